@@ -1,0 +1,62 @@
+"""What can go wrong, one tree.
+
+::
+
+    DdpschedError
+    ├── ConfigError      (ValueError)   an unknown key, a wrong type, a value out of range
+    ├── DataError        (ValueError)   a file, a column, a label or a text that cannot be used
+    ├── InfeasibleError  (ValueError)   no allocation meets the numbers given
+    ├── RunExistsError                  a finished run has this id already
+    └── RunError                        a run that started could not go on
+        ├── StepOutOfMemory             names rank, step, batch and length
+        ├── PlanMismatch                ranks planned different steps
+        ├── NonFiniteError              a loss or gradient that is not a number
+        ├── RankFailure                 a rank died or stopped answering
+        └── RunStopped                  asked to stop (signal), left in order
+
+Every message says what was given, what is allowed and what to do about it.
+"""
+
+
+class DdpschedError(Exception):
+    """The root: everything ddpsched raises on purpose."""
+
+
+class ConfigError(DdpschedError, ValueError):
+    """A config that cannot be run."""
+
+
+class DataError(DdpschedError, ValueError):
+    """Data that cannot be used as it is."""
+
+
+class InfeasibleError(DdpschedError, ValueError):
+    """No allocation exists under the given batch size, window and caps."""
+
+
+class RunExistsError(DdpschedError):
+    """A finished run already stands under this id."""
+
+
+class RunError(DdpschedError):
+    """A run that had started and could not go on."""
+
+
+class StepOutOfMemory(RunError):
+    """A rank ran out of memory in a step."""
+
+
+class PlanMismatch(RunError):
+    """Two ranks hold different plans for the same step."""
+
+
+class NonFiniteError(RunError):
+    """A loss or a gradient is NaN or infinite."""
+
+
+class RankFailure(RunError):
+    """A rank is gone or does not answer."""
+
+
+class RunStopped(RunError):
+    """The run was asked to stop and did so between two steps."""

@@ -1,0 +1,113 @@
+"""A step is a plan, and a plan is a value: which rank runs which samples.
+
+A plan holds sample ids, never lengths or texts. A rank that tokenises ahead
+knows only the lengths of its own window, yet every rank must hold the same plan
+(compare ``digest``); whoever runs a micro-batch knows how long its samples are.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Microbatch:
+    """Samples that go through the model together, padded to the longest of them.
+
+    ``ids``: (count,), int64 sample ids.
+    """
+
+    ids: Ids
+
+    def __post_init__(self) -> None:
+        ids = np.ascontiguousarray(self.ids, dtype=np.int64)
+        ids.flags.writeable = False
+        object.__setattr__(self, "ids", ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass
+class PlanTimes:
+    """What planning this step cost, in seconds; differs from rank to rank, null where not measured."""
+
+    offer_s: float | None = None  # lengths of the window looked up or tokenised, cost row made
+    exchange_s: float | None = None  # the gather of all rows
+    solve_s: float | None = None  # policy, solver and the plan itself
+    wait_s: float | None = None  # what the step still had to wait for its plan
+
+
+@dataclass(frozen=True, eq=False)
+class StepPlan:
+    """One optimizer step: ``ranks[r]`` are rank r's micro-batches, run in this order.
+
+    ``predicted_cost``: one integer per rank in the units of the cost model, or
+    None where lengths are learnt online and the policy needs none.
+    ``lower_bound`` is what no plan of these samples can go below; ``status`` is
+    "optimal" when the makespan meets a proof, else "feasible"; ``times`` is not
+    part of the plan's identity.
+
+    >>> plan = StepPlan(0, 0, ((Microbatch([3, 1]),), (Microbatch([2]),)))
+    >>> plan.global_batch, plan.counts.tolist(), plan.world_size
+    (3, [2, 1], 2)
+    """
+
+    epoch: int
+    step: int
+    ranks: tuple[tuple[Microbatch, ...], ...]
+    predicted_cost: tuple[int, ...] | None = None
+    lower_bound: int | None = None
+    status: str = "feasible"
+    tie_break: str = "best found"
+    method: str = ""
+    times: PlanTimes = field(default_factory=PlanTimes)
+
+    def __post_init__(self) -> None:
+        ids = self.ids
+        if len(np.unique(ids)) != len(ids):
+            seen, counts = np.unique(ids, return_counts=True)
+            raise ValueError(f"step {self.step}: ids {seen[counts > 1][:5].tolist()} planned twice")
+
+    @property
+    def world_size(self) -> int:
+        return len(self.ranks)
+
+    @cached_property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """(world_size,), samples of each rank."""
+        return np.array([sum(map(len, rank)) for rank in self.ranks], dtype=np.int64)
+
+    @property
+    def global_batch(self) -> int:
+        """B of this step; smaller than the config's at the end of an epoch."""
+        return int(self.counts.sum())
+
+    @property
+    def ids(self) -> Ids:
+        """(global_batch,), every id of the step, rank by rank."""
+        parts = [micro.ids for rank in self.ranks for micro in rank]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def rank_ids(self, rank: int) -> Ids:
+        """The samples of one rank, micro-batch by micro-batch."""
+        parts = [micro.ids for micro in self.ranks[rank]]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def loss_scale(self, rank: int) -> float:
+        """G * b_r / B: what rank r's *mean* loss is multiplied by where gradients are averaged over ranks."""
+        return self.world_size * int(self.counts[rank]) / self.global_batch
+
+    @cached_property
+    def digest(self) -> int:
+        """64 bits (signed) over epoch, step and who runs what, in order; equal on every rank."""
+        shape = [[self.epoch, self.step, self.world_size]]
+        shape += [[len(rank), *map(len, rank)] for rank in self.ranks]
+        header = np.array([number for row in shape for number in row], dtype="<i8")
+        blob = header.tobytes() + self.ids.astype("<i8").tobytes()
+        return int.from_bytes(blake2b(blob, digest_size=8).digest(), "little", signed=True)

@@ -1,0 +1,131 @@
+"""One row per rank and step: the schema that runs write and analysis reads.
+
+Times are seconds and end in ``_s``; memory is bytes; what was not measured is
+null, never 0. Rows are JSON lines while a run lasts (a killed run loses nothing)
+and one Parquet file when it has ended.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, get_type_hints
+
+RECORDS = "records.parquet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """What one rank did in one step."""
+
+    run: str
+    mode: str  # distributed | virtual | simulated
+    policy: str
+    seed: int
+    epoch: int
+    step: int
+    rank: int
+    world_size: int
+    num_samples: int  # b_r, this rank's samples
+    global_batch: int  # B, all ranks' samples in this step
+    num_tokens: int  # real tokens of this rank
+    padded_tokens: int  # sum over micro-batches of count * longest
+    max_length: int  # longest sample of this rank; 0 where it had none
+    num_microbatches: int
+    loss_scale: float  # G * b_r / B
+    predicted_cost: int | None = None  # in the cost model's own units
+    lower_bound: int | None = None
+    # planning, off the critical path
+    offer_s: float | None = None
+    exchange_s: float | None = None
+    solve_s: float | None = None
+    plan_wait_s: float | None = None  # what the step really waited for its plan
+    # the step
+    data_s: float | None = None  # collate and copy to the device
+    forward_s: float | None = None
+    backward_s: float | None = None
+    compute_s: float | None = None  # plan in hand -> last gradient of this rank ready
+    cpu_s: float | None = None  # process CPU time over compute_s
+    wait_s: float | None = None  # last gradient ready -> all ranks' gradients in
+    vote_s: float | None = None
+    optimizer_s: float | None = None
+    step_s: float | None = None
+    peak_memory_bytes: int | None = None
+    loss: float | None = None  # this rank's mean
+    grad_norm: float | None = None  # of the whole step, before clipping
+    lr: float | None = None
+    plan_hash: str = ""
+
+
+COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(StepRecord))
+
+
+class RecordWriter:
+    """Appends records of one process to ``directory/records-rank{rank}.jsonl``, a line each, flushed.
+
+    A new writer starts the file anew: a run that did not finish is run again whole.
+    """
+
+    def __init__(self, directory: Path, rank: int) -> None:
+        self.path = directory / f"records-rank{rank}.jsonl"
+        self._file = self.path.open("w", encoding="utf-8")
+
+    def write(self, record: StepRecord) -> None:
+        """Append one row. Raises OSError (a full disk, say) with the line not counted."""
+        self._file.write(json.dumps(asdict(record)) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> "RecordWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_lines(directory: Path) -> list[dict[str, Any]]:
+    """All ranks' JSON lines of a run, in (step, rank) order; a torn last line is left out."""
+    rows: list[dict[str, Any]] = []
+    for path in sorted(directory.glob("records-rank*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.endswith("\n"):
+                rows.append(json.loads(line))
+    return sorted(rows, key=lambda row: (row["step"], row["rank"]))
+
+
+def compact(directory: Path) -> Path:
+    """Turn a run's JSON lines into one Parquet file, written aside and renamed."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrow = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+    schema = pa.schema([(name, arrow[kind]) for name, kind in _column_types().items()])
+    table = pa.Table.from_pylist(read_lines(directory), schema=schema)
+    path, aside = directory / RECORDS, directory / (RECORDS + ".part")
+    pq.write_table(table, aside)
+    os.replace(aside, path)
+    return path
+
+
+def _column_types() -> dict[str, type]:
+    hints = get_type_hints(StepRecord)
+    plain = (int, float, str)
+    return {
+        name: next(t for t in plain if t in (hints[name], *getattr(hints[name], "__args__", ()))) for name in COLUMNS
+    }
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON aside, sync, rename: a reader sees the old file or the new one."""
+    aside = path.with_name(f"{path.name}.{os.getpid()}.part")  # several ranks may write at once
+    with aside.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
