@@ -1,0 +1,1 @@
+"""Lengths in, StepPlan out: pure, the same on every rank, no torch."""
