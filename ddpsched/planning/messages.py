@@ -1,0 +1,130 @@
+"""The two messages that ranks exchange: fixed shape, int64, so that no rank can misread another.
+
+*Offer*: ``version, epoch, step, cap, cost of 1 .. K samples``; what a rank knows
+of its own window, and how many samples of it the rank may be given.
+*Vote*: ``version, step, plan digest, flags, count, longest sample``; cast after
+backward and before the optimizer, so that all ranks leave a step the same way.
+"""
+
+from enum import IntFlag
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpsched.errors import (
+    DdpschedError,
+    NonFiniteError,
+    PlanMismatch,
+    RankFailure,
+    RunError,
+    RunStopped,
+    StepOutOfMemory,
+)
+
+Rows = npt.NDArray[np.int64]
+VERSION = 1
+VOTE_WIDTH = 6
+
+
+class Flag(IntFlag):
+    """What a rank has to say against going on."""
+
+    OK = 0
+    OUT_OF_MEMORY = 1
+    NON_FINITE = 2
+    DISK_FULL = 4
+    STOP = 8
+    FAILED = 16
+
+
+class Exchange(Protocol):
+    """How the ranks that this process plays (``ranks``) hear of the others."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]: ...
+
+    def offer(self, rows: Rows) -> Rows:
+        """(ranks here, width) -> (world_size, width); called by the planning thread."""
+
+    def vote(self, rows: Rows) -> Rows:
+        """(ranks here, width) -> (world_size, width); called by the training thread."""
+
+
+class LocalExchange:
+    """All ranks in this process: their rows stacked are the table."""
+
+    def __init__(self, world_size: int) -> None:
+        self.ranks = tuple(range(world_size))
+
+    def offer(self, rows: Rows) -> Rows:
+        return rows
+
+    def vote(self, rows: Rows) -> Rows:
+        return rows
+
+
+def offer_row(epoch: int, step: int, costs: Rows, cap: int, prefetch: int) -> Rows:
+    """(4 + prefetch,): a window shorter than ``prefetch`` repeats its last cost beyond the cap."""
+    row = np.empty(4 + prefetch, dtype=np.int64)
+    row[:4] = VERSION, epoch, step, min(cap, len(costs))
+    row[4 : 4 + len(costs)] = costs
+    row[4 + len(costs) :] = costs[-1] if len(costs) else 0
+    return row
+
+
+def read_offers(table: Rows, epoch: int, step: int) -> tuple[Rows, Rows]:
+    """The gathered offers as ``costs (world_size, prefetch)`` and ``caps (world_size,)``.
+
+    Raises PlanMismatch when a rank speaks another version or is at another step.
+    """
+    expected = (VERSION, epoch, step)
+    if not (table[:, :3] == expected).all():
+        ranks = np.flatnonzero((table[:, :3] != expected).any(axis=1)).tolist()
+        raise PlanMismatch(
+            f"ranks {ranks} offer (version, epoch, step) = {table[ranks[0], :3].tolist()}, expected {list(expected)}: "
+            "they run another version or are out of step"
+        )
+    return table[:, 4:], table[:, 3]
+
+
+def vote_row(step: int, digest: int, flag: Flag, count: int, longest: int) -> Rows:
+    """(6,)"""
+    return np.array([VERSION, step, digest, flag, count, longest], dtype=np.int64)
+
+
+def verdict(table: Rows) -> DdpschedError | None:
+    """What the gathered votes say: None to go on, or the error that every rank now raises."""
+    step = int(table[0, 1])
+    if not (table[:, :2] == table[0, :2]).all():
+        return PlanMismatch(f"ranks vote on different steps or versions: {table[:, :2].tolist()}")
+    if not (table[:, 2] == table[0, 2]).all():
+        values, votes = np.unique(table[:, 2], return_counts=True)
+        odd = np.flatnonzero(table[:, 2] != values[votes.argmax()]).tolist()
+        return PlanMismatch(
+            f"step {step}: ranks {odd} hold another plan than the rest; no weights were changed. "
+            "All ranks need the same config, data and package versions"
+        )
+    for rank, (_, _, _, flags, count, longest) in enumerate(table.tolist()):
+        if flags:
+            return _objection(Flag(flags), rank, step, count, longest)
+    return None
+
+
+def _objection(flag: Flag, rank: int, step: int, count: int, longest: int) -> RunError:
+    if flag & Flag.OUT_OF_MEMORY:
+        return StepOutOfMemory(
+            f"rank {rank} ran out of memory in step {step} with a micro-batch of {count} samples, the longest "
+            f"{longest} tokens; no weights were changed. Lower global_batch or data.max_length, or set "
+            "memory.probe = true so that plans stay below what the device holds"
+        )
+    if flag & Flag.NON_FINITE:
+        return NonFiniteError(
+            f"rank {rank}: loss or gradient is NaN or infinite in step {step} ({count} samples, longest {longest} "
+            "tokens); no weights were changed. Lower train.learning_rate, or check the data of that step"
+        )
+    if flag & Flag.DISK_FULL:
+        return RunError(f"rank {rank} could not write its records before step {step}: is the disk full?")
+    if flag & Flag.STOP:
+        return RunStopped(f"rank {rank} was asked to stop; all ranks left after step {step}, weights unchanged since")
+    return RankFailure(f"rank {rank} failed in step {step}; its log says why")

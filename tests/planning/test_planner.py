@@ -1,0 +1,191 @@
+"""The stream of plans: every id once per epoch, equal on every rank, optimal where it says so."""
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpsched.config import RunConfig, parse
+from ddpsched.errors import InfeasibleError, PlanMismatch
+from ddpsched.plan import Microbatch, StepPlan
+from ddpsched.planning.lengths import sst2_lengths
+from ddpsched.planning.messages import LocalExchange, Rows
+from ddpsched.planning.planner import ahead, num_steps, plan_steps
+
+POLICIES = ("static", "minmax", "balanced")
+
+
+class Known:
+    """Lengths by id."""
+
+    def __init__(self, lengths: Any) -> None:
+        self._lengths = np.asarray(lengths, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def lengths(self, ids: Any) -> Any:
+        return self._lengths[ids]
+
+
+def config_of(policy: str, **values: Any) -> RunConfig:
+    table = {"kind": policy, "prefetch": values.pop("prefetch", 16)}
+    return parse({"epochs": 1, "global_batch": 8, "world_size": 3, "policy": table, **values})
+
+
+def plans_of(config: RunConfig, lengths: Any, caps: list[int] | None = None) -> list[StepPlan]:
+    return list(plan_steps(config, Known(lengths), LocalExchange(config.world_size), caps))
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(POLICIES),
+    st.lists(st.integers(1, 60), min_size=1, max_size=70),
+    st.integers(1, 5),
+    st.integers(0, 6),
+    st.integers(1, 3),
+)
+def test_every_epoch_holds_every_id_once(policy: str, lengths: list[int], world: int, extra: int, epochs: int) -> None:
+    """Also where neither B nor G divides the data set, and where it is smaller than either."""
+    batch = world + extra
+    config = config_of(policy, world_size=world, global_batch=batch, epochs=epochs)
+    plans = plans_of(config, lengths)
+    assert [plan.step for plan in plans] == list(range(num_steps(config, len(lengths))))
+    for epoch in range(epochs):
+        of_epoch = [plan for plan in plans if plan.epoch == epoch]
+        assert Counter(i for plan in of_epoch for i in plan.ids) == Counter(range(len(lengths)))
+        assert {plan.global_batch for plan in of_epoch[:-1]} <= {batch}, "only the last step is smaller"
+        for plan in of_epoch:
+            full = plan.global_batch >= world and (policy != "minmax" or len(lengths) >= world * 16)
+            assert not full or plan.counts.min() >= 1
+    if epochs > 1 and len(lengths) > 8:
+        orders = [[i for plan in plans if plan.epoch == e for i in plan.ids] for e in range(2)]
+        assert orders[0] != orders[1], "every epoch is shuffled anew"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_steps_end_a_run_and_cross_epochs(policy: str) -> None:
+    plans = plans_of(config_of(policy, epochs=None, steps=7), np.arange(1, 21))
+    assert [plan.epoch for plan in plans] == [0, 0, 0, 1, 1, 1, 2]
+
+
+def test_static_and_balanced_draw_the_same_batches_and_minmax_the_same_order() -> None:
+    lengths = sst2_lengths(500, np.random.default_rng(0))
+    plans = {policy: plans_of(config_of(policy), lengths) for policy in POLICIES}
+    for static, balanced in zip(plans["static"], plans["balanced"], strict=True):
+        assert sorted(static.ids) == sorted(balanced.ids)
+    first = {policy: set(found[0].ids.tolist()) for policy, found in plans.items()}
+    window = set(range(500)) - set(i for plan in plans["minmax"][6:] for i in plan.ids.tolist())
+    assert first["minmax"] <= window
+
+
+def test_less_padded_work_on_the_largest_rank() -> None:
+    lengths = sst2_lengths(4000, np.random.default_rng(1))
+    work = {}
+    for policy in POLICIES:
+        plans = plans_of(config_of(policy, world_size=4, global_batch=32), lengths)
+        work[policy] = sum(max(plan.predicted_cost or ()) for plan in plans) / (lengths.sum() / 4)
+    assert 2.7 < work["static"] < 3.3
+    assert 2.1 < work["minmax"] < 2.6
+    assert 1.3 < work["balanced"] < 1.45
+
+
+def test_predicted_cost_is_the_cost_of_what_is_run() -> None:
+    lengths = sst2_lengths(300, np.random.default_rng(2))
+    for policy in POLICIES:
+        for plan in plans_of(config_of(policy), lengths):
+            assert plan.predicted_cost is not None
+            for rank, cost in enumerate(plan.predicted_cost):
+                own = lengths[plan.rank_ids(rank)]
+                assert cost == (len(own) * own.max() if len(own) else 0)
+            if plan.lower_bound is not None:
+                assert plan.status != "optimal" or max(plan.predicted_cost) == plan.lower_bound
+
+
+def test_balanced_moves_the_heaviest_group_around() -> None:
+    plans = plans_of(config_of("balanced", world_size=4, global_batch=32), sst2_lengths(4000, np.random.default_rng(3)))
+    longest = [int(np.argmin(plan.counts)) for plan in plans]
+    assert max(Counter(longest).values()) < 0.4 * len(plans)
+
+
+class Tampered(LocalExchange):
+    """One rank's offer says that its samples cost ten times as much."""
+
+    def offer(self, rows: Rows) -> Rows:
+        changed = rows.copy()
+        changed[1, 4:] *= 10
+        return changed
+
+
+def test_what_a_rank_offers_changes_every_ranks_plan() -> None:
+    lengths, config = sst2_lengths(500, np.random.default_rng(4)), config_of("minmax", world_size=3, global_batch=24)
+    plain = plans_of(config, lengths)
+    told = list(plan_steps(config, Known(lengths), Tampered(3)))
+    assert [plan.digest for plan in plain] != [plan.digest for plan in told]
+    assert sum(plan.counts[1] for plan in told) < 0.5 * sum(plan.counts[1] for plan in plain)
+
+
+def test_an_offer_of_another_step_is_found() -> None:
+    class Stale(LocalExchange):
+        def offer(self, rows: Rows) -> Rows:
+            changed = rows.copy()
+            changed[2, 2] += 1
+            return changed
+
+    with pytest.raises(PlanMismatch, match=r"ranks \[2\]"):
+        list(plan_steps(config_of("minmax"), Known(np.arange(1, 50)), Stale(3)))
+
+
+@pytest.mark.parametrize("policy", ["minmax", "balanced"])
+def test_caps_bind(policy: str) -> None:
+    lengths = sst2_lengths(200, np.random.default_rng(5))
+    caps = [3, 3, 3]
+    plans = plans_of(config_of(policy), lengths, caps)
+    assert max(int(plan.counts.max()) for plan in plans) == 3
+    assert Counter(i for plan in plans for i in plan.ids) == Counter(range(200))
+
+
+def test_minmax_obeys_each_ranks_own_cap() -> None:
+    plans = plans_of(config_of("minmax"), sst2_lengths(200, np.random.default_rng(6)), [1, 2, 8])
+    assert np.array([plan.counts for plan in plans]).max(axis=0).tolist()[:2] == [1, 2]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_caps_that_cannot_hold_the_batch(policy: str) -> None:
+    with pytest.raises(InfeasibleError, match="8"):
+        plans_of(config_of(policy), np.arange(1, 50), [2, 2, 2])
+
+
+def test_digest_tells_order_rank_and_step_apart() -> None:
+    def plan(*ranks: list[int], step: int = 0) -> StepPlan:
+        return StepPlan(0, step, tuple((Microbatch(np.array(ids)),) for ids in ranks))
+
+    digests = [p.digest for p in (plan([1, 2], [3]), plan([2, 1], [3]), plan([1], [2, 3]), plan([1, 2], [3], step=1))]
+    assert len(set(digests)) == 4
+    assert plan([1, 2], [3]).digest == digests[0]
+    with pytest.raises(ValueError, match="planned twice"):
+        plan([1, 2], [2])
+
+
+def test_ahead_gives_the_same_plans_and_raises_what_planning_raised() -> None:
+    config = config_of("minmax")
+    lengths = Known(sst2_lengths(100, np.random.default_rng(7)))
+    plain = [plan.digest for plan in plan_steps(config, lengths, LocalExchange(3))]
+    overlapped = list(ahead(plan_steps(config, lengths, LocalExchange(3))))
+    assert [plan.digest for plan in overlapped] == plain
+    assert all(plan.times.wait_s is not None for plan in overlapped)
+    with pytest.raises(InfeasibleError):
+        list(ahead(plan_steps(config, lengths, LocalExchange(3), [1, 1, 1])))
+
+
+def test_orders() -> None:
+    plans = plans_of(config_of("static", order={"kind": "sequential"}), np.arange(1, 21))
+    assert np.concatenate([plan.ids for plan in plans]).tolist() == list(range(20))
+    one, two = (plans_of(config_of("static", seed=seed), np.arange(1, 21)) for seed in (1, 2))
+    assert [p.digest for p in one] != [p.digest for p in two]
+    assert [p.step for p in one] == [p.step for p in two]
+    assert all(a.step + 1 == b.step for a, b in pairwise(one))
