@@ -1,0 +1,1 @@
+"""StepPlan in, gradients and records out; torch lives here."""

@@ -1,0 +1,60 @@
+"""The ranks' two messages over gloo, each on a process group of its own.
+
+Offers travel in the planning thread, votes in the training thread: two threads
+must never interleave collectives on one group.
+"""
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from ddpsched.planning.messages import Rows
+from ddpsched.world import World
+
+
+class GroupExchange:
+    """One rank's side. CPU groups, also where gradients travel by NCCL; silent ranks fail after ``timeout_s``."""
+
+    def __init__(self, world: World, timeout_s: float) -> None:
+        self.ranks = (world.rank,)
+        self._size = world.size
+        timeout = timedelta(seconds=timeout_s)
+        self._offers = dist.new_group(backend="gloo", timeout=timeout)
+        self._votes = dist.new_group(backend="gloo", timeout=timeout)
+
+    def offer(self, rows: Rows) -> Rows:
+        return self._gather(rows, self._offers)
+
+    def vote(self, rows: Rows) -> Rows:
+        return self._gather(rows, self._votes)
+
+    def sum_batch(self, count: int) -> "Sum":
+        """Start adding up ``count`` over ranks: the report's all-reduce of b_r, read when the step needs it."""
+        tensor = torch.tensor([count], dtype=torch.int64)
+        return Sum(tensor, dist.all_reduce(tensor, group=self._votes, async_op=True))
+
+    def sum_floats(self, values: list[float]) -> list[float]:
+        """Sums over ranks, in float64."""
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, group=self._votes)
+        return tensor.tolist()
+
+    def barrier(self) -> None:
+        dist.barrier(group=self._votes)
+
+    def _gather(self, rows: Rows, group: dist.ProcessGroup) -> Rows:
+        table = [torch.empty(rows.shape[1], dtype=torch.int64) for _ in range(self._size)]
+        dist.all_gather(table, torch.from_numpy(rows[0]), group=group)
+        return torch.stack(table).numpy()
+
+
+class Sum:
+    """A sum over ranks under way."""
+
+    def __init__(self, tensor: torch.Tensor, work: dist.Work) -> None:
+        self._tensor, self._work = tensor, work
+
+    def wait(self) -> int:
+        self._work.wait()
+        return int(self._tensor)

@@ -1,0 +1,105 @@
+"""What is trained and with what: model, data and optimizer on one device. Both executors drive it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ddpsched.config import RunConfig
+from ddpsched.errors import ConfigError
+from ddpsched.planning.samples import Samples
+from ddpsched.training.data import Collator
+from ddpsched.training.loss import loss_sum
+from ddpsched.training.model import build_model
+from ddpsched.training.optimise import Optimiser
+from ddpsched.training.rank_step import RankStepper
+from ddpsched.training.sync import Synchroniser
+
+EVALUATION_TOKENS = 4096  # padded, per batch
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Sums over the dev split, or over a share of it."""
+
+    loss_sum: float
+    num_correct: float
+    num_samples: float
+    majority: float  # share of the most frequent label in the whole split
+
+
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """The seed of a rank's dropout in a step, whatever executes it."""
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])
+
+
+def pick_device(config: RunConfig, local_rank: int) -> torch.device:
+    """The device that the config asks for; ConfigError where it is not there."""
+    wanted = config.executor.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError('executor.device = "cuda", but torch sees no CUDA device; use "cpu" or "auto"')
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"local rank {local_rank} has no CUDA device of its own ({torch.cuda.device_count()} here); start fewer "
+            'ranks, or use executor.kind = "virtual", or executor.device = "cpu"'
+        )
+    return torch.device("cuda", local_rank)
+
+
+class Learner:
+    """Seeds, builds the model in the precision asked for, and keeps what steps and evaluation need."""
+
+    def __init__(self, config: RunConfig, samples: Samples, total_steps: int, device: torch.device) -> None:
+        torch.set_num_threads(config.executor.threads)
+        torch.manual_seed(config.seed)
+        model = build_model(config.model, config.data.num_labels, samples.vocab_size, samples.pad_id)
+        precision = config.train.precision
+        if precision == "auto":
+            precision = "bfloat16" if device.type == "cuda" else "float32"
+        dtype = torch.float64 if precision == "float64" else torch.float32
+        longest = getattr(model.config, "max_position_embeddings", config.data.max_length)
+        if config.data.max_length > longest:
+            raise ConfigError(
+                f"data.max_length = {config.data.max_length}, but {config.model.name!r} has {longest} positions"
+            )
+        self.device = device
+        self.model: torch.nn.Module = model.to(device=device, dtype=dtype).train()
+        self.autocast: Any = torch.bfloat16 if precision == "bfloat16" else None
+        self.optimiser = Optimiser(self.model, config.train, total_steps)
+        self.collate = Collator(samples.train, samples.dataset.train.labels, samples.pad_id, device)
+        self._samples = samples
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(p.numel() for p in self.model.parameters())
+
+    def stepper(self, sync: Synchroniser | None = None) -> RankStepper:
+        """What runs micro-batches through the model, or through the synchroniser's wrapping of it."""
+        module = self.model if sync is None else sync.module
+        return RankStepper(module, self.collate, self.device, self.autocast)
+
+    @torch.no_grad()
+    def evaluate(self, rank: int = 0, size: int = 1) -> Evaluation | None:
+        """Loss and correct answers on every ``size``-th dev sample from ``rank`` on; None without a dev split."""
+        dev, split = self._samples.dev, self._samples.dataset.dev
+        if dev is None or split is None:
+            return None
+        ids = np.arange(rank, len(dev), size)
+        lengths = dev.lengths(ids)
+        ids = ids[np.argsort(lengths, kind="stable")]
+        collate = Collator(dev, split.labels, self._samples.pad_id, self.device)
+        self.model.eval()
+        total, correct, start = 0.0, 0, 0
+        while start < len(ids):
+            # sorted by length: the next one is about as long as the batch's longest
+            count = max(1, EVALUATION_TOKENS // int(dev.lengths(ids[start : start + 1])[0]))
+            batch = collate(ids[start : start + count])
+            logits = self.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
+            total += float(loss_sum(logits, batch.labels))
+            correct += int((logits.argmax(-1) == batch.labels).sum())
+            start += count
+        self.model.train()
+        return Evaluation(total, correct, len(ids), np.bincount(split.labels).max() / len(split))

@@ -1,0 +1,42 @@
+"""The optimizer's step: clip, AdamW, learning rate. The same on every rank."""
+
+import math
+
+import torch
+
+from ddpsched.config import TrainConfig
+from ddpsched.training.lr import linear_warmup
+
+
+class Optimiser:
+    """AdamW over a model's parameters with gradient clipping and a warm-up schedule.
+
+    Biases and normalisation weights (one-dimensional parameters) are not decayed.
+    """
+
+    def __init__(self, model: torch.nn.Module, config: TrainConfig, total_steps: int) -> None:
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        groups = [
+            {"params": [p for p in self._parameters if p.ndim > 1], "weight_decay": config.weight_decay},
+            {"params": [p for p in self._parameters if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        self._adamw = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(self._adamw, linear_warmup(total_steps, config.warmup))
+        self._max_norm = config.max_grad_norm
+
+    def gradient_norm(self) -> torch.Tensor:
+        """L2 norm of the whole gradient, clipped to ``max_grad_norm`` in place; the norm before clipping."""
+        return torch.nn.utils.clip_grad_norm_(self._parameters, self._max_norm)
+
+    def step(self) -> float:
+        """Apply the gradient, advance the schedule, clear the gradient. Returns the rate that was used."""
+        rate = float(self._schedule.get_last_lr()[0])
+        assert math.isfinite(rate)
+        self._adamw.step()
+        self._schedule.step()
+        self.clear()
+        return rate
+
+    def clear(self) -> None:
+        """Gradients to None: the next backward writes instead of adding."""
+        self._adamw.zero_grad(set_to_none=True)

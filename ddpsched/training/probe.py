@@ -1,0 +1,90 @@
+"""How many samples of the longest length a rank can hold: b_max, measured at start-up.
+
+Synthetic batches of ``data.max_length`` tokens grow by doubling; their peak
+memory is a line in the count, whose slope tells where the budget ends. The
+optimizer's state, not there yet, is added: two numbers per parameter.
+"""
+
+import numpy as np
+import torch
+
+from ddpsched.config import RunConfig
+from ddpsched.errors import ConfigError, InfeasibleError
+from ddpsched.planning.messages import Flag
+from ddpsched.training.clock import PeakMemory
+from ddpsched.training.data import synthetic_batch
+from ddpsched.training.learner import Learner
+from ddpsched.training.trouble import flag_of
+
+CUDA_SHARE = 0.9  # of the device's memory, where no budget is given
+
+
+def max_count(learner: Learner, config: RunConfig) -> int:
+    """Most samples of ``data.max_length`` tokens whose forward and backward stay within the budget.
+
+    At most the largest count a plan could ask for. Raises InfeasibleError where
+    not even one fits, ConfigError where a CPU has no budget to measure against.
+    """
+    budget = _budget(learner.device, config)
+    state = 2 * sum(p.numel() * p.element_size() for p in learner.model.parameters())
+    limit, length = config.global_batch - config.world_size + 1, config.data.max_length
+    points: list[tuple[int, int]] = []
+    count = 1
+    while True:
+        peak = _peak(learner, count, length)
+        if peak is None or peak + state > budget:
+            break
+        points.append((count, peak + state))
+        if count == limit or _fits(points, budget) < min(2 * count, limit):
+            break  # a batch twice as large would not fit, or is never asked for
+        count = min(2 * count, limit)
+    learner.optimiser.clear()
+    if not points:
+        needs = "more than the device has" if peak is None else f"{peak + state:,} bytes"
+        raise InfeasibleError(
+            f"one sample of {length} tokens needs {needs}, "
+            f"the budget is {budget:,} bytes; raise memory.budget_bytes, lower data.max_length, or take a smaller model"
+        )
+    return min(limit, _fits(points, budget)) if peak is not None and peak + state <= budget else points[-1][0]
+
+
+def _fits(points: list[tuple[int, int]], budget: int) -> int:
+    """Largest count on the line through the measured points that stays within the budget."""
+    if len(points) < 2:
+        return 2 * points[0][0]  # one point is no line: the next measurement decides
+    counts, peaks = np.array(points, dtype=np.float64).T
+    slope, base = np.polyfit(counts, peaks, 1)
+    # a plateau (memory reused from before) says nothing yet about the limit
+    return int((budget - base) / slope) if slope > 0 else 2 * points[-1][0]
+
+
+def _peak(learner: Learner, count: int, length: int) -> int | None:
+    """Peak bytes of one forward and backward; None where the device ran out."""
+    stepper, memory = learner.stepper(), PeakMemory(learner.device)
+    try:
+        stepper.loss_sum(synthetic_batch(count, length, learner.device)).backward()  # the allocator settles
+        memory.reset()
+        stepper.loss_sum(synthetic_batch(count, length, learner.device)).backward()
+    except Exception as error:
+        if flag_of(error) is not Flag.OUT_OF_MEMORY:
+            raise
+        learner.optimiser.clear()
+        if learner.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return None
+    if learner.device.type == "cuda":
+        torch.cuda.synchronize(learner.device)
+    peak = memory.read()
+    if peak is None:
+        raise ConfigError(
+            "memory.probe needs a CUDA device or Linux: this system does not tell a process's peak memory"
+        )
+    return peak
+
+
+def _budget(device: torch.device, config: RunConfig) -> int:
+    if config.memory.budget_bytes is not None:
+        return config.memory.budget_bytes
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory * CUDA_SHARE)
+    raise ConfigError("memory.probe on a CPU needs memory.budget_bytes: how many bytes each rank may use")

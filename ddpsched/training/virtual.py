@@ -1,0 +1,89 @@
+"""All ranks one after another on one device: the same plans and gradients, no network."""
+
+import math
+
+import numpy as np
+import torch
+
+from ddpsched.config import RunConfig
+from ddpsched.plan import StepPlan
+from ddpsched.planning.messages import Flag, LocalExchange, verdict, vote_row
+from ddpsched.planning.planner import plan_columns
+from ddpsched.planning.samples import Samples
+from ddpsched.records import StepRecord
+from ddpsched.training.learner import Evaluation, Learner, pick_device, step_seed
+from ddpsched.training.loss import sum_scale
+from ddpsched.training.probe import max_count
+from ddpsched.training.rank_step import RankStep
+from ddpsched.training.trouble import flag_of
+
+
+class VirtualExecutor:
+    """Gradients add up in place, so each summed loss is scaled by 1/B.
+
+    Ranks run in an order that rotates from step to step, so that no rank is always
+    the one that meets a cold cache. A step lasts as long as the slowest rank's
+    compute and the optimizer: what G such devices with a perfect network would take.
+    """
+
+    def __init__(self, config: RunConfig, samples: Samples, total_steps: int) -> None:
+        self._config, self._source = config, samples.train
+        self.exchange = LocalExchange(config.world_size)
+        self.learner = Learner(config, samples, total_steps, pick_device(config, 0))
+        self._stepper = self.learner.stepper()
+        self.caps: list[int] | None = None
+        if config.memory.probe:  # one device plays every rank, so all have the same cap
+            self.caps = [max_count(self.learner, config)] * config.world_size
+        self._stepper.warm_up()
+
+    def execute(self, plan: StepPlan) -> list[StepRecord]:
+        """Run the step; one record per rank, in rank order."""
+        config, size, clock = self._config, plan.world_size, self._stepper.clock
+        scale = sum_scale(plan.global_batch)
+        done: dict[int, RankStep] = {}
+        for turn in range(size):
+            rank = (plan.step + turn) % size
+            try:
+                done[rank] = self._stepper.run(plan.ranks[rank], scale, step_seed(config.seed, plan.step, rank))
+            except Exception as error:
+                self._object(plan, rank, flag_of(error), error)
+        begin = clock.mark()
+        norm = self.learner.optimiser.gradient_norm()
+        if not math.isfinite(norm):
+            culprit = next((r for r in range(size) if not torch.isfinite(done[r].loss_sum)), 0)
+            self._object(plan, culprit, Flag.NON_FINITE, None)
+        rate = self.learner.optimiser.step()
+        optimizer_s = clock.seconds(begin, clock.mark())
+        own = [done[rank].columns(clock, int(plan.counts[rank])) for rank in range(size)]
+        slowest = max(columns["compute_s"] or 0.0 for columns in own)
+        return [
+            StepRecord(
+                **plan_columns(config, plan, rank, self._source),
+                **own[rank],
+                wait_s=slowest - (own[rank]["compute_s"] or 0.0),
+                optimizer_s=optimizer_s,
+                step_s=slowest + optimizer_s,
+                grad_norm=float(norm),
+                lr=rate,
+            )
+            for rank in range(size)
+        ]
+
+    def _object(self, plan: StepPlan, rank: int, flag: Flag, cause: Exception | None) -> None:
+        """Raise what the vote of a real rank in trouble would make every rank raise."""
+        longest = plan_columns(self._config, plan, rank, self._source)["max_length"]
+        if flag is Flag.FAILED and cause is not None:
+            raise cause
+        rows = [
+            vote_row(plan.step, plan.digest, flag if r == rank else Flag.OK, int(plan.counts[r]), longest)
+            for r in range(plan.world_size)
+        ]
+        objection = verdict(np.stack(rows))
+        assert objection is not None
+        raise objection from cause
+
+    def evaluate(self) -> Evaluation | None:
+        return self.learner.evaluate()
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,140 @@
+"""The gradient of every policy and executor is the sample mean over the global batch."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ranks import free_port, run_ranks
+
+from ddpsched.config import RunConfig, parse
+from ddpsched.planning.messages import LocalExchange
+from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.samples import load_samples
+from ddpsched.run import run
+from ddpsched.training import distributed, virtual
+from ddpsched.training.data import Collator
+from ddpsched.training.model import build_model
+from ddpsched.training.optimise import Optimiser
+
+STEPS = 3
+POLICIES = ("static", "minmax", "balanced")
+CASES = [(policy, *how) for policy in POLICIES for how in (("float32", True), ("float64", True), ("float32", False))]
+TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
+
+
+def config_of(
+    outputs: Path, policy: str, executor: str, world_size: int, precision: str, sync: str = "ddp"
+) -> RunConfig:
+    """Dropout off, no clipping, and a rate so small that all steps see the first weights."""
+    return parse(
+        {
+            "name": f"{policy}-{executor}-{world_size}",
+            "outputs": str(outputs),
+            "steps": STEPS,
+            "global_batch": 13,
+            "world_size": world_size,
+            "data": {"size": 64},
+            "model": {"dropout": 0.0},
+            "policy": {"kind": policy, "prefetch": 13},
+            "sync": {"kind": sync},
+            "executor": {"kind": executor},
+            "train": {"precision": precision, "learning_rate": 1e-30, "max_grad_norm": 1e9},
+        }
+    )
+
+
+def gradients(config: RunConfig, scaled: bool = True) -> list[np.ndarray]:
+    """Run and keep the flat gradient of every step; without the plan's scale each rank takes its own mean."""
+    kept: list[np.ndarray] = []
+    step = Optimiser.step
+
+    def keep(self: Optimiser) -> float:
+        kept.append(torch.cat([p.grad.reshape(-1) for p in self._parameters]).numpy().copy())
+        return step(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Optimiser, "step", keep)
+        if not scaled:  # what averaging per-rank means of unequal batches comes to
+            share = config.global_batch // config.world_size
+            patch.setattr(distributed, "sum_scale", lambda batch, averaged_over: 1 / share)
+            patch.setattr(virtual, "sum_scale", lambda batch: 1 / share / config.world_size)
+        run(config, overwrite=True)
+    return kept
+
+
+def reference(config: RunConfig) -> list[np.ndarray]:
+    """One process, the whole global batch at once, torch's own mean loss."""
+    samples = load_samples(config)
+    torch.manual_seed(config.seed)
+    model = build_model(config.model, 2, samples.vocab_size, samples.pad_id)
+    model.to(torch.float64 if config.train.precision == "float64" else torch.float32)
+    collate = Collator(samples.train, samples.dataset.train.labels, samples.pad_id, torch.device("cpu"))
+    found = []
+    for plan in plan_steps(config, samples.train, LocalExchange(config.world_size)):
+        batch = collate(plan.ids)
+        model.zero_grad()
+        model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels).loss.backward()
+        found.append(torch.cat([p.grad.reshape(-1) for p in model.parameters()]).numpy())
+    return found
+
+
+def distance(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
+    """Largest relative L2 difference over the steps."""
+    assert len(found) == len(expected) == STEPS
+    return max(float(np.linalg.norm(f - e) / np.linalg.norm(e)) for f, e in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_virtual_ranks(tmp_path: Path, policy: str, precision: str) -> None:
+    config = config_of(tmp_path, policy, "virtual", 4, precision)
+    assert distance(gradients(config), reference(config)) <= TOLERANCE[precision]
+    # 13 samples on 4 ranks are unequal counts in every policy: without the scale the gradient is another one
+    assert distance(gradients(config, scaled=False), reference(config)) > 1e-3
+
+
+def every_policy(outputs: Path, world_size: int, sync: str, ports: list[int]) -> dict[Any, list[np.ndarray]]:
+    """On one rank: gradients of all policies and precisions, with the scale and without."""
+    found = {}
+    for port, (policy, precision, scaled) in zip(ports, CASES, strict=True):
+        os.environ["MASTER_PORT"] = str(port)  # a run's rendezvous is not used twice
+        config = config_of(outputs, policy, "distributed", world_size, precision, sync)
+        found[policy, precision, scaled] = gradients(config, scaled)
+    return found
+
+
+@pytest.mark.parametrize(("world_size", "sync"), [(2, "ddp"), (4, "ddp"), (2, "naive")])
+def test_gloo_ranks(tmp_path: Path, world_size: int, sync: str) -> None:
+    ports = [free_port() for _ in CASES]
+    ranks = run_ranks(every_policy, world_size, tmp_path, world_size, sync, ports)
+    for (policy, precision, scaled), found in ranks[0].items():
+        expected = reference(config_of(tmp_path, policy, "distributed", world_size, precision, sync))
+        error = distance(found, expected)
+        if scaled:
+            assert error <= TOLERANCE[precision], (policy, precision, error)
+        else:
+            assert error > 1e-3, f"{policy}: the test cannot tell a missing scale"
+        for other in ranks[1:]:
+            np.testing.assert_array_equal(found[0], other[policy, precision, scaled][0])
+
+
+def test_static_and_balanced_lose_alike(tmp_path: Path) -> None:
+    """Same samples, same weights: the same loss at each of 50 steps."""
+    losses = {}
+    for policy in ("static", "balanced"):
+        config = config_of(tmp_path, policy, "virtual", 4, "float32")
+        config = config.model_copy(
+            update={"steps": 50, "train": config.train.model_copy(update={"learning_rate": 1e-3, "max_grad_norm": 1.0})}
+        )
+        import pandas as pd
+
+        rows = pd.read_parquet(run(config) / "records.parquet")
+        rows["sum"] = rows["loss"].fillna(0) * rows["num_samples"]
+        losses[policy] = (rows.groupby("step")["sum"].sum() / rows.groupby("step")["num_samples"].sum()).to_numpy()
+    assert np.abs(losses["static"] - losses["balanced"]).max() <= 1e-4
+    assert losses["static"][-10:].mean() < losses["static"][:10].mean() - 0.05, (
+        "nothing was learnt, so nothing was compared"
+    )
