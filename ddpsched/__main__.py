@@ -1,0 +1,5 @@
+"""``python -m ddpsched``."""
+
+from ddpsched.cli import main
+
+main()

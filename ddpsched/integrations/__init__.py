@@ -1,0 +1,1 @@
+"""The same plans inside other people's loops."""

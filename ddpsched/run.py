@@ -1,0 +1,262 @@
+"""run(config): the one loop. Plans come in, an executor carries them out, records go to the run's folder."""
+
+import errno
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ddpsched.config import RunConfig
+from ddpsched.environment import describe
+from ddpsched.errors import ConfigError, DdpschedError, RankFailure
+from ddpsched.plan import StepPlan
+from ddpsched.planning.messages import Exchange, Flag
+from ddpsched.planning.planner import ahead, num_steps, plan_steps
+from ddpsched.planning.samples import Samples, load_samples
+from ddpsched.planning.simulated import SimulatedExecutor
+from ddpsched.records import RecordWriter, StepRecord, compact
+from ddpsched.run_folder import RunFolder
+from ddpsched.world import World
+
+if TYPE_CHECKING:
+    from ddpsched.training.distributed import DistributedExecutor
+    from ddpsched.training.learner import Evaluation
+
+log = logging.getLogger("ddpsched")
+LOG_EVERY = 50  # steps
+
+
+class Executor(Protocol):
+    """What carries out plans: which ranks this process owns, and where the seconds come from."""
+
+    @property
+    def exchange(self) -> Exchange: ...
+
+    @property
+    def caps(self) -> list[int] | None: ...
+
+    def execute(self, plan: StepPlan) -> list[StepRecord]: ...
+
+    def evaluate(self) -> "Evaluation | None": ...
+
+    def close(self) -> None: ...
+
+
+def run(config: RunConfig, *, overwrite: bool = False) -> Path:
+    """Run to the end and return the run's folder; under torchrun, as one rank of many.
+
+    Raises RunExistsError where a finished run has this name, ConfigError and
+    DataError before anything is written, RunError for what goes wrong on the way;
+    then status.json says "failed" and why, on whichever rank it happened.
+    """
+    world = _world(config)
+    folder = RunFolder(config, overwrite, world.is_main)
+    with _logging(folder.path, world), _Guard(folder, world, config) as guard:
+        samples = load_samples(config)
+        total_steps = num_steps(config, len(samples.train))
+        executor = _executor(config, samples, total_steps, world)
+        guard.watch_peers(executor)
+        with closing(executor), RecordWriter(folder.path, world.rank) as writer:
+            if world.is_main:
+                folder.write_environment(_environment(config, samples, executor))
+            _loop(config, samples, executor, writer, folder, world, total_steps)
+            if config.executor.kind == "distributed":
+                _distributed(executor).exchange.barrier()  # every rank's records are written
+            guard.over()
+            if world.is_main:
+                compact(folder.path)
+                folder.done()
+    return folder.path
+
+
+def _loop(
+    config: RunConfig,
+    samples: Samples,
+    executor: Executor,
+    writer: RecordWriter,
+    folder: RunFolder,
+    world: World,
+    total_steps: int,
+) -> None:
+    full: OSError | None = None
+    plan = None
+    with closing(ahead(plan_steps(config, samples.train, executor.exchange, executor.caps))) as plans:
+        for plan in plans:
+            records = executor.execute(plan)
+            try:
+                for record in records:
+                    writer.write(record)
+            except OSError as error:
+                if config.executor.kind != "distributed":
+                    raise
+                full = error  # the others learn of it by this rank's next vote
+                _distributed(executor).object(Flag.DISK_FULL)
+            done = plan.step + 1
+            if done % LOG_EVERY == 0:
+                log.info("step %d of about %d, loss %s", done, total_steps, records[0].loss)
+            if config.train.eval_every and done % config.train.eval_every == 0 and done < total_steps:
+                _evaluate(executor, folder, world, done)
+    if full is not None:
+        raise full
+    assert plan is not None
+    _evaluate(executor, folder, world, plan.step + 1)
+
+
+def _evaluate(executor: Executor, folder: RunFolder, world: World, step: int) -> None:
+    sums = executor.evaluate()
+    if sums is None or not world.is_main:
+        return
+    row = {
+        "step": step,
+        "loss": sums.loss_sum / sums.num_samples,
+        "accuracy": sums.num_correct / sums.num_samples,
+        "num_samples": int(sums.num_samples),
+        "majority": sums.majority,
+    }
+    folder.add_evaluation(row)
+    log.info("after step %d: dev loss %.4f, accuracy %.4f (majority %.4f)", *list(row.values())[:3], row["majority"])
+
+
+def _executor(config: RunConfig, samples: Samples, total_steps: int, world: World) -> Executor:
+    if config.executor.kind == "simulated":
+        return SimulatedExecutor(config, samples.train)
+    if config.executor.kind == "virtual":
+        from ddpsched.training.virtual import VirtualExecutor
+
+        return VirtualExecutor(config, samples, total_steps)
+    from ddpsched.training.distributed import DistributedExecutor
+
+    return DistributedExecutor(config, samples, total_steps, world)
+
+
+def _distributed(executor: Executor) -> "DistributedExecutor":
+    from ddpsched.training.distributed import DistributedExecutor
+
+    assert isinstance(executor, DistributedExecutor)
+    return executor
+
+
+def _world(config: RunConfig) -> World:
+    """This process among the ranks; ConfigError where launcher and config disagree."""
+    world = World.detect()
+    if config.executor.kind != "distributed":
+        if world.size > 1:
+            raise ConfigError(
+                f"executor.kind = {config.executor.kind!r} plays all ranks in one process, but {world.size} were "
+                'started; start one, or set executor.kind = "distributed"'
+            )
+        return World()
+    if world.size != config.world_size:
+        raise ConfigError(
+            f"world_size = {config.world_size}, but {world.size} process(es) were started; start them with: "
+            f"torchrun --standalone --nproc-per-node {config.world_size} -m experiments.train CONFIG "
+            f'(or set world_size={world.size}, or executor.kind="virtual")'
+        )
+    return world
+
+
+def _environment(config: RunConfig, samples: Samples, executor: Executor) -> dict[str, Any]:
+    learner = getattr(executor, "learner", None)
+    device = None if learner is None else learner.device
+    name = None
+    if device is not None and device.type == "cuda":
+        import torch
+
+        name = torch.cuda.get_device_name(device)
+    machine = describe()
+    return {
+        **machine,
+        "device": name or ("none: simulated" if device is None else machine["cpu"]),
+        "threads": config.executor.threads,
+        "data": samples.dataset.source,
+        "num_samples": len(samples.train),
+        "num_truncated": samples.train.num_truncated if config.data.lengths == "known" else None,
+        "num_parameters": None if learner is None else learner.num_parameters,
+        "caps": executor.caps,
+    }
+
+
+class _Guard:
+    """Writes down why a run failed, and in a rank among others watches the others."""
+
+    def __init__(self, folder: RunFolder, world: World, config: RunConfig) -> None:
+        self._folder, self._world = folder, world
+        self._executor: Any = None
+        self._watch: Any = None
+        if config.executor.kind == "distributed" and World.launched() and sys.platform == "linux":
+            from ddpsched.watch import Watch
+
+            self._watch = Watch(self._stop, self._lost)
+
+    def watch_peers(self, executor: Executor) -> None:
+        """Tell each other the process ids."""
+        if self._watch is not None:
+            self._executor = executor
+            host = np.frombuffer(os.uname().nodename.encode().ljust(8)[:8], dtype=np.int64)[0]
+            table = executor.exchange.vote(np.array([[os.getpid(), host]], dtype=np.int64))
+            self._watch.know(np.where(table[:, 1] == host, table[:, 0], 0).tolist(), self._world.rank)
+
+    def over(self) -> None:
+        if self._watch is not None:
+            self._watch.over()
+
+    def _stop(self) -> None:
+        log.warning("asked to stop; leaving after this step")
+        if self._executor is None:
+            self._lost("asked to stop before the first step")
+            os._exit(1)
+        self._executor.object(Flag.STOP)
+
+    def _lost(self, reason: str) -> None:
+        message = f"rank {self._world.rank}: {reason}; all ranks end, records up to here are kept"
+        print(f"error: {message}", file=sys.stderr, flush=True)
+        log.error(message)
+        self._folder.failed(reason)
+
+    def __enter__(self) -> "_Guard":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            return
+        failure = self._explain(error)
+        self._folder.failed(str(failure) if str(failure) else type(failure).__name__)
+        log.error("failed: %s", failure, exc_info=None if isinstance(failure, DdpschedError) else error)
+        if failure is not error:
+            raise failure from error
+
+    def _explain(self, error: BaseException) -> BaseException:
+        """A collective that broke because a rank is gone or stopped says so by number."""
+        if isinstance(error, KeyboardInterrupt):
+            return error
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            return RankFailure(f"rank {self._world.rank}: no space left on the device that holds {self._folder.path}")
+        if self._watch is None or isinstance(error, DdpschedError) or not isinstance(error, RuntimeError):
+            return error
+        for ranks, what in ((self._watch.lost(), "died"), (self._watch.stopped(), "was suspended and did not answer")):
+            if ranks:
+                return RankFailure(f"rank {ranks[0]} {what}")
+        return error
+
+
+@contextmanager
+def _logging(directory: Path, world: World) -> Iterator[None]:
+    """Rank r logs to logs/rank{r}.log, rank 0 to the terminal as well."""
+    handlers: list[logging.Handler] = [logging.FileHandler(directory / "logs" / f"rank{world.rank}.log", mode="w")]
+    if world.is_main:
+        handlers.append(logging.StreamHandler())
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            log.removeHandler(handler)
+            handler.close()

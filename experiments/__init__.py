@@ -1,0 +1,1 @@
+"""Studies as TOML, the sweep that runs them, and benchmarks."""

@@ -1,0 +1,105 @@
+"""How long `solve` takes: threshold against enumeration and PuLP, on windows of SST-2 lengths.
+
+    python -m experiments.benchmarks.solvers [--pulp-limit 20]
+
+Each method answers the same tables in turn, through the one public function, checks included, after a
+warm-up call; all answers must agree. A method that refuses a size is left out ("-"). A PuLP run that hits
+its limit counts as the limit, and its column is then marked ">".
+"""
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.table import Table
+
+from ddpsched.planning.lengths import sst2_lengths
+from ddpsched.planning.solvers import Allocation, solve
+
+# world_size, batch_size, K, tables, and how many of the tables PuLP answers as well
+SIZES = [
+    (2, 16, 16, 200, 10),
+    (4, 32, 32, 200, 10),
+    (8, 64, 16, 200, 10),
+    (64, 512, 16, 100, 5),
+    (1024, 8192, 32, 20, 1),
+]
+METHODS = ["threshold", "enumeration", "ilp"]
+
+
+def padded_prefix_costs(world_size: int, window: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """costs[r, k - 1] = k * (longest of rank r's first k samples), in padded tokens."""
+    # lengths: (world_size, window)
+    lengths = sst2_lengths(world_size * window, rng).reshape(world_size, window)
+    return np.arange(1, window + 1) * np.maximum.accumulate(lengths, axis=1)
+
+
+def timed(
+    costs: npt.NDArray[np.int64], batch_size: int, method: str, limit_s: float
+) -> tuple[float, Allocation | None]:
+    """Seconds and the answer; None if the method refuses the size or PuLP did not finish."""
+    start = time.perf_counter()
+    try:
+        answer = solve(costs, batch_size, method=method, time_limit_s=limit_s)
+    except (ValueError, TimeoutError):
+        return time.perf_counter() - start, None
+    return time.perf_counter() - start, answer if answer.status == "optimal" else None
+
+
+def measure(world_size: int, batch_size: int, window: int, tables: int, pulp_tables: int, limit_s: float) -> list[str]:
+    """One row of the report: medians, ratios, and how the tie-breaks went."""
+    rng = np.random.default_rng(0)
+    seconds: dict[str, list[float]] = defaultdict(list)
+    slack: list[int] = []
+    exact: list[bool] = []
+    over = ""
+    for method in METHODS[:2]:
+        timed(padded_prefix_costs(world_size, window, rng), batch_size, method, limit_s)
+    for i in range(tables):
+        costs = padded_prefix_costs(world_size, window, rng)
+        answers: list[Allocation] = []
+        for method in METHODS if i < pulp_tables else METHODS[:2]:
+            taken, answer = timed(costs, batch_size, method, limit_s)
+            if answer is not None:
+                answers.append(answer)
+                seconds[method].append(taken)
+            elif method == "ilp":
+                over = ">"
+                seconds[method].append(limit_s)
+        if any((answer.counts != answers[0].counts).any() for answer in answers):
+            raise AssertionError(f"methods disagree on table {i} of {(world_size, batch_size, window)}: {answers}")
+        slack.append(int((costs <= answers[0].makespan).sum()) - batch_size)
+        exact.append(answers[0].tie_break == "exact")
+
+    median = {method: statistics.median(times) for method, times in seconds.items()}
+    mark = {"ilp": over}
+    times = [f"{mark.get(m, '')}{1e3 * median[m]:.3f}" if m in median else "-" for m in METHODS]
+    ratios = [f"{mark.get(m, '')}{median[m] / median['threshold']:,.1f}" if m in median else "-" for m in METHODS[1:]]
+    return [
+        f"{world_size}, {batch_size}, {window}",
+        *times,
+        *ratios,
+        f"{statistics.mean(slack):.2f}",
+        f"{100 * statistics.mean(exact):.0f} %",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pulp-limit", type=float, default=20.0, help="seconds per PuLP call (default 20)")
+    limit_s = parser.parse_args().pulp_limit
+    table = Table(title="solve(): median milliseconds a call, and ratios to threshold")
+    for name in ("G, B, K", "threshold", "enumeration", "PuLP", "enum./thr.", "PuLP/thr.", "mean slack", "exact ties"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for size in SIZES:
+        table.add_row(*measure(*size, limit_s))
+    # A log has 80 columns, the table needs more.
+    Console(width=max(Console().width, 110)).print(table)
+
+
+if __name__ == "__main__":
+    main()

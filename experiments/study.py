@@ -1,0 +1,91 @@
+"""A study is one TOML file: ``[base]`` of a run and ``[grid]`` of what varies.
+
+A grid axis is ``"policy.kind" = ["static", "minmax"]``, or a list of tables
+whose keys change together::
+
+    [grid]
+    "policy.kind" = ["static", "minmax", "balanced"]
+    setting = [
+        { name = "g2", world_size = 2, "executor.kind" = "distributed" },
+        { name = "g4", world_size = 4, "executor.kind" = "virtual" },
+    ]
+
+Each point of the product is one run, named by its values; the first axis varies
+fastest, so that the arms of a comparison run one after another.
+"""
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ddpsched.config import RunConfig, apply_overrides, parse, read_toml, set_key
+from ddpsched.errors import ConfigError
+
+
+def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfig]:
+    """The runs of a study, in the order they are run.
+
+    ``key=value`` words change the base (and so every run); one that names a grid
+    axis, ``policy.kind=minmax``, leaves that one value. Raises ConfigError for an
+    unknown table, an axis that is no list, or a run that is not valid.
+    """
+    values = read_toml(path)
+    unknown = set(values) - {"base", "grid"}
+    if unknown or "base" not in values:
+        raise ConfigError(f"study {path}: tables are [base] and [grid], found {sorted(values)}")
+    grid: dict[str, list[Any]] = dict(values.get("grid", {}))
+    base = values["base"]
+    for word in overrides:
+        changed = apply_overrides({}, [word])
+        axis = word.partition("=")[0]
+        if axis in grid:
+            grid[axis] = [_only(grid[axis], _leaf(changed, axis))]
+        else:
+            base = apply_overrides(base, [word])
+    base = {"study": Path(path).stem, **base}
+    runs: list[RunConfig] = []
+    axes = [[(key, value) for value in _values(path, key, choices)] for key, choices in grid.items()]
+    for point in itertools.product(*reversed(axes)):
+        point = tuple(reversed(point))
+        run = apply_overrides(base, ())
+        for key, value in point:
+            for inner, one in _settings(key, value):
+                set_key(run, inner, one)
+        run["name"] = "-".join(filter(None, (_label(key, value) for key, value in point))) or "run"
+        runs.append(parse(run, source=f"study {path}, run {run['name']}"))
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"study {path}: several runs share a name: {names}")
+    return runs
+
+
+def _values(path: str | Path, key: str, choices: Any) -> list[Any]:
+    if not isinstance(choices, list) or not choices:
+        raise ConfigError(f"study {path}: [grid] {key} = {choices!r} must be a list of values to try")
+    return choices
+
+
+def _settings(key: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [(inner, one) for inner, one in value.items() if inner != "name"]
+    return [(key, value)]
+
+
+def _label(key: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return str(value.get("name", "-".join(map(str, value.values()))))
+    if key.endswith(".kind"):
+        return str(value)
+    return f"{key.rpartition('.')[2]}{value}"
+
+
+def _only(choices: list[Any], wanted: Any) -> Any:
+    """The grid's own value of that name, or the word's value as it is."""
+    return next((c for c in choices if isinstance(c, dict) and c.get("name") == wanted), wanted)
+
+
+def _leaf(values: Any, dotted: str) -> Any:
+    for part in dotted.split("."):
+        values = values[part]
+    return values

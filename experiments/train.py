@@ -1,0 +1,30 @@
+"""One rank of a run, for torchrun: ``torchrun --nproc-per-node 4 -m experiments.train CONFIG [key=value ...]``.
+
+Without torchrun it is one process, as ``ddpsched run`` is.
+"""
+
+import os
+import sys
+
+from ddpsched.cli import run_config
+from ddpsched.world import World
+
+
+def main(words: list[str]) -> int:
+    """Exit code 0 only where the run is done."""
+    overwrite = "--overwrite" in words
+    names = [word for word in words if word != "--overwrite"]
+    if not names or names[0].startswith("-"):
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
+    return run_config(names[0], names[1:], overwrite)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if World.launched():
+        # gloo's threads may abort a process that ends in order; status.json, already written, is what counts
+        os._exit(code)
+    sys.exit(code)

@@ -1,0 +1,220 @@
+"""Sweeps run what is not finished, report what failed, and survive Ctrl-C; ranks that die are named."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ddpsched.errors import ConfigError
+from ddpsched.run_folder import read_status
+from experiments.study import load_study
+from experiments.sweep import sweep
+
+ROOT = Path(__file__).parents[2]
+STUDY = """
+[base]
+steps = 2
+global_batch = 8
+world_size = 2
+executor = { kind = "simulated" }
+data = { size = 50 }
+[grid]
+"policy.kind" = ["static", "minmax"]
+seed = [0, 1]
+"""
+
+
+def write_study(tmp_path: Path, text: str = STUDY) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_grid_is_the_product_first_axis_fastest(tmp_path: Path) -> None:
+    runs = load_study(write_study(tmp_path), ["steps=3"])
+    assert [run.name for run in runs] == ["static-seed0", "minmax-seed0", "static-seed1", "minmax-seed1"]
+    assert {run.study for run in runs} == {"small"}
+    assert {run.steps for run in runs} == {3}
+    assert [run.name for run in load_study(write_study(tmp_path), ["seed=1", "policy.kind=minmax"])] == ["minmax-seed1"]
+
+
+def test_an_axis_of_tables_changes_keys_together(tmp_path: Path) -> None:
+    text = STUDY.replace("seed = [0, 1]", 'setting = [{ name = "a", world_size = 2 }, { name = "b", world_size = 4 }]')
+    runs = load_study(write_study(tmp_path, text))
+    assert [(run.name, run.world_size) for run in runs][::2] == [("static-a", 2), ("static-b", 4)]
+    assert [run.name for run in load_study(write_study(tmp_path, text), ["setting=b"])] == ["static-b", "minmax-b"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("[grid]", "[gird]"), "tables are"),
+        (("seed = [0, 1]", "seed = 0"), "must be a list"),
+        (("seed = [0, 1]", "seed = [0, 0]"), "share a name"),
+        (("steps = 2", "stesp = 2"), "did you mean steps"),
+    ],
+)
+def test_bad_studies(tmp_path: Path, change: tuple[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_study(write_study(tmp_path, STUDY.replace(*change)))
+
+
+def test_committed_studies_are_valid() -> None:
+    for path in (ROOT / "experiments").glob("*.toml"):
+        assert load_study(path)
+        assert path.read_text().startswith("# "), f"{path.name} says which question it answers"
+
+
+def test_finished_runs_are_skipped_and_failed_ones_reported(tmp_path: Path, capsys: Any) -> None:
+    study = write_study(tmp_path)
+    words = [f"outputs={tmp_path}", "seed=0"]
+    assert sweep(str(study), words, dry_run=True) == 0
+    assert not (tmp_path / "small").exists(), "a dry run writes nothing"
+    assert sweep(str(study), words) == 0
+    first = (tmp_path / "small" / "minmax-seed0" / "records.parquet").stat().st_mtime_ns
+    assert sweep(str(study), words) == 0
+    assert (tmp_path / "small" / "minmax-seed0" / "records.parquet").stat().st_mtime_ns == first
+    assert "skip" in capsys.readouterr().out
+    assert sweep(str(study), [f"outputs={tmp_path}", "seed=1", "data.path=/nowhere.tsv"]) == 1
+    said = capsys.readouterr().out
+    assert "2 of 2 runs failed" in said
+    assert "/nowhere.tsv" in said
+    assert read_status(tmp_path / "small" / "static-seed1")["state"] == "failed"
+
+
+# --- real processes ------------------------------------------------------------------------------------------
+
+
+def launch(tmp_path: Path, *words: str, module: str = "experiments.sweep", **more: Any) -> "subprocess.Popen[str]":
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *words],
+        cwd=ROOT,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        **more,
+    )
+
+
+def wait_for_steps(folder: Path, count: int, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    lines = folder / "records-rank0.jsonl"
+    while not lines.exists() or lines.read_text().count("\n") < count:
+        assert time.monotonic() < deadline, f"no steps in {folder}: {list(folder.rglob('*'))}"
+        time.sleep(0.1)
+
+
+LONG = """
+[base]
+steps = 100000
+global_batch = 8
+world_size = 2
+executor = { kind = "distributed" }
+data = { size = 50 }
+[grid]
+"policy.kind" = ["minmax"]
+"""
+
+
+def ranks_of(folder: Path) -> dict[int, int]:
+    """Process ids of the ranks of a running run, by rank."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            environ = (process / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"experiments.train" in words and str(folder / "config.toml").encode() in words:
+            rank = next((v[5:] for v in environ if v.startswith(b"RANK=")), None)
+            if rank is not None:
+                found[int(rank)] = int(process.name)
+    return found
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_dies_or_stops_is_named_and_all_end(tmp_path: Path, how: signal.Signals) -> None:
+    study = write_study(tmp_path, LONG)
+    process = launch(tmp_path, str(study), f"outputs={tmp_path}", "executor.timeout_s=8.0")
+    folder = tmp_path / "small" / "minmax"
+    wait_for_steps(folder, 3)
+    ranks = ranks_of(folder)
+    assert sorted(ranks) == [0, 1]
+    os.kill(ranks[1], how)
+    begin = time.monotonic()
+    said, _ = process.communicate(timeout=60)
+    assert time.monotonic() - begin < 60
+    assert process.returncode == 1
+    status = read_status(folder)
+    assert status["state"] == "failed"
+    assert "rank 1" in status["reason"]
+    assert ("died" if how == signal.SIGKILL else "suspended") in status["reason"]
+    assert "rank 1" in said
+    assert not ranks_of(folder), "no rank is left behind"
+
+
+def test_ctrl_c_in_a_sweep_keeps_finished_runs(tmp_path: Path) -> None:
+    text = (
+        LONG.replace('["minmax"]', '["static", "minmax"]').replace("steps = 100000", "")
+        + 'length = [{ name = "short", steps = 3 }, { name = "long", steps = 100000 }]\n'
+    )
+    study = write_study(tmp_path, text)
+    process = launch(tmp_path, str(study), f"outputs={tmp_path}", "policy.kind=minmax")
+    finished, running = (tmp_path / "small" / f"minmax-{name}" for name in ("short", "long"))
+    wait_for_steps(running, 3, timeout_s=90)
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "finished runs stay" in said
+    assert read_status(finished)["state"] == "done"
+    assert len(pd.read_parquet(finished / "records.parquet")) == 6
+    assert read_status(running)["state"] == "failed"
+    assert "stop" in read_status(running)["reason"]
+    assert not (running / "records.parquet").exists()
+    assert not ranks_of(running)
+
+
+def test_torchrun_entry_and_its_refusal(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f'outputs = "{tmp_path}"\nsteps = 2\nglobal_batch = 8\nworld_size = 2\n'
+        '[executor]\nkind = "distributed"\n[data]\nsize = 50\n'
+    )
+    words = ("--standalone", "--nproc-per-node", "2", "-m", "experiments.train", str(config))
+    process = launch(tmp_path, *words, module="torch.distributed.run")
+    said, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, said
+    assert read_status(tmp_path / "runs" / "run")["state"] == "done"
+    process = launch(tmp_path, *words, module="torch.distributed.run")
+    said, _ = process.communicate(timeout=90)
+    assert process.returncode != 0
+    assert "holds a finished run" in said
+    assert read_status(tmp_path / "runs" / "run")["state"] == "done"
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    import socket
+
+    config = tmp_path / "run.toml"
+    config.write_text(f'outputs = "{tmp_path}"\nsteps = 2\nworld_size = 1\nglobal_batch = 8\n[executor]\nkind = "distributed"\n')
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        ranks = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        found = subprocess.run(
+            [sys.executable, "-m", "experiments.train", str(config)],
+            cwd=ROOT, env={**os.environ, **ranks}, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert found.returncode == 1
+    assert f"127.0.0.1:{port}: this port is in use" in found.stderr
+    assert "Traceback" not in found.stderr

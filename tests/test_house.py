@@ -1,0 +1,119 @@
+"""The house's floors: who may import whom, read from the imports themselves."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "ddpsched"
+
+# A module imports only from floors below its own; within its wing or from the ground floor.
+GROUND = {"errors": 0, "world": 1, "plan": 1, "records": 1, "config": 1, "run_folder": 2, "environment": 1, "watch": 1}
+PLANNING = {
+    "array_cache": 0, "hub": 0, "words": 0, "lengths": 1, "tokenise": 1, "tables": 1, "cost": 1, "order": 1, "queues": 1, "messages": 1, "solvers": 1,
+    "embedded": 2, "policies": 2, "texts": 3, "samples": 4, "planner": 4, "simulated": 5,
+}  # fmt: skip
+TRAINING = {
+    "loss": 1, "lr": 1, "clock": 1, "data": 1, "model": 1, "trouble": 1, "exchange": 1, "sync": 2, "optimise": 2,
+    "rank_step": 3, "learner": 4, "probe": 5, "virtual": 6, "distributed": 6,
+}  # fmt: skip
+HALL = {"run", "cli", "integrations", "__main__", "__init__"}
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports, at its top or inside a function; type-checking imports left out."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    hidden = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in hidden:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+    return found
+
+
+def place(module: str) -> tuple[str, str]:
+    """``ddpsched.planning.solvers.ilp`` -> ("planning", "solvers")."""
+    parts = module.split(".")[1:]
+    if parts[:1] in (["planning"], ["training"]):
+        return parts[0], parts[1] if len(parts) > 1 else ""
+    return "hall" if not parts or parts[0] in HALL else "ground", parts[0] if parts else ""
+
+
+def faults(importer: str, imported: str) -> str | None:
+    """Why ``importer`` may not import ``imported``; None where it may."""
+    (wing, room), (other_wing, other_room) = place(importer), place(imported)
+    if wing == "hall" or room == other_room or other_room == "":
+        return None
+    floors = {"ground": GROUND, "planning": PLANNING, "training": TRAINING}
+    if other_wing == "hall":
+        return "nothing below the hall reaches into it"
+    if wing == "ground" and other_wing != "ground":
+        return "the ground floor knows no wing"
+    if wing == "planning" and other_wing == "training":
+        return "planning never reaches into training"
+    if wing == other_wing and floors[wing][other_room] >= floors[wing][room]:
+        return f"floor {floors[wing][room]} imports from floor {floors[wing][other_room]}"
+    return None
+
+
+FILES = sorted(path for path in PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_floors(path: Path) -> None:
+    importer = name_of(path)
+    for imported in imports(path):
+        if imported.startswith("ddpsched"):
+            why = faults(importer, imported)
+            assert why is None, f"{importer} imports {imported}: {why}"
+        elif place(importer)[0] != "training":
+            allowed = importer == "ddpsched.run"  # the device's name for environment.json, in a run that has torch
+            assert imported.split(".")[0] not in ("torch", "transformers") or allowed, f"{importer} imports {imported}"
+
+
+def test_the_floor_test_can_fail() -> None:
+    assert faults("ddpsched.planning.cost", "ddpsched.training.loss")
+    assert faults("ddpsched.planning.cost", "ddpsched.planning.planner")
+    assert faults("ddpsched.plan", "ddpsched.planning.cost")
+    assert faults("ddpsched.training.loss", "ddpsched.run")
+    assert faults("ddpsched.training.loss", "ddpsched.planning.cost") is None
+
+
+def test_analysis_imports_records_alone() -> None:
+    allowed = {"ddpsched.records", "ddpsched.errors", "ddpsched.run_folder"}
+    for path in (ROOT / "analysis").rglob("*.py"):
+        ours = {name for name in imports(path) if name.startswith("ddpsched")}
+        assert ours <= allowed, f"{path.name} imports {sorted(ours - allowed)}"
+        assert not {name for name in imports(path) if name.split(".")[0] == "torch"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import ddpsched.cli",
+        "import ddpsched; ddpsched.solve([[1, 2], [1, 3]], 2)",
+        "import ddpsched; ddpsched.BatchSampler([3, 4], 2, ddpsched.World(0, 2))",
+        "import ddpsched.run, ddpsched.planning.simulated",
+    ],
+)
+def test_planning_and_help_import_no_torch(code: str) -> None:
+    check = f"{code}\nimport sys\nsys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0
