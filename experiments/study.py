@@ -11,7 +11,8 @@ whose keys change together::
     ]
 
 Each point of the product is one run, named by its values; the first axis varies
-fastest, so that the arms of a comparison run one after another.
+fastest, so that the arms of a comparison run one after another. ``[[also]]``
+tables add single runs, for an arm that says something in one setting only.
 """
 
 import itertools
@@ -31,9 +32,9 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfi
     unknown table, an axis that is no list, or a run that is not valid.
     """
     values = read_toml(path)
-    unknown = set(values) - {"base", "grid"}
+    unknown = set(values) - {"base", "grid", "also"}
     if unknown or "base" not in values:
-        raise ConfigError(f"study {path}: tables are [base] and [grid], found {sorted(values)}")
+        raise ConfigError(f"study {path}: tables are [base], [grid] and [[also]], found {sorted(values)}")
     grid: dict[str, list[Any]] = dict(values.get("grid", {}))
     base = values["base"]
     for word in overrides:
@@ -44,20 +45,25 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfi
         else:
             base = apply_overrides(base, [word])
     base = {"study": Path(path).stem, **base}
-    runs: list[RunConfig] = []
+    points: list[tuple[str, list[tuple[str, Any]]]] = []
     axes = [[(key, value) for value in _values(path, key, choices)] for key, choices in grid.items()]
     for point in itertools.product(*reversed(axes)):
         point = tuple(reversed(point))
-        run = apply_overrides(base, ())
-        for key, value in point:
-            for inner, one in _settings(key, value):
-                set_key(run, inner, one)
-        run["name"] = "-".join(filter(None, (_label(key, value) for key, value in point))) or "run"
-        runs.append(parse(run, source=f"study {path}, run {run['name']}"))
+        name = "-".join(filter(None, (_label(key, value) for key, value in point))) or "run"
+        points.append((name, [pair for key, value in point for pair in _settings(key, value)]))
+    points += [(_label("also", table), _settings("also", table)) for table in values.get("also", [])]
+    runs = [_merged(base, name, pairs, source=f"study {path}, run {name}") for name, pairs in points]
     names = [run.name for run in runs]
     if len(set(names)) < len(names):
         raise ConfigError(f"study {path}: several runs share a name: {names}")
     return runs
+
+
+def _merged(base: dict[str, Any], name: str, pairs: list[tuple[str, Any]], source: str) -> RunConfig:
+    run = apply_overrides(base, ())
+    for key, value in pairs:
+        set_key(run, key, value)
+    return parse({**run, "name": name}, source=source)
 
 
 def _values(path: str | Path, key: str, choices: Any) -> list[Any]:

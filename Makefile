@@ -1,0 +1,44 @@
+# Two commands: make demo, make test. Each first installs into ./.venv whatever is missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# overrides of a study, for example: make study ARGS="data.path=../data/sst2 data.tokenizer=../data/bert-uncased"
+ARGS ?=
+
+.PHONY: demo test slow study report reproduce lint clean
+
+demo: $(VENV)/installed
+	$(BIN)/python -m experiments.sweep experiments/demo.toml --overwrite $(ARGS)
+	$(BIN)/python -m analysis outputs/demo
+	$(BIN)/python -m report.build outputs/demo --output outputs/demo
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest
+
+slow: $(VENV)/installed
+	$(BIN)/python -m pytest -m slow
+
+study: $(VENV)/installed
+	$(BIN)/python -m experiments.sweep experiments/yardstick.toml $(ARGS)
+	$(BIN)/python -m experiments.sweep experiments/study.toml $(ARGS)
+	$(BIN)/python -m analysis outputs/study
+	$(BIN)/python -m report.build outputs/study outputs/yardstick --output outputs/study
+
+report: $(VENV)/installed
+	$(BIN)/python -m report.build
+
+reproduce: $(VENV)/installed
+	$(BIN)/python -m report.reproduce $(ARGS)
+
+lint: $(VENV)/installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Records in, tables and figures out: load -> settings -> metrics -> tables -> figures."""

@@ -1,0 +1,37 @@
+"""``python -m analysis outputs/STUDY``: figures and tables of a study, and the comparison in the terminal."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis import tables
+from analysis.draw import draw_study
+from analysis.load import load_study
+from analysis.terminal import comparison, console
+from ddpsched.errors import DdpschedError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__)
+    parser.add_argument("study", type=Path, help="a study's folder, outputs/STUDY")
+    folder: Path = parser.parse_args(arguments).study
+    out = console()
+    try:
+        study = load_study(folder)
+        found = draw_study(study)
+    except DdpschedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    all_tables = [tables.setting_tables(setting) for setting in found]
+    tables.write(folder / "figures", all_tables, study.left_out)
+    for table in all_tables:
+        out.print(comparison(table))
+    for name, reason in study.left_out.items():
+        out.print(f"left out: {name}: {reason}", markup=False)
+    out.print(f"figures and tables: {folder / 'figures'}", markup=False, soft_wrap=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

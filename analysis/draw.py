@@ -1,0 +1,64 @@
+"""Figures into folders: one run beside its static partner, and all arms of a setting."""
+
+import textwrap
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image  # comes with matplotlib
+
+from analysis.figures import FIGURES, Steps
+from analysis.load import Run, Study
+from analysis.metrics import per_step
+from analysis.settings import Setting, partner, settings
+
+
+def save(figure: Figure, path: Path) -> None:
+    """PNG in a palette of 256 colours, half the size; no date inside: the same figure gives the same bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.set_dpi(110)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(256).save(path)
+
+
+def draw_all(steps: Steps, title: str, folder: Path, prefix: str = "") -> list[Path]:
+    """All five figures as ``<folder>/<prefix><figure>.png``."""
+    paths: list[Path] = []
+    for name, draw in FIGURES.items():
+        paths.append(folder / f"{prefix}{name}.png")
+        save(draw(steps, textwrap.fill(title, 100)), paths[-1])
+    return paths
+
+
+def draw_run(run: Run, static: Run | None) -> list[Path]:
+    """``<run>/figures/``: the run beside its static partner, where it has one."""
+    steps = {} if static is None else {"static": per_step(static.records)}
+    steps[run.policy] = per_step(run.records)
+    beside = "" if static is None else f" beside {static.name}"
+    size = f"G = {run.config['world_size']}, B = {run.config['global_batch']}"
+    title = f"{run.name}{beside}: {size}, {run.mode}, {run.device}, seed {run.seed}"
+    return draw_all(steps, title, run.path / "figures")
+
+
+def draw_setting(setting: Setting, folder: Path) -> list[Path]:
+    """``<folder>/<slug>-*.png``: every arm's run of the lowest seed that all arms have."""
+    common = set.intersection(*({run.seed for run in runs} for runs in setting.arms.values()))
+    shown = {
+        arm: next((run for run in runs if run.seed in common and run.seed == min(common)), runs[0])
+        for arm, runs in setting.arms.items()
+    }
+    seeds = sorted({run.seed for run in shown.values()})
+    title = f"{setting.label}, seed {', '.join(map(str, seeds))}"
+    return draw_all({arm: per_step(run.records) for arm, run in shown.items()}, title, folder, f"{setting.slug}-")
+
+
+def draw_study(study: Study) -> list[Setting]:
+    """Every run's figures and every setting's; returns the settings."""
+    found = settings(study.runs)
+    for run in study.runs:
+        draw_run(run, partner(run, study.runs))
+    for setting in found:
+        draw_setting(setting, study.path / "figures")
+    return found

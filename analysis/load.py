@@ -1,0 +1,130 @@
+"""The finished runs of a study, read from its folder.
+
+Only a run whose status is "done" is read; every other one is named with the
+reason it is left out, so that a table never hides a run.
+"""
+
+import json
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ddpsched.errors import DataError
+from ddpsched.records import COLUMNS, RECORDS
+
+# What no metric can do without; any other column may be missing or null.
+REQUIRED = ("step", "rank", "world_size", "num_samples", "global_batch", "num_tokens", "padded_tokens")
+TEXT = ("run", "mode", "policy", "plan_hash")
+EVALUATION_COLUMNS = ("step", "loss", "accuracy", "num_samples", "majority")
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One finished run: ``records`` has a row per rank and step, ``evaluations`` a row per evaluation."""
+
+    path: Path
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    status: dict[str, Any]
+    records: pd.DataFrame
+    evaluations: pd.DataFrame
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def study(self) -> str:
+        return str(self.config["study"])
+
+    @property
+    def policy(self) -> str:
+        return str(self.config["policy"]["kind"])
+
+    @property
+    def mode(self) -> str:
+        """distributed, virtual or simulated."""
+        return str(self.config["executor"]["kind"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @property
+    def device(self) -> str:
+        return str(self.environment.get("device", "unknown device"))
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """The done runs of one folder, and the others by name with why they are left out."""
+
+    path: Path
+    runs: tuple[Run, ...]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def load_study(path: Path) -> Study:
+    """Read ``outputs/<study>``. Raises DataError where it holds no finished run."""
+    folders = sorted(child.parent for child in path.glob("*/config.toml"))
+    runs: list[Run] = []
+    left_out: dict[str, str] = {}
+    for folder in folders:
+        try:
+            runs.append(load_run(folder))
+        except DataError as error:
+            left_out[folder.name] = str(error)
+    if not runs:
+        why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items()) or "it has no run folders"
+        raise DataError(f"study {path}: no finished run ({why}); run one first")
+    return Study(path, tuple(runs), left_out)
+
+
+def load_run(path: Path) -> Run:
+    """Read one run's folder. Raises DataError where it is not done or cannot be read."""
+    try:
+        status = json.loads((path / "status.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError("it has no status.json, so it never started") from None
+    except ValueError as error:
+        raise DataError(f"status.json cannot be read: {error}") from None
+    if status.get("state") != "done":
+        raise DataError(": ".join(filter(None, (str(status.get("state")), status.get("reason")))))
+    try:
+        config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+        environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
+        records = clean(pd.read_parquet(path / RECORDS))
+        evaluations = _evaluations(path / "evaluations.jsonl")
+    except DataError:
+        raise
+    except (OSError, ValueError) as error:  # pyarrow's and both decoders' errors are ValueErrors
+        raise DataError(f"done, but it cannot be read: {error}") from None
+    return Run(path, config, environment, status, records, evaluations)
+
+
+def clean(records: pd.DataFrame) -> pd.DataFrame:
+    """All columns of the schema, in (step, rank) order; numbers as numbers, null as NaN.
+
+    Raises DataError where a required column is missing or there are no rows.
+    """
+    missing = [name for name in REQUIRED if name not in records]
+    if missing:
+        raise DataError(f"records lack the columns {', '.join(missing)}")
+    if records.empty:
+        raise DataError("records hold no rows")
+    table = records.reindex(columns=list(COLUMNS))
+    for name in COLUMNS:
+        if name in REQUIRED:
+            table[name] = table[name].astype("int64")
+        elif name not in TEXT:
+            table[name] = pd.to_numeric(table[name]).astype("float64")
+    return table.sort_values(["step", "rank"], ignore_index=True)
+
+
+def _evaluations(path: Path) -> pd.DataFrame:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    table = pd.DataFrame([json.loads(line) for line in lines if line.strip()])
+    return table.reindex(columns=list(EVALUATION_COLUMNS)).astype("float64").sort_values("step", ignore_index=True)

@@ -1,0 +1,213 @@
+"""Records -> numbers: one row per step, one row per run, and ratios between arms.
+
+Notation: step s of S, rank r of G; x_sr is a column of the records. Standard
+deviations over ranks divide by G (the ranks are all there are, not a sample).
+Times are seconds. Timing metrics leave out the first ``warmup_steps`` steps, in
+which caches fill and memory is first asked for; token metrics keep every step.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy import stats
+
+Array = npt.NDArray[np.float64]
+
+# Columns of ``per_step`` that are compared between arms.
+TIMED = ("max_compute_s", "step_s", "std_compute_s")
+COUNTED = ("max_padded_tokens", "std_padded_tokens")
+
+
+def warmup_steps(num_steps: int) -> int:
+    """Steps left out of timing metrics: 5 of a run longer than 50 steps, else 1, but never all."""
+    return 5 if num_steps > 50 else min(1, num_steps - 1)
+
+
+def per_step(records: pd.DataFrame) -> pd.DataFrame:
+    """One row per step (the index): maxima, means, standard deviations and sums over ranks.
+
+    ``step_s`` is the longest over ranks, as is ``plan_wait_s``: the slowest rank
+    holds up the step. A column that no rank measured is NaN.
+    """
+    ranks = records.groupby("step", sort=True)
+    table = pd.DataFrame(
+        {
+            "world_size": ranks["world_size"].first(),
+            "num_samples": ranks["num_samples"].sum(),
+            "num_tokens": ranks["num_tokens"].sum(),
+            "padded_tokens": ranks["padded_tokens"].sum(),
+        }
+    )
+    for name in ("compute_s", "padded_tokens", "cpu_s", "peak_memory_bytes"):
+        table[f"max_{name}"] = ranks[name].max()
+        table[f"mean_{name}"] = ranks[name].mean()
+        table[f"std_{name}"] = ranks[name].std(ddof=0)
+    table["step_s"] = ranks["step_s"].max()
+    table["std_step_s"] = ranks["step_s"].std(ddof=0)
+    table["sum_step_s"] = ranks["step_s"].sum(min_count=1)
+    table["sum_wait_s"] = ranks["wait_s"].sum(min_count=1)
+    table["plan_wait_s"] = ranks["plan_wait_s"].max()
+    weighted = (records["loss"] * records["num_samples"]).groupby(records["step"]).sum(min_count=1)
+    table["loss"] = weighted / table["num_samples"]  # the sample mean of the global batch
+    return table
+
+
+def summarise(records: pd.DataFrame, evaluations: pd.DataFrame | None = None) -> dict[str, float]:
+    """All metrics of one run; what was not measured is NaN."""
+    steps = per_step(records)
+    timed = steps.iloc[warmup_steps(len(steps)) :]
+    warm = records[records["step"].isin(timed.index)]
+    rate = timed["num_samples"] / timed["step_s"]
+    total_s = timed["step_s"].sum(min_count=1)
+    row = {
+        "num_steps": float(len(steps)),
+        "warmup_steps": float(len(steps) - len(timed)),
+        "max_compute_mean_s": timed["max_compute_s"].mean(),
+        "max_compute_p95_s": float(timed["max_compute_s"].quantile(0.95)),
+        "step_mean_s": timed["step_s"].mean(),
+        "step_p95_s": float(timed["step_s"].quantile(0.95)),
+        "samples_per_s": timed["num_samples"].sum() / total_s,
+        "tokens_per_s": timed["num_tokens"].sum() / total_s,
+        "samples_per_s_cv": rate.std(ddof=0) / rate.mean(),
+        "compute_std_s": timed["std_compute_s"].mean(),
+        "padded_std_tokens": steps["std_padded_tokens"].mean(),
+        "memory_std_bytes": timed["std_peak_memory_bytes"].mean(),
+        "memory_max_bytes": steps["max_peak_memory_bytes"].max(),
+        "max_cpu_mean_s": timed["max_cpu_s"].mean(),
+        "wait_share": timed["sum_wait_s"].sum(min_count=1) / timed["sum_step_s"].sum(min_count=1),
+        "compute_imbalance": (timed["max_compute_s"] / timed["mean_compute_s"]).mean(),
+        "padded_imbalance": (steps["max_padded_tokens"] / steps["mean_padded_tokens"]).mean(),
+        "yardstick": yardstick(steps),
+        "padding_efficiency": steps["num_tokens"].sum() / steps["padded_tokens"].sum(),
+    }
+    return row | _planning(warm, timed) | _proxy(warm) | _lengths(records, steps) | _final(evaluations)
+
+
+def yardstick(steps: pd.DataFrame) -> float:
+    """sum_s max_r padded_sr / (sum_sr tokens_sr / G): 1.0 is no padding and perfect balance."""
+    even = (steps["num_tokens"] / steps["world_size"]).sum()
+    return float(steps["max_padded_tokens"].sum() / even) if even else float("nan")
+
+
+def _planning(warm: pd.DataFrame, timed: pd.DataFrame) -> dict[str, float]:
+    """What the step waited for its plan, and what planning took beside it."""
+    return {
+        "plan_wait_mean_s": timed["plan_wait_s"].mean(),
+        "plan_wait_p95_s": float(timed["plan_wait_s"].quantile(0.95)),
+        "plan_wait_share": timed["plan_wait_s"].sum(min_count=1) / timed["step_s"].sum(min_count=1),
+        "offer_mean_s": warm["offer_s"].mean(),
+        "exchange_mean_s": warm["exchange_s"].mean(),
+        "solve_mean_s": warm["solve_s"].mean(),
+        "vote_mean_s": warm["vote_s"].mean(),
+    }
+
+
+def _proxy(warm: pd.DataFrame) -> dict[str, float]:
+    """How well the predicted cost stands for the measured compute time.
+
+    ``heaviest_share``: share of steps whose slowest rank is one that the plan
+    called heaviest; a blind guess would be right in about 1/G of them.
+    """
+    both = warm.dropna(subset=["predicted_cost", "compute_s"])
+    slowest = both.loc[both.groupby("step")["compute_s"].idxmax()].set_index("step")["predicted_cost"]
+    heaviest = both.groupby("step")["predicted_cost"].max()
+    return {
+        "cost_time_r": pearson(both["predicted_cost"].to_numpy(), both["compute_s"].to_numpy()),
+        "heaviest_share": float((slowest == heaviest).mean()),
+    }
+
+
+def _lengths(records: pd.DataFrame, steps: pd.DataFrame) -> dict[str, float]:
+    """Whether length decides when, and in what company, a sample is trained.
+
+    ``length_drift``: mean length of the second half of the steps over the first
+    half's, minus 1. ``count_length_r``: correlation of a rank's b_r with the
+    mean length of its samples; negative where short samples get company.
+    """
+    first, second = steps.iloc[: len(steps) // 2], steps.iloc[len(steps) // 2 :]
+    means = [half["num_tokens"].sum() / half["num_samples"].sum() for half in (first, second) if len(half)]
+    busy = records[records["num_samples"] > 0]
+    length = (busy["num_tokens"] / busy["num_samples"]).to_numpy()
+    return {
+        "mean_length": steps["num_tokens"].sum() / steps["num_samples"].sum(),
+        "length_drift": means[1] / means[0] - 1 if len(means) == 2 else float("nan"),
+        "count_length_r": pearson(busy["num_samples"].to_numpy(), length),
+    }
+
+
+def length_distances(records: pd.DataFrame, static: pd.DataFrame) -> dict[str, float]:
+    """Kolmogorov-Smirnov distances from static of two distributions of mean length, 0 (same) to 1.
+
+    ``step_length_ks`` compares whole global batches, which is what the gradient
+    sees; ``rank_length_ks`` compares the single ranks' shares of them.
+    """
+
+    def means(table: pd.DataFrame) -> Array:
+        busy = table[table["num_samples"] > 0]
+        return (busy["num_tokens"] / busy["num_samples"]).to_numpy(dtype=np.float64)
+
+    whole, parts = (
+        stats.ks_2samp(means(mine), means(theirs))
+        for mine, theirs in ((per_step(records), per_step(static)), (records, static))
+    )
+    return {
+        "step_length_ks": float(whole.statistic),
+        "step_length_p": float(whole.pvalue),
+        "rank_length_ks": float(parts.statistic),
+    }
+
+
+def _final(evaluations: pd.DataFrame | None) -> dict[str, float]:
+    last = evaluations.iloc[-1] if evaluations is not None and len(evaluations) else pd.Series(dtype="float64")
+    return {f"dev_{name}": float(last.get(name, np.nan)) for name in ("loss", "accuracy", "majority")}
+
+
+def pearson(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
+    """Pearson's r; NaN where one side does not vary."""
+    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return float("nan")
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def paired(mine: Sequence[pd.DataFrame], theirs: Sequence[pd.DataFrame], column: str) -> tuple[Array, Array]:
+    """One column of two arms' step tables, seed by seed, over the steps that both have measured.
+
+    Both sequences hold one ``per_step`` table per seed, in the same order.
+    """
+    columns = [{"x": a[column], "y": b[column]} for a, b in zip(mine, theirs, strict=True)]
+    pairs = [pd.concat(pair, axis=1, join="inner").dropna() for pair in columns]
+    if column in TIMED:
+        pairs = [pair.iloc[warmup_steps(len(pair)) :] if len(pair) else pair for pair in pairs]
+    both = pd.concat(pairs)
+    return both["x"].to_numpy(dtype=np.float64), both["y"].to_numpy(dtype=np.float64)
+
+
+def ratio_of_means(
+    x: Array, y: Array, rng: np.random.Generator, confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """mean(x) / mean(y) with a paired BCa bootstrap interval over steps: (ratio, low, high).
+
+    Steps are drawn with replacement as pairs, so what both arms share in a step
+    (its samples, a noisy moment of the machine) cancels. All NaN without data.
+    """
+    if not len(x) or not y.mean():
+        return float("nan"), float("nan"), float("nan")
+    ratio = float(x.mean() / y.mean())
+    if len(x) < 3:
+        return ratio, float("nan"), float("nan")
+    if np.allclose(x, ratio * y, rtol=1e-12, atol=0):  # nothing to resample; BCa would divide 0 by 0
+        return ratio, ratio, ratio
+    result = stats.bootstrap(
+        (x, y),
+        lambda a, b, axis: a.mean(axis=axis) / b.mean(axis=axis),
+        paired=True,
+        method="BCa",
+        confidence_level=confidence,
+        n_resamples=2000,
+        batch=200,  # bounds memory at 200 resamples of all steps
+        rng=rng,
+    )
+    return ratio, float(result.confidence_interval.low), float(result.confidence_interval.high)

@@ -1,0 +1,121 @@
+"""Metrics of a whole setting as tables: a row per run, a row per arm, a row per ratio."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.load import Run
+from analysis.metrics import COUNTED, TIMED, length_distances, paired, per_step, ratio_of_means, summarise
+from analysis.settings import Setting, partner
+from ddpsched.records import write_json
+
+# An arm is compared with these, where the setting has them.
+BASELINES = ("static", "minmax")
+
+
+def run_table(setting: Setting) -> pd.DataFrame:
+    """One row per run: who it is, then its metrics."""
+    rows: list[dict[str, Any]] = []
+    for arm, runs in setting.arms.items():
+        for run in runs:
+            row: dict[str, Any] = {"run": run.name, "arm": arm, "policy": run.policy, "seed": run.seed}
+            row |= summarise(run.records, run.evaluations)
+            static = partner(run, setting.runs)
+            row["partner"] = static.name if static else None
+            if static:
+                row |= length_distances(run.records, static.records)
+                row |= loss_distances(run.records, static.records)
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def arm_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row per arm: each metric's mean over the arm's runs (seeds), and how many there are."""
+    numbers = runs.groupby("arm", sort=False).mean(numeric_only=True).drop(columns="seed")
+    numbers.insert(0, "num_runs", runs.groupby("arm", sort=False).size())
+    numbers.insert(0, "policy", runs.groupby("arm", sort=False)["policy"].first())
+    return numbers.reset_index()
+
+
+def ratio_table(setting: Setting, seed: int = 0) -> pd.DataFrame:
+    """One row per arm, baseline and per-step column: mean(arm) / mean(baseline), paired by seed and step."""
+    rng = np.random.default_rng(seed)
+    rows: list[dict[str, Any]] = []
+    for baseline in [arm for arm in BASELINES if arm in setting.arms]:
+        for arm in list(setting.arms)[list(setting.arms).index(baseline) + 1 :]:
+            mine, theirs = _same_seeds(setting.arms[arm], setting.arms[baseline])
+            if not mine:
+                continue
+            for column in (*TIMED, *COUNTED):
+                x, y = paired(mine, theirs, column)
+                ratio, low, high = ratio_of_means(x, y, rng)
+                row = {"arm": arm, "baseline": baseline, "column": column}
+                rows.append(row | {"ratio": ratio, "low": low, "high": high, "num_steps": len(x)})
+    return pd.DataFrame(rows, columns=["arm", "baseline", "column", "ratio", "low", "high", "num_steps"])
+
+
+def _same_seeds(mine: Sequence[Run], theirs: Sequence[Run]) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
+    by_seed = {run.seed: run for run in theirs}
+    pairs = [(run, by_seed[run.seed]) for run in mine if run.seed in by_seed]
+    return [per_step(a.records) for a, _ in pairs], [per_step(b.records) for _, b in pairs]
+
+
+def loss_distances(records: pd.DataFrame, static: pd.DataFrame) -> dict[str, float]:
+    """mean over steps of |loss - static's| over static's mean loss: the first ten steps, and all.
+
+    Equal gradients start with equal losses; then dropout, which draws other
+    masks for other micro-batches, and rounding lead two runs apart.
+    """
+    both = pd.concat({"ours": per_step(records)["loss"], "static": per_step(static)["loss"]}, axis=1, join="inner")
+    return {
+        name: float((part["ours"] - part["static"]).abs().mean() / part["static"].mean())
+        for name, part in (("loss_distance_early", both.iloc[:10]), ("loss_distance", both))
+    }
+
+
+def setting_tables(setting: Setting) -> dict[str, Any]:
+    """The three tables of one setting as plain values, NaN as None."""
+    runs = run_table(setting)
+    first = setting.runs[0]
+    return {
+        "slug": setting.slug,
+        "label": setting.label,
+        "mode": first.mode,
+        "world_size": int(first.config["world_size"]),
+        "global_batch": int(first.config["global_batch"]),
+        "device": first.device,
+        "runs": plain(runs),
+        "arms": plain(arm_table(runs)),
+        "ratios": plain(ratio_table(setting)),
+    }
+
+
+def plain(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as dicts that JSON can hold."""
+
+    def value(cell: Any) -> Any:
+        if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
+            return None
+        return cell.item() if isinstance(cell, np.generic) else cell
+
+    rows = table.astype(object).to_dict(orient="records")
+    return [{str(key): value(cell) for key, cell in row.items()} for row in rows]
+
+
+def write(folder: Path, tables: Sequence[dict[str, Any]], left_out: dict[str, str]) -> None:
+    """``tables.json`` with everything, ``tables.csv`` with a row per run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "tables.json", {"settings": list(tables), "left_out": left_out})
+    rows = [{"setting": table["slug"], **row} for table in tables for row in table["runs"]]
+    pd.DataFrame(rows).to_csv(folder / "tables.csv", index=False)
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """What ``write`` wrote as ``tables.json``."""
+    content: dict[str, Any] = json.loads((folder / "tables.json").read_text(encoding="utf-8"))
+    return content

@@ -1,0 +1,55 @@
+"""The comparison of a setting's arms as a table for the terminal."""
+
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+# heading, key of the arm row, factor, format
+COLUMNS = (
+    ("\nstep\nms", "step_mean_s", 1e3, ".4g"),
+    ("step\nP95\nms", "step_p95_s", 1e3, ".4g"),
+    ("max\ncompute\nms", "max_compute_mean_s", 1e3, ".4g"),
+    ("\nsamples\n/s", "samples_per_s", 1, ".4g"),
+    ("\nwaiting\n%", "wait_share", 100, ".1f"),
+    ("real\ntokens\n%", "padding_efficiency", 100, ".1f"),
+    ("largest\nrank /\neven", "yardstick", 1, ".2f"),
+    ("plan\nwait P95\nµs", "plan_wait_p95_s", 1e6, ".0f"),
+    ("dev\nacc.\n%", "dev_accuracy", 100, ".1f"),
+)
+
+
+def console() -> Console:
+    """The terminal at its own width; 110 columns in a pipe or a log, which have none."""
+    terminal = Console()
+    return terminal if terminal.is_terminal else Console(width=110)
+
+
+def comparison(tables: dict[str, Any]) -> Table:
+    """A row per arm; the last column is max compute time over static's with its 95 % interval."""
+    table = Table(title=escape(tables["label"]), title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
+    table.add_column("\n\narm (runs)", no_wrap=True)
+    for heading, *_ in COLUMNS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("max compute\n/ static\n" + escape("[95 % interval]"), justify="right", no_wrap=True)
+    for arm in tables["arms"]:
+        cells = [number(arm.get(key), factor, form) for _, key, factor, form in COLUMNS]
+        table.add_row(escape(f"{arm['arm']} ({arm['num_runs']})"), *cells, escape(against_static(tables, arm["arm"])))
+    return table
+
+
+def number(value: float | None, factor: float, form: str) -> str:
+    """A cell; what was not measured is a dash."""
+    return "-" if value is None else format(value * factor, form)
+
+
+def against_static(tables: dict[str, Any], arm: str) -> str:
+    """``0.71 [0.69, 0.73]``, or a dash for static itself and for arms without it."""
+    wanted = (arm, "static", "max_compute_s")
+    row = next((r for r in tables["ratios"] if (r["arm"], r["baseline"], r["column"]) == wanted), None)
+    if row is None or row["ratio"] is None:
+        return "-"
+    interval = "" if row["low"] is None else f" [{row['low']:.2f}, {row['high']:.2f}]"
+    return f"{row['ratio']:.2f}{interval}"

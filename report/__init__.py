@@ -1,0 +1,1 @@
+"""The report: results -> conclusions and words -> Markdown and one HTML page."""

@@ -1,0 +1,68 @@
+"""``python -m report.build [STUDY ...] [--output DIR]``: the report as Markdown and one HTML page.
+
+Without a study it takes the local ``outputs/study*`` that have finished (and
+``outputs/yardstick*`` beside them), else the results frozen in ``report/results/``. ``--freeze``
+writes into ``report/`` itself, which is how frozen results are made.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis.load import load_study
+from ddpsched.errors import DataError, DdpschedError
+from report.render import markdown, page
+from report.results import Results, collect, read, write
+
+HERE = Path(__file__).parent
+FROZEN = HERE / "results"
+DEFAULT_OUTPUT = Path("outputs/paper")
+
+
+def build(results: Results, output: Path) -> Path:
+    """Write ``report.md``, ``report.html`` and ``results/`` under ``output``; the path of the page."""
+    write(results, output / "results")
+    text = markdown(results, "results/figures")
+    (output / "report.md").write_text(text, encoding="utf-8")
+    path = output / "report.html"
+    path.write_text(page(text, results.figures), encoding="utf-8")
+    return path
+
+
+def finished(outputs: Path) -> list[Path]:
+    """Local full studies, and yardsticks beside them, in which every run is done; none without a study."""
+    studies = [folder for folder in sorted(outputs.glob("study*")) if _is_done(folder)]
+    return studies + [folder for folder in sorted(outputs.glob("yardstick*")) if studies and _is_done(folder)]
+
+
+def _is_done(folder: Path) -> bool:
+    try:
+        return not load_study(folder).left_out
+    except DataError:
+        return False
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m report.build", description="the report, from studies or frozen results"
+    )
+    parser.add_argument("studies", nargs="*", type=Path, metavar="STUDY", help="a study's folder, outputs/STUDY")
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help=f"where to write ({DEFAULT_OUTPUT})")
+    target.add_argument("--freeze", action="store_true", help="write into report/, to be committed")
+    given = parser.parse_args(arguments)
+    try:
+        studies = given.studies or finished(Path("outputs"))
+        print(f"from {', '.join(map(str, studies)) or FROZEN}", file=sys.stderr)
+        results = collect(studies) if studies else read(FROZEN)
+        path = build(results, HERE if given.freeze else given.output)
+    except DdpschedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Results -> Markdown -> one self-contained HTML page; the same results give the same bytes."""
+
+import base64
+import html
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from report import wording
+from report.conclusions import conclusions, ratio
+from report.results import Results, figure_names
+from report.set_up import set_up
+
+HERE = Path(__file__).parent
+SPECIAL = re.compile(r"([\\`*_\[\]|~])")
+CAPTIONS = {
+    "1-step-time": "Longest compute time over ranks (above) and step time (below), per step.",
+    "2-time-spread": "Standard deviation over ranks of compute time (bold) and of step time (dotted), per step.",
+    "3-token-spread": "Standard deviation over ranks of padded tokens, per step.",
+    "4-memory-spread": "Standard deviation over ranks of peak memory, per step.",
+    "5-time-ecdf": "Distribution over steps of the longest compute time (left) and of the step time (right).",
+}
+
+
+def as_text(value: Any) -> Any:
+    """A value as text that neither Markdown nor HTML reads as markup; numbers and markup as they are.
+
+    >>> print(as_text("<b> [x](y) | z"))
+    &lt;b&gt; \\[x\\](y) \\| z
+    """
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return Markup(SPECIAL.sub(r"\\\1", html.escape(re.sub(r"\s+", " ", value), quote=False)))
+
+
+def markdown(results: Results, figures_folder: str) -> str:
+    """The report's Markdown; figures are linked below ``figures_folder``."""
+    # finalize sees every value that the template prints, so no data reaches the page unescaped
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, finalize=as_text, undefined=StrictUndefined
+    )
+    settings = [{**setting, **results.set_ups[setting["slug"]]} for setting in results.settings]
+    text = environment.get_template("template.md").render(
+        settings=settings,
+        left_out=results.left_out,
+        conclusions=conclusions(results.settings),
+        captions=CAPTIONS,
+        next_figure=partial(next, count(1)),
+        **_lookups(results, figures_folder),
+        **_phrases(),
+    )
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def _lookups(results: Results, figures_folder: str) -> dict[str, Callable[..., Any]]:
+    """What the template asks of a setting."""
+
+    def figures(setting: Mapping[str, Any]) -> dict[str, str]:
+        names = figure_names(setting["slug"])
+        return {name: Markup(f"{figures_folder}/{file}") for name, file in names.items() if file in results.figures}
+
+    def static(setting: Mapping[str, Any]) -> dict[str, Any] | None:
+        return next((arm for arm in setting["arms"] if arm["arm"] == "static"), None)
+
+    def others(setting: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [arm for arm in setting["arms"] if arm["arm"] != "static"]
+
+    def pairs(setting: Mapping[str, Any]) -> list[tuple[str, str]]:
+        return list(dict.fromkeys((row["arm"], row["baseline"]) for row in setting["ratios"]))
+
+    def listed_yardsticks(setting: Mapping[str, Any]) -> str:
+        return wording.listed([f"{wording.number(arm['yardstick'])} ({arm['arm']})" for arm in setting["arms"]])
+
+    def learning(setting: Mapping[str, Any]) -> str:
+        return wording.learning(setting["arms"])
+
+    def tag(setting: Mapping[str, Any]) -> str:
+        short = [f"G = {s['world_size']}, {s['mode']}" for s in results.settings]
+        mine = f"G = {setting['world_size']}, {setting['mode']}"
+        return mine if short.count(mine) == 1 else str(setting["label"])
+
+    def forced(setting: Mapping[str, Any]) -> bool:
+        policy = setting["config"].get("policy", {})
+        return policy.get("kind") == "minmax" and policy["prefetch"] * setting["world_size"] == setting["global_batch"]
+
+    def warmups() -> str:
+        counts = sorted({int(arm["warmup_steps"]) for setting in results.settings for arm in setting["arms"]})
+        return " or ".join(map(str, counts))
+
+    found: Sequence[Callable[..., Any]] = (
+        figures, static, others, pairs, listed_yardsticks, learning, warmups,
+        tag, forced, ratio, set_up,
+    )  # fmt: skip
+    return {function.__name__: function for function in found}
+
+
+def _phrases() -> dict[str, Callable[..., str]]:
+    names = (
+        "change", "percent", "number", "duration", "size", "interval", "signed", "tracking", "overhead", "shift",
+        "outcome", "significant", "verdict",
+    )  # fmt: skip
+    return {name: getattr(wording, name) for name in names}
+
+
+def page(text: str, figures: Mapping[str, bytes]) -> str:
+    """The Markdown as HTML, with every figure inside the page."""
+    reader = MarkdownIt("commonmark", {"html": True}).enable("table")
+    reader.add_render_rule("table_open", lambda self, *_: '<div class="scroll"><table>')
+    reader.add_render_rule("table_close", lambda self, *_: "</table></div>\n")
+    body = reader.render(text)
+    for name, content in figures.items():
+        data = base64.b64encode(content).decode("ascii")
+        body = re.sub(rf'src="[^"]*/{re.escape(name)}"', f'src="data:image/png;base64,{data}"', body)
+    style = (HERE / "style.css").read_text(encoding="utf-8")
+    title = re.sub(r"^#\s*", "", text.splitlines()[0])
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
+    )

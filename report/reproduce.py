@@ -1,0 +1,118 @@
+"""``python -m report.reproduce [key=value ...]``: run the study again and hold it against the frozen report.
+
+Exit code 0 when every frozen conclusion that held holds again, else 1. With
+``--compare FOLDER`` nothing is run: a finished study is compared as it is.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from analysis.terminal import console
+from ddpsched.errors import DataError, DdpschedError, RunError
+from experiments.study import load_study
+from report.build import DEFAULT_OUTPUT, FROZEN, build
+from report.conclusions import Conclusion, conclusions
+from report.results import Results, collect, read
+from report.wording import significant, verdict
+
+STUDY = "experiments/study.toml"
+HELD, BROKEN, UNSHOWN, NEW = "held", "did not hold", "not shown", "new"
+STYLES = {HELD: "green", BROKEN: "red", UNSHOWN: "red"}
+
+
+def run_studies(files: Sequence[str], overrides: Sequence[str]) -> list[Path]:
+    """Run studies, each in a process of its own; the folders of their runs. Raises RunError where one fails."""
+    folders = {run.run_dir.parent: None for file in files for run in load_study(file, list(overrides))}
+    for file in files:
+        code = subprocess.run([sys.executable, "-m", "experiments.sweep", file, *overrides], check=False).returncode
+        if code:
+            raise RunError(f"{file}: the sweep ended with exit code {code}; run the same command to go on")
+    return list(folders)
+
+
+def frozen_conclusions(folder: Path, studies: set[str]) -> list[Conclusion]:
+    """What the frozen report concluded from these studies."""
+    set_ups = read(folder).set_ups
+    frozen: list[Conclusion] = json.loads((folder / "conclusions.json").read_text(encoding="utf-8"))
+    return [c for c in frozen if set_ups[c["id"].partition("@")[2]]["config"]["study"] in studies]
+
+
+def compare(frozen: Sequence[Conclusion], fresh: Sequence[Conclusion]) -> list[dict[str, Any]]:
+    """One row per conclusion with its outcome.
+
+    held, did not hold: a frozen conclusion that held, checked again; not shown:
+    it held, and the fresh study has no number for it; new: the fresh study alone
+    has it. A conclusion that did not hold when it was frozen promises nothing:
+    its row only says "holds now" or "still does not hold".
+    """
+    before, after = {c["id"]: c for c in frozen}, {c["id"]: c for c in fresh}
+    rows: list[dict[str, Any]] = []
+    for name in [*before, *(name for name in after if name not in before)]:
+        old, new = before.get(name), after.get(name)
+        holds = new["holds"] if new else None
+        if old is None:
+            outcome = NEW
+        elif old["holds"]:
+            outcome = {True: HELD, False: BROKEN, None: UNSHOWN}[holds]
+        else:
+            outcome = {True: "holds now", False: "still does not hold", None: "still not shown"}[holds]
+        rows.append({"outcome": outcome, "old": old, "new": new, **(new or old or {})})
+    return rows
+
+
+def show(rows: Sequence[dict[str, Any]], out: Console) -> None:
+    """The comparison, a table a setting."""
+    for setting in dict.fromkeys(row["setting"] for row in rows):
+        table = Table(title=escape(setting), title_justify="left", show_edge=False)
+        for heading in ("conclusion", "outcome", "frozen", "now", "threshold"):
+            table.add_column(heading, justify="left" if heading in ("conclusion", "outcome") else "right")
+        for row in (row for row in rows if row["setting"] == setting):
+            values = [significant(side["value"]) if side else "-" for side in (row["old"], row["new"])]
+            outcome = row["outcome"] if row["outcome"] != NEW else f"new: {verdict(row['holds'])}"
+            style = STYLES.get(row["outcome"], "")
+            outcome = f"[{style}]{outcome}[/]" if style else outcome
+            table.add_row(escape(row["statement"]), outcome, *values, significant(row["threshold"]))
+        out.print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m report.reproduce", description="run again and compare conclusions")
+    add = parser.add_argument
+    add("overrides", nargs="*", metavar="key=value", help="overrides of the study, as for a sweep")
+    add("--study", action="append", metavar="TOML", help=f"a study to run, again for another ({STUDY})")
+    add("--compare", nargs="+", type=Path, metavar="FOLDER", help="compare these finished studies, run nothing")
+    add("--frozen", type=Path, default=FROZEN, help="frozen results to compare with (report/results)")
+    add("--output", type=Path, default=DEFAULT_OUTPUT, help=f"where the rebuilt report goes ({DEFAULT_OUTPUT})")
+    given = parser.parse_args(arguments)
+    try:
+        if given.compare and given.overrides:
+            raise DataError(f"{' '.join(given.overrides)}: nothing is run with --compare, so nothing can be overridden")
+        read(given.frozen)  # before hours of running
+        fresh: Results = collect(given.compare or run_studies(given.study or [STUDY], given.overrides))
+        page = build(fresh, given.output)
+        studies = {set_up["config"]["study"] for set_up in fresh.set_ups.values()}
+        rows = compare(frozen_conclusions(given.frozen, studies), conclusions(fresh.settings))
+    except DdpschedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    out = console()
+    show(rows, out)
+    counts = {outcome: sum(row["outcome"] == outcome for row in rows) for outcome in (HELD, BROKEN, UNSHOWN, NEW)}
+    out.print(", ".join(f"{outcome}: {number}" for outcome, number in counts.items()))
+    out.print(str(page), markup=False, soft_wrap=True)
+    if not counts[HELD]:
+        out.print("no frozen conclusion of this study could be confirmed")
+    return 0 if counts[HELD] and not counts[BROKEN] + counts[UNSHOWN] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

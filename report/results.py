@@ -1,0 +1,92 @@
+"""All that the report says comes from a ``Results``: read from studies, or frozen in a folder."""
+
+import json
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis import tables
+from analysis.draw import draw_setting
+from analysis.figures import FIGURES
+from analysis.load import load_study
+from analysis.settings import settings
+from ddpsched.errors import DataError
+from ddpsched.records import write_json
+from report.conclusions import conclusions
+
+# An absolute path, but not the tail of a URL: it says where somebody keeps files and nothing else.
+ABSOLUTE = re.compile(r"(?<![\w.:/-])/(?:[\w.+@-]+/)*?((?:[\w.+@-]+/)[\w.+@-]+)(?![\w.+@/-])")
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """``settings``: tables of each setting, in order; ``set_ups``: its environment and config by slug."""
+
+    settings: list[dict[str, Any]]
+    set_ups: dict[str, dict[str, Any]]
+    left_out: dict[str, str]
+    figures: dict[str, bytes]  # file name -> PNG
+
+
+def collect(studies: Sequence[Path]) -> Results:
+    """Read finished studies. Raises DataError where one of them holds no finished run."""
+    found = Results([], {}, {}, {})
+    for folder in studies:
+        study = load_study(folder)
+        found.left_out.update({f"{folder.name}/{name}": portable(why) for name, why in study.left_out.items()})
+        for setting in settings(study.runs):
+            # the set-up is the scheduled arm's, whose window and cost matter, where there is one
+            shown = next((run for run in setting.runs if run.policy != "static"), setting.runs[0])
+            found.settings.append(portable(tables.setting_tables(setting)))
+            found.set_ups[setting.slug] = portable({"environment": shown.environment, "config": shown.config})
+            with tempfile.TemporaryDirectory() as drawn:
+                found.figures.update({path.name: path.read_bytes() for path in draw_setting(setting, Path(drawn))})
+    labels = [setting["label"] for setting in found.settings]
+    for table, label in zip(found.settings, labels, strict=True):
+        if labels.count(label) > 1:  # two studies did the same work: the reader has to know which
+            table["label"] = f"{label}, study {found.set_ups[table['slug']]['config']['study']}"
+    return found
+
+
+def read(folder: Path) -> Results:
+    """Results that ``write`` left in a folder. Raises DataError where there are none."""
+    try:
+        content = tables.read(folder)
+        set_ups = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"no frozen results: {error}; give a study's folder, outputs/STUDY") from None
+    figures = {path.name: path.read_bytes() for path in sorted((folder / "figures").glob("*.png"))}
+    return Results(content["settings"], set_ups, content["left_out"], figures)
+
+
+def write(results: Results, folder: Path) -> None:
+    """Tables, conclusions, environments and figures, as ``read`` finds them."""
+    tables.write(folder, results.settings, results.left_out)
+    write_json(folder / "environment.json", results.set_ups)
+    write_json(folder / "conclusions.json", conclusions(results.settings))
+    (folder / "figures").mkdir(exist_ok=True)
+    for stale in (folder / "figures").glob("*.png"):
+        stale.unlink()
+    for name, content in results.figures.items():
+        (folder / "figures" / name).write_bytes(content)
+
+
+def figure_names(slug: str) -> dict[str, str]:
+    """The five file names of a setting, by figure."""
+    return {figure: f"{slug}-{figure}.png" for figure in FIGURES}
+
+
+def portable(value: Any) -> Any:
+    """The same value with absolute paths cut to their last two parts.
+
+    >>> portable({"data": "/data/sets/sst2/train.tsv, see https://gluebenchmark.com/tasks"})
+    {'data': 'sst2/train.tsv, see https://gluebenchmark.com/tasks'}
+    """
+    if isinstance(value, dict):
+        return {key: portable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [portable(item) for item in value]
+    return ABSOLUTE.sub(r"\1", value) if isinstance(value, str) else value

@@ -1,0 +1,66 @@
+"""The set-up of all settings as rows of one table, from their environments and configs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from report.wording import ABSENT, listed, size
+
+RANKS = {"distributed": "processes", "virtual": "played in turn by one device", "simulated": "simulated"}
+
+
+def set_up(settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+    """(name, a value for each setting) of what a reader needs to run it again; rows nobody knows are left out."""
+    columns = [_column(setting) for setting in settings]
+    names = list(columns[0]) if columns else []
+    rows = [(name, [str(column[name] or "–") for column in columns]) for name in names]
+    return [(name, values) for name, values in rows if set(values) != {"–"}]
+
+
+def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
+    """One setting's values by name; None where unknown or not part of such a run."""
+    environment, config = setting["environment"], setting["config"]
+    model, data, train, order = (config.get(table, {}) for table in ("model", "data", "train", "order"))
+    simulated, distributed = setting["mode"] == "simulated", setting["mode"] == "distributed"
+    seeds = sorted({int(run["seed"]) for run in setting["runs"]})
+    length = _count(config.get("steps"), "step") or _count(config.get("epochs"), "epoch")
+    rate, precision = train.get("learning_rate", ABSENT), train.get("precision", ABSENT)
+    longest = _with("{} tokens".format, data.get("max_length"))
+    return {
+        "ranks are": RANKS[setting["mode"]],
+        "device": None if simulated else environment.get("device"),
+        "CPU": _join(environment.get("cpu"), environment.get("cores"), "cores"),
+        "threads of a process": config.get("executor", {}).get("threads"),
+        "memory": _with(size, environment.get("memory_bytes")),
+        "platform": environment.get("platform"),
+        "model": None if simulated else _model(model, environment.get("num_parameters")),
+        "data": environment.get("data"),
+        "training samples": environment.get("num_samples"),
+        "longest text": _join(longest, environment.get("num_truncated"), "texts cut to it"),
+        "window K": config.get("policy", {}).get("prefetch"),
+        "run": f"{length}, {order.get('kind', ABSENT)} order",
+        "seeds": listed([str(seed) for seed in seeds]),
+        "cost that plans minimise": config.get("cost", {}).get("kind"),
+        "optimizer": None if simulated else f"AdamW, learning rate {rate}, precision {precision}",
+        "gradient synchronisation": config.get("sync", {}).get("kind") if distributed else None,
+        "versions": ", ".join(
+            f"{name} {version}" for name, version in environment.get("versions", {}).items() if version
+        ),
+        "commit": environment.get("commit"),
+    }
+
+
+def _count(number: int | None, what: str) -> str | None:
+    return None if number is None else f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _join(text: str | None, count: int | None, of: str) -> str | None:
+    return text if text is None or count is None else f"{text}, {count} {of}"
+
+
+def _with(form: Any, value: Any) -> str | None:
+    return None if value is None else str(form(value))
+
+
+def _model(model: Mapping[str, Any], num_parameters: int | None) -> str:
+    parameters = "" if num_parameters is None else f", {num_parameters / 1e6:.1f} million parameters"
+    return f"{model.get('name', ABSENT)}, {model.get('weights', ABSENT)} weights{parameters}"

@@ -1,0 +1,159 @@
+"""Numbers as words: every phrase that depends on a result is chosen here."""
+
+from typing import Any
+
+ABSENT = "–"  # a number in a table that was not measured
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share as a percentage.
+
+    >>> percent(0.1234)
+    '12.3 %'
+    """
+    return ABSENT if value is None else f"{_fixed(100 * value, digits)} %"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A plain number with that many decimals."""
+    return ABSENT if value is None else _fixed(value, digits)
+
+
+def _fixed(value: float, digits: int, sign: str = "-") -> str:
+    """Fixed decimals with a minus sign for a hyphen, and none before a zero."""
+    return f"{round(value, digits) + 0.0:{sign}.{digits}f}".replace("-", "−")
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in the unit that suits them.
+
+    >>> duration(0.0123), duration(4.2e-5), duration(12.0)
+    ('12.3 ms', '42.0 µs', '12.0 s')
+    """
+    if seconds is None:
+        return ABSENT
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if abs(seconds) >= size:
+            return _three(seconds / size, unit)
+    return _three(seconds * 1e6, "µs")
+
+
+def size(num_bytes: float | None) -> str:
+    """Bytes in MiB or GiB."""
+    if num_bytes is None:
+        return ABSENT
+    return _three(num_bytes / 2**30, "GiB") if num_bytes >= 2**30 else _three(num_bytes / 2**20, "MiB")
+
+
+def _three(value: float, unit: str) -> str:
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:.{digits}f} {unit}"
+
+
+def change(row: dict[str, Any], less: str = "shorter", more: str = "longer") -> str:
+    """A ratio as a phrase: shorter or longer by so much, or no measurable difference.
+
+    >>> change({"ratio": 0.88, "low": 0.86, "high": 0.9})
+    'shorter by 12.0 % (95 % interval 10.0 % to 14.0 %)'
+    >>> change({"ratio": 1.01, "low": 0.99, "high": 1.03})
+    'not measurably different (+1.0 %, 95 % interval −1.0 % to +3.0 %)'
+    """
+    ratio, low, high = row.get("ratio"), row.get("low"), row.get("high")
+    if ratio is None:
+        return "not measured"
+    if low is None or high is None:
+        return f"{less if ratio < 1 else more} by {percent(abs(ratio - 1))} (too few steps for an interval)"
+    if low <= 1 <= high:
+        return f"not measurably different ({signed(ratio - 1)}, 95 % interval {signed(low - 1)} to {signed(high - 1)})"
+    word, near, far = (less, 1 - high, 1 - low) if ratio < 1 else (more, low - 1, high - 1)
+    return f"{word} by {percent(abs(ratio - 1))} (95 % interval {percent(near)} to {percent(far)})"
+
+
+def signed(value: float | None) -> str:
+    """A change as a percentage with its sign."""
+    return ABSENT if value is None else f"{_fixed(100 * value, 1, sign='+')} %"
+
+
+def interval(row: dict[str, Any]) -> str:
+    """A ratio for a table: ``0.88 (0.86 to 0.90)``."""
+    if row.get("ratio") is None:
+        return "–"
+    if row.get("low") is None:
+        return number(row["ratio"])
+    return f"{number(row['ratio'])} ({number(row['low'])} to {number(row['high'])})"
+
+
+def listed(items: list[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(items[:-1]), items[-1]))) if items else "none"
+
+
+def tracking(r: float | None) -> str:
+    """What Pearson's r says of the cost model."""
+    if r is None:
+        return "cannot be held against the compute time"
+    how = "closely tracks" if r > 0.9 else "tracks in part" if r > 0.5 else "hardly tracks"
+    return f"{how} the compute time (r = {number(r, 3)})"
+
+
+def verdict(holds: bool | None) -> str:
+    """A conclusion's outcome."""
+    return {True: "yes", False: "no", None: "not measured"}[holds]
+
+
+def significant(value: float | None) -> str:
+    """Three significant digits, without an exponent where it can be helped."""
+    return ABSENT if value is None else f"{value:.3g}".replace("-", "−")
+
+
+def outcome(step: dict[str, Any]) -> str:
+    """What an arm did to the step time, as a whole clause."""
+    ratio, low, high = step.get("ratio"), step.get("low"), step.get("high")
+    if ratio is None or low is None or high is None:
+        return "has too few measured steps to be judged"
+    if low <= 1 <= high:
+        return "changes the step time by no measurable amount"
+    return f"makes the step {'shorter' if ratio < 1 else 'longer'} by {percent(abs(ratio - 1))}"
+
+
+def overhead(arm: dict[str, Any]) -> str:
+    """Whether planning is hidden, and what it would cost if it were not."""
+    share = arm.get("plan_wait_share")
+    parts = [arm.get(f"{part}_mean_s") for part in ("offer", "exchange", "solve")]
+    if share is None:
+        return "the wait for plans was not measured."
+    verdict = "stays under" if share < 0.01 else "exceeds"
+    beside = sum(part for part in parts if part is not None)
+    step = arm.get("step_mean_s")
+    rest = f" On the critical path, planning would take {percent(beside / step, 2)} of a step." if step else ""
+    return f"the wait for plans {verdict} 1 % of a step ({percent(share, 3)}).{rest}"
+
+
+def shift(arm: dict[str, Any]) -> str:
+    """What the policy does to the lengths that are trained together."""
+    drift, distance, p, r = (
+        arm.get(key) for key in ("length_drift", "step_length_ks", "step_length_p", "count_length_r")
+    )
+    if drift is None or distance is None or p is None:
+        return "there is nothing to compare with."
+    steps = "differ measurably from" if p < 0.05 else "cannot be told from" if distance else "are exactly"
+    ranks = ""
+    if r is not None and abs(r) > 0.1:
+        ranks = f" {'Larger' if r < 0 else 'Smaller'} counts go with shorter samples (r = {number(r)})."
+    late = "do not differ in mean length by more than 5 %" if abs(drift) < 0.05 else "differ in mean length"
+    return (
+        f"the mean lengths of its steps {steps} those of static (distance {number(distance, 3)}); "
+        f"early and late steps {late} ({signed(drift)}).{ranks}"
+    )
+
+
+def learning(arms: list[dict[str, Any]]) -> str:
+    """Whether the arms learn alike, and whether they learn at all."""
+    scores = [arm["dev_accuracy"] for arm in arms]
+    if None in scores:
+        return "Dev accuracy was not measured for every arm."
+    spread = max(scores) - min(scores)
+    alike = f"The arms' dev accuracies lie {number(100 * spread, 1)} points apart"
+    informed = [arm for arm in arms if arm["dev_majority"] is not None]
+    floor = [arm["arm"] for arm in informed if arm["dev_accuracy"] <= arm["dev_majority"]]
+    return f"{alike}; not above the majority: {listed(floor)}." if floor else f"{alike}, all above the majority."

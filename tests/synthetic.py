@@ -1,0 +1,129 @@
+"""Finished runs made of numbers, as a run would leave them, for tests of what reads them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddpsched.config import dump, parse
+from ddpsched.records import RecordWriter, StepRecord, compact, write_json
+
+ENVIRONMENT: dict[str, Any] = {
+    "versions": {"python": "3.11.2", "torch": "2.13.0", "numpy": "2.4.0"},
+    "device": "cpu",
+    "cpu": "Example CPU",
+    "cores": 8,
+    "threads": 1,
+    "memory_bytes": 16 * 2**30,
+    "platform": "Linux",
+    "commit": None,
+    "data": "SST-2 train, 67349 rows",
+    "num_samples": 67349,
+    "num_truncated": 0,
+    "num_parameters": 66955010,
+    "caps": None,
+}
+
+
+def write_run(
+    study: Path,
+    policy: str,
+    seed: int = 0,
+    steps: int = 60,
+    world_size: int = 2,
+    mode: str = "distributed",
+    slower: float = 1.0,
+    state: str = "done",
+    environment: dict[str, Any] | None = None,
+    drop: tuple[str, ...] = (),
+    prefetch: int = 24,
+) -> Path:
+    """A run's folder. ``slower`` multiplies compute time; columns in ``drop`` are null."""
+    name = f"{policy}-{mode}-g{world_size}-s{seed}"
+    values = {
+        "name": name, "study": study.name, "outputs": str(study.parent), "seed": seed, "steps": steps,
+        "world_size": world_size, "policy": {"kind": policy, "prefetch": prefetch}, "executor": {"kind": mode},
+    }  # fmt: skip
+    resolved = parse(values)
+    folder = study / name
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(dump(resolved), encoding="utf-8")
+    write_json(folder / "environment.json", ENVIRONMENT | (environment or {}))
+    reason = "it was stopped" if state == "failed" else None
+    write_json(folder / "status.json", {"state": state, "reason": reason, "started": "", "finished": None, "wall_s": 1})
+    nulls: dict[str, Any] = dict.fromkeys(drop)
+    records = [replace(row, run=name, **nulls) for row in rows(policy, seed, steps, world_size, mode, slower)]
+    for rank in range(world_size):
+        with RecordWriter(folder, rank) as writer:
+            for row in records:
+                if row.rank == rank:
+                    writer.write(row)
+    if state == "done":
+        compact(folder)
+    if mode != "simulated":
+        line = f'{{"step": {steps}, "loss": 0.4, "accuracy": 0.82, "num_samples": 872, "majority": 0.51}}\n'
+        (folder / "evaluations.jsonl").write_text(line, encoding="utf-8")
+    return folder
+
+
+def rows(policy: str, seed: int, steps: int, world_size: int, mode: str, slower: float) -> list[StepRecord]:
+    """Steps of 32 samples with SST-2-like lengths; 90 ms and 2.6 ms a padded token, with noise."""
+    order = np.random.default_rng(seed).lognormal(2.4, 0.6, 32 * steps + 64).round().clip(3, 66).astype(int).tolist()
+    noise = np.random.default_rng([seed, len(policy)])
+    measured = mode != "simulated"
+    queue, windows = iter(order), [[] for _ in range(world_size)]
+    found: list[StepRecord] = []
+    for step in range(steps):
+        shares = split(policy, queue, windows, world_size)
+        padded = [len(share) * max(share) for share in shares]
+        compute = [slower * (0.09 + 0.0026 * cost) * (1 + 0.02 * abs(noise.normal())) for cost in padded]
+        loss = float(0.4 + 0.3 * np.exp(-step / 50))
+        for rank, share in enumerate(shares):
+            found.append(
+                StepRecord(
+                    run="", mode=mode, policy=policy, seed=seed, epoch=0, step=step, rank=rank, world_size=world_size,
+                    num_samples=len(share), global_batch=32, num_tokens=sum(share), padded_tokens=padded[rank],
+                    max_length=max(share), num_microbatches=1, loss_scale=world_size * len(share) / 32,
+                    predicted_cost=padded[rank], lower_bound=max(padded), offer_s=2e-4, exchange_s=3e-4, solve_s=1e-4,
+                    plan_wait_s=5e-5, compute_s=compute[rank], cpu_s=compute[rank] if measured else None,
+                    wait_s=max(compute) - compute[rank], vote_s=1e-4, optimizer_s=0.02,
+                    step_s=max(compute) + 0.025, lr=1e-5,
+                    peak_memory_bytes=2**30 + 50_000 * padded[rank] if measured else None,
+                    loss=loss + (0.01 if policy == "minmax" else 0) if measured else None,
+                )
+            )  # fmt: skip
+    return found
+
+
+def split(policy: str, queue: Any, windows: list[list[int]], world_size: int) -> list[list[int]]:
+    """The lengths of each rank's samples in one step, as the policy would hand them out (nearly)."""
+    if policy != "minmax":
+        batch = [next(queue) for _ in range(32)]
+        if policy == "static":
+            return [batch[rank::world_size] for rank in range(world_size)]
+        batch.sort()
+        for budget in range(max(batch), 32 * max(batch) + 1):
+            shares = greedy(batch, budget)
+            if len(shares) <= world_size:
+                return shares + [[shares[0].pop()] for _ in range(world_size - len(shares))]
+    for window in windows:
+        while len(window) < 32 // world_size + 8:
+            window.append(next(queue, 10))
+    costs = [np.maximum.accumulate(w) * np.arange(1, len(w) + 1) for w in windows]
+    budget = min(t for t in np.unique(costs) if sum(np.searchsorted(c, t, "right") for c in costs) >= 32)
+    counts = [max(1, int(np.searchsorted(c, budget, "right"))) for c in costs]
+    while sum(counts) > 32:
+        counts[int(np.argmax(counts))] -= 1
+    return [[window.pop(0) for _ in range(count)] for window, count in zip(windows, counts, strict=True)]
+
+
+def greedy(lengths: list[int], budget: int) -> list[list[int]]:
+    """Contiguous groups of rising lengths with count * longest <= budget."""
+    groups: list[list[int]] = []
+    for length in reversed(lengths):
+        if groups and groups[-1][0] * (len(groups[-1]) + 1) <= budget:
+            groups[-1].append(length)
+        else:
+            groups.append([length])
+    return groups
