@@ -28,7 +28,7 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfi
     """The runs of a study, in the order they are run.
 
     ``key=value`` words change the base (and so every run); one that names a grid
-    axis, ``policy.kind=minmax``, leaves that one value. Raises ConfigError for an
+    axis, ``policy.kind=minmax``, leaves that one value (and no ``[[also]]``). Raises ConfigError for an
     unknown table, an axis that is no list, or a run that is not valid.
     """
     values = read_toml(path)
@@ -36,12 +36,12 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfi
     if unknown or "base" not in values:
         raise ConfigError(f"study {path}: tables are [base], [grid] and [[also]], found {sorted(values)}")
     grid: dict[str, list[Any]] = dict(values.get("grid", {}))
-    base = values["base"]
+    base, also = values["base"], values.get("also", [])
     for word in overrides:
         changed = apply_overrides({}, [word])
         axis = word.partition("=")[0]
         if axis in grid:
-            grid[axis] = [_only(grid[axis], _leaf(changed, axis))]
+            grid[axis], also = [_only(grid[axis], _leaf(changed, axis))], []
         else:
             base = apply_overrides(base, [word])
     base = {"study": Path(path).stem, **base}
@@ -51,7 +51,7 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfi
         point = tuple(reversed(point))
         name = "-".join(filter(None, (_label(key, value) for key, value in point))) or "run"
         points.append((name, [pair for key, value in point for pair in _settings(key, value)]))
-    points += [(_label("also", table), _settings("also", table)) for table in values.get("also", [])]
+    points += [(_label("also", table), _settings("also", table)) for table in also]
     runs = [_merged(base, name, pairs, source=f"study {path}, run {name}") for name, pairs in points]
     names = [run.name for run in runs]
     if len(set(names)) < len(names):

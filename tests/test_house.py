@@ -13,7 +13,8 @@ PACKAGE = ROOT / "ddpsched"
 # A module imports only from floors below its own; within its wing or from the ground floor.
 GROUND = {"errors": 0, "world": 1, "plan": 1, "records": 1, "config": 1, "run_folder": 2, "environment": 1, "watch": 1}
 PLANNING = {
-    "array_cache": 0, "hub": 0, "words": 0, "lengths": 1, "tokenise": 1, "tables": 1, "cost": 1, "order": 1, "queues": 1, "messages": 1, "solvers": 1,
+    "array_cache": 0, "hub": 0, "words": 0,
+    "lengths": 1, "tokenise": 1, "tables": 1, "cost": 1, "order": 1, "queues": 1, "messages": 1, "solvers": 1,
     "embedded": 2, "policies": 2, "texts": 3, "samples": 4, "planner": 4, "simulated": 5,
 }  # fmt: skip
 TRAINING = {

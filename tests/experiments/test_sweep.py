@@ -205,7 +205,9 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     import socket
 
     config = tmp_path / "run.toml"
-    config.write_text(f'outputs = "{tmp_path}"\nsteps = 2\nworld_size = 1\nglobal_batch = 8\n[executor]\nkind = "distributed"\n')
+    config.write_text(
+        f'outputs = "{tmp_path}"\nsteps = 2\nworld_size = 1\nglobal_batch = 8\n[executor]\nkind = "distributed"\n'
+    )
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
