@@ -226,6 +226,8 @@ class _Guard:
             return
         failure = self._explain(error)
         self._folder.failed(str(failure) if str(failure) else type(failure).__name__)
+        if self._watch is not None:
+            self._watch.end_suspended()
         log.error("failed: %s", failure, exc_info=None if isinstance(failure, DdpschedError) else error)
         if failure is not error:
             raise failure from error

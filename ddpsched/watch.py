@@ -52,6 +52,12 @@ class Watch:
         """Ranks of this host whose process is suspended."""
         return [rank for rank, pid in self._peers.items() if process_state(pid) in ("T", "t")]
 
+    def end_suspended(self) -> None:
+        """Kill suspended peers of a failed run: they cannot end themselves, and the launcher would wait for them."""
+        for rank in self.stopped():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._peers[rank], signal.SIGKILL)
+
     def _listen(self) -> None:
         asked = 0.0
         while not self._over.is_set():

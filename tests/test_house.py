@@ -118,3 +118,24 @@ def test_analysis_imports_records_alone() -> None:
 def test_planning_and_help_import_no_torch(code: str) -> None:
     check = f"{code}\nimport sys\nsys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0
+
+
+def test_the_readmes_tree_is_true() -> None:
+    """Every file it names is there, and every module of the package is named, itself or by its folder."""
+    tree = (ROOT / "README.md").read_text(encoding="utf-8").split("## The house")[1].split("```")[1]
+    named: set[str] = set()
+    folders: list[str] = []
+    for line in filter(str.strip, tree.splitlines()):
+        depth, name = (len(line) - len(line.lstrip())) // 2, line.split()[0]
+        folders = folders[:depth]
+        path = "".join(folders) + name
+        assert (ROOT / path).exists(), f"README names {path}"
+        named.add(path.rstrip("/"))
+        if name.endswith("/"):
+            folders.append(name)
+    for path in FILES:
+        own = path.relative_to(ROOT)
+        if own.name not in ("__init__.py", "__main__.py"):
+            rooms = {str(own), *(str(parent) for parent in own.parents if len(parent.parts) > 1)}
+            rooms -= {"ddpsched/planning", "ddpsched/training"}
+            assert rooms & named, f"README's tree leaves out {own}"

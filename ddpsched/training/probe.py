@@ -28,34 +28,39 @@ def max_count(learner: Learner, config: RunConfig) -> int:
     budget = _budget(learner.device, config)
     state = 2 * sum(p.numel() * p.element_size() for p in learner.model.parameters())
     limit, length = config.global_batch - config.world_size + 1, config.data.max_length
-    points: list[tuple[int, int]] = []
-    count = 1
-    while True:
+    points: list[tuple[int, int]] = []  # (count, bytes) that stayed within the budget
+    count, too_many = 1, limit + 1
+    while count < too_many:
         peak = _peak(learner, count, length)
         if peak is None or peak + state > budget:
+            too_many = count
             break
         points.append((count, peak + state))
-        if count == limit or _fits(points, budget) < min(2 * count, limit):
-            break  # a batch twice as large would not fit, or is never asked for
+        if count == limit:
+            break
         count = min(2 * count, limit)
+        if len(points) > 1:
+            too_many = min(too_many, _on_the_line(points, budget) + 1)
     learner.optimiser.clear()
     if not points:
         needs = "more than the device has" if peak is None else f"{peak + state:,} bytes"
         raise InfeasibleError(
-            f"one sample of {length} tokens needs {needs}, "
-            f"the budget is {budget:,} bytes; raise memory.budget_bytes, lower data.max_length, or take a smaller model"
+            f"one sample of {length} tokens needs {needs}, the budget is {budget:,} bytes; "
+            "raise memory.budget_bytes, lower data.max_length, or take a smaller model"
         )
-    return min(limit, _fits(points, budget)) if peak is not None and peak + state <= budget else points[-1][0]
+    largest = points[-1][0]
+    if peak is None or len(points) == 1:
+        return largest  # the device itself ran out beyond it, or one point is no line
+    return max(largest, min(too_many - 1, _on_the_line(points, budget)))
 
 
-def _fits(points: list[tuple[int, int]], budget: int) -> int:
+def _on_the_line(points: list[tuple[int, int]], budget: int) -> int:
     """Largest count on the line through the measured points that stays within the budget."""
-    if len(points) < 2:
-        return 2 * points[0][0]  # one point is no line: the next measurement decides
     counts, peaks = np.array(points, dtype=np.float64).T
     slope, base = np.polyfit(counts, peaks, 1)
-    # a plateau (memory reused from before) says nothing yet about the limit
-    return int((budget - base) / slope) if slope > 0 else 2 * points[-1][0]
+    if slope <= 0:  # a plateau (memory reused from before) says nothing yet about the limit
+        return 2 * points[-1][0]
+    return int((budget - base) / slope + 1e-6)
 
 
 def _peak(learner: Learner, count: int, length: int) -> int | None:

@@ -127,7 +127,7 @@ def test_static_and_balanced_lose_alike(tmp_path: Path) -> None:
     for policy in ("static", "balanced"):
         config = config_of(tmp_path, policy, "virtual", 4, "float32")
         config = config.model_copy(
-            update={"steps": 50, "train": config.train.model_copy(update={"learning_rate": 1e-3, "max_grad_norm": 1.0})}
+            update={"steps": 50, "train": config.train.model_copy(update={"learning_rate": 3e-3, "max_grad_norm": 1.0})}
         )
         import pandas as pd
 
