@@ -109,11 +109,16 @@ def _proxy(warm: pd.DataFrame) -> dict[str, float]:
 
     ``heaviest_share``: share of steps whose slowest rank is one that the plan
     called heaviest; a blind guess would be right in about 1/G of them.
+    ``fixed_s`` and ``s_per_token``: least-squares line of compute time over padded
+    tokens; arms on an equally fast machine have about the same.
     """
     both = warm.dropna(subset=["predicted_cost", "compute_s"])
     slowest = both.loc[both.groupby("step")["compute_s"].idxmax()].set_index("step")["predicted_cost"]
     heaviest = both.groupby("step")["predicted_cost"].max()
+    fixed_s, s_per_token = line(warm["padded_tokens"].to_numpy(), warm["compute_s"].to_numpy())
     return {
+        "fixed_s": fixed_s,
+        "s_per_token": s_per_token,
         "cost_time_r": pearson(both["predicted_cost"].to_numpy(), both["compute_s"].to_numpy()),
         "heaviest_share": float((slowest == heaviest).mean()),
     }
@@ -170,6 +175,15 @@ def pearson(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan")
     return float(np.corrcoef(a, b)[0, 1])
+
+
+def line(x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[float, float]:
+    """Least-squares (intercept, slope) of y over x; NaN where x does not vary or y was not measured."""
+    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if len(a) < 2 or np.ptp(a) == 0 or not np.isfinite(b).all():
+        return float("nan"), float("nan")
+    slope, intercept = np.polyfit(a, b, 1)
+    return float(intercept), float(slope)
 
 
 def paired(mine: Sequence[pd.DataFrame], theirs: Sequence[pd.DataFrame], column: str) -> tuple[Array, Array]:

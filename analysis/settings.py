@@ -91,7 +91,7 @@ def _arms(group: Sequence[Run]) -> dict[str, list[Run]]:
     arms: dict[str, list[Run]] = {}
     for run in sorted(group, key=lambda r: (r.seed, r.name)):
         rivals = [r for r in group if r.policy == run.policy != "static"]  # static has no options
-        extra = _differences(run, rivals, ARM_TABLES)
+        extra = [text.rpartition(".")[2] for text in _differences(run, rivals, ARM_TABLES)]
         arms.setdefault(f"{run.policy} ({', '.join(extra)})" if extra else run.policy, []).append(run)
     rank = {policy: place for place, policy in enumerate(POLICY_ORDER)}
     ordered = sorted(arms, key=lambda arm: (rank.get(arms[arm][0].policy, len(rank)), arm))

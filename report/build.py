@@ -2,7 +2,7 @@
 
 Without a study it takes the local ``outputs/study*`` that have finished (and
 ``outputs/yardstick*`` beside them), else the results frozen in ``report/results/``. ``--freeze``
-writes into ``report/`` itself, which is how frozen results are made.
+writes into ``report/`` itself and fills the README's table: so frozen results are made.
 """
 
 import argparse
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from analysis.load import load_study
 from ddpsched.errors import DataError, DdpschedError
+from report import front
 from report.render import markdown, page
 from report.results import Results, collect, read, write
 
@@ -57,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"from {', '.join(map(str, studies)) or FROZEN}", file=sys.stderr)
         results = collect(studies) if studies else read(FROZEN)
         path = build(results, HERE if given.freeze else given.output)
+        if given.freeze:
+            front.update(HERE.parent / "README.md", results)
+            (FROZEN / "README.png").write_bytes(front.figure(results))
     except DdpschedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -104,7 +104,7 @@ def _lookups(results: Results, figures_folder: str) -> dict[str, Callable[..., A
 def _phrases() -> dict[str, Callable[..., str]]:
     names = (
         "change", "percent", "number", "duration", "size", "interval", "signed", "tracking", "overhead", "shift",
-        "outcome", "significant", "verdict",
+        "mismatch", "outcome", "significant", "verdict",
     )  # fmt: skip
     return {name: getattr(wording, name) for name in names}
 

@@ -96,6 +96,27 @@ def tracking(r: float | None) -> str:
     return f"{how} the compute time (r = {number(r, 3)})"
 
 
+def mismatch(arm: dict[str, Any], static: dict[str, Any], tokens: dict[str, Any], time: dict[str, Any]) -> str:
+    """Why the largest rank's time changed by another factor than its padded tokens."""
+    padded, seconds = tokens.get("ratio"), time.get("ratio")
+    if padded is None or seconds is None or not static.get("max_compute_mean_s") or static.get("fixed_s") is None:
+        return "too little was measured to hold time against tokens."
+    fixed = max(0.0, static["fixed_s"]) / static["max_compute_mean_s"]
+    expected = fixed + (1 - fixed) * padded
+    text = (
+        f"the largest rank's padded tokens are {number(padded)} of static's, its compute time {number(seconds)}. "
+        f"The fixed part of a micro-batch is {percent(fixed)} of static's longest compute time and does not shrink, "
+        f"which alone would give {number(expected)}."
+    )
+    slope, base = arm.get("s_per_token"), static.get("s_per_token")
+    if slope and base and abs(seconds - expected) > 0.03:
+        text += (
+            f" The rest goes with the time per padded token, {number(slope / base)} of static's: smaller matrices, "
+            "or another speed of the machine during that run."
+        )
+    return text
+
+
 def verdict(holds: bool | None) -> str:
     """A conclusion's outcome."""
     return {True: "yes", False: "no", None: "not measured"}[holds]

@@ -8,6 +8,7 @@ import pytest
 from synthetic import write_run
 
 from report import build as build_module
+from report import front
 from report.build import build, finished, main
 from report.conclusions import conclusions
 from report.render import as_text, markdown
@@ -224,3 +225,12 @@ def test_reproduce_compares_a_finished_study(
     assert "absent.toml" in capsys.readouterr().err
     assert reproduce(["--compare", str(folder / "study"), "--frozen", str(tmp_path)]) == 1
     assert "no frozen results" in capsys.readouterr().err
+
+
+def test_the_readmes_table_is_that_of_the_frozen_results() -> None:
+    root = Path(__file__).parents[2]
+    if not (root / "report" / "results" / "tables.json").exists():
+        pytest.skip("nothing is frozen yet")
+    results = read(root / "report" / "results")
+    assert front.block(results) in (root / "README.md").read_text(encoding="utf-8")
+    assert (root / "report" / "report.md").read_text(encoding="utf-8") == markdown(results, "results/figures")
