@@ -6,6 +6,7 @@
     ├── ConfigError      (ValueError)   an unknown key, a wrong type, a value out of range
     ├── DataError        (ValueError)   a file, a column, a label or a text that cannot be used
     ├── InfeasibleError  (ValueError)   no allocation meets the numbers given
+    ├── SolverTimeout    (TimeoutError) a solver found nothing within its time limit
     ├── RunExistsError                  a finished run has this id already
     └── RunError                        a run that started could not go on
         ├── StepOutOfMemory             names rank, step, batch and length
@@ -32,6 +33,10 @@ class DataError(DdpschedError, ValueError):
 
 class InfeasibleError(DdpschedError, ValueError):
     """No allocation exists under the given batch size, window and caps."""
+
+
+class SolverTimeout(DdpschedError, TimeoutError):
+    """A solver had found no allocation when its time was up."""
 
 
 class RunExistsError(DdpschedError):

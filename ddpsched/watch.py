@@ -41,8 +41,9 @@ class Watch:
         self._peers = {rank: pid for rank, pid in enumerate(pids) if pid and rank != own_rank}
 
     def over(self) -> None:
-        """The run has ended in order: peers may go."""
+        """The run has ended in order: peers may go, and signals mean again what they meant before."""
         self._over.set()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def lost(self) -> list[int]:
         """Ranks of this host whose process is gone."""

@@ -81,7 +81,7 @@ def solve(
             the sum of caps.
         ValueError: costs or caps of a wrong shape, type or range (position and value are named), an
             unknown method, falling costs with "threshold", too many rows with "enumeration".
-        TimeoutError: "ilp" found no allocation within its time limit.
+        SolverTimeout: "ilp" found no allocation within its time limit.
 
     Example:
         Two ranks share five samples. Rank 0 holds long texts, so it takes fewer of them.

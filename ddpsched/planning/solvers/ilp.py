@@ -3,6 +3,7 @@
 import numpy as np
 import pulp
 
+from ddpsched.errors import SolverTimeout
 from ddpsched.planning.solvers.allocation import FORBIDDEN, Allocation, IntArray
 from ddpsched.planning.solvers.threshold import first_fall, smallest_threshold
 from ddpsched.planning.solvers.tiebreak import break_ties
@@ -26,7 +27,7 @@ def by_ilp(costs: IntArray, batch_size: int, time_limit_s: float) -> Allocation:
         time_limit_s: seconds the solver may take.
 
     Raises:
-        TimeoutError: no allocation found within `time_limit_s`.
+        SolverTimeout: no allocation found within `time_limit_s`.
     """
     # Suffix minima do not fall and lie nowhere above the costs, so their threshold is a bound.
     relaxed = np.minimum.accumulate(costs[:, ::-1], axis=1)[:, ::-1]
@@ -62,7 +63,7 @@ def _solve_program(costs: IntArray, batch_size: int, time_limit_s: float) -> tup
     counts = np.array([1 + int(np.argmax([x.value() or 0.0 for x in row])) for row in takes], dtype=np.int64)
     # After a time-out the values may be those of no solution at all: only the sum tells.
     if counts.sum() != batch_size:
-        raise TimeoutError(
+        raise SolverTimeout(
             f"method 'ilp' found no allocation of {batch_size} samples to {len(caps)} ranks within {time_limit_s} s; "
             "raise time_limit_s, or use 'threshold' if costs do not fall"
         )

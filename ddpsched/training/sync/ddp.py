@@ -1,7 +1,8 @@
 """ddp: torch's DistributedDataParallel, its buckets reduced while backward still runs."""
 
+import inspect
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,12 @@ class DdpSync:
     """
 
     needs_backward = True
+    # transformers' buffers are constants; broadcasting them in each forward would be one more collective
+    # that a rank in trouble would have to join. The option was renamed on the way from torch 2.6 to 2.13.
+    _OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters
+    _BUFFERS: ClassVar[dict[str, Any]] = {
+        "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers": False
+    }
 
     def __init__(self, module: torch.nn.Module, clock: Clock) -> None:
         self._clock = clock
@@ -31,9 +38,7 @@ class DdpSync:
         self.module: torch.nn.Module = DistributedDataParallel(
             module,
             device_ids=[self._device] if self._device.type == "cuda" else None,
-            # transformers' buffers are constants; broadcasting them in each forward would be one
-            # more collective that a rank in trouble would have to join
-            broadcast_buffers=False,
+            **self._BUFFERS,
         )
         self.module.register_comm_hook(None, self._hook)
         self._settle()
