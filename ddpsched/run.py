@@ -1,19 +1,14 @@
 """run(config): the one loop. Plans come in, an executor carries them out, records go to the run's folder."""
 
-import errno
 import logging
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from ddpsched.config import RunConfig
 from ddpsched.environment import describe
-from ddpsched.errors import ConfigError, DdpschedError, RankFailure
+from ddpsched.errors import ConfigError
+from ddpsched.guard import Guard, logging_to
 from ddpsched.plan import StepPlan
 from ddpsched.planning.messages import Exchange, Flag
 from ddpsched.planning.planner import ahead, num_steps, plan_steps
@@ -56,11 +51,13 @@ def run(config: RunConfig, *, overwrite: bool = False) -> Path:
     """
     world = _world(config)
     folder = RunFolder(config, overwrite, world.is_main)
-    with _logging(folder.path, world), _Guard(folder, world, config) as guard:
+    with logging_to(folder.path, world), Guard(folder, world, config) as guard:
         samples = load_samples(config)
         total_steps = num_steps(config, len(samples.train))
         executor = _executor(config, samples, total_steps, world)
-        guard.watch_peers(executor)
+        if config.executor.kind == "distributed":
+            rank = _distributed(executor)
+            guard.watch_peers(rank.exchange, lambda: rank.object(Flag.STOP))
         with closing(executor), RecordWriter(folder.path, world.rank) as writer:
             if world.is_main:
                 folder.write_environment(_environment(config, samples, executor))
@@ -179,86 +176,3 @@ def _environment(config: RunConfig, samples: Samples, executor: Executor) -> dic
         "num_parameters": None if learner is None else learner.num_parameters,
         "caps": executor.caps,
     }
-
-
-class _Guard:
-    """Writes down why a run failed, and in a rank among others watches the others."""
-
-    def __init__(self, folder: RunFolder, world: World, config: RunConfig) -> None:
-        self._folder, self._world = folder, world
-        self._executor: Any = None
-        self._watch: Any = None
-        if config.executor.kind == "distributed" and World.launched() and sys.platform == "linux":
-            from ddpsched.watch import Watch
-
-            self._watch = Watch(self._stop, self._lost)
-
-    def watch_peers(self, executor: Executor) -> None:
-        """Tell each other the process ids."""
-        if self._watch is not None:
-            self._executor = executor
-            host = np.frombuffer(os.uname().nodename.encode().ljust(8)[:8], dtype=np.int64)[0]
-            table = executor.exchange.vote(np.array([[os.getpid(), host]], dtype=np.int64))
-            self._watch.know(np.where(table[:, 1] == host, table[:, 0], 0).tolist(), self._world.rank)
-
-    def over(self) -> None:
-        if self._watch is not None:
-            self._watch.over()
-
-    def _stop(self) -> None:
-        log.warning("asked to stop; leaving after this step")
-        if self._executor is None:
-            self._lost("asked to stop before the first step")
-            os._exit(1)
-        self._executor.object(Flag.STOP)
-
-    def _lost(self, reason: str) -> None:
-        message = f"rank {self._world.rank}: {reason}; all ranks end, records up to here are kept"
-        print(f"error: {message}", file=sys.stderr, flush=True)
-        log.error(message)
-        self._folder.failed(reason)
-
-    def __enter__(self) -> "_Guard":
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None:
-            return
-        failure = self._explain(error)
-        self._folder.failed(str(failure) if str(failure) else type(failure).__name__)
-        if self._watch is not None:
-            self._watch.end_suspended()
-        log.error("failed: %s", failure, exc_info=None if isinstance(failure, DdpschedError) else error)
-        if failure is not error:
-            raise failure from error
-
-    def _explain(self, error: BaseException) -> BaseException:
-        """A collective that broke because a rank is gone or stopped says so by number."""
-        if isinstance(error, KeyboardInterrupt):
-            return error
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            return RankFailure(f"rank {self._world.rank}: no space left on the device that holds {self._folder.path}")
-        if self._watch is None or isinstance(error, DdpschedError) or not isinstance(error, RuntimeError):
-            return error
-        for ranks, what in ((self._watch.lost(), "died"), (self._watch.stopped(), "was suspended and did not answer")):
-            if ranks:
-                return RankFailure(f"rank {ranks[0]} {what}")
-        return error
-
-
-@contextmanager
-def _logging(directory: Path, world: World) -> Iterator[None]:
-    """Rank r logs to logs/rank{r}.log, rank 0 to the terminal as well."""
-    handlers: list[logging.Handler] = [logging.FileHandler(directory / "logs" / f"rank{world.rank}.log", mode="w")]
-    if world.is_main:
-        handlers.append(logging.StreamHandler())
-    for handler in handlers:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-        log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        for handler in handlers:
-            log.removeHandler(handler)
-            handler.close()

@@ -21,7 +21,7 @@ TRAINING = {
     "loss": 1, "lr": 1, "clock": 1, "data": 1, "model": 1, "trouble": 1, "exchange": 1, "sync": 2, "optimise": 2,
     "rank_step": 3, "learner": 4, "probe": 5, "virtual": 6, "distributed": 6,
 }  # fmt: skip
-HALL = {"run", "cli", "integrations", "__main__", "__init__"}
+HALL = {"run", "guard", "cli", "integrations", "__main__", "__init__"}
 
 
 def imports(path: Path) -> set[str]:

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -63,8 +64,8 @@ def plan_epoch(
     ``caps``: of ``exchange.ranks`` for a window policy, of all ranks for a batch policy; NO_CAP for none.
     """
     order = epoch_order(config.order.kind, len(source), config.seed, epoch)
-    epoch_steps = _window_steps if config.policy.kind in WINDOW else _batch_steps
-    return epoch_steps(config, source, exchange, cost_model(config.cost), caps, epoch, first_step, order)
+    steps = _window_steps if config.policy.kind in WINDOW else _batch_steps
+    return steps(_Epoch(config, source, exchange, cost_model(config.cost), caps, epoch, first_step, order))
 
 
 def _told_caps(config: RunConfig, exchange: Exchange, caps: Sequence[int] | None) -> list[int]:
@@ -78,26 +79,31 @@ def _told_caps(config: RunConfig, exchange: Exchange, caps: Sequence[int] | None
     return costs[:, 0].tolist()
 
 
-def _batch_steps(
-    config: RunConfig,
-    source: Lengths,
-    exchange: Exchange,
-    cost: CostModel,
-    caps: list[int],
-    epoch: int,
-    first_step: int,
-    order: Ids,
-) -> Iterator[StepPlan]:
-    assign, size, world_size = BATCH[config.policy.kind], config.global_batch, config.world_size
-    known = config.data.lengths == "known"
-    cap_array = None if min(caps) >= NO_CAP else np.array(caps, dtype=np.int64)
-    for step, start in enumerate(range(0, len(order), size), first_step):
+@dataclass(frozen=True)
+class _Epoch:
+    """All that the plans of one epoch follow from."""
+
+    config: RunConfig
+    source: Lengths
+    exchange: Exchange
+    cost: CostModel
+    caps: list[int]
+    number: int
+    first_step: int
+    order: Ids
+
+
+def _batch_steps(epoch: _Epoch) -> Iterator[StepPlan]:
+    config, size = epoch.config, epoch.config.global_batch
+    assign, known = BATCH[config.policy.kind], config.data.lengths == "known"
+    caps = None if min(epoch.caps) >= NO_CAP else np.array(epoch.caps, dtype=np.int64)
+    for step, start in enumerate(range(0, len(epoch.order), size), epoch.first_step):
         begin = perf_counter()
-        batch = order[start : start + size]
-        lengths = source.lengths(batch) if known else None
+        batch = epoch.order[start : start + size]
+        lengths = epoch.source.lengths(batch) if known else None
         solve_from = perf_counter()
-        chosen = assign(lengths, len(batch), world_size, step, cost, cap_array)
-        plan = _batch_plan(epoch, step, batch, lengths, chosen, cost)
+        chosen = assign(lengths, len(batch), config.world_size, step, epoch.cost, caps)
+        plan = _batch_plan(epoch.number, step, batch, lengths, chosen, epoch.cost)
         plan.times.offer_s, plan.times.solve_s = solve_from - begin, perf_counter() - solve_from
         yield plan
 
@@ -120,41 +126,32 @@ def _batch_plan(
     )
 
 
-def _window_steps(
-    config: RunConfig,
-    source: Lengths,
-    exchange: Exchange,
-    cost: CostModel,
-    caps: list[int],
-    epoch: int,
-    first_step: int,
-    order: Ids,
-) -> Iterator[StepPlan]:
+def _window_steps(epoch: _Epoch) -> Iterator[StepPlan]:
+    config, order = epoch.config, epoch.order
     choose, prefetch = WINDOW[config.policy.kind], config.policy.prefetch
     windows = fill(order, config.world_size, prefetch)
-    for step in itertools.count(first_step):
-        waiting = sum(windows.sizes)
-        if not waiting:
+    for step in itertools.count(epoch.first_step):
+        if not sum(windows.sizes):
             return
         begin = perf_counter()
         offers = [
-            offer_row(epoch, step, _window_costs(source, cost, windows.ids[rank]), cap, prefetch)
-            for rank, cap in zip(exchange.ranks, caps, strict=True)
+            offer_row(epoch.number, step, _window_costs(epoch, windows.ids[rank]), cap, prefetch)
+            for rank, cap in zip(epoch.exchange.ranks, epoch.caps, strict=True)
         ]
         offered = perf_counter()
-        costs, gathered_caps = read_offers(exchange.offer(np.stack(offers)), epoch, step)
+        table = epoch.exchange.offer(np.stack(offers))
         gathered = perf_counter()
-        size = _step_size(config, windows, gathered_caps, len(order))
-        chosen = choose(costs, size, gathered_caps, config.policy.solver)
-        plan = _window_plan(epoch, step, windows, costs, chosen)
+        costs, caps = read_offers(table, epoch.number, step)
+        chosen = choose(costs, _step_size(config, windows, caps, len(order)), caps, config.policy.solver)
+        plan = _window_plan(epoch.number, step, windows, costs, chosen)
         plan.times.offer_s, plan.times.exchange_s = offered - begin, gathered - offered
         plan.times.solve_s = perf_counter() - gathered
         windows = advance(windows, order, chosen.counts.tolist())
         yield plan
 
 
-def _window_costs(source: Lengths, cost: CostModel, ids: Ids) -> Int:
-    return prefix_costs(cost, source.lengths(ids)) if len(ids) else np.empty(0, dtype=np.int64)
+def _window_costs(epoch: _Epoch, ids: Ids) -> Int:
+    return prefix_costs(epoch.cost, epoch.source.lengths(ids)) if len(ids) else np.empty(0, dtype=np.int64)
 
 
 def _step_size(config: RunConfig, windows: Windows, caps: Int, num_samples: int) -> int:
