@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # overrides of a study, for example: make study ARGS="data.path=../data/sst2 data.tokenizer=../data/bert-uncased"
 ARGS ?=
+OUTPUTS ?= outputs
 
 .PHONY: demo test slow study report reproduce lint clean
 
@@ -19,10 +20,10 @@ slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow
 
 study: $(VENV)/installed
-	$(BIN)/python -m experiments.sweep experiments/yardstick.toml $(ARGS)
-	$(BIN)/python -m experiments.sweep experiments/study.toml $(ARGS)
-	$(BIN)/python -m analysis outputs/study
-	$(BIN)/python -m report.build outputs/study outputs/yardstick --output outputs/study
+	$(BIN)/python -m experiments.sweep experiments/yardstick.toml outputs=$(OUTPUTS) $(filter data.%,$(ARGS))
+	$(BIN)/python -m experiments.sweep experiments/study.toml outputs=$(OUTPUTS) $(ARGS)
+	$(BIN)/python -m analysis $(OUTPUTS)/study
+	$(BIN)/python -m report.build $(OUTPUTS)/study $(OUTPUTS)/yardstick --output $(OUTPUTS)/study
 
 report: $(VENV)/installed
 	$(BIN)/python -m report.build

@@ -82,6 +82,9 @@ def guarded(body: Callable[[], None]) -> int:
     except DdpschedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"error: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return 130

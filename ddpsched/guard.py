@@ -4,15 +4,14 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ddpsched.config import RunConfig
-from ddpsched.errors import DdpschedError, RankFailure
+from ddpsched.errors import DdpschedError, RankFailure, StepOutOfMemory
 from ddpsched.planning.messages import Exchange
 from ddpsched.run_folder import RunFolder
 from ddpsched.world import World
@@ -21,13 +20,14 @@ log = logging.getLogger("ddpsched")
 
 
 class Guard:
-    """Writes down why a run failed, and in a rank among others watches the others."""
+    """Writes down why a run failed; among other ranks (``watching``), knows which of them is to blame."""
 
-    def __init__(self, folder: RunFolder, world: World, config: RunConfig) -> None:
+    def __init__(self, folder: RunFolder, world: World, watching: bool) -> None:
         self._folder, self._world = folder, world
+        self._handlers: list[logging.Handler] = []
         self._ask_to_stop: Callable[[], None] | None = None
         self._watch: Any = None
-        if config.executor.kind == "distributed" and World.launched() and sys.platform == "linux":
+        if watching and sys.platform == "linux":
             from ddpsched.watch import Watch
 
             self._watch = Watch(self._stop, self._lost)
@@ -36,68 +36,106 @@ class Guard:
         """Tell each other the process ids; from now on a signal calls ``ask_to_stop``."""
         if self._watch is not None:
             self._ask_to_stop = ask_to_stop
-            host = np.frombuffer(os.uname().nodename.encode().ljust(8)[:8], dtype=np.int64)[0]
+            host = host_id()
             table = exchange.vote(np.array([[os.getpid(), host]], dtype=np.int64))
             self._watch.know(np.where(table[:, 1] == host, table[:, 0], 0).tolist(), self._world.rank)
 
+    def start_logs(self) -> None:
+        """Rank r logs to logs/rank{r}.log, rank 0 to the terminal as well."""
+        self._handlers.append(logging.FileHandler(self._folder.log_path(self._world.rank), mode="w"))
+        if self._world.is_main:
+            self._handlers.append(logging.StreamHandler())
+        for handler in self._handlers:
+            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+            log.addHandler(handler)
+        log.setLevel(logging.INFO)
+
     def over(self) -> None:
+        """All ranks are through: peers may go."""
         if self._watch is not None:
             self._watch.over()
 
     def _stop(self) -> None:
-        log.warning("asked to stop; leaving after this step")
         if self._ask_to_stop is None:
             self._lost("asked to stop before the first step")
             os._exit(1)
+        log.warning("asked to stop; leaving after this step")
         self._ask_to_stop()
 
     def _lost(self, reason: str) -> None:
         message = f"rank {self._world.rank}: {reason}; all ranks end, records up to here are kept"
         print(f"error: {message}", file=sys.stderr, flush=True)
-        log.error(message)
-        self._folder.failed(reason)
+        self._log_to_file(message, None)
+        self._note(reason)
 
     def __enter__(self) -> "Guard":
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None:
-            return
-        failure = self._explain(error)
-        self._folder.failed(str(failure) if str(failure) else type(failure).__name__)
-        if self._watch is not None:
-            self._watch.end_suspended()
-        log.error("failed: %s", failure, exc_info=None if isinstance(failure, DdpschedError) else error)
-        if failure is not error:
+        failure = None if error is None else self._explain(error)
+        if failure is not None:
+            self._note("interrupted" if isinstance(failure, KeyboardInterrupt) else str(failure) or repr(failure))
+            if self._watch is not None:
+                self._watch.end_suspended()
+            expected = isinstance(failure, (DdpschedError, KeyboardInterrupt))
+            self._log_to_file(f"failed: {failure!r}", None if expected else error)
+        for handler in self._handlers:
+            log.removeHandler(handler)
+            handler.close()
+        if failure is not None and failure is not error:
             raise failure from error
 
+    def _note(self, reason: str) -> None:
+        """Into status.json; where even that cannot be written, say so, and let the reason itself be raised."""
+        try:
+            self._folder.failed(reason)
+        except OSError as error:
+            print(f"status.json could not be written ({error.strerror}): {reason}", file=sys.stderr, flush=True)
+
+    def _log_to_file(self, message: str, error: BaseException | None) -> None:
+        """The terminal gets the error once, from whoever catches it."""
+        record = log.makeRecord(log.name, logging.ERROR, __file__, 0, message, (), None)
+        if error is not None:
+            record.exc_info = (type(error), error, error.__traceback__)
+        for handler in self._handlers:
+            if isinstance(handler, logging.FileHandler):
+                handler.handle(record)
+
     def _explain(self, error: BaseException) -> BaseException:
-        """A collective that broke because a rank is gone or stopped says so by number."""
-        if isinstance(error, KeyboardInterrupt):
+        """What a bare system error means for the run: a full disk, a rank that is gone, memory."""
+        rank = self._world.rank
+        if isinstance(error, DdpschedError) or not isinstance(error, (OSError, RuntimeError, MemoryError)):
             return error
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            return RankFailure(f"rank {self._world.rank}: no space left on the device that holds {self._folder.path}")
-        if self._watch is None or isinstance(error, DdpschedError) or not isinstance(error, RuntimeError):
+        if isinstance(error, OSError):
+            if error.errno == errno.ENOSPC:
+                return RankFailure(
+                    f"rank {rank}: no space left for {self._folder.path}; free some, or set outputs=... elsewhere"
+                )
             return error
-        for ranks, what in ((self._watch.lost(), "died"), (self._watch.stopped(), "was suspended and did not answer")):
-            if ranks:
-                return RankFailure(f"rank {ranks[0]} {what}")
+        if self._watch is not None:
+            for ranks, what in (
+                (self._watch.lost(), "died"),
+                (self._watch.stopped(), "was suspended and did not answer"),
+            ):
+                if ranks:
+                    return RankFailure(f"rank {ranks[0]} {what}")
+        if "torch" in sys.modules:
+            from ddpsched.training.trouble import is_out_of_memory
+
+            if is_out_of_memory(error):
+                return StepOutOfMemory(
+                    f"rank {rank} ran out of memory outside a step's forward and backward ({error}); take a smaller "
+                    "model, lower global_batch or data.max_length, or run fewer ranks on this machine"
+                )
         return error
 
 
-@contextmanager
-def logging_to(directory: Path, world: World) -> Iterator[None]:
-    """Rank r logs to logs/rank{r}.log, rank 0 to the terminal as well."""
-    handlers: list[logging.Handler] = [logging.FileHandler(directory / "logs" / f"rank{world.rank}.log", mode="w")]
-    if world.is_main:
-        handlers.append(logging.StreamHandler())
-    for handler in handlers:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-        log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        for handler in handlers:
-            log.removeHandler(handler)
-            handler.close()
+def host_id() -> int:
+    """64 bits that tell machines, and process namespaces on one machine, apart."""
+    facts = [os.uname().nodename]
+    for path in (Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")):
+        if path.is_symlink():
+            facts.append(os.readlink(path))
+        elif path.exists():
+            facts.append(path.read_text())
+    return int.from_bytes(blake2b("\n".join(facts).encode(), digest_size=8).digest(), "little", signed=True)

@@ -44,7 +44,7 @@ class StepRecord:
     # the step
     data_s: float | None = None  # collate and copy to the device
     forward_s: float | None = None
-    backward_s: float | None = None
+    backward_s: float | None = None  # where gradients are reduced in backward, waiting for other ranks included
     compute_s: float | None = None  # plan in hand -> last gradient of this rank ready
     cpu_s: float | None = None  # process CPU time over compute_s
     wait_s: float | None = None  # last gradient ready -> all ranks' gradients in
@@ -107,8 +107,12 @@ def compact(directory: Path) -> Path:
     schema = pa.schema([(name, arrow[kind]) for name, kind in _column_types().items()])
     table = pa.Table.from_pylist(read_lines(directory), schema=schema)
     path, aside = directory / RECORDS, directory / (RECORDS + ".part")
-    pq.write_table(table, aside)
-    os.replace(aside, path)
+    try:
+        pq.write_table(table, aside)
+        os.replace(aside, path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
     return path
 
 
@@ -123,9 +127,13 @@ def _column_types() -> dict[str, type]:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON aside, sync, rename: a reader sees the old file or the new one."""
     aside = path.with_name(f"{path.name}.{os.getpid()}.part")  # several ranks may write at once
-    with aside.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
+    try:
+        with aside.open("w", encoding="utf-8") as file:
+            json.dump(value, file, indent=2)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ddpsched.config import RunConfig
 from ddpsched.environment import describe
 from ddpsched.errors import ConfigError
-from ddpsched.guard import Guard, logging_to
+from ddpsched.guard import Guard
 from ddpsched.plan import StepPlan
 from ddpsched.planning.messages import Exchange, Flag
 from ddpsched.planning.planner import ahead, num_steps, plan_steps
@@ -33,7 +33,10 @@ class Executor(Protocol):
     def exchange(self) -> Exchange: ...
 
     @property
-    def caps(self) -> list[int] | None: ...
+    def caps(self) -> list[int] | None: ...  # of this process's ranks
+
+    @property
+    def world_caps(self) -> list[int] | None: ...
 
     def execute(self, plan: StepPlan) -> list[StepRecord]: ...
 
@@ -47,25 +50,32 @@ def run(config: RunConfig, *, overwrite: bool = False) -> Path:
 
     Raises RunExistsError where a finished run has this name, ConfigError and
     DataError before anything is written, RunError for what goes wrong on the way;
-    then status.json says "failed" and why, on whichever rank it happened.
+    then status.json says "failed" and why, on whichever rank it happened. With
+    ``overwrite`` the finished run is given up only when the new one can start.
     """
     world = _world(config)
-    folder = RunFolder(config, overwrite, world.is_main)
-    with logging_to(folder.path, world), Guard(folder, world, config) as guard:
-        samples = load_samples(config)
-        total_steps = num_steps(config, len(samples.train))
+    folder = RunFolder(config, overwrite)
+    samples = load_samples(config)
+    total_steps = num_steps(config, len(samples.train))
+    with Guard(folder, world, watching=config.executor.kind == "distributed" and World.launched()) as guard:
         executor = _executor(config, samples, total_steps, world)
-        if config.executor.kind == "distributed":
-            rank = _distributed(executor)
-            guard.watch_peers(rank.exchange, lambda: rank.object(Flag.STOP))
-        with closing(executor), RecordWriter(folder.path, world.rank) as writer:
-            if world.is_main:
-                folder.write_environment(_environment(config, samples, executor))
-            _loop(config, samples, executor, writer, folder, world, total_steps)
+        exchange, environment = executor.exchange, _environment(config, samples, executor)
+        with closing(executor):
             if config.executor.kind == "distributed":
-                _distributed(executor).exchange.barrier()  # every rank's records are written
+                guard.watch_peers(exchange, lambda: _distributed(executor).object(Flag.STOP))
+            if world.is_main:  # only now is an earlier run of this name given up
+                folder.begin(environment)
+            exchange.barrier()
+            folder.running = True
+            guard.start_logs()
+            with RecordWriter(folder.path, world.rank) as writer:
+                _loop(config, samples, executor, writer, folder, world, total_steps)
+            truncated = exchange.total(samples.train.num_truncated)
+            exchange.barrier()  # every rank's records are written
             guard.over()
             if world.is_main:
+                if config.data.lengths == "online":  # each rank has seen its own windows
+                    folder.write_environment({**environment, "num_truncated": int(truncated)})
                 compact(folder.path)
                 folder.done()
     return folder.path
@@ -174,5 +184,5 @@ def _environment(config: RunConfig, samples: Samples, executor: Executor) -> dic
         "num_samples": len(samples.train),
         "num_truncated": samples.train.num_truncated if config.data.lengths == "known" else None,
         "num_parameters": None if learner is None else learner.num_parameters,
-        "caps": executor.caps,
+        "caps": executor.world_caps,
     }

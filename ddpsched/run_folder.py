@@ -27,20 +27,31 @@ def read_status(directory: Path) -> dict[str, Any]:
 
 
 class RunFolder:
-    """Opened by every rank; rank 0 prepares it and writes what is written once."""
+    """Known to every rank; rank 0 begins it and writes what is written once.
 
-    def __init__(self, config: RunConfig, overwrite: bool, is_main: bool) -> None:
-        self.path = config.run_dir
+    Nothing is touched before ``begin``, so a run that cannot start leaves an
+    earlier one of the same name as it was.
+    """
+
+    def __init__(self, config: RunConfig, overwrite: bool) -> None:
+        self.path, self._config = config.run_dir, config
         if read_status(self.path)["state"] == "done" and not overwrite:
             raise RunExistsError(
                 f"{self.path} holds a finished run; give another name=..., or --overwrite to run it again"
             )
-        (self.path / "logs").mkdir(parents=True, exist_ok=True)
         self._started = datetime.now(UTC)
-        if is_main:
-            self._clear()
-            (self.path / "config.toml").write_text(dump(config), encoding="utf-8")
-            self._status("running")
+        self.running = False  # on every rank, once rank 0 has begun
+
+    def begin(self, environment: dict[str, Any]) -> None:
+        """Clear what an earlier run left and say that this one is running."""
+        (self.path / "logs").mkdir(parents=True, exist_ok=True)
+        self._status("running")
+        self._clear()
+        (self.path / "config.toml").write_text(dump(self._config), encoding="utf-8")
+        self.write_environment(environment)
+
+    def log_path(self, rank: int) -> Path:
+        return self.path / "logs" / f"rank{rank}.log"
 
     def _clear(self) -> None:
         """Remove what an earlier try left, so that no row of it is taken for one of this run."""
@@ -62,20 +73,30 @@ class RunFolder:
         self._status("done")
 
     def failed(self, reason: str) -> None:
-        """Keep the first reason that any rank gives: later ones are its echoes."""
-        if read_status(self.path)["state"] != "failed":
+        """Keep the first reason that any rank gives (later ones are its echoes), and a finished run that still stands.
+
+        On a full disk the old file is written over in place, which takes no new space.
+        """
+        state = read_status(self.path)["state"]
+        if state == "done" or (state == "failed" and self.running):
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
             self._status("failed", reason)
+        except OSError:
+            with (self.path / STATUS).open("r+", encoding="utf-8") as file:
+                file.write(json.dumps(self._facts("failed", reason[:1000])))
+                file.truncate()
 
     def _status(self, state: str, reason: str | None = None) -> None:
+        write_json(self.path / STATUS, self._facts(state, reason))
+
+    def _facts(self, state: str, reason: str | None) -> dict[str, Any]:
         now = datetime.now(UTC)
-        finished = None if state == "running" else now.isoformat(timespec="seconds")
-        write_json(
-            self.path / STATUS,
-            {
-                "state": state,
-                "reason": reason,
-                "started": self._started.isoformat(timespec="seconds"),
-                "finished": finished,
-                "wall_s": round((now - self._started).total_seconds(), 3),
-            },
-        )
+        return {
+            "state": state,
+            "reason": reason,
+            "started": self._started.isoformat(timespec="microseconds"),
+            "finished": None if state == "running" else now.isoformat(timespec="seconds"),
+            "wall_s": round((now - self._started).total_seconds(), 3),
+        }

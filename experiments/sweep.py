@@ -6,17 +6,19 @@ code; Ctrl-C ends the running one and leaves the finished ones as they are.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from ddpsched.config import RunConfig, dump
-from ddpsched.errors import DdpschedError
+from ddpsched.config import RunConfig, dump, load
+from ddpsched.errors import DdpschedError, RunExistsError
 from ddpsched.run_folder import read_status
 from experiments.study import load_study
 
@@ -35,13 +37,13 @@ def command(run: RunConfig, config_file: Path) -> list[str]:
 def sweep(study: str, overrides: list[str], *, dry_run: bool = False, overwrite: bool = False) -> int:
     """Run what is not finished; exit code 0 only where every run is done."""
     runs = load_study(study, overrides)
-    finished = [] if overwrite else [run for run in runs if read_status(run.run_dir)["state"] == "done"]
+    finished = [] if overwrite else [run for run in runs if _is_finished(run)]
     waiting = [run for run in runs if run not in finished]
     for run in finished:
         console.print(f"skip   {run.run_dir} (done; --overwrite runs it again)")
     if dry_run:
         for run in waiting:
-            console.print(f"would run {run.run_dir}: {' '.join(command(run, run.run_dir / 'config.toml'))}")
+            console.print(f"would run {run.run_dir}: {' '.join(command(run, config_path(run)))}")
         return 0
     failed: dict[str, str] = {}
     begin = time.monotonic()
@@ -60,34 +62,78 @@ def sweep(study: str, overrides: list[str], *, dry_run: bool = False, overwrite:
     return 1 if failed else 0
 
 
-def _run(run: RunConfig) -> str | None:
-    """Run one; None when it is done, else why not. Output goes to logs/launcher.log, its end is shown on failure."""
-    (run.run_dir / "logs").mkdir(parents=True, exist_ok=True)
-    config_file, log = run.run_dir / "config.toml", run.run_dir / "logs" / "launcher.log"
-    (run.run_dir / "status.json").unlink(missing_ok=True)  # an earlier try's word is not this one's
-    config_file.write_text(dump(run), encoding="utf-8")
-    with log.open("w", encoding="utf-8") as output:
-        process = subprocess.Popen(
-            command(run, config_file), stdout=output, stderr=subprocess.STDOUT, env=_environ(run)
+def _is_finished(run: RunConfig) -> bool:
+    """Whether this very run is done; RunExistsError where a finished one of its name is another."""
+    if read_status(run.run_dir)["state"] != "done":
+        return False
+    stored, wanted = load(run.run_dir / "config.toml").model_dump(), run.model_dump()
+    differing = [
+        f"{key}: {was} there, {now} now"
+        for table in stored
+        for key, was, now in _differences(table, stored[table], wanted[table])
+    ]
+    if differing:
+        raise RunExistsError(
+            f"{run.run_dir} holds a finished run of another config ({'; '.join(differing)}); "
+            "give another study=..., or --overwrite to run it again"
         )
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:
-            _end(process)
-            raise
+    return True
+
+
+def _differences(key: str, was: object, now: object) -> list[tuple[str, object, object]]:
+    if isinstance(was, dict) and isinstance(now, dict):
+        return [found for inner in was for found in _differences(f"{key}.{inner}", was[inner], now.get(inner))]
+    return [] if was == now else [(key, was, now)]
+
+
+def config_path(run: RunConfig) -> Path:
+    """Where a run's config waits while it runs: beside its folder, which the run itself begins when it can start."""
+    return run.run_dir.with_name(f".{run.name}.toml")
+
+
+def _run(run: RunConfig) -> str | None:
+    """Run one; None when it is done, else why not. Output is added to logs/launcher.log."""
+    (run.run_dir / "logs").mkdir(parents=True, exist_ok=True)
+    config_file, log = config_path(run), run.run_dir / "logs" / "launcher.log"
+    before = read_status(run.run_dir)
+    config_file.write_text(dump(run), encoding="utf-8")
+    begin = log.stat().st_size if log.exists() else 0
+    try:
+        with log.open("a", encoding="utf-8") as output:
+            process = subprocess.Popen(
+                command(run, config_file), stdout=output, stderr=subprocess.STDOUT, env=_environ(run)
+            )
+            try:
+                code = process.wait()
+            except KeyboardInterrupt as asked:
+                _end(process, told=not isinstance(asked, Terminated))
+                raise
+    finally:
+        config_file.unlink(missing_ok=True)
     status = read_status(run.run_dir)
+    if status == before:
+        status = {"state": "absent"}  # it did not come as far as to say anything
     if status["state"] == "done":
         return None
-    tail = [
-        line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.startswith("error:")
-    ]
-    return status.get("reason") or (tail[0] if tail else f"exit code {code}; see {log}")
+    said = log.read_bytes()[begin:].decode("utf-8", errors="replace").splitlines()
+    errors = [line.removeprefix("error: ") for line in said if line.startswith("error:")]
+    return status.get("reason") or (errors[0] if errors else f"exit code {code}; see {log}")
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """The terminal's Ctrl-C reached the ranks as well: let them leave, then make sure."""
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: as Ctrl-C, but only this process was told."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _end(process: "subprocess.Popen[bytes]", told: bool) -> None:
+    """Let the running one leave between two steps, then make sure; a terminal's Ctrl-C has reached it already."""
+    if not told:
+        process.send_signal(signal.SIGINT)
     try:
-        process.wait(timeout=30)
+        process.wait(timeout=40)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         process.kill()
         process.wait()
@@ -105,10 +151,14 @@ def main(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="run finished runs again")] = False,
 ) -> None:
     """Run a study."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         code = sweep(study, overrides or [], dry_run=dry_run, overwrite=overwrite)
     except DdpschedError as error:
         console.print(f"error: {error}", style="red")
+        code = 1
+    except OSError as error:
+        console.print(f"error: {error.filename or 'file system'}: {error.strerror or error}", style="red")
         code = 1
     except KeyboardInterrupt:
         console.print("interrupted: finished runs stay, run the same command to go on", style="red")

@@ -1,5 +1,7 @@
-"""One rank of a run, for torchrun: ``torchrun --nproc-per-node 4 -m experiments.train CONFIG [key=value ...]``.
+"""One rank of a run, for torchrun.
 
+``torchrun --standalone --nproc-per-node 4 -m experiments.train CONFIG [key=value ...] [--overwrite]``;
+``--standalone`` finds a free port, a ``--master-port`` of your own must be free.
 Without torchrun it is one process, as ``ddpsched run`` is.
 """
 

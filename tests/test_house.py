@@ -42,7 +42,14 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             found.add(node.module or "")
+            found |= {f"{node.module}.{alias.name}" for alias in node.names if is_module(f"{node.module}.{alias.name}")}
     return found
+
+
+def is_module(name: str) -> bool:
+    """``from ddpsched.training import loss`` names a module, ``from ddpsched.plan import StepPlan`` does not."""
+    path = ROOT / Path(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
 def place(module: str) -> tuple[str, str]:
@@ -96,6 +103,12 @@ def test_the_floor_test_can_fail() -> None:
     assert faults("ddpsched.plan", "ddpsched.planning.cost")
     assert faults("ddpsched.training.loss", "ddpsched.run")
     assert faults("ddpsched.training.loss", "ddpsched.planning.cost") is None
+
+
+def test_imports_are_read_whatever_their_form(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("import torch.nn\nfrom ddpsched.training import loss\ndef f():\n    from ddpsched import run\n")
+    assert {"torch.nn", "ddpsched.training.loss", "ddpsched.run"} <= imports(path)
 
 
 def test_analysis_imports_records_alone() -> None:

@@ -3,7 +3,9 @@
 import json
 import math
 import os
+import subprocess
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from ranks import free_port, run_ranks
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import (
     ConfigError,
+    DataError,
     NonFiniteError,
     PlanMismatch,
     RankFailure,
@@ -23,6 +26,7 @@ from ddpsched.errors import (
     RunExistsError,
     StepOutOfMemory,
 )
+from ddpsched.guard import host_id
 from ddpsched.planning import planner
 from ddpsched.records import COLUMNS, RecordWriter, compact, read_lines
 from ddpsched.run import run
@@ -301,6 +305,78 @@ def test_a_finished_run_is_not_run_over(finished: Path, tmp_path: Path) -> None:
     )
 
 
+def test_a_run_that_cannot_start_leaves_the_finished_one(finished: Path) -> None:
+    config = config_of(finished.parent, "virtual")
+    before = {path.name: path.read_bytes() for path in (finished / "minmax-virtual").iterdir() if path.is_file()}
+    for change in ({"data": {"path": "/nowhere.tsv"}}, {"model": {"name": "/nowhere", "weights": "pretrained"}}):
+        wrong = config_of(finished.parent, "virtual", **change)
+        with pytest.raises(DataError):
+            run(wrong, overwrite=True)
+    after = {path.name: path.read_bytes() for path in (finished / "minmax-virtual").iterdir() if path.is_file()}
+    assert after == before
+    assert read_status(config.run_dir)["state"] == "done"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"a small file system needs the right to mount: {mounted.stderr.decode().strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_is_named_and_nothing_half_written_remains(small_disk: Path) -> None:
+    config = config_of(small_disk, "simulated").model_copy(update={"steps": 500})
+    with pytest.raises(RunError, match=r"no space left for .*minmax-simulated; free some"):
+        run(config)
+    assert read_status(config.run_dir)["state"] == "failed"
+    assert not list(config.run_dir.rglob("*.part"))
+    assert read_lines(config.run_dir)[0]["step"] == 0, "what was written before stays readable"
+
+
+def on_a_full_disk(outputs: Path) -> tuple[str, str]:
+    try:
+        run(config_of(outputs, "distributed").model_copy(update={"steps": 500}))
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "nothing", ""
+
+
+def test_a_full_disk_ends_all_ranks(small_disk: Path) -> None:
+    for name, text in run_ranks(on_a_full_disk, 2, small_disk, timeout_s=60):
+        assert name in ("RunError", "RankFailure"), text
+        assert "disk full" in text or "no space left" in text
+    assert read_status(small_disk / "runs" / "minmax-distributed")["state"] == "failed"
+
+
+def test_out_of_memory_outside_a_step_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(self: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr("ddpsched.training.learner.Learner.evaluate", no_memory)
+    with pytest.raises(StepOutOfMemory, match="rank 0 ran out of memory outside a step"):
+        run(config_of(tmp_path))
+    assert "out of memory" in read_status(tmp_path / "runs" / "minmax-virtual")["reason"]
+
+
+def test_a_single_rank_needs_no_launcher(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "distributed").model_copy(update={"world_size": 1, "steps": 2})
+    assert len(records_of(run(config))) == 2
+
+
+def test_truncated_samples_are_counted_online_too(tmp_path: Path) -> None:
+    counts = {}
+    for lengths in ("known", "online"):
+        data = {"lengths": lengths, "max_length": 8, "size": 100}
+        config = config_of(tmp_path, data=data, name=lengths, steps=None, epochs=1)
+        counts[lengths] = json.loads((run(config) / "environment.json").read_text())["num_truncated"]
+    assert counts["known"] == counts["online"] > 10
+
+
 def test_launcher_and_config_must_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"world_size = 2, but 1 process.*torchrun"):
         run(config_of(tmp_path, "distributed"))
@@ -309,6 +385,14 @@ def test_launcher_and_config_must_agree(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(ConfigError, match="plays all ranks in one process"):
         run(config_of(tmp_path, "virtual"))
     assert not (tmp_path / "runs").exists(), "nothing is written before the config is known to run"
+
+
+def test_machines_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By more than the first letters of a name: a pid of another machine must not be looked up here."""
+    names = iter(["gpu-node-01", "gpu-node-02", "gpu-node-01"])
+    monkeypatch.setattr(os, "uname", lambda: type("Name", (), {"nodename": next(names)}))
+    first, second, again = host_id(), host_id(), host_id()
+    assert first == again != second
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:

@@ -50,6 +50,12 @@ class Exchange(Protocol):
     def vote(self, rows: Rows) -> Rows:
         """(ranks here, width) -> (world_size, width); called by the training thread."""
 
+    def total(self, value: float) -> float:
+        """The sum of every process's value."""
+
+    def barrier(self) -> None:
+        """Return when every process has come here."""
+
 
 class LocalExchange:
     """All ranks in this process: their rows stacked are the table."""
@@ -62,6 +68,12 @@ class LocalExchange:
 
     def vote(self, rows: Rows) -> Rows:
         return rows
+
+    def total(self, value: float) -> float:
+        return value
+
+    def barrier(self) -> None:
+        """There is nobody to wait for."""
 
 
 def offer_row(epoch: int, step: int, costs: Rows, cap: int, prefetch: int) -> Rows:

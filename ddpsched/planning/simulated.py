@@ -18,7 +18,7 @@ class SimulatedExecutor:
     def __init__(self, config: RunConfig, source: Lengths) -> None:
         clock = config.executor
         self.exchange = LocalExchange(config.world_size)
-        self.caps = None
+        self.caps = self.world_caps = None
         self._config, self._source = config, source
         self._time = AffineQuadratic(clock.alpha_s, clock.beta_s, clock.gamma_s)
         hops = 2 * (config.world_size - 1)

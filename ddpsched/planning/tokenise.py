@@ -179,7 +179,7 @@ def pad_id(tokenizer: Tokenizer) -> int:
 
 _TOKENIZER_WAYS = (
     "give a folder that holds tokenizer.json or vocab.txt as data.tokenizer, "
-    "or leave data.tokenizer and data.name out for the embedded one"
+    "or leave data.path, data.name and data.tokenizer out for the embedded sentences and their tokenizer"
 )
 
 

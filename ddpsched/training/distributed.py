@@ -4,6 +4,7 @@ import math
 from datetime import timedelta
 from time import perf_counter
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -38,9 +39,13 @@ class DistributedExecutor:
         start_group(device, world, config.executor.timeout_s)
         self.exchange = GroupExchange(world, config.executor.timeout_s)
         self.learner = Learner(config, samples, total_steps, device)
-        self.caps = [max_count(self.learner, config)] if config.memory.probe else None
         clock = self.learner.stepper().clock
         self._sync = SYNCS[config.sync.kind](self.learner.model, clock)
+        self.caps: list[int] | None = None
+        self.world_caps: list[int] | None = None
+        if config.memory.probe:  # after the synchroniser has taken its buffers
+            self.caps = [max_count(self.learner, config)]
+            self.world_caps = self.exchange.vote(np.array([self.caps], dtype=np.int64))[:, 0].tolist()
         self._stepper = self.learner.stepper(self._sync)
         self._objection = Flag.OK  # raised between steps, voted in the next
 
@@ -118,8 +123,8 @@ class DistributedExecutor:
         own = self.learner.evaluate(self._world.rank, self._world.size)
         if own is None:
             return None
-        loss, correct, count = self.exchange.sum_floats([own.loss_sum, own.num_correct, own.num_samples])
-        return Evaluation(loss, correct, count, own.majority)
+        total = self.exchange.total
+        return Evaluation(total(own.loss_sum), total(own.num_correct), total(own.num_samples), own.majority)
 
     def close(self) -> None:
         dist.destroy_process_group()
@@ -135,8 +140,11 @@ def start_group(device: torch.device, world: World, timeout_s: float) -> None:
     backend = "nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    alone = None if World.launched() else dist.HashStore()  # a single rank needs no rendezvous
     try:
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), rank=world.rank, world_size=world.size)
+        dist.init_process_group(
+            backend, store=alone, timeout=timedelta(seconds=timeout_s), rank=world.rank, world_size=world.size
+        )
     except (RuntimeError, ValueError) as error:
         address = f"{os.environ.get('MASTER_ADDR', '(unset)')}:{os.environ.get('MASTER_PORT', '(unset)')}"
         in_use = "EADDRINUSE" in str(error) or "address already in use" in str(error)

@@ -34,11 +34,10 @@ class GroupExchange:
         tensor = torch.tensor([count], dtype=torch.int64)
         return Sum(tensor, dist.all_reduce(tensor, group=self._votes, async_op=True))
 
-    def sum_floats(self, values: list[float]) -> list[float]:
-        """Sums over ranks, in float64."""
-        tensor = torch.tensor(values, dtype=torch.float64)
+    def total(self, value: float) -> float:
+        tensor = torch.tensor([value], dtype=torch.float64)
         dist.all_reduce(tensor, group=self._votes)
-        return tensor.tolist()
+        return float(tensor)
 
     def barrier(self) -> None:
         dist.barrier(group=self._votes)

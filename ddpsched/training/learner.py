@@ -89,12 +89,12 @@ class Learner:
             return None
         ids = np.arange(rank, len(dev), size)
         lengths = dev.lengths(ids)
-        ids = ids[np.argsort(lengths, kind="stable")]
+        ids = ids[np.argsort(-lengths, kind="stable")]
         collate = Collator(dev, split.labels, self._samples.pad_id, self.device)
         self.model.eval()
         total, correct, start = 0.0, 0, 0
         while start < len(ids):
-            # sorted by length: the next one is about as long as the batch's longest
+            # longest first, so the next one is the longest of its batch
             count = max(1, EVALUATION_TOKENS // int(dev.lengths(ids[start : start + 1])[0]))
             batch = collate(ids[start : start + count])
             logits = self.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits

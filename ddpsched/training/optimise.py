@@ -21,8 +21,26 @@ class Optimiser:
             {"params": [p for p in self._parameters if p.ndim <= 1], "weight_decay": 0.0},
         ]
         self._adamw = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
+        self._allocate()
         self._schedule = torch.optim.lr_scheduler.LambdaLR(self._adamw, linear_warmup(total_steps, config.warmup))
         self._max_norm = config.max_grad_norm
+
+    def _allocate(self) -> None:
+        """Adam's two numbers per parameter, at once: a device too small says so before the first step.
+
+        A step at rate 0 on zero gradients makes them and changes nothing; its count is taken back.
+        """
+        rates = [group["lr"] for group in self._adamw.param_groups]
+        for group in self._adamw.param_groups:
+            group["lr"] = 0.0
+        for parameter in self._parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        self._adamw.step()
+        for state in self._adamw.state.values():
+            state["step"].zero_()
+        for group, rate in zip(self._adamw.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self.clear()
 
     def gradient_norm(self) -> torch.Tensor:
         """L2 norm of the whole gradient, clipped to ``max_grad_norm`` in place; the norm before clipping."""

@@ -2,7 +2,7 @@
 
 Synthetic batches of ``data.max_length`` tokens grow by doubling; their peak
 memory is a line in the count, whose slope tells where the budget ends. The
-optimizer's state, not there yet, is added: two numbers per parameter.
+optimizer's state and the synchroniser's buffers are there already, so they count.
 """
 
 import numpy as np
@@ -26,16 +26,15 @@ def max_count(learner: Learner, config: RunConfig) -> int:
     not even one fits, ConfigError where a CPU has no budget to measure against.
     """
     budget = _budget(learner.device, config)
-    state = 2 * sum(p.numel() * p.element_size() for p in learner.model.parameters())
     limit, length = config.global_batch - config.world_size + 1, config.data.max_length
     points: list[tuple[int, int]] = []  # (count, bytes) that stayed within the budget
     count, too_many = 1, limit + 1
     while count < too_many:
         peak = _peak(learner, count, length)
-        if peak is None or peak + state > budget:
+        if peak is None or peak > budget:
             too_many = count
             break
-        points.append((count, peak + state))
+        points.append((count, peak))
         if count == limit:
             break
         count = min(2 * count, limit)
@@ -43,7 +42,7 @@ def max_count(learner: Learner, config: RunConfig) -> int:
             too_many = min(too_many, _on_the_line(points, budget) + 1)
     learner.optimiser.clear()
     if not points:
-        needs = "more than the device has" if peak is None else f"{peak + state:,} bytes"
+        needs = "more than the device has" if peak is None else f"{peak:,} bytes"
         raise InfeasibleError(
             f"one sample of {length} tokens needs {needs}, the budget is {budget:,} bytes; "
             "raise memory.budget_bytes, lower data.max_length, or take a smaller model"

@@ -5,13 +5,13 @@ import torch
 from ddpsched.planning.messages import Flag
 
 
-def flag_of(error: Exception) -> Flag:
-    """What a rank votes after ``error`` broke off its step.
-
-    CUDA raises OutOfMemoryError; the CPU allocator a RuntimeError with these words.
-    """
+def is_out_of_memory(error: BaseException) -> bool:
+    """CUDA raises OutOfMemoryError; the CPU allocator a RuntimeError with these words."""
     text = str(error)
-    allocator = "DefaultCPUAllocator" in text and ("memory" in text)
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or allocator:
-        return Flag.OUT_OF_MEMORY
-    return Flag.FAILED
+    allocator = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in text and "memory" in text
+    return allocator or isinstance(error, (torch.OutOfMemoryError, MemoryError))
+
+
+def flag_of(error: Exception) -> Flag:
+    """What a rank votes after ``error`` broke off its step."""
+    return Flag.OUT_OF_MEMORY if is_out_of_memory(error) else Flag.FAILED

@@ -34,6 +34,7 @@ class VirtualExecutor:
         self.caps: list[int] | None = None
         if config.memory.probe:  # one device plays every rank, so all have the same cap
             self.caps = [max_count(self.learner, config)] * config.world_size
+        self.world_caps = self.caps
         self._stepper.warm_up()
 
     def execute(self, plan: StepPlan) -> list[StepRecord]:

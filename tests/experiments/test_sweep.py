@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddpsched.errors import ConfigError
+from ddpsched.errors import ConfigError, RunExistsError
 from ddpsched.run_folder import read_status
 from experiments.study import load_study
 from experiments.sweep import sweep
@@ -85,7 +85,28 @@ def test_finished_runs_are_skipped_and_failed_ones_reported(tmp_path: Path, caps
     said = capsys.readouterr().out
     assert "2 of 2 runs failed" in said
     assert "/nowhere.tsv" in said
-    assert read_status(tmp_path / "small" / "static-seed1")["state"] == "failed"
+    assert read_status(tmp_path / "small" / "static-seed1")["state"] == "absent", "it never began"
+
+
+def test_overwriting_with_a_mistake_loses_nothing(tmp_path: Path, capsys: Any) -> None:
+    study, words = str(write_study(tmp_path)), [f"outputs={tmp_path}", "seed=0", "policy.kind=static"]
+    assert sweep(study, words) == 0
+    folder = tmp_path / "small" / "static-seed0"
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert sweep(study, [*words, "data.path=/nowhere.tsv"], overwrite=True) == 1
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    assert sweep(study, words, overwrite=True) == 0
+    assert (folder / "status.json").read_bytes() != before["status.json"]
+
+
+def test_a_finished_run_of_another_config_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    study, words = str(write_study(tmp_path)), [f"outputs={tmp_path}", "seed=0"]
+    assert sweep(study, words) == 0
+    with pytest.raises(
+        RunExistsError, match=r"static-seed0 holds a finished run of another config \(steps: 2 there"
+    ):
+        sweep(study, [*words, "steps=5"])
+    assert sweep(study, [*words, "steps=5"], overwrite=True) == 0
 
 
 # --- real processes ------------------------------------------------------------------------------------------
@@ -134,7 +155,7 @@ def ranks_of(folder: Path) -> dict[int, int]:
             environ = (process / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"experiments.train" in words and str(folder / "config.toml").encode() in words:
+        if b"experiments.train" in words and str(folder.with_name(f".{folder.name}.toml")).encode() in words:
             rank = next((v[5:] for v in environ if v.startswith(b"RANK=")), None)
             if rank is not None:
                 found[int(rank)] = int(process.name)
@@ -181,6 +202,17 @@ def test_ctrl_c_in_a_sweep_keeps_finished_runs(tmp_path: Path) -> None:
     assert "stop" in read_status(running)["reason"]
     assert not (running / "records.parquet").exists()
     assert not ranks_of(running)
+
+
+def test_sigterm_ends_a_sweep_and_its_ranks(tmp_path: Path) -> None:
+    process = launch(tmp_path, str(write_study(tmp_path, LONG)), f"outputs={tmp_path}")
+    folder = tmp_path / "small" / "minmax"
+    wait_for_steps(folder, 3)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert read_status(folder)["state"] == "failed"
+    assert not ranks_of(folder)
 
 
 def test_torchrun_entry_and_its_refusal(tmp_path: Path) -> None:
