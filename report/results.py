@@ -17,8 +17,9 @@ from ddpsched.errors import DataError
 from ddpsched.records import write_json
 from report.conclusions import conclusions
 
-# An absolute path, but not the tail of a URL: it says where somebody keeps files and nothing else.
-ABSOLUTE = re.compile(r"(?<![\w.:/-])/(?:[\w.+@-]+/)*?((?:[\w.+@-]+/)[\w.+@-]+)(?![\w.+@/-])")
+# A path from the root or from folders above, but not the tail of a URL: it says where somebody keeps
+# files and nothing else.
+ABSOLUTE = re.compile(r"(?<![\w.:/-])(?:/|(?:\.\./)+)(?:[\w.+@-]+/)*?((?:[\w.+@-]+/)[\w.+@-]+)(?![\w.+@/-])")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +81,12 @@ def figure_names(slug: str) -> dict[str, str]:
 
 
 def portable(value: Any) -> Any:
-    """The same value with absolute paths cut to their last two parts.
+    """The same value with paths that lead outside cut to their last two parts.
 
     >>> portable({"data": "/data/sets/sst2/train.tsv, see https://gluebenchmark.com/tasks"})
     {'data': 'sst2/train.tsv, see https://gluebenchmark.com/tasks'}
+    >>> portable("../../sets/sst2/dev.tsv and outputs/demo")
+    'sst2/dev.tsv and outputs/demo'
     """
     if isinstance(value, dict):
         return {key: portable(item) for key, item in value.items()}

@@ -102,9 +102,7 @@ def test_overwriting_with_a_mistake_loses_nothing(tmp_path: Path, capsys: Any) -
 def test_a_finished_run_of_another_config_is_not_taken_for_this_one(tmp_path: Path) -> None:
     study, words = str(write_study(tmp_path)), [f"outputs={tmp_path}", "seed=0"]
     assert sweep(study, words) == 0
-    with pytest.raises(
-        RunExistsError, match=r"static-seed0 holds a finished run of another config \(steps: 2 there"
-    ):
+    with pytest.raises(RunExistsError, match=r"static-seed0 holds a finished run of another config \(steps: 2 there"):
         sweep(study, [*words, "steps=5"])
     assert sweep(study, [*words, "steps=5"], overwrite=True) == 0
 
