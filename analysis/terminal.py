@@ -30,7 +30,7 @@ def console() -> Console:
 def comparison(tables: dict[str, Any]) -> Table:
     """A row per arm; the last column is max compute time over static's with its 95 % interval."""
     table = Table(title=escape(tables["label"]), title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
-    table.add_column("\n\narm (runs)", no_wrap=True)
+    table.add_column("\n\narm (runs)")  # the one column that may wrap
     for heading, *_ in COLUMNS:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("max compute\n/ static\n" + escape("[95 % interval]"), justify="right", no_wrap=True)

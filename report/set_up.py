@@ -28,7 +28,7 @@ def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "ranks are": RANKS[setting["mode"]],
         "device": None if simulated else environment.get("device"),
-        "CPU": _join(environment.get("cpu"), environment.get("cores"), "cores"),
+        "CPU": _join(environment.get("cpu"), environment.get("cores"), "core(s)"),
         "threads of a process": config.get("executor", {}).get("threads"),
         "memory": _with(size, environment.get("memory_bytes")),
         "platform": environment.get("platform"),
