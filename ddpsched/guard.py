@@ -1,5 +1,6 @@
 """What stands around a run: its logs, the reason it failed, and in a rank among others the watch on them."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -42,7 +43,7 @@ class Guard:
 
     def start_logs(self) -> None:
         """Rank r logs to logs/rank{r}.log, rank 0 to the terminal as well."""
-        self._handlers.append(logging.FileHandler(self._folder.log_path(self._world.rank), mode="w"))
+        self._handlers.append(_LogFile(self._folder.log_path(self._world.rank), mode="w"))
         if self._world.is_main:
             self._handlers.append(logging.StreamHandler())
         for handler in self._handlers:
@@ -128,6 +129,17 @@ class Guard:
                     "model, lower global_batch or data.max_length, or run fewer ranks on this machine"
                 )
         return error
+
+
+class _LogFile(logging.FileHandler):
+    """A log that a full disk cuts short: what it cannot hold is lost, and the error that matters still raised."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """The terminal has the message."""
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
 
 
 def host_id() -> int:
