@@ -35,9 +35,12 @@ def fit(
     """Fit the affine-quadratic cost to a run's measured times, and say how well it fits."""
 
     def body() -> None:
+        from ddpsched.errors import DataError
         from ddpsched.planning.cost import fit_records
         from ddpsched.records import read_lines
 
+        if not run_dir.is_dir():
+            raise DataError(f"{run_dir}: no such folder; give a run's folder, outputs/STUDY/RUN")
         found = fit_records(read_lines(run_dir))
         model = found.model
         print(f"alpha = {model.alpha:.6g} s, beta = {model.beta:.6g} s/token, gamma = {model.gamma:.6g} s/(b*L**2)")

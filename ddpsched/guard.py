@@ -91,6 +91,8 @@ class Guard:
         try:
             self._folder.failed(reason)
         except OSError as error:
+            if not self._folder.path.exists():
+                return  # there is nowhere to write to, which is what is being raised
             print(f"status.json could not be written ({error.strerror}): {reason}", file=sys.stderr, flush=True)
 
     def _log_to_file(self, message: str, error: BaseException | None) -> None:

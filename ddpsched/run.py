@@ -1,6 +1,8 @@
 """run(config): the one loop. Plans come in, an executor carries them out, records go to the run's folder."""
 
+import itertools
 import logging
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -60,16 +62,16 @@ def run(config: RunConfig, *, overwrite: bool = False) -> Path:
     with Guard(folder, world, watching=config.executor.kind == "distributed" and World.launched()) as guard:
         executor = _executor(config, samples, total_steps, world)
         exchange, environment = executor.exchange, _environment(config, samples, executor)
-        with closing(executor):
+        with closing(executor), closing(ahead(plan_steps(config, samples.train, exchange, executor.caps))) as plans:
             if config.executor.kind == "distributed":
                 guard.watch_peers(exchange, lambda: _distributed(executor).object(Flag.STOP))
+            first = next(plans)  # a cost, a solver or caps that cannot plan fail here
             if world.is_main:  # only now is an earlier run of this name given up
                 folder.begin(environment)
             exchange.barrier()
-            folder.running = True
             guard.start_logs()
             with RecordWriter(folder.path, world.rank) as writer:
-                _loop(config, samples, executor, writer, folder, world, total_steps)
+                _loop(config, itertools.chain([first], plans), executor, writer, folder, world, total_steps)
             truncated = exchange.total(samples.train.num_truncated)
             exchange.barrier()  # every rank's records are written
             guard.over()
@@ -83,7 +85,7 @@ def run(config: RunConfig, *, overwrite: bool = False) -> Path:
 
 def _loop(
     config: RunConfig,
-    samples: Samples,
+    plans: Iterator[StepPlan],
     executor: Executor,
     writer: RecordWriter,
     folder: RunFolder,
@@ -91,27 +93,25 @@ def _loop(
     total_steps: int,
 ) -> None:
     full: OSError | None = None
-    plan = None
-    with closing(ahead(plan_steps(config, samples.train, executor.exchange, executor.caps))) as plans:
-        for plan in plans:
-            records = executor.execute(plan)
-            try:
-                for record in records:
-                    writer.write(record)
-            except OSError as error:
-                if config.executor.kind != "distributed":
-                    raise
-                full = error  # the others learn of it by this rank's next vote
-                _distributed(executor).object(Flag.DISK_FULL)
-            done = plan.step + 1
-            if done % LOG_EVERY == 0:
-                log.info("step %d of about %d, loss %s", done, total_steps, records[0].loss)
-            if config.train.eval_every and done % config.train.eval_every == 0 and done < total_steps:
-                _evaluate(executor, folder, world, done)
+    done = 0
+    for plan in plans:
+        records = executor.execute(plan)
+        done = plan.step + 1
+        try:
+            for record in records:
+                writer.write(record)
+        except OSError as error:
+            if config.executor.kind != "distributed":
+                raise
+            full = error  # the others learn of it by this rank's next vote
+            _distributed(executor).object(Flag.DISK_FULL)
+        if done % LOG_EVERY == 0:
+            log.info("step %d of about %d, loss %s", done, total_steps, records[0].loss)
+        if config.train.eval_every and done % config.train.eval_every == 0 and done < total_steps:
+            _evaluate(executor, folder, world, done)
     if full is not None:
         raise full
-    assert plan is not None
-    _evaluate(executor, folder, world, plan.step + 1)
+    _evaluate(executor, folder, world, done)
 
 
 def _evaluate(executor: Executor, folder: RunFolder, world: World, step: int) -> None:

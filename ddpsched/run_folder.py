@@ -7,7 +7,7 @@ only "done" means done, whatever an exit code says), ``records-rank*.jsonl`` and
 
 import json
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ddpsched.errors import RunExistsError
 from ddpsched.records import RECORDS, write_json
 
 STATUS = "status.json"
+START_SKEW = timedelta(seconds=5)  # the ranks of one try do not start at the same moment
 
 
 def read_status(directory: Path) -> dict[str, Any]:
@@ -40,7 +41,6 @@ class RunFolder:
                 f"{self.path} holds a finished run; give another name=..., or --overwrite to run it again"
             )
         self._started = datetime.now(UTC)
-        self.running = False  # on every rank, once rank 0 has begun
 
     def begin(self, environment: dict[str, Any]) -> None:
         """Clear what an earlier run left and say that this one is running."""
@@ -77,8 +77,9 @@ class RunFolder:
 
         On a full disk the old file is written over in place, which takes no new space.
         """
-        state = read_status(self.path)["state"]
-        if state == "done" or (state == "failed" and self.running):
+        status = read_status(self.path)
+        of_this_try = (self._started - START_SKEW).isoformat(timespec="microseconds")
+        if status["state"] == "done" or (status["state"] == "failed" and status["finished"] >= of_this_try):
             return
         self.path.mkdir(parents=True, exist_ok=True)
         try:
@@ -97,6 +98,6 @@ class RunFolder:
             "state": state,
             "reason": reason,
             "started": self._started.isoformat(timespec="microseconds"),
-            "finished": None if state == "running" else now.isoformat(timespec="seconds"),
+            "finished": None if state == "running" else now.isoformat(timespec="microseconds"),
             "wall_s": round((now - self._started).total_seconds(), 3),
         }

@@ -24,16 +24,21 @@ from report.conclusions import Conclusion, conclusions
 from report.results import Results, collect, read
 from report.wording import significant, verdict
 
-STUDY = "experiments/study.toml"
+STUDIES = ("experiments/study.toml", "experiments/yardstick.toml")
 HELD, BROKEN, UNSHOWN, NEW = "held", "did not hold", "not shown", "new"
 STYLES = {HELD: "green", BROKEN: "red", UNSHOWN: "red"}
 
 
 def run_studies(files: Sequence[str], overrides: Sequence[str]) -> list[Path]:
     """Run studies, each in a process of its own; the folders of their runs. Raises RunError where one fails."""
-    folders = {run.run_dir.parent: None for file in files for run in load_study(file, list(overrides))}
+    # a yardstick counts one whole epoch: of the overrides, only what names the data and the place concerns it
+    words = {
+        file: [word for word in overrides if "yardstick" not in file or word.startswith(("data.", "outputs="))]
+        for file in files
+    }
+    folders = {run.run_dir.parent: None for file in files for run in load_study(file, words[file])}
     for file in files:
-        code = subprocess.run([sys.executable, "-m", "experiments.sweep", file, *overrides], check=False).returncode
+        code = subprocess.run([sys.executable, "-m", "experiments.sweep", file, *words[file]], check=False).returncode
         if code:
             raise RunError(f"{file}: the sweep ended with exit code {code}; run the same command to go on")
     return list(folders)
@@ -88,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m report.reproduce", description="run again and compare conclusions")
     add = parser.add_argument
     add("overrides", nargs="*", metavar="key=value", help="overrides of the study, as for a sweep")
-    add("--study", action="append", metavar="TOML", help=f"a study to run, again for another ({STUDY})")
+    add("--study", action="append", metavar="TOML", help=f"a study to run, again for another ({' and '.join(STUDIES)})")
     add("--compare", nargs="+", type=Path, metavar="FOLDER", help="compare these finished studies, run nothing")
     add("--frozen", type=Path, default=FROZEN, help="frozen results to compare with (report/results)")
     add("--output", type=Path, default=DEFAULT_OUTPUT, help=f"where the rebuilt report goes ({DEFAULT_OUTPUT})")
@@ -97,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.compare and given.overrides:
             raise DataError(f"{' '.join(given.overrides)}: nothing is run with --compare, so nothing can be overridden")
         read(given.frozen)  # before hours of running
-        fresh: Results = collect(given.compare or run_studies(given.study or [STUDY], given.overrides))
+        fresh: Results = collect(given.compare or run_studies(given.study or STUDIES, given.overrides))
         page = build(fresh, given.output)
         studies = {set_up["config"]["study"] for set_up in fresh.set_ups.values()}
         rows = compare(frozen_conclusions(given.frozen, studies), conclusions(fresh.settings))

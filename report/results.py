@@ -42,7 +42,9 @@ def collect(studies: Sequence[Path]) -> Results:
             # the set-up is the scheduled arm's, whose window and cost matter, where there is one
             shown = next((run for run in setting.runs if run.policy != "static"), setting.runs[0])
             found.settings.append(portable(tables.setting_tables(setting)))
-            found.set_ups[setting.slug] = portable({"environment": shown.environment, "config": shown.config})
+            windows = sorted({run.config["policy"]["prefetch"] for run in setting.runs if run.policy == "minmax"})
+            set_up = {"environment": shown.environment, "config": shown.config, "windows": windows}
+            found.set_ups[setting.slug] = portable(set_up)
             with tempfile.TemporaryDirectory() as drawn:
                 found.figures.update({path.name: path.read_bytes() for path in draw_setting(setting, Path(drawn))})
     labels = [setting["label"] for setting in found.settings]

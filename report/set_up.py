@@ -36,7 +36,7 @@ def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
         "data": environment.get("data"),
         "training samples": environment.get("num_samples"),
         "longest text": _join(longest, environment.get("num_truncated"), "texts cut to it"),
-        "window K": config.get("policy", {}).get("prefetch"),
+        "window K": listed([str(window) for window in setting["windows"]]) if setting["windows"] else None,
         "run": f"{length}, {order.get('kind', ABSENT)} order",
         "seeds": listed([str(seed) for seed in seeds]),
         "cost that plans minimise": config.get("cost", {}).get("kind"),

@@ -63,6 +63,8 @@ def change(row: dict[str, Any], less: str = "shorter", more: str = "longer") -> 
         return "not measured"
     if low is None or high is None:
         return f"{less if ratio < 1 else more} by {percent(abs(ratio - 1))} (too few steps for an interval)"
+    if low == high == 1:
+        return "exactly the same"
     if low <= 1 <= high:
         return f"not measurably different ({signed(ratio - 1)}, 95 % interval {signed(low - 1)} to {signed(high - 1)})"
     word, near, far = (less, 1 - high, 1 - low) if ratio < 1 else (more, low - 1, high - 1)

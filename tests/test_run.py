@@ -6,6 +6,7 @@ import os
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ddpsched.config import RunConfig, parse
 from ddpsched.errors import (
     ConfigError,
     DataError,
+    InfeasibleError,
     NonFiniteError,
     PlanMismatch,
     RankFailure,
@@ -30,7 +32,7 @@ from ddpsched.guard import host_id
 from ddpsched.planning import planner
 from ddpsched.records import COLUMNS, RecordWriter, compact, read_lines
 from ddpsched.run import run
-from ddpsched.run_folder import read_status
+from ddpsched.run_folder import RunFolder, read_status
 from ddpsched.training.rank_step import RankStepper
 
 
@@ -308,9 +310,17 @@ def test_a_finished_run_is_not_run_over(finished: Path, tmp_path: Path) -> None:
 def test_a_run_that_cannot_start_leaves_the_finished_one(finished: Path) -> None:
     config = config_of(finished.parent, "virtual")
     before = {path.name: path.read_bytes() for path in (finished / "minmax-virtual").iterdir() if path.is_file()}
-    for change in ({"data": {"path": "/nowhere.tsv"}}, {"model": {"name": "/nowhere", "weights": "pretrained"}}):
+    changes: list[dict[str, Any]] = [
+        {"data": {"path": "/nowhere.tsv"}},
+        {"model": {"name": "/nowhere", "weights": "pretrained"}},
+        {"cost": {"kind": "affine_quadratic", "path": "/nowhere.json"}},
+        {"world_size": 8, "global_batch": 64, "solver": "enumeration"},
+    ]
+    for change in changes:
+        solver = change.pop("solver", "auto")
         wrong = config_of(finished.parent, "virtual", **change)
-        with pytest.raises(DataError):
+        wrong = wrong.model_copy(update={"policy": wrong.policy.model_copy(update={"solver": solver})})
+        with pytest.raises((DataError, ConfigError, InfeasibleError)):
             run(wrong, overwrite=True)
     after = {path.name: path.read_bytes() for path in (finished / "minmax-virtual").iterdir() if path.is_file()}
     assert after == before
@@ -404,3 +414,15 @@ def test_compaction_keeps_what_was_not_measured_null(finished: Path) -> None:
     rows = pd.read_parquet(compact(finished / "minmax-simulated"))
     assert rows["loss"].isna().all()
     assert rows["num_samples"].dtype == np.int64
+
+
+def test_the_first_reason_of_a_try_is_kept(tmp_path: Path) -> None:
+    """What its peers say of a rank that failed is an echo; a later try speaks for itself."""
+    config = config_of(tmp_path)
+    one, two, later = (RunFolder(config, overwrite=False) for _ in range(3))
+    one.failed("rank 0: no space left")
+    two.failed("rank 0 died")
+    assert read_status(config.run_dir)["reason"] == "rank 0: no space left"
+    later._started += timedelta(minutes=1)
+    later.failed("another mistake")
+    assert read_status(config.run_dir)["reason"] == "another mistake"

@@ -78,9 +78,9 @@ def solve(
 
     Raises:
         InfeasibleError: `batch_size` is below the number of ranks with a cap of at least 1, or above
-            the sum of caps.
+            the sum of caps; or too many rows for "enumeration".
         ValueError: costs or caps of a wrong shape, type or range (position and value are named), an
-            unknown method, falling costs with "threshold", too many rows with "enumeration".
+            unknown method, falling costs with "threshold".
         SolverTimeout: "ilp" found no allocation within its time limit.
 
     Example:

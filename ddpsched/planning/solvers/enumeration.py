@@ -4,6 +4,7 @@ from math import comb
 
 import numpy as np
 
+from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.allocation import FORBIDDEN, Allocation, IntArray
 from ddpsched.planning.solvers.tiebreak import scaled_variance
 
@@ -19,13 +20,13 @@ def by_enumeration(costs: IntArray, batch_size: int, time_limit_s: float) -> All
         time_limit_s: not needed; `ROW_LIMIT` bounds the work.
 
     Raises:
-        ValueError: more than `ROW_LIMIT` allocations may have to be listed.
+        InfeasibleError: more than `ROW_LIMIT` allocations may have to be listed.
     """
     caps = (costs < FORBIDDEN).sum(axis=1)
     rows = row_bound(caps, batch_size)
     if rows > ROW_LIMIT:
         named = f"{rows:,}" if rows < 10**15 else f"about 10**{int(rows.bit_length() * 0.30103)}"
-        raise ValueError(
+        raise InfeasibleError(
             f"method 'enumeration' would list up to {named} rows, its limit is {ROW_LIMIT:,}; use 'threshold' or 'ilp'"
         )
     # counts, chosen: (rows, world_size), lexicographically largest row first
