@@ -55,11 +55,6 @@ def fit(
     raise typer.Exit(guarded(body))
 
 
-@app.callback()
-def _commands() -> None:
-    """Keep ``run`` a command of its own."""
-
-
 def run_config(path: str, overrides: list[str], overwrite: bool) -> int:
     """Load a config and run it; the exit code."""
 

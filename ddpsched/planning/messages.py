@@ -24,7 +24,6 @@ from ddpsched.errors import (
 
 Rows = npt.NDArray[np.int64]
 VERSION = 1
-VOTE_WIDTH = 6
 
 
 class Flag(IntFlag):
