@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import random
 import socket
 import time
 import traceback
@@ -64,7 +65,15 @@ def _rank(
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that nobody listens on, below those that the system hands to outgoing connections.
+
+    One of theirs could be taken between now and the rendezvous: gloo opens many.
+    """
+    for port in random.SystemRandom().sample(range(20000, 30000), 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no free port between 20000 and 30000")
