@@ -36,7 +36,7 @@ def fit(
 
     def body() -> None:
         from ddpsched.errors import DataError
-        from ddpsched.planning.cost import fit_records
+        from ddpsched.planning.fit import fit_records
         from ddpsched.records import read_lines
 
         if not run_dir.is_dir():

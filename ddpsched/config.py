@@ -67,21 +67,24 @@ class PolicyConfig(Table):
 
 
 class CostConfig(Table):
-    """What a padded micro-batch costs, in the planner's eyes."""
+    """What a micro-batch costs, in the planner's eyes."""
 
     kind: Literal["padded_tokens", "padded_tokens_squared", "affine_quadratic"] = "padded_tokens"
     path: str | None = None  # JSON of a fit; else alpha, beta and gamma
-    alpha: NonNegative = 0.0  # seconds per micro-batch
-    beta: NonNegative = 0.0  # seconds per padded token
-    gamma: NonNegative = 0.0  # seconds per count * max_length**2
+    # in seconds for affine_quadratic, in padded tokens for padded_tokens (whose beta is 1)
+    alpha: NonNegative = 0.0  # per micro-batch
+    beta: NonNegative = 0.0  # per padded token
+    gamma: NonNegative = 0.0  # per count * max_length**2
 
     @model_validator(mode="after")
     def _has_numbers(self) -> "CostConfig":
         given = self.path or self.alpha or self.beta or self.gamma
         if self.kind == "affine_quadratic" and not given:
             raise ValueError("affine_quadratic needs path (a fit), or alpha, beta and gamma in seconds")
-        if self.kind != "affine_quadratic" and given:
-            raise ValueError(f"path, alpha, beta and gamma belong to kind = 'affine_quadratic', not {self.kind!r}")
+        if self.kind != "affine_quadratic" and (self.path or self.beta):
+            raise ValueError(f"path and beta belong to kind = 'affine_quadratic', not {self.kind!r}")
+        if self.kind == "padded_tokens_squared" and given:
+            raise ValueError("alpha and gamma belong to kind = 'padded_tokens' or 'affine_quadratic'")
         return self
 
 

@@ -17,12 +17,13 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Microbatch:
-    """Samples that go through the model together, padded to the longest of them.
+    """Samples that go through the model together, padded to the longest of them or packed without padding.
 
-    ``ids``: (count,), int64 sample ids.
+    ``ids``: (count,), int64 sample ids. ``packed``: one row that holds all of them end to end.
     """
 
     ids: Ids
+    packed: bool = False
 
     def __post_init__(self) -> None:
         ids = np.ascontiguousarray(self.ids, dtype=np.int64)
@@ -107,7 +108,7 @@ class StepPlan:
     def digest(self) -> int:
         """64 bits (signed) over epoch, step and who runs what, in order; equal on every rank."""
         shape = [[self.epoch, self.step, self.world_size]]
-        shape += [[len(rank), *map(len, rank)] for rank in self.ranks]
+        shape += [[len(rank), *(-len(m) if m.packed else len(m) for m in rank)] for rank in self.ranks]
         header = np.array([number for row in shape for number in row], dtype="<i8")
         blob = header.tobytes() + self.ids.astype("<i8").tobytes()
         return int.from_bytes(blake2b(blob, digest_size=8).digest(), "little", signed=True)

@@ -15,7 +15,7 @@ GROUND = {"errors": 0, "world": 1, "plan": 1, "records": 1, "config": 1, "run_fo
 PLANNING = {
     "array_cache": 0, "hub": 0, "words": 0,
     "lengths": 1, "tokenise": 1, "tables": 1, "cost": 1, "order": 1, "queues": 1, "messages": 1, "solvers": 1,
-    "embedded": 2, "policies": 2, "texts": 3, "samples": 4, "planner": 4, "simulated": 5,
+    "embedded": 2, "fit": 2, "policies": 2, "texts": 3, "samples": 4, "planner": 4, "simulated": 5,
 }  # fmt: skip
 TRAINING = {
     "loss": 1, "lr": 1, "clock": 1, "data": 1, "model": 1, "trouble": 1, "exchange": 1, "sync": 2, "optimise": 2,
