@@ -61,27 +61,43 @@ class OrderConfig(Table):
 class PolicyConfig(Table):
     """Who runs what."""
 
-    kind: Literal["static", "minmax", "balanced"] = "minmax"
-    prefetch: Positive = 16  # K, samples in each rank's window
-    solver: Literal["auto", "enumeration", "threshold", "ilp"] = "auto"
+    kind: Literal["static", "minmax", "balanced", "packed", "peer"] = "minmax"
+    prefetch: Positive = 16  # minmax: K, samples in each rank's window
+    solver: Literal["auto", "enumeration", "threshold", "ilp"] = "auto"  # of minmax
+    max_microbatches: Positive = 1  # balanced: M, most micro-batches of a rank in a step; the cost chooses how many
+    lookahead: Positive = 1  # balanced, packed: W, global batches planned at once; 1 keeps each as the order drew it
+    peer: str | None = None  # another package's batching, named as in `ddpsched plan --peers`
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> "PolicyConfig":
+        if (self.kind == "peer") != (self.peer is not None):
+            raise ValueError(f"kind = {self.kind!r}, peer = {self.peer!r}: a peer is named for kind = 'peer' alone")
+        if self.max_microbatches > 1 and self.kind != "balanced":
+            raise ValueError(f"max_microbatches belongs to kind = 'balanced', not {self.kind!r}")
+        if self.lookahead > 1 and self.kind not in ("balanced", "packed"):
+            raise ValueError(f"lookahead belongs to kind = 'balanced' or 'packed', not {self.kind!r}")
+        return self
 
 
 class CostConfig(Table):
     """What a micro-batch costs, in the planner's eyes."""
 
-    kind: Literal["padded_tokens", "padded_tokens_squared", "affine_quadratic"] = "padded_tokens"
-    path: str | None = None  # JSON of a fit; else alpha, beta and gamma
+    kind: Literal["padded_tokens", "padded_tokens_squared", "affine_quadratic", "calibrated"] = "padded_tokens"
+    path: str | None = None  # JSON of a fit or a calibration; else alpha, beta and gamma
     # in seconds for affine_quadratic, in padded tokens for padded_tokens (whose beta is 1)
     alpha: NonNegative = 0.0  # per micro-batch
     beta: NonNegative = 0.0  # per padded token
     gamma: NonNegative = 0.0  # per count * max_length**2
+    online: bool = False  # each rank's measured speed, offered step by step, scales its cost
 
     @model_validator(mode="after")
     def _has_numbers(self) -> "CostConfig":
         given = self.path or self.alpha or self.beta or self.gamma
+        if self.kind == "calibrated" and (not self.path or self.alpha or self.beta or self.gamma):
+            raise ValueError("calibrated needs path, a file that `ddpsched calibrate` wrote, and no other numbers")
         if self.kind == "affine_quadratic" and not given:
             raise ValueError("affine_quadratic needs path (a fit), or alpha, beta and gamma in seconds")
-        if self.kind != "affine_quadratic" and (self.path or self.beta):
+        if self.kind not in ("affine_quadratic", "calibrated") and (self.path or self.beta):
             raise ValueError(f"path and beta belong to kind = 'affine_quadratic', not {self.kind!r}")
         if self.kind == "padded_tokens_squared" and given:
             raise ValueError("alpha and gamma belong to kind = 'padded_tokens' or 'affine_quadratic'")
@@ -101,6 +117,7 @@ class ExecutorConfig(Table):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Positive = 1  # of each process; the same for every arm of a study
     timeout_s: Annotated[float, Field(gt=0)] = 60.0  # a rank silent for longer has failed
+    slowness: list[Annotated[float, Field(ge=1)]] | None = None  # 2.0: a rank does its work twice, for experiments
     # the simulated executor's clock: DistilBERT on one CPU core, and no network
     alpha_s: NonNegative = 0.09  # seconds per micro-batch
     beta_s: NonNegative = 2.6e-3  # seconds per padded token
@@ -122,15 +139,18 @@ class TrainConfig(Table):
 
 
 class MemoryConfig(Table):
-    """The start-up probe that caps a rank's samples per micro-batch."""
+    """What caps a rank's micro-batches: a calibrated model of (count, longest), or a probe at start-up."""
 
-    probe: bool = False
-    budget_bytes: Positive | None = None  # CPU: must be given; CUDA: 90 % of the device by default
+    path: str | None = None  # a calibration, whose memory model says what a micro-batch needs
+    probe: bool = False  # else: measure how many samples of data.max_length fit
+    budget_bytes: Positive | None = None  # of each rank; CPU: must be given; CUDA: 90 % of the device by default
 
     @model_validator(mode="after")
-    def _probe_uses_it(self) -> "MemoryConfig":
-        if self.budget_bytes and not self.probe:
-            raise ValueError("budget_bytes is given but probe = false; set probe = true to use it")
+    def _somebody_uses_it(self) -> "MemoryConfig":
+        if self.path and self.probe:
+            raise ValueError("path and probe = true both cap a micro-batch; give one of the two")
+        if self.budget_bytes and not (self.probe or self.path):
+            raise ValueError("budget_bytes is given but nothing uses it; set probe = true, or path to a calibration")
         return self
 
 
@@ -171,15 +191,18 @@ class RunConfig(Table):
                 f"than global_batch = {self.global_batch}: the windows cannot fill a step; raise policy.prefetch "
                 f"to at least {-(-self.global_batch // self.world_size)}"
             )
-        if self.data.lengths == "online" and self.policy.kind == "balanced":
+        if self.data.lengths == "online" and self.policy.kind in ("balanced", "packed", "peer"):
             raise ValueError(
-                "policy.kind = 'balanced' needs every length on every rank; "
+                f"policy.kind = {self.policy.kind!r} needs every length on every rank; "
                 "use data.lengths = 'known', or policy.kind = 'minmax' with online lengths"
             )
         if self.data.lengths == "online" and self.executor.kind == "simulated":
             raise ValueError("a simulated run plays every rank and knows all lengths; use data.lengths = 'known'")
         if self.executor.kind == "simulated" and self.memory.probe:
             raise ValueError("memory.probe measures a device; a simulated run has none")
+        slowness = self.executor.slowness
+        if slowness is not None and len(slowness) != self.world_size:
+            raise ValueError(f"executor.slowness names {len(slowness)} ranks, world_size = {self.world_size}")
         return self
 
     @property

@@ -15,7 +15,7 @@ from ddpsched.errors import ConfigError
         ({"polcy": {}}, r"unknown key polcy; did you mean policy\?"),
         ({"policy": {"kindd": "minmax"}}, r"unknown key policy.kindd; did you mean policy.kind\?"),
         ({"prefetch": 16}, r"unknown key prefetch; did you mean policy.prefetch\?"),
-        ({"policy": {"kind": "maxmin"}}, "policy.kind = 'maxmin': .*'static', 'minmax' or 'balanced'"),
+        ({"policy": {"kind": "maxmin"}}, "policy.kind = 'maxmin': .*'static', 'minmax', 'balanced'"),
         ({"seed": "1"}, "seed = '1': .*integer"),
         ({"global_batch": True}, "global_batch = True"),
         ({"global_batch": 3}, "global_batch = 3 is smaller than world_size = 4"),
@@ -28,6 +28,12 @@ from ddpsched.errors import ConfigError
         ({"cost": {"kind": "affine_quadratic"}}, "affine_quadratic needs path"),
         ({"cost": {"beta": 1.0}}, "belong to kind = 'affine_quadratic'"),
         ({"memory": {"budget_bytes": 5}}, "set probe = true"),
+        ({"memory": {"path": "x.json", "probe": True}}, "give one of the two"),
+        ({"cost": {"kind": "calibrated"}}, "calibrated needs path"),
+        ({"policy": {"kind": "static", "lookahead": 2}}, "lookahead belongs to"),
+        ({"policy": {"kind": "minmax", "max_microbatches": 2}}, "max_microbatches belongs to"),
+        ({"policy": {"kind": "peer"}}, "a peer is named for kind = 'peer' alone"),
+        ({"executor": {"slowness": [2.0]}}, "slowness names 1 ranks"),
     ],
 )
 def test_bad_values(values: dict[str, Any], words: str) -> None:
