@@ -22,9 +22,10 @@ def run(
     config: Annotated[str, typer.Argument(help="TOML file of the run")],
     overrides: Overrides = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a finished run of this name")] = False,
+    force: Annotated[bool, typer.Option("--force", help="use a calibration of another model or device")] = False,
 ) -> None:
     """Run one config in this process: virtual ranks, simulated ranks, or a single rank."""
-    raise typer.Exit(run_config(config, overrides or [], overwrite))
+    raise typer.Exit(run_config(config, overrides or [], overwrite, force))
 
 
 @app.command()
@@ -55,7 +56,85 @@ def fit(
     raise typer.Exit(guarded(body))
 
 
-def run_config(path: str, overrides: list[str], overwrite: bool) -> int:
+@app.command()
+def plan(
+    lengths: Annotated[
+        Path, typer.Argument(help="npy, txt, csv, tsv, jsonl or Parquet: tokens of each sample, or texts")
+    ],
+    world_size: Annotated[int, typer.Option(help="G, ranks")],
+    global_batch: Annotated[int, typer.Option(help="B, samples per step over all ranks")],
+    policy: Annotated[
+        list[str] | None, typer.Option(help="static | minmax | balanced | packed; all without it")
+    ] = None,
+    max_microbatches: Annotated[int | None, typer.Option(help="M, most micro-batches of a rank in a step")] = None,
+    lookahead: Annotated[int, typer.Option(help="W, global batches planned at once")] = 1,
+    epochs: Annotated[int, typer.Option(help="E, epochs to plan")] = 1,
+    seed: Annotated[int, typer.Option(help="of the order")] = 0,
+    column: Annotated[str, typer.Option(help="column of a table that holds the lengths")] = "length",
+    text: Annotated[list[str] | None, typer.Option(help="column of texts to count instead; several are joined")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="folder or hub name, for --text")] = None,
+    max_length: Annotated[int, typer.Option(help="where --text cuts, in tokens")] = 512,
+    prefetch: Annotated[int | None, typer.Option(help="K of minmax; 2 B / G without it")] = None,
+    alpha: Annotated[float, typer.Option(help="what a micro-batch costs on top, in padded tokens")] = 0.0,
+    gamma: Annotated[float, typer.Option(help="what count * longest**2 costs, in padded tokens")] = 0.0,
+    calibration: Annotated[
+        str | None, typer.Option(help="file of `ddpsched calibrate`: plan and score in its time")
+    ] = None,
+    memory: Annotated[int | None, typer.Option(help="bytes a rank may use, by the calibration's memory model")] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option(help="another package's batching beside them; `all` for all")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="print JSON instead of the table")] = False,
+    figure: Annotated[Path | None, typer.Option(help="draw the table to this file (png, svg, pdf)")] = None,
+    export: Annotated[Path | None, typer.Option(help="write the plans of one --policy as Parquet")] = None,
+) -> None:
+    """What would I gain? Plan an epoch of these lengths with every policy, train nothing, and print the yardstick."""
+
+    def body() -> None:
+        from ddpsched.compare.command import Request, answer
+
+        answer(
+            Request(
+                lengths=lengths, column=column, texts=tuple(text or ()), tokenizer=tokenizer, max_length=max_length,
+                world_size=world_size, global_batch=global_batch, policies=tuple(policy or ()),
+                max_microbatches=max_microbatches, lookahead=lookahead, epochs=epochs, seed=seed, prefetch=prefetch,
+                alpha=alpha, gamma=gamma, calibration=calibration, memory=memory, peers=tuple(peer or ()),
+                json=json, figure=figure, export=export,
+            )
+        )  # fmt: skip
+
+    raise typer.Exit(guarded(body))
+
+
+@app.command()
+def calibrate(
+    config: Annotated[str, typer.Argument(help="TOML file of the run whose model and device are measured")],
+    output: Annotated[Path, typer.Option(help="JSON to write, for cost.path and memory.path of configs")],
+    overrides: Overrides = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a calibration that is there")] = False,
+    passes: Annotated[int | None, typer.Option(min=1, help="over the grid; default: 4, more of a quick model")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, help="most padded tokens of a batch; default: 1024, on a GPU 32768")
+    ] = None,
+) -> None:
+    """Measure time and peak memory by (count, length) on this device, and fit a model to each."""
+
+    def body() -> None:
+        from rich.console import Console
+
+        from ddpsched.config import load
+        from ddpsched.planning.judged import summary, table
+        from ddpsched.training.calibrate import calibrate_to
+
+        found = calibrate_to(output, load(config, overrides or []), overwrite, passes, tokens)
+        Console().print(table(found))
+        print(summary(found))
+        print(f"written to {output}")
+
+    raise typer.Exit(guarded(body))
+
+
+def run_config(path: str, overrides: list[str], overwrite: bool, force: bool = False) -> int:
     """Load a config and run it; the exit code."""
 
     def body() -> None:
@@ -64,7 +143,7 @@ def run_config(path: str, overrides: list[str], overwrite: bool) -> int:
         from ddpsched.world import World
 
         config = load(path, overrides)
-        folder = run_loop(config, overwrite=overwrite)
+        folder = run_loop(config, overwrite=overwrite, force=force)
         if World.detect().is_main:
             print(f"done: {folder}")
 

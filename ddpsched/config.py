@@ -58,6 +58,9 @@ class OrderConfig(Table):
     kind: Literal["shuffled", "sequential"] = "shuffled"
 
 
+PACKED_PEERS = ("karmarkar_karp", "karmarkar_karp_equal", "verl", "verl_equal")
+
+
 class PolicyConfig(Table):
     """Who runs what."""
 
@@ -68,11 +71,16 @@ class PolicyConfig(Table):
     lookahead: Positive = 1  # balanced, packed: W, global batches planned at once; 1 keeps each as the order drew it
     peer: str | None = None  # another package's batching, named as in `ddpsched plan --peers`
 
+    @property
+    def packs(self) -> bool:
+        """Whether its micro-batches may be rows without padding."""
+        return self.kind == "packed" or self.peer in PACKED_PEERS
+
     @model_validator(mode="after")
     def _belong_together(self) -> "PolicyConfig":
         if (self.kind == "peer") != (self.peer is not None):
             raise ValueError(f"kind = {self.kind!r}, peer = {self.peer!r}: a peer is named for kind = 'peer' alone")
-        if self.max_microbatches > 1 and self.kind != "balanced":
+        if self.max_microbatches > 1 and self.kind not in ("balanced", "peer"):
             raise ValueError(f"max_microbatches belongs to kind = 'balanced', not {self.kind!r}")
         if self.lookahead > 1 and self.kind not in ("balanced", "packed"):
             raise ValueError(f"lookahead belongs to kind = 'balanced' or 'packed', not {self.kind!r}")
@@ -99,6 +107,8 @@ class CostConfig(Table):
             raise ValueError("affine_quadratic needs path (a fit), or alpha, beta and gamma in seconds")
         if self.kind not in ("affine_quadratic", "calibrated") and (self.path or self.beta):
             raise ValueError(f"path and beta belong to kind = 'affine_quadratic', not {self.kind!r}")
+        if self.online and self.kind not in ("affine_quadratic", "calibrated"):
+            raise ValueError("online compares measured with predicted seconds; use kind = 'calibrated'")
         if self.kind == "padded_tokens_squared" and given:
             raise ValueError("alpha and gamma belong to kind = 'padded_tokens' or 'affine_quadratic'")
         return self
@@ -196,6 +206,19 @@ class RunConfig(Table):
                 f"policy.kind = {self.policy.kind!r} needs every length on every rank; "
                 "use data.lengths = 'known', or policy.kind = 'minmax' with online lengths"
             )
+        if self.cost.kind == "padded_tokens_squared" and (
+            self.policy.kind == "packed" or self.policy.max_microbatches > 1
+        ):
+            raise ValueError(
+                "cost.kind = 'padded_tokens_squared' does not add up over samples or micro-batches; "
+                "use 'padded_tokens' (with gamma for attention), 'affine_quadratic' or 'calibrated'"
+            )
+        if self.cost.online and self.policy.kind in ("static", "peer"):
+            raise ValueError(f"cost.online refines a cost, but policy.kind = {self.policy.kind!r} plans without one")
+        if self.policy.kind == "peer" and (self.memory.probe or self.memory.path):
+            raise ValueError("a peer knows no memory caps; leave memory out with policy.kind = 'peer'")
+        if self.executor.kind == "simulated" and self.memory.path and self.memory.budget_bytes is None:
+            raise ValueError("memory.path in a simulated run needs budget_bytes, as there is no device to ask")
         if self.data.lengths == "online" and self.executor.kind == "simulated":
             raise ValueError("a simulated run plays every rank and knows all lengths; use data.lengths = 'known'")
         if self.executor.kind == "simulated" and self.memory.probe:

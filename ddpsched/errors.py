@@ -7,6 +7,7 @@
     ├── DataError        (ValueError)   a file, a column, a label or a text that cannot be used
     ├── InfeasibleError  (ValueError)   no allocation meets the numbers given
     ├── SolverTimeout    (TimeoutError) a solver found nothing within its time limit
+    ├── PeerMissing                     another package's batching cannot be asked here
     ├── RunExistsError                  a finished run has this id already
     └── RunError                        a run that started could not go on
         ├── StepOutOfMemory             names rank, step, batch and length
@@ -33,6 +34,14 @@ class DataError(DdpschedError, ValueError):
 
 class InfeasibleError(DdpschedError, ValueError):
     """No allocation exists under the given batch size, window and caps."""
+
+
+class PeerMissing(DdpschedError):
+    """A peer cannot be asked here; ``reason`` says why, and what would change that."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class SolverTimeout(DdpschedError, TimeoutError):

@@ -5,9 +5,13 @@ knows only the lengths of its own window, yet every rank must hold the same plan
 (compare ``digest``); whoever runs a micro-batch knows how long its samples are.
 """
 
+import sys
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +30,11 @@ class Microbatch:
     packed: bool = False
 
     def __post_init__(self) -> None:
-        ids = np.ascontiguousarray(self.ids, dtype=np.int64)
-        ids.flags.writeable = False
-        object.__setattr__(self, "ids", ids)
+        ids = self.ids
+        if type(ids) is not np.ndarray or ids.dtype != np.int64 or ids.flags.writeable:
+            ids = np.array(ids, dtype=np.int64)
+            ids.flags.writeable = False
+            object.__setattr__(self, "ids", ids)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -40,7 +46,7 @@ class PlanTimes:
 
     offer_s: float | None = None  # lengths of the window looked up or tokenised, cost row made
     exchange_s: float | None = None  # the gather of all rows
-    solve_s: float | None = None  # policy, solver and the plan itself
+    solve_s: float | None = None  # policy, solver, the plan itself and its digest
     wait_s: float | None = None  # what the step still had to wait for its plan
 
 
@@ -70,10 +76,37 @@ class StepPlan:
     times: PlanTimes = field(default_factory=PlanTimes)
 
     def __post_init__(self) -> None:
-        ids = self.ids
-        if len(np.unique(ids)) != len(ids):
-            seen, counts = np.unique(ids, return_counts=True)
-            raise ValueError(f"step {self.step}: ids {seen[counts > 1][:5].tolist()} planned twice")
+        ids = np.sort(self.ids)
+        if (ids[1:] == ids[:-1]).any():
+            twice = np.unique(ids[1:][ids[1:] == ids[:-1]])
+            raise ValueError(f"step {self.step}: ids {twice[:5].tolist()} planned twice")
+
+    @classmethod
+    def cut(
+        cls, epoch: int, step: int, ids: Ids, sizes: Sequence[Sequence[int]], packed: bool = False, **rest: Any
+    ) -> "StepPlan":
+        """A plan from its ids in order, ``sizes[r]`` samples for each micro-batch of rank r; ``rest``: other fields.
+
+        >>> [len(micro) for micro in StepPlan.cut(0, 0, np.arange(6), [[2, 1], [3]]).ranks[0]]
+        [2, 1]
+        """
+        ids = np.array(ids, dtype=np.int64)
+        ids.flags.writeable = False
+        ranks, start = [], 0
+        for own in sizes:
+            microbatches = []
+            for size in own:
+                # what Microbatch(...) makes, at a third of its time: a step has up to G * M of them
+                micro = object.__new__(Microbatch)
+                micro.__dict__["ids"], micro.__dict__["packed"] = ids[start : start + size], packed
+                microbatches.append(micro)
+                start += size
+            ranks.append(tuple(microbatches))
+        assert start == len(ids), f"sizes add up to {start}, there are {len(ids)} ids"
+        plan = object.__new__(cls)
+        plan.__dict__["ids"] = ids  # what the property would put together again
+        plan.__init__(epoch, step, tuple(ranks), **rest)  # type: ignore[misc]
+        return plan
 
     @property
     def world_size(self) -> int:
@@ -87,9 +120,9 @@ class StepPlan:
     @property
     def global_batch(self) -> int:
         """B of this step; smaller than the config's at the end of an epoch."""
-        return int(self.counts.sum())
+        return len(self.ids)
 
-    @property
+    @cached_property
     def ids(self) -> Ids:
         """(global_batch,), every id of the step, rank by rank."""
         parts = [micro.ids for rank in self.ranks for micro in rank]
@@ -107,8 +140,11 @@ class StepPlan:
     @cached_property
     def digest(self) -> int:
         """64 bits (signed) over epoch, step and who runs what, in order; equal on every rank."""
-        shape = [[self.epoch, self.step, self.world_size]]
-        shape += [[len(rank), *(-len(m) if m.packed else len(m) for m in rank)] for rank in self.ranks]
-        header = np.array([number for row in shape for number in row], dtype="<i8")
-        blob = header.tobytes() + self.ids.astype("<i8").tobytes()
+        header = array("q", (self.epoch, self.step, self.world_size))
+        for rank in self.ranks:
+            header.append(len(rank))
+            header.extend([-len(m.ids) if m.packed else len(m.ids) for m in rank])
+        if sys.byteorder == "big":
+            header.byteswap()
+        blob = header.tobytes() + self.ids.astype("<i8", copy=False).tobytes()
         return int.from_bytes(blake2b(blob, digest_size=8).digest(), "little", signed=True)

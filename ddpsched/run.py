@@ -12,10 +12,12 @@ from ddpsched.environment import describe
 from ddpsched.errors import ConfigError
 from ddpsched.guard import Guard
 from ddpsched.plan import StepPlan
+from ddpsched.planning.cost import cost_model
 from ddpsched.planning.messages import Exchange, Flag
-from ddpsched.planning.planner import ahead, num_steps, plan_steps
+from ddpsched.planning.planner import ahead, num_steps, plan_steps, rank_cost
 from ddpsched.planning.samples import Samples, load_samples
 from ddpsched.planning.simulated import SimulatedExecutor
+from ddpsched.planning.speed import Speed
 from ddpsched.records import RecordWriter, StepRecord, compact
 from ddpsched.run_folder import RunFolder
 from ddpsched.world import World
@@ -47,22 +49,24 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-def run(config: RunConfig, *, overwrite: bool = False) -> Path:
+def run(config: RunConfig, *, overwrite: bool = False, force: bool = False) -> Path:
     """Run to the end and return the run's folder; under torchrun, as one rank of many.
 
     Raises RunExistsError where a finished run has this name, ConfigError and
     DataError before anything is written, RunError for what goes wrong on the way;
     then status.json says "failed" and why, on whichever rank it happened. With
     ``overwrite`` the finished run is given up only when the new one can start.
+    ``force`` uses calibrations of another model or device, which are refused else.
     """
     world = _world(config)
     folder = RunFolder(config, overwrite)
     samples = load_samples(config)
     total_steps = num_steps(config, len(samples.train))
     with Guard(folder, world, watching=config.executor.kind == "distributed" and World.launched()) as guard:
-        executor = _executor(config, samples, total_steps, world)
+        executor = _executor(config, samples, total_steps, world, force)
         exchange, environment = executor.exchange, _environment(config, samples, executor)
-        with closing(executor), closing(ahead(plan_steps(config, samples.train, exchange, executor.caps))) as plans:
+        speeds = [Speed() for _ in exchange.ranks] if config.cost.online else None
+        with closing(executor), closing(ahead(_plans(config, samples, executor, speeds))) as plans:
             if config.executor.kind == "distributed":
                 guard.watch_peers(exchange, lambda: _distributed(executor).object(Flag.STOP))
             first = next(plans)  # a cost, a solver or caps that cannot plan fail here
@@ -71,7 +75,8 @@ def run(config: RunConfig, *, overwrite: bool = False) -> Path:
             exchange.barrier()
             guard.start_logs()
             with RecordWriter(folder.path, world.rank) as writer:
-                _loop(config, itertools.chain([first], plans), executor, writer, folder, world, total_steps)
+                steps = _observed(config, itertools.chain([first], plans), executor, samples, speeds)
+                _loop(config, steps, executor, writer, folder, world, total_steps)
             truncated = exchange.total(samples.train.num_truncated)
             exchange.barrier()  # every rank's records are written
             guard.over()
@@ -83,9 +88,33 @@ def run(config: RunConfig, *, overwrite: bool = False) -> Path:
     return folder.path
 
 
-def _loop(
+def _plans(config: RunConfig, samples: Samples, executor: Executor, speeds: list[Speed] | None) -> Iterator[StepPlan]:
+    if config.policy.kind == "peer":
+        from ddpsched.peers.plans import peer_plans
+
+        return peer_plans(config, samples.train)
+    return plan_steps(config, samples.train, executor.exchange, executor.caps, speeds)
+
+
+def _observed(
     config: RunConfig,
     plans: Iterator[StepPlan],
+    executor: Executor,
+    samples: Samples,
+    speeds: list[Speed] | None,
+) -> Iterator[tuple[StepPlan, list[StepRecord]]]:
+    """Each plan carried out; what its ranks measured goes into their speeds, which the plan after next is made from."""
+    cost = cost_model(config.cost)
+    for plan in plans:
+        records = executor.execute(plan)
+        for speed, record in zip(speeds or [], records, strict=speeds is not None):
+            speed.add(rank_cost(cost, plan, record.rank, samples.train), record.compute_s or 0.0)
+        yield plan, records
+
+
+def _loop(
+    config: RunConfig,
+    steps: Iterator[tuple[StepPlan, list[StepRecord]]],
     executor: Executor,
     writer: RecordWriter,
     folder: RunFolder,
@@ -94,8 +123,7 @@ def _loop(
 ) -> None:
     full: OSError | None = None
     done = 0
-    for plan in plans:
-        records = executor.execute(plan)
+    for plan, records in steps:
         done = plan.step + 1
         try:
             for record in records:
@@ -129,16 +157,16 @@ def _evaluate(executor: Executor, folder: RunFolder, world: World, step: int) ->
     log.info("after step %d: dev loss %.4f, accuracy %.4f (majority %.4f)", *list(row.values())[:3], row["majority"])
 
 
-def _executor(config: RunConfig, samples: Samples, total_steps: int, world: World) -> Executor:
+def _executor(config: RunConfig, samples: Samples, total_steps: int, world: World, force: bool) -> Executor:
     if config.executor.kind == "simulated":
         return SimulatedExecutor(config, samples.train)
     if config.executor.kind == "virtual":
         from ddpsched.training.virtual import VirtualExecutor
 
-        return VirtualExecutor(config, samples, total_steps)
+        return VirtualExecutor(config, samples, total_steps, force)
     from ddpsched.training.distributed import DistributedExecutor
 
-    return DistributedExecutor(config, samples, total_steps, world)
+    return DistributedExecutor(config, samples, total_steps, world, force)
 
 
 def _distributed(executor: Executor) -> "DistributedExecutor":

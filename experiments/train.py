@@ -1,6 +1,6 @@
 """One rank of a run, for torchrun.
 
-``torchrun --standalone --nproc-per-node 4 -m experiments.train CONFIG [key=value ...] [--overwrite]``;
+``torchrun --standalone --nproc-per-node 4 -m experiments.train CONFIG [key=value ...] [--overwrite] [--force]``;
 ``--standalone`` finds a free port, a ``--master-port`` of your own must be free.
 Without torchrun it is one process, as ``ddpsched run`` is.
 """
@@ -14,12 +14,11 @@ from ddpsched.world import World
 
 def main(words: list[str]) -> int:
     """Exit code 0 only where the run is done."""
-    overwrite = "--overwrite" in words
-    names = [word for word in words if word != "--overwrite"]
+    names = [word for word in words if word not in ("--overwrite", "--force")]
     if not names or names[0].startswith("-"):
         print(__doc__.strip(), file=sys.stderr)
         return 2
-    return run_config(names[0], names[1:], overwrite)
+    return run_config(names[0], names[1:], "--overwrite" in words, "--force" in words)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,17 @@ PACKAGE = ROOT / "ddpsched"
 # A module imports only from floors below its own; within its wing or from the ground floor.
 GROUND = {"errors": 0, "world": 1, "plan": 1, "records": 1, "config": 1, "run_folder": 2, "environment": 1, "watch": 1}
 PLANNING = {
-    "array_cache": 0, "hub": 0, "words": 0,
-    "lengths": 1, "tokenise": 1, "tables": 1, "cost": 1, "order": 1, "queues": 1, "messages": 1, "solvers": 1,
-    "embedded": 2, "fit": 2, "policies": 2, "texts": 3, "samples": 4, "planner": 4, "simulated": 5,
+    "array_cache": 0, "hub": 0, "words": 0, "affine": 0, "memory": 0, "speed": 0, "grid": 0,
+    "lengths": 1, "tokenise": 1, "tables": 1, "order": 1, "queues": 1, "messages": 1, "solvers": 1, "relative": 1,
+    "calibration": 1,
+    "embedded": 2, "cost": 2, "judged": 2, "length_files": 3, "fit": 3, "caps": 3, "lookahead": 3, "yardstick": 3,
+    "texts": 3, "policies": 4, "samples": 4, "planner": 5, "simulated": 6,
 }  # fmt: skip
 TRAINING = {
     "loss": 1, "lr": 1, "clock": 1, "data": 1, "model": 1, "trouble": 1, "exchange": 1, "sync": 2, "optimise": 2,
-    "rank_step": 3, "learner": 4, "probe": 5, "virtual": 6, "distributed": 6,
+    "packed": 2, "rank_step": 3, "learner": 4, "probe": 5, "calibrate": 5, "virtual": 6, "distributed": 6,
 }  # fmt: skip
-HALL = {"run", "guard", "cli", "integrations", "__main__", "__init__"}
+HALL = {"run", "guard", "cli", "compare", "integrations", "peers", "__main__", "__init__"}
 
 
 def imports(path: Path) -> set[str]:
@@ -126,6 +128,7 @@ def test_analysis_imports_records_alone() -> None:
         "import ddpsched; ddpsched.solve([[1, 2], [1, 3]], 2)",
         "import ddpsched; ddpsched.BatchSampler([3, 4], 2, ddpsched.World(0, 2))",
         "import ddpsched.run, ddpsched.planning.simulated",
+        "import ddpsched.peers.plans, ddpsched.compare.command",
     ],
 )
 def test_planning_and_help_import_no_torch(code: str) -> None:

@@ -9,7 +9,7 @@ from ddpsched.config import parse
 from ddpsched.errors import ConfigError
 from ddpsched.plan import Ids, StepPlan
 from ddpsched.planning.messages import LocalExchange
-from ddpsched.planning.planner import NO_CAP, plan_epoch
+from ddpsched.planning.planner import plan_epoch
 from ddpsched.world import World
 
 
@@ -61,8 +61,7 @@ class BatchSampler:
 
     def plans(self) -> Iterator[StepPlan]:
         """The epoch's plans: all ranks' samples."""
-        caps = [NO_CAP] * self._world.size
-        return plan_epoch(self._config, self._lengths, LocalExchange(self._world.size), caps, self._epoch, 0)
+        return plan_epoch(self._config, self._lengths, LocalExchange(self._world.size), None, self._epoch, 0)
 
     def __iter__(self) -> Iterator[list[int]]:
         for plan in self.plans():

@@ -12,71 +12,27 @@ padded_tokens          alpha + count*max_length                     tokens
 padded_tokens_squared  (count * max_length)**2                      tokens squared
 affine_quadratic       alpha + beta*count*max_length                nanoseconds
                        + gamma*count*max_length**2
+calibrated             the same + delta*count; on a GPU not below    nanoseconds
+                       a floor, where its host launches slower
 ====================== ============================================ =============
 
-The first and the last are linear in the count: ``fixed + count * sample(max_length)``.
+All but the second are linear in the count (down to a floor): ``fixed + count * sample(max_length)``.
 In a packed micro-batch each sample then costs ``sample(its own length)``.
 """
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ddpsched.config import CostConfig
 from ddpsched.errors import ConfigError
+from ddpsched.planning.affine import AffineQuadratic, Floored, Int
+from ddpsched.planning.calibration import KIND, Calibration
 
-Int = npt.NDArray[np.int64]
-CostModel = Callable[[Any, Any], Int]
-
-NANOSECONDS = 10**9
-
-
-@dataclass(frozen=True)
-class AffineQuadratic:
-    """alpha + count * (beta*max_length + gamma*max_length**2), in whole units of 1/``scale``.
-
-    alpha, beta and gamma are per micro-batch, per padded token, and per sample
-    and token squared (attention): in seconds with ``scale`` a thousand million,
-    in tokens with ``scale`` 1. No samples cost nothing.
-
-    >>> int(padded_tokens(3, 20)), AffineQuadratic(50, 1, 0, scale=1)(3, [20, 30]).tolist()
-    (60, [110, 140])
-    """
-
-    alpha: float
-    beta: float
-    gamma: float
-    scale: int = NANOSECONDS
-
-    @property
-    def fixed(self) -> int:
-        """What a micro-batch costs before its first sample."""
-        return round(self.alpha * self.scale)
-
-    def sample(self, length: Any) -> Int:
-        """What a sample costs that is padded to ``length``, or as long as that in a packed micro-batch."""
-        if self.gamma == 0 and self.beta * self.scale == 1:
-            return np.asarray(length, dtype=np.int64)
-        length = np.asarray(length, dtype=np.float64)
-        return np.rint((self.beta + self.gamma * length) * length * self.scale).astype(np.int64)
-
-    def __call__(self, count: Any, max_length: Any) -> Int:
-        count = np.asarray(count, dtype=np.int64)
-        return np.where(count > 0, self.fixed + count * self.sample(max_length), 0)
-
-    def packed(self, lengths: Any) -> int:
-        """What samples of these lengths cost in one packed micro-batch."""
-        return self.fixed + int(self.sample(lengths).sum()) if len(lengths) else 0
-
-    def seconds(self, count: Any, max_length: Any) -> npt.NDArray[np.float64]:
-        """The padded cost in seconds, of a model whose coefficients are seconds."""
-        return self(count, max_length) / self.scale
-
+CostModel = Callable[[Any, Any], Int] | AffineQuadratic | Floored
 
 padded_tokens = AffineQuadratic(alpha=0, beta=1, gamma=0, scale=1)
 
@@ -87,12 +43,16 @@ def padded_tokens_squared(count: Any, max_length: Any) -> Int:
     return tokens * tokens
 
 
-def _affine_quadratic(config: CostConfig) -> AffineQuadratic:
+def _affine_quadratic(config: CostConfig) -> AffineQuadratic | Floored:
     if config.path is None:
         return AffineQuadratic(config.alpha, config.beta, config.gamma)
     try:
         values = json.loads(Path(config.path).read_text(encoding="utf-8"))
+        if isinstance(values, dict) and values.get("kind") == KIND:
+            return Calibration.load(config.path).time
         return AffineQuadratic(float(values["alpha"]), float(values["beta"]), float(values["gamma"]))
+    except ConfigError:  # the calibration's own, which says more
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"cost.path = {config.path!r} cannot be read as a fitted cost ({type(error).__name__}: {error}); "
@@ -100,10 +60,16 @@ def _affine_quadratic(config: CostConfig) -> AffineQuadratic:
         ) from None
 
 
+def _calibrated(config: CostConfig) -> AffineQuadratic | Floored:
+    assert config.path is not None, "CostConfig refuses it"
+    return Calibration.load(config.path).time
+
+
 COSTS: dict[str, Callable[[CostConfig], CostModel]] = {
     "padded_tokens": lambda config: AffineQuadratic(config.alpha, 1, config.gamma, scale=1),
     "padded_tokens_squared": lambda config: padded_tokens_squared,
     "affine_quadratic": _affine_quadratic,
+    "calibrated": _calibrated,
 }
 
 

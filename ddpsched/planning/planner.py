@@ -12,14 +12,19 @@ import numpy.typing as npt
 
 from ddpsched.config import RunConfig
 from ddpsched.errors import InfeasibleError
-from ddpsched.plan import Ids, Microbatch, PlanTimes, StepPlan
+from ddpsched.plan import Ids, PlanTimes, StepPlan
+from ddpsched.planning.affine import AffineQuadratic, Floored
+from ddpsched.planning.calibration import Calibration
+from ddpsched.planning.caps import Cap, probed
 from ddpsched.planning.cost import CostModel, Int, cost_model, prefix_costs
+from ddpsched.planning.lookahead import regroup
 from ddpsched.planning.messages import Exchange, offer_row, read_offers
 from ddpsched.planning.order import epoch_order
-from ddpsched.planning.policies import BATCH, WINDOW, Assignment
+from ddpsched.planning.policies import BATCH, WINDOW, Assignment, Batch
 from ddpsched.planning.queues import Windows, advance, fill
+from ddpsched.planning.speed import AS_CALIBRATED, Speed
 
-NO_CAP = np.iinfo(np.int32).max
+ALIKE = 1.05  # ranks whose measured speeds lie within this share are planned for as equal: proved, and taking turns
 
 
 class Lengths(Protocol):
@@ -36,20 +41,25 @@ def num_steps(config: RunConfig, num_samples: int) -> int:
 
 
 def plan_steps(
-    config: RunConfig, source: Lengths, exchange: Exchange, caps: Sequence[int] | None = None
+    config: RunConfig,
+    source: Lengths,
+    exchange: Exchange,
+    caps: Sequence[int] | None = None,
+    speeds: Sequence[Speed] | None = None,
 ) -> Iterator[StepPlan]:
     """Plans step by step until ``config.steps`` or ``config.epochs`` is reached.
 
-    ``caps[i]``: most samples per micro-batch of rank ``exchange.ranks[i]``; None for no cap.
-    In every epoch each id occurs once; the last step of an epoch is smaller where
-    B does not divide it. Raises InfeasibleError where caps or windows cannot hold B.
+    Of each rank in ``exchange.ranks``: ``caps``, what its memory allows, in bytes where ``memory.path`` names a
+    calibration, else in samples of ``data.max_length``; ``speeds``, what it has measured of itself, where costs are
+    refined while running. In every epoch each id occurs once; the last step of an epoch is smaller where B does not
+    divide it. Raises InfeasibleError where caps or windows cannot hold B.
     """
     own_caps = _told_caps(config, exchange, caps)
     first_step = 0
     for epoch in itertools.count():
         if epoch == config.epochs:
             return
-        for plan in plan_epoch(config, source, exchange, own_caps, epoch, first_step):
+        for plan in plan_epoch(config, source, exchange, own_caps, epoch, first_step, speeds):
             yield plan
             first_step = plan.step + 1
             if first_step == config.steps:
@@ -57,26 +67,34 @@ def plan_steps(
 
 
 def plan_epoch(
-    config: RunConfig, source: Lengths, exchange: Exchange, caps: list[int], epoch: int, first_step: int
+    config: RunConfig,
+    source: Lengths,
+    exchange: Exchange,
+    caps: tuple[Cap, ...] | None,
+    epoch: int,
+    first_step: int,
+    speeds: Sequence[Speed] | None = None,
 ) -> Iterator[StepPlan]:
     """The plans of one epoch, numbered from ``first_step``.
 
-    ``caps``: of ``exchange.ranks`` for a window policy, of all ranks for a batch policy; NO_CAP for none.
+    ``caps``: of ``exchange.ranks`` for a window policy, of all ranks for a batch policy; None for none.
     """
     order = epoch_order(config.order.kind, len(source), config.seed, epoch)
     steps = _window_steps if config.policy.kind in WINDOW else _batch_steps
-    return steps(_Epoch(config, source, exchange, cost_model(config.cost), caps, epoch, first_step, order))
+    return steps(_Epoch(config, source, exchange, cost_model(config.cost), caps, speeds, epoch, first_step, order))
 
 
-def _told_caps(config: RunConfig, exchange: Exchange, caps: Sequence[int] | None) -> list[int]:
+def _told_caps(config: RunConfig, exchange: Exchange, caps: Sequence[int] | None) -> tuple[Cap, ...] | None:
     """Batch policies offer nothing while they run, so each rank's cap is told once, before the first step."""
     if caps is None:
-        return [NO_CAP] * (len(exchange.ranks) if config.policy.kind in WINDOW else config.world_size)
-    if config.policy.kind in WINDOW:
-        return list(caps)
-    rows = np.stack([offer_row(0, 0, np.array([cap], dtype=np.int64), cap, 1) for cap in caps])
-    costs, _ = read_offers(exchange.offer(rows), 0, 0)
-    return costs[:, 0].tolist()
+        return None
+    if config.policy.kind not in WINDOW:
+        rows = np.stack([offer_row(0, 0, np.array([cap], dtype=np.int64), 1, 1) for cap in caps])
+        caps = read_offers(exchange.offer(rows), 0, 0)[0][:, 0].tolist()
+    if config.memory.path is None:
+        return tuple(probed(count, config.data.max_length) for count in caps)
+    memory = Calibration.load(config.memory.path).memory
+    return tuple(Cap(budget - memory.fixed, memory.sample) for budget in caps)
 
 
 @dataclass(frozen=True)
@@ -87,43 +105,78 @@ class _Epoch:
     source: Lengths
     exchange: Exchange
     cost: CostModel
-    caps: list[int]
+    caps: tuple[Cap, ...] | None
+    speeds: Sequence[Speed] | None
     number: int
     first_step: int
     order: Ids
 
 
 def _batch_steps(epoch: _Epoch) -> Iterator[StepPlan]:
-    config, size = epoch.config, epoch.config.global_batch
+    config = epoch.config
     assign, known = BATCH[config.policy.kind], config.data.lengths == "known"
-    caps = None if min(epoch.caps) >= NO_CAP else np.array(epoch.caps, dtype=np.int64)
-    for step, start in enumerate(range(0, len(epoch.order), size), epoch.first_step):
+    batches = _batches(epoch)
+    for step in itertools.count(epoch.first_step):
         begin = perf_counter()
-        batch = epoch.order[start : start + size]
-        lengths = epoch.source.lengths(batch) if known else None
-        solve_from = perf_counter()
-        chosen = assign(lengths, len(batch), config.world_size, step, epoch.cost, caps)
-        plan = _batch_plan(epoch.number, step, batch, lengths, chosen, epoch.cost)
-        plan.times.offer_s, plan.times.solve_s = solve_from - begin, perf_counter() - solve_from
+        ids = next(batches, None)
+        if ids is None:
+            return
+        lengths = epoch.source.lengths(ids) if known else None
+        looked_up = perf_counter()
+        slowness = _told_slowness(epoch, step)
+        told = perf_counter()
+        batch = Batch(
+            lengths, len(ids), config.world_size, step, epoch.cost, epoch.caps, slowness, config.policy.max_microbatches
+        )
+        plan = batch_plan(epoch.number, step, ids, assign(batch))
+        plan.times.offer_s, plan.times.solve_s = looked_up - begin, perf_counter() - told
+        if slowness is not None:
+            plan.times.exchange_s = told - looked_up
         yield plan
 
 
-def _batch_plan(
-    epoch: int, step: int, batch: Ids, lengths: Int | None, chosen: Assignment, cost: CostModel
-) -> StepPlan:
-    costs = None
-    if lengths is not None:
-        costs = tuple(int(cost(len(g), lengths[g].max())) if len(g) else 0 for g in chosen.groups)
-    return StepPlan(
-        epoch=epoch,
-        step=step,
-        ranks=tuple((Microbatch(batch[group]),) if len(group) else () for group in chosen.groups),
-        predicted_cost=costs,
+def _batches(epoch: _Epoch) -> Iterator[Ids]:
+    """The samples of each step: the next B of the order, or with a lookahead of W the next W * B dealt anew."""
+    config, order, size = epoch.config, epoch.order, epoch.config.global_batch
+    if config.policy.lookahead == 1:
+        for start in range(0, len(order), size):
+            yield order[start : start + size]
+        return
+    in_strata = config.policy.kind == "balanced" and config.policy.max_microbatches == 1
+    for start in range(0, len(order), size * config.policy.lookahead):
+        pool = order[start : start + size * config.policy.lookahead]
+        full, rest = divmod(len(pool), size)
+        weights = epoch.cost(1, epoch.source.lengths(pool))
+        whole = regroup(weights[: full * size], [size] * full, config.world_size, in_strata) if full else []
+        for positions in [*whole, np.arange(full * size, len(pool))][: full + (rest > 0)]:
+            yield pool[positions]
+
+
+def _told_slowness(epoch: _Epoch, step: int) -> tuple[int, ...] | None:
+    """Each rank's own measurement, told to all; None where none is made or all are about alike."""
+    if epoch.speeds is None:
+        return None
+    rows = [offer_row(epoch.number, step, np.array([speed.slowness_ppm]), 1, 1) for speed in epoch.speeds]
+    slowness = read_offers(epoch.exchange.offer(np.stack(rows)), epoch.number, step)[0][:, 0].tolist()
+    return tuple(slowness) if max(slowness) > ALIKE * min(slowness) else None
+
+
+def batch_plan(epoch: int, step: int, ids: Ids, chosen: Assignment) -> StepPlan:
+    """What a batch policy chose for these ids, as a plan with its digest."""
+    plan = StepPlan.cut(
+        epoch,
+        step,
+        ids[chosen.positions],
+        chosen.sizes,
+        chosen.packed,
+        predicted_cost=chosen.costs,
         lower_bound=chosen.lower_bound,
         status=chosen.status,
         tie_break=chosen.tie_break,
         method=chosen.method,
     )
+    plan.digest  # noqa: B018 (it is kept; the step that votes on it has it made beforehand)
+    return plan
 
 
 def _window_steps(epoch: _Epoch) -> Iterator[StepPlan]:
@@ -135,8 +188,8 @@ def _window_steps(epoch: _Epoch) -> Iterator[StepPlan]:
             return
         begin = perf_counter()
         offers = [
-            offer_row(epoch.number, step, _window_costs(epoch, windows.ids[rank]), cap, prefetch)
-            for rank, cap in zip(epoch.exchange.ranks, epoch.caps, strict=True)
+            offer_row(epoch.number, step, *_window_offer(epoch, windows.ids[rank], index), prefetch)
+            for index, rank in enumerate(epoch.exchange.ranks)
         ]
         offered = perf_counter()
         table = epoch.exchange.offer(np.stack(offers))
@@ -150,8 +203,15 @@ def _window_steps(epoch: _Epoch) -> Iterator[StepPlan]:
         yield plan
 
 
-def _window_costs(epoch: _Epoch, ids: Ids) -> Int:
-    return prefix_costs(epoch.cost, epoch.source.lengths(ids)) if len(ids) else np.empty(0, dtype=np.int64)
+def _window_offer(epoch: _Epoch, ids: Ids, index: int) -> tuple[Int, int]:
+    """What the first k of these samples cost the ``index``-th rank of this process, and how many fit its memory."""
+    if not len(ids):
+        return np.empty(0, dtype=np.int64), 0
+    lengths = epoch.source.lengths(ids)
+    costs = prefix_costs(epoch.cost, lengths)
+    if epoch.speeds is not None:
+        costs = costs * epoch.speeds[index].slowness_ppm // AS_CALIBRATED
+    return costs, len(ids) if epoch.caps is None else epoch.caps[index].prefix(lengths)
 
 
 def _step_size(config: RunConfig, windows: Windows, caps: Int, num_samples: int) -> int:
@@ -168,16 +228,32 @@ def _step_size(config: RunConfig, windows: Windows, caps: Int, num_samples: int)
 
 def _window_plan(epoch: int, step: int, windows: Windows, costs: Int, chosen: Any) -> StepPlan:
     counts = chosen.counts.tolist()
-    return StepPlan(
-        epoch=epoch,
-        step=step,
-        ranks=tuple((Microbatch(ids[:n]),) if n else () for ids, n in zip(windows.ids, counts, strict=True)),
+    plan = StepPlan.cut(
+        epoch,
+        step,
+        np.concatenate([ids[:n] for ids, n in zip(windows.ids, counts, strict=True)]),
+        [(n,) if n else () for n in counts],
         predicted_cost=tuple(int(row[n - 1]) if n else 0 for row, n in zip(costs, counts, strict=True)),
         lower_bound=chosen.lower_bound,
         status=chosen.status,
         tie_break=chosen.tie_break,
         method=chosen.method,
     )
+    plan.digest  # noqa: B018 (it is kept; the step that votes on it has it made beforehand)
+    return plan
+
+
+def rank_cost(cost: CostModel, plan: StepPlan, rank: int, source: Lengths) -> int:
+    """What the rank's micro-batches cost a rank of calibrated speed."""
+    total = 0
+    for micro in plan.ranks[rank]:
+        lengths = source.lengths(micro.ids)
+        if micro.packed:
+            assert isinstance(cost, AffineQuadratic | Floored), "the config refuses others for packed rows"
+            total += cost.packed(lengths)
+        else:
+            total += int(cost(len(lengths), lengths.max()))
+    return total
 
 
 def ahead(plans: Iterator[StepPlan]) -> Generator[StepPlan, None, None]:
@@ -215,7 +291,9 @@ def plan_columns(config: RunConfig, plan: StepPlan, rank: int, source: Lengths) 
         "num_samples": count,
         "global_batch": plan.global_batch,
         "num_tokens": int(sum(m.sum() for m in micro)),
-        "padded_tokens": int(sum(len(m) * m.max() for m in micro)),
+        "padded_tokens": int(
+            sum(m.sum() if own.packed else len(m) * m.max() for own, m in zip(plan.ranks[rank], micro, strict=True))
+        ),
         "max_length": int(max((m.max() for m in micro), default=0)),
         "num_microbatches": len(micro),
         "loss_scale": plan.loss_scale(rank),

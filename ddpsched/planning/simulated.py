@@ -11,6 +11,8 @@ from ddpsched.records import StepRecord
 class SimulatedExecutor:
     """Every rank's compute is ``alpha_s + beta_s*tokens + gamma_s*count*max_length**2`` per micro-batch.
 
+    In a packed one each sample counts with its own length, and a rank of declared
+    slowness takes that many times as long.
     A step takes the slowest rank's compute and one ring all-reduce of
     ``gradient_bytes``: 2(G-1)/G * bytes / bandwidth + 2(G-1) * latency.
     """
@@ -18,8 +20,10 @@ class SimulatedExecutor:
     def __init__(self, config: RunConfig, source: Lengths) -> None:
         clock = config.executor
         self.exchange = LocalExchange(config.world_size)
-        self.caps = self.world_caps = None
+        budget = config.memory.budget_bytes
+        self.caps = self.world_caps = None if budget is None else [budget] * config.world_size
         self._config, self._source = config, source
+        self._slowness = clock.slowness or [1.0] * config.world_size
         self._time = AffineQuadratic(clock.alpha_s, clock.beta_s, clock.gamma_s)
         hops = 2 * (config.world_size - 1)
         traffic = clock.gradient_bytes / config.world_size
@@ -40,9 +44,14 @@ class SimulatedExecutor:
         ]
 
     def _compute_s(self, plan: StepPlan, rank: int) -> float:
-        return sum(
-            float(self._time.seconds(len(micro), self._source.lengths(micro.ids).max())) for micro in plan.ranks[rank]
-        )
+        seconds = 0.0
+        for micro in plan.ranks[rank]:
+            lengths = self._source.lengths(micro.ids)
+            if micro.packed:
+                seconds += self._time.packed(lengths) / self._time.scale
+            else:
+                seconds += float(self._time.seconds(len(micro), lengths.max()))
+        return self._slowness[rank] * seconds
 
     def evaluate(self) -> None:
         """Nothing was trained."""

@@ -1,23 +1,25 @@
-"""Two columns out of a TSV, CSV, JSON-lines or Parquet file.
+"""Columns out of a TSV, CSV, JSON-lines or Parquet file.
 
-A reader takes a path and the columns wanted and gives them as lists, as they
-stand in the file; what they may hold is the caller's question. Each raises
-DataError where the file is not what its suffix says.
+A reader takes a path and the columns wanted, each under the name of the option
+that chose it, and gives them as lists, as they stand in the file; what they may
+hold is the caller's question. Each raises DataError where the file is not what
+its suffix says.
 """
 
 import csv
 import difflib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ddpsched.errors import DataError
 
 Columns = dict[str, list[Any]]
+Wanted = Mapping[str, str]  # option -> column: {"data.text": "sentence"}
 
 
-def read_columns(path: Path, wanted: Sequence[str]) -> Columns:
+def read_columns(path: Path, wanted: Wanted) -> Columns:
     """The columns ``wanted`` of one file, by its suffix.
 
     DataError where the file is missing, cannot be read, is of another kind, has
@@ -36,28 +38,27 @@ def read_columns(path: Path, wanted: Sequence[str]) -> Columns:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the file and its rights") from None
 
 
-def require_columns(source: object, present: Iterable[str], wanted: Sequence[str]) -> None:
+def require_columns(source: object, present: Iterable[str], wanted: Wanted) -> None:
     """DataError, with the columns there are and the nearest one, where a wanted one is missing."""
     present = list(present)
-    keys = ("text", "label")
-    for column, key in zip(wanted, keys, strict=True):
+    for option, column in wanted.items():
         if column not in present:
             near = difflib.get_close_matches(column, present, n=1, cutoff=0.4)
-            hint = f"; did you mean data.{key}={near[0]}?" if near else f"; set data.{key} to one of them"
+            hint = f"; did you mean {option}={near[0]}?" if near else f"; set {option} to one of them"
             raise DataError(f"{source}: no column {column!r}; it has {', '.join(map(repr, present))}{hint}")
 
 
-def _tsv(path: Path, wanted: Sequence[str]) -> Columns:
+def _tsv(path: Path, wanted: Wanted) -> Columns:
     # quotes are text here: read as quoting, one lone quote swallows all rows up to the next
     return _separated(path, wanted, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
-def _csv(path: Path, wanted: Sequence[str]) -> Columns:
+def _csv(path: Path, wanted: Wanted) -> Columns:
     return _separated(path, wanted, delimiter=",", strict=True)
 
 
-def _separated(path: Path, wanted: Sequence[str], **dialect: Any) -> Columns:
-    columns: Columns = {name: [] for name in wanted}
+def _separated(path: Path, wanted: Wanted, **dialect: Any) -> Columns:
+    columns: Columns = {name: [] for name in wanted.values()}
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = csv.reader(file, **dialect)
         try:
@@ -67,7 +68,7 @@ def _separated(path: Path, wanted: Sequence[str], **dialect: Any) -> Columns:
                     f"{path}: the file is empty; its first line must name the columns, then one row a sample"
                 )
             require_columns(path, header, wanted)
-            places = [(columns[name], header.index(name)) for name in wanted]
+            places = [(columns[name], header.index(name)) for name in wanted.values()]
             number = 0
             for row in rows:
                 if not row:  # a blank line, usually the last
@@ -85,7 +86,7 @@ def _separated(path: Path, wanted: Sequence[str], **dialect: Any) -> Columns:
     return columns
 
 
-def _jsonl(path: Path, wanted: Sequence[str]) -> Columns:
+def _jsonl(path: Path, wanted: Wanted) -> Columns:
     rows = []
     with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
@@ -103,27 +104,27 @@ def _jsonl(path: Path, wanted: Sequence[str]) -> Columns:
     if not rows:
         raise DataError(f"{path}: the file is empty; give one object like {_example(wanted)} a line")
     require_columns(path, dict.fromkeys(key for row in rows for key in row), wanted)
-    return {name: [row.get(name) for row in rows] for name in wanted}
+    return {name: [row.get(name) for row in rows] for name in wanted.values()}
 
 
-def _example(wanted: Sequence[str]) -> str:
-    return json.dumps(dict(zip(wanted, ("some text", 0), strict=True)))
+def _example(wanted: Wanted) -> str:
+    return json.dumps({column: "some text" if "text" in option else 0 for option, column in wanted.items()})
 
 
-def _parquet(path: Path, wanted: Sequence[str]) -> Columns:
+def _parquet(path: Path, wanted: Wanted) -> Columns:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(path) as file:
             require_columns(path, file.schema_arrow.names, wanted)
-            table = file.read(columns=list(wanted))
+            table = file.read(columns=list(wanted.values()))
     except pa.ArrowInvalid as error:
         raise DataError(f"{path}: not a Parquet file ({error}); write it again, or rename it to what it is") from None
-    return {name: table.column(name).to_pylist() for name in wanted}
+    return {name: table.column(name).to_pylist() for name in wanted.values()}
 
 
-READERS: dict[str, Callable[[Path, Sequence[str]], Columns]] = {
+READERS: dict[str, Callable[[Path, Wanted], Columns]] = {
     ".tsv": _tsv,
     ".csv": _csv,
     ".jsonl": _jsonl,

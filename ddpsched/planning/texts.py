@@ -95,7 +95,7 @@ def _beside(train: Path) -> Path | None:
 
 
 def _read(file: Path, config: DataConfig) -> Split:
-    return _checked(read_columns(file, (config.text, config.label)), config, str(file))
+    return _checked(read_columns(file, _wanted(config)), config, str(file))
 
 
 def _from_disk(path: Path, config: DataConfig) -> Dataset:
@@ -136,10 +136,14 @@ def _from_splits(loaded: Any, config: DataConfig, source: str) -> Dataset:
 
 
 def _split(rows: Any, config: DataConfig, source: str) -> Split:
-    wanted = (config.text, config.label)
+    wanted = _wanted(config)
     require_columns(source, rows.column_names, wanted)
     table = rows.with_format("arrow")[:]
-    return _checked({name: table.column(name).to_pylist() for name in wanted}, config, source)
+    return _checked({name: table.column(name).to_pylist() for name in wanted.values()}, config, source)
+
+
+def _wanted(config: DataConfig) -> dict[str, str]:
+    return {"data.text": config.text, "data.label": config.label}
 
 
 def _checked(columns: Columns, config: DataConfig, source: str) -> Split:

@@ -15,10 +15,11 @@ from ddpsched.planning.messages import Flag, verdict, vote_row
 from ddpsched.planning.planner import plan_columns
 from ddpsched.planning.samples import Samples
 from ddpsched.records import StepRecord
+from ddpsched.training.calibrate import check_calibrations
 from ddpsched.training.exchange import GroupExchange
 from ddpsched.training.learner import Evaluation, Learner, pick_device, step_seed
 from ddpsched.training.loss import sum_scale
-from ddpsched.training.probe import max_count
+from ddpsched.training.probe import allowance
 from ddpsched.training.rank_step import RankStep
 from ddpsched.training.sync import SYNCS
 from ddpsched.training.trouble import flag_of
@@ -33,8 +34,11 @@ class DistributedExecutor:
     vote; then clipping and the optimizer, the same on every rank.
     """
 
-    def __init__(self, config: RunConfig, samples: Samples, total_steps: int, world: World) -> None:
+    def __init__(
+        self, config: RunConfig, samples: Samples, total_steps: int, world: World, force: bool = False
+    ) -> None:
         self._config, self._source, self._world = config, samples.train, world
+        self._slowness = (config.executor.slowness or [1.0] * world.size)[world.rank]
         device = pick_device(config, world.local_rank)
         start_group(device, world, config.executor.timeout_s)
         self.exchange = GroupExchange(world, config.executor.timeout_s)
@@ -43,8 +47,12 @@ class DistributedExecutor:
         self._sync = SYNCS[config.sync.kind](self.learner.model, clock)
         self.caps: list[int] | None = None
         self.world_caps: list[int] | None = None
-        if config.memory.probe:  # after the synchroniser has taken its buffers
-            self.caps = [max_count(self.learner, config)]
+        check_calibrations(config, self.learner, force)
+        # after the synchroniser has taken its buffers, which are as large as the gradients
+        gradients = sum(p.numel() * p.element_size() for p in self.learner.model.parameters() if p.requires_grad)
+        allowed = allowance(self.learner, config, taken_bytes=gradients)
+        if allowed is not None:
+            self.caps = [allowed]
             self.world_caps = self.exchange.vote(np.array([self.caps], dtype=np.int64))[:, 0].tolist()
         self._stepper = self.learner.stepper(self._sync)
         self._objection = Flag.OK  # raised between steps, voted in the next
@@ -99,7 +107,7 @@ class DistributedExecutor:
         """The step, or what broke it; then the other ranks are still given their collectives."""
         try:
             seed = step_seed(self._config.seed, plan.step, rank)
-            return self._stepper.run(plan.ranks[rank], scale, seed, self._sync), None
+            return self._stepper.run(plan.ranks[rank], scale, seed, self._sync, self._slowness), None
         except Exception as error:
             if _lost_connection(error):
                 raise

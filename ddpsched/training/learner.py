@@ -11,8 +11,9 @@ from ddpsched.errors import ConfigError
 from ddpsched.planning.samples import Samples
 from ddpsched.training.data import Collator
 from ddpsched.training.loss import loss_sum
-from ddpsched.training.model import build_model
+from ddpsched.training.model import build_model, num_positions
 from ddpsched.training.optimise import Optimiser
+from ddpsched.training.packed import enable_packing
 from ddpsched.training.rank_step import RankStepper
 from ddpsched.training.sync import Synchroniser
 
@@ -60,17 +61,19 @@ class Learner:
         if precision == "auto":
             precision = "bfloat16" if device.type == "cuda" else "float32"
         dtype = torch.float64 if precision == "float64" else torch.float32
-        longest = getattr(model.config, "max_position_embeddings", config.data.max_length)
-        if config.data.max_length > longest:
+        longest = num_positions(model)
+        if longest is not None and config.data.max_length > longest:
             raise ConfigError(
                 f"data.max_length = {config.data.max_length}, but {config.model.name!r} has {longest} positions"
             )
+        if config.policy.packs:
+            enable_packing(model, config.model.name, config.data.max_length)
         self.device = device
         self.model: torch.nn.Module = model.to(device=device, dtype=dtype).train()
         self.autocast: Any = torch.bfloat16 if precision == "bfloat16" else None
         self.optimiser = Optimiser(self.model, config.train, total_steps)
         self.collate = Collator(samples.train, samples.dataset.train.labels, samples.pad_id, device)
-        self._samples = samples
+        self._samples, self._bounded = samples, config.memory.path is not None
 
     @property
     def num_parameters(self) -> int:
@@ -79,7 +82,7 @@ class Learner:
     def stepper(self, sync: Synchroniser | None = None) -> RankStepper:
         """What runs micro-batches through the model, or through the synchroniser's wrapping of it."""
         module = self.model if sync is None else sync.module
-        return RankStepper(module, self.collate, self.device, self.autocast)
+        return RankStepper(module, self.model, self.collate, self.device, self.autocast, self._bounded)
 
     @torch.no_grad()
     def evaluate(self, rank: int = 0, size: int = 1) -> Evaluation | None:
@@ -97,7 +100,7 @@ class Learner:
             # longest first, so the next one is the longest of its batch
             count = max(1, EVALUATION_TOKENS // int(dev.lengths(ids[start : start + 1])[0]))
             batch = collate(ids[start : start + count])
-            logits = self.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
+            logits = self.model(**batch.inputs).logits
             total += float(loss_sum(logits, batch.labels))
             correct += int((logits.argmax(-1) == batch.labels).sum())
             start += count

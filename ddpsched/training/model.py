@@ -43,6 +43,20 @@ def build_model(config: ModelConfig, num_labels: int, vocab_size: int, pad_id: i
         ) from None
 
 
+def first_position(model: torch.nn.Module) -> int:
+    """The position of a sample's first token: 0, or behind that of padding in models that give it one (RoBERTa)."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return int(module.padding_idx) + 1
+    return 0
+
+
+def num_positions(model: Any) -> int | None:
+    """Most tokens of a sample that the model has positions for; None where it names no limit."""
+    limit = getattr(model.config, "max_position_embeddings", None)
+    return None if limit is None else limit - first_position(model)
+
+
 def _from_hub_or_folder(config: ModelConfig, num_labels: int, vocab_size: int, pad_id: int) -> torch.nn.Module:
     with offline_unless_reachable(constants):
         found = AutoConfig.from_pretrained(config.name, num_labels=num_labels, trust_remote_code=False)

@@ -19,6 +19,16 @@ from ddpsched.training.trouble import flag_of
 CUDA_SHARE = 0.9  # of the device's memory, where no budget is given
 
 
+def allowance(learner: Learner, config: RunConfig, taken_bytes: int = 0) -> int | None:
+    """What a rank tells planning of its memory: with a calibration the bytes it may use, with the probe a count.
+
+    ``taken_bytes``: what this rank holds that the calibration's process did not. None where neither is asked for.
+    """
+    if config.memory.path is not None:
+        return _budget(learner.device, config) - taken_bytes
+    return max_count(learner, config) if config.memory.probe else None
+
+
 def max_count(learner: Learner, config: RunConfig) -> int:
     """Most samples of ``data.max_length`` tokens whose forward and backward stay within the budget.
 
@@ -91,4 +101,4 @@ def _budget(device: torch.device, config: RunConfig) -> int:
         return config.memory.budget_bytes
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory * CUDA_SHARE)
-    raise ConfigError("memory.probe on a CPU needs memory.budget_bytes: how many bytes each rank may use")
+    raise ConfigError("memory on a CPU needs memory.budget_bytes: how many bytes each rank may use")

@@ -1,16 +1,18 @@
 """One rank's share of a step: its micro-batches forward and backward, timed and measured."""
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from time import process_time
 from typing import Any
 
 import torch
+from torch.func import functional_call
 
 from ddpsched.plan import Microbatch
-from ddpsched.training.clock import Clock, PeakMemory
+from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
 from ddpsched.training.data import Batch, Collator, synthetic_batch
 from ddpsched.training.loss import loss_sum
 from ddpsched.training.sync import Synchroniser
@@ -45,19 +47,33 @@ class RankStep:
 class RankStepper:
     """Runs micro-batches through one model.
 
-    ``autocast`` is the dtype of mixed precision, or None for the model's own.
+    ``module`` is ``model`` itself, or a synchroniser's wrapping of it. ``autocast``
+    is the dtype of mixed precision, or None for the model's own. ``bounded``: plans
+    keep to a memory budget, so a step begins with what is really in use.
     """
 
-    def __init__(self, module: torch.nn.Module, collate: Collator, device: torch.device, autocast: Any) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        model: torch.nn.Module,
+        collate: Collator,
+        device: torch.device,
+        autocast: Any,
+        bounded: bool = False,
+    ) -> None:
         self.clock, self._memory = Clock(device), PeakMemory(device)
-        self._module, self._collate = module, collate
+        self._module, self._model, self._collate = module, model, collate
         self._device, self._autocast = device, autocast
+        self._trims = bounded and device.type == "cpu"
 
     def loss_sum(self, batch: Batch) -> torch.Tensor:
         """Forward: the summed loss of a micro-batch."""
+        return self._loss_sum(self._module, batch)
+
+    def _loss_sum(self, forward: Callable[..., Any], batch: Batch) -> torch.Tensor:
         mixed = torch.autocast(self._device.type, self._autocast) if self._autocast else nullcontext()
         with mixed:
-            logits = self._module(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
+            logits = forward(**batch.inputs).logits
         return loss_sum(logits, batch.labels)
 
     def warm_up(self) -> None:
@@ -66,15 +82,23 @@ class RankStepper:
         self._module.zero_grad(set_to_none=True)
 
     def run(
-        self, microbatches: Sequence[Microbatch], scale: float, seed: int, sync: Synchroniser | None = None
+        self,
+        microbatches: Sequence[Microbatch],
+        scale: float,
+        seed: int,
+        sync: Synchroniser | None = None,
+        slowness: float = 1.0,
     ) -> RankStep:
         """Add ``scale`` times the gradient of the summed loss to the model's.
 
         With a synchroniser the last backward also reduces; a rank without samples
         runs a synthetic one at weight 0 where the synchroniser needs a backward.
         ``seed`` fixes dropout by step and rank, so that executors draw the same masks.
+        ``slowness``: how many times as long this rank's work is to take, at least 1.
         """
         torch.manual_seed(seed)
+        if self._trims:
+            return_freed_memory()
         self._memory.reset()
         mark = self.clock.mark
         spans: tuple[list[Any], list[Any], list[Any]] = ([], [], [])  # data, forward, backward
@@ -83,16 +107,18 @@ class RankStepper:
         for position, micro in enumerate(microbatches):
             last = position == len(microbatches) - 1
             with nullcontext() if sync is None or last else sync.accumulate():
+                # before the real work, as compute ends when its last gradient is ready
+                for extra in repeats(len(micro), slowness):
+                    _add(spans, self._in_vain(micro, extra))
                 marks = [mark()]
-                batch = self._collate(micro.ids)
+                batch = self._collate(micro.ids, micro.packed)
                 marks.append(mark())
                 loss = self.loss_sum(batch)
                 marks.append(mark())
                 (loss * scale).backward()
                 marks.append(mark())
             total += loss.detach()
-            for span, pair in zip(spans, itertools.pairwise(marks), strict=True):
-                span.append(pair)
+            _add(spans, marks)
         if sync is not None:
             if not microbatches and sync.needs_backward:
                 (self.loss_sum(synthetic_batch(1, 4, self._device)) * 0.0).backward()
@@ -100,3 +126,39 @@ class RankStepper:
         ready = mark() if sync is None else sync.ready_mark()
         data, forward, backward = spans
         return RankStep(begin, ready, total, data, forward, backward, process_time() - cpu, self._memory.read())
+
+    def _in_vain(self, micro: Microbatch, count: int) -> list[Any]:
+        """Collate, forward and backward of ``count`` of these samples, without a trace; the four marks around them.
+
+        ``torch.autograd.grad`` returns the gradients instead of adding them to the
+        model's, so no hook of a synchroniser fires.
+        """
+        parameters = [p for p in self._model.parameters() if p.requires_grad]
+        buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices):  # dropout of the real work is drawn as if this had not been
+            marks = [self.clock.mark()]
+            batch = self._collate(self._collate.some(micro.ids, count), micro.packed)
+            marks.append(self.clock.mark())
+            loss = self._loss_sum(lambda **inputs: functional_call(self._model, buffers, kwargs=inputs), batch)
+            marks.append(self.clock.mark())
+            torch.autograd.grad(loss, parameters, allow_unused=True)
+            marks.append(self.clock.mark())
+        return marks
+
+
+def repeats(count: int, slowness: float) -> list[int]:
+    """Samples of each repetition that makes the work on ``count`` samples take ``slowness`` times as long.
+
+    >>> repeats(5, 1.0), repeats(5, 1.5), repeats(5, 3.2)
+    ([], [3], [5, 5, 1])
+    """
+    whole, part = divmod(slowness - 1.0, 1.0)
+    rest = math.ceil(round(part * count, 6))  # 1.1 - 1.0 is a little more than 0.1
+    return [count] * int(whole) + [rest] * (rest > 0)
+
+
+def _add(spans: Sequence[list[Any]], marks: Sequence[Any]) -> None:
+    """One stretch to each list of ``spans`` from the marks between them."""
+    for span, pair in zip(spans, itertools.pairwise(marks), strict=True):
+        span.append(pair)

@@ -11,9 +11,10 @@ from ddpsched.planning.messages import Flag, LocalExchange, verdict, vote_row
 from ddpsched.planning.planner import plan_columns
 from ddpsched.planning.samples import Samples
 from ddpsched.records import StepRecord
+from ddpsched.training.calibrate import check_calibrations
 from ddpsched.training.learner import Evaluation, Learner, pick_device, step_seed
 from ddpsched.training.loss import sum_scale
-from ddpsched.training.probe import max_count
+from ddpsched.training.probe import allowance
 from ddpsched.training.rank_step import RankStep
 from ddpsched.training.trouble import flag_of
 
@@ -26,14 +27,15 @@ class VirtualExecutor:
     compute and the optimizer: what G such devices with a perfect network would take.
     """
 
-    def __init__(self, config: RunConfig, samples: Samples, total_steps: int) -> None:
+    def __init__(self, config: RunConfig, samples: Samples, total_steps: int, force: bool = False) -> None:
         self._config, self._source = config, samples.train
+        self._slowness = config.executor.slowness or [1.0] * config.world_size
         self.exchange = LocalExchange(config.world_size)
         self.learner = Learner(config, samples, total_steps, pick_device(config, 0))
         self._stepper = self.learner.stepper()
-        self.caps: list[int] | None = None
-        if config.memory.probe:  # one device plays every rank, so all have the same cap
-            self.caps = [max_count(self.learner, config)] * config.world_size
+        check_calibrations(config, self.learner, force)
+        allowed = allowance(self.learner, config)  # one device plays every rank, so all have the same
+        self.caps = None if allowed is None else [allowed] * config.world_size
         self.world_caps = self.caps
         self._stepper.warm_up()
 
@@ -45,7 +47,8 @@ class VirtualExecutor:
         for turn in range(size):
             rank = (plan.step + turn) % size
             try:
-                done[rank] = self._stepper.run(plan.ranks[rank], scale, step_seed(config.seed, plan.step, rank))
+                seed = step_seed(config.seed, plan.step, rank)
+                done[rank] = self._stepper.run(plan.ranks[rank], scale, seed, slowness=self._slowness[rank])
             except Exception as error:
                 self._object(plan, rank, flag_of(error), error)
         begin = clock.mark()

@@ -1,84 +1,147 @@
-"""Step times of all policies in one interleaved run: ``python -m experiments.benchmarks.steps CONFIG [key=value ...]``.
+"""Step times of several arms in one interleaved run, on virtual ranks or under torchrun.
 
-A machine whose speed drifts moves whole runs against each other. Here every
-policy has its own model and plans in one process, and step s of each runs right
-after step s of the others, in rotating turn; so drift meets all of them alike.
-Virtual ranks; prints the mean of the largest rank's compute and its ratio to
-static, with a 95 % interval over steps.
+    python -m experiments.benchmarks.steps CONFIG [arm=POLICY ...] [key=value ...]
+    torchrun --standalone --nproc-per-node 2 -m experiments.benchmarks.steps CONFIG world_size=2 \\
+        executor.kind=distributed
+
+A machine whose speed drifts moves whole runs against each other. Here one model runs the plans of all arms: step s of
+each right after step s of the others, in rotating turn, so drift meets all alike. An arm is a policy and its keys,
+`arm=balanced,max_microbatches=4` or `arm=peer,peer=batch_rebalance`; without any, those below.
+Prints the means over steps of the largest rank's compute and of the whole step, and their ratios to the first arm's,
+with 95 % intervals over steps; and what the plans promised in padded tokens.
 """
 
+import os
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import bootstrap
 
 from ddpsched.cli import guarded
-from ddpsched.config import RunConfig, load
+from ddpsched.config import RunConfig, apply_overrides, load, parse
+from ddpsched.errors import ConfigError
+from ddpsched.plan import StepPlan
 from ddpsched.planning.planner import num_steps, plan_steps
-from ddpsched.planning.samples import load_samples
+from ddpsched.planning.samples import Samples, load_samples
+from ddpsched.world import World
 
-POLICIES = ("static", "minmax", "balanced")
+ARMS = ("static", "minmax", "balanced", "balanced,max_microbatches=4", "packed", "peer,peer=batch_rebalance")
 LEFT_OUT = 3  # first steps of each, while allocators settle
+SAID = 3  # seconds of compute, seconds of the step, padded tokens: what each rank says of a step, in whole millionths
 
 
-def measure(config: RunConfig) -> dict[str, np.ndarray]:
-    """Seconds of the largest rank's compute, (steps,) by policy."""
-    from ddpsched.training.virtual import VirtualExecutor
+def arm_config(config: RunConfig, arm: str) -> RunConfig:
+    """The config with this arm's policy."""
+    kind, *keys = arm.split(",")
+    policy = {"kind": kind, "prefetch": config.policy.prefetch, "solver": config.policy.solver}
+    return parse({**config.model_dump(), "policy": apply_overrides(policy, keys)}, source=f"arm={arm}")
 
+
+def measure(config: RunConfig, arms: Sequence[str]) -> dict[str, npt.NDArray[np.float64]]:
+    """By arm: (steps, 3), the largest rank's compute, the step (both in seconds) and the largest padded tokens."""
     samples = load_samples(config)
     steps = num_steps(config, len(samples.train))
-    arms = {}
-    for kind in POLICIES:
-        own = config.model_copy(update={"policy": config.policy.model_copy(update={"kind": kind})})
-        executor = VirtualExecutor(own, samples, steps)
-        arms[kind] = executor, plan_steps(own, samples.train, executor.exchange)
-    seconds: dict[str, list[float]] = {kind: [] for kind in POLICIES}
+    configs = {arm: arm_config(config, arm) for arm in arms}
+    packing = next((own for own in configs.values() if own.policy.packs), config)  # the model must be able to
+    executor = _executor(packing, samples, steps)
+    plans = {arm: _plans(own, samples, executor) for arm, own in configs.items()}
+    found: dict[str, list[npt.NDArray[np.float64]]] = {arm: [] for arm in arms}
     for step in range(steps):
-        for turn in range(len(POLICIES)):
-            kind = POLICIES[(step + turn) % len(POLICIES)]
-            executor, plans = arms[kind]
-            records = executor.execute(next(plans))
-            seconds[kind].append(max(record.compute_s or 0.0 for record in records))
-    return {kind: np.array(values[LEFT_OUT:]) for kind, values in seconds.items()}
+        for turn in range(len(arms)):
+            arm = arms[(step + turn) % len(arms)]
+            records = executor.execute(next(plans[arm]))
+            said = [[record.compute_s or 0.0, record.step_s or 0.0, record.padded_tokens] for record in records]
+            rows = np.rint(np.array(said) * 1e6).astype(np.int64)
+            found[arm].append(executor.exchange.vote(rows).reshape(-1, SAID).max(axis=0) / 1e6)
+    executor.exchange.barrier()
+    return {arm: np.array(values[LEFT_OUT:]) for arm, values in found.items()}
 
 
-def report(seconds: dict[str, np.ndarray]) -> Table:
-    """Means, and ratios of means with a paired interval over steps."""
-    static = seconds["static"]
-    table = Table("policy", "largest rank's compute, s", "ratio to static", "95 % interval")
-    for kind, values in seconds.items():
-        found = (
-            bootstrap(
-                (values, static),
-                lambda mine, theirs, axis=-1: mine.mean(axis=axis) / theirs.mean(axis=axis),
-                paired=True,
-                vectorized=True,
-                rng=np.random.default_rng(0),
-            ).confidence_interval
-            if kind != "static"
-            else None
-        )
-        interval = "" if found is None else f"{found.low:.3f} to {found.high:.3f}"
-        table.add_row(kind, f"{values.mean():.4f}", f"{values.mean() / static.mean():.3f}", interval)
+def _executor(config: RunConfig, samples: Samples, steps: int) -> Any:
+    if config.executor.kind == "distributed":
+        from ddpsched.training.distributed import DistributedExecutor
+
+        return DistributedExecutor(config, samples, steps, World.detect())
+    if config.executor.kind != "virtual":
+        raise ConfigError(f"executor.kind = {config.executor.kind!r} measures nothing; use virtual or distributed")
+    from ddpsched.training.virtual import VirtualExecutor
+
+    return VirtualExecutor(config, samples, steps)
+
+
+def _plans(config: RunConfig, samples: Samples, executor: Any) -> Any:
+    """Plans are made before their step, not while another runs: what planning costs is another benchmark's question."""
+    if config.policy.kind == "peer":
+        from ddpsched.peers.plans import peer_plans
+
+        plans: list[StepPlan] = list(peer_plans(config, samples.train))
+        return iter(plans)
+    return plan_steps(config, samples.train, executor.exchange, executor.caps)
+
+
+def ratio(mine: npt.NDArray[np.float64], first: npt.NDArray[np.float64]) -> str:
+    """How many times as long the first arm takes, with its paired 95 % interval over steps."""
+
+    def quotient(a: Any, b: Any, axis: int = -1) -> Any:
+        return b.mean(axis=axis) / a.mean(axis=axis)
+
+    rng = np.random.default_rng(0)
+    interval = bootstrap((mine, first), quotient, paired=True, vectorized=True, rng=rng).confidence_interval
+    return f"{quotient(mine, first):.2f} ({interval.low:.2f} to {interval.high:.2f})"
+
+
+def report(found: dict[str, npt.NDArray[np.float64]]) -> Table:
+    """A line an arm."""
+    names = list(found)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("arm", no_wrap=True)
+    first = found[names[0]]
+    for column in (
+        "largest\ncompute s",
+        f"{names[0]}\n/ this",
+        "step s",
+        f"{names[0]} / this",
+        "padded tokens\nof largest",
+    ):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, values in found.items():
+        compute, step, tokens = values.T
+        ratios = ["", ""] if name == names[0] else [ratio(compute, first[:, 0]), ratio(step, first[:, 1])]
+        table.add_row(name, f"{compute.mean():.3f}", ratios[0], f"{step.mean():.3f}", ratios[1], f"{tokens.mean():.0f}")
     return table
 
 
 def main(words: list[str]) -> int:
     """Exit code 0 when it was measured."""
-    if not words:
+    arms = tuple(word.removeprefix("arm=") for word in words if word.startswith("arm=")) or ARMS
+    rest = [word for word in words if not word.startswith("arm=")]
+    if not rest:
         print(__doc__.strip(), file=sys.stderr)
         return 2
 
     def body() -> None:
-        config = load(words[0], words[1:])
-        seconds = measure(config)
-        Console().print(report(seconds))
-        print(f"{len(seconds['static'])} interleaved steps, G = {config.world_size}, B = {config.global_batch}")
+        config = load(rest[0], rest[1:])
+        found = measure(config, arms)
+        if World.detect().is_main:
+            Console(width=max(130, Console().width)).print(report(found))
+            print(
+                f"{len(found[arms[0]])} interleaved steps, {config.executor.kind}, G = {config.world_size}, "
+                f"B = {config.global_batch}, {config.executor.threads} thread(s) a process, cost {config.cost.kind}"
+            )
 
     return guarded(body)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if World.launched():
+        os._exit(code)  # gloo's threads may abort a process that ends in order
+    sys.exit(code)

@@ -39,8 +39,12 @@ def brute_force(lengths: IntArray, groups: int, cost: Cost, cap: int | None) -> 
     return int(largest[allowed].min())
 
 
+def at_most(cap: int | None) -> Callable[[IntArray], IntArray] | None:
+    return None if cap is None else lambda lengths: np.full(len(lengths), cap)
+
+
 def check(lengths: IntArray, groups: int, cost: Cost, cap: int | None) -> None:
-    split, makespan, lower_bound = min_max_split(lengths, groups, cost, cap)
+    split, makespan, lower_bound = min_max_split(lengths, groups, cost, at_most(cap))
     assert len(split) == groups
     assert sorted(np.concatenate(split).tolist()) == list(range(len(lengths)))
     sizes = [len(group) for group in split]
@@ -74,7 +78,7 @@ def test_sweep() -> None:
 def test_check_objects_to_a_split_that_is_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweep can fail: an even split by length is not optimal."""
 
-    def even(lengths: IntArray, groups: int, cost: Cost, cap: int | None) -> tuple[list[IntArray], int, int]:
+    def even(lengths: IntArray, groups: int, cost: Cost, limit: object) -> tuple[list[IntArray], int, int]:
         split = np.array_split(np.argsort(-lengths, kind="stable"), groups)
         makespan = max(int(cost(len(group), lengths[group].max())) for group in split)
         return split, makespan, makespan
@@ -108,14 +112,14 @@ def test_fewer_samples_than_groups_leaves_empty_groups_at_the_end() -> None:
         ([], 2, None, ValueError, r"shape \(0,\)"),
         ([[1, 2]], 2, None, ValueError, r"shape \(1, 2\)"),
         ([1.5], 2, None, ValueError, "float64"),
-        ([1, 2], 0, None, ValueError, "groups 0"),
-        ([1, 2], 1, 0, ValueError, "cap 0"),
-        ([1, 2, 3, 4, 5], 2, 2, InfeasibleError, "2 groups of at most 2 samples cannot hold 5"),
+        ([1, 2], 0, None, ValueError, "groups must be at least 1, got 0"),
+        ([1, 2], 1, 0, InfeasibleError, "one sample of 2 tokens alone"),
+        ([1, 2, 3, 4, 5], 2, 2, InfeasibleError, "2 micro-batches cannot hold 5 samples"),
     ],
 )
 def test_bad_input_is_named(lengths: list, groups: int, cap: int | None, error: type[Exception], named: str) -> None:
     with pytest.raises(error, match=named):
-        min_max_split(np.array(lengths), groups, COSTS["padded_tokens"], cap)
+        min_max_split(np.array(lengths), groups, COSTS["padded_tokens"], at_most(cap))
 
 
 def test_time_at_scale() -> None:

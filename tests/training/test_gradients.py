@@ -24,7 +24,7 @@ from ddpsched.training.model import build_model
 from ddpsched.training.optimise import Optimiser
 
 STEPS = 3
-POLICIES = ("static", "minmax", "balanced")
+POLICIES = ("static", "minmax", "balanced", "packed")
 CASES = [(policy, *how) for policy in POLICIES for how in (("float32", True), ("float64", True), ("float32", False))]
 TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
 

@@ -72,11 +72,11 @@ def test_real_memory_grows_with_the_count_and_the_gradient_is_left_clean(learner
 
 @pytest.mark.parametrize("policy", ["minmax", "balanced"])
 def test_what_is_probed_caps_the_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
-    monkeypatch.setattr("ddpsched.training.virtual.max_count", lambda learner, config: 17)
+    monkeypatch.setattr("ddpsched.training.probe.max_count", lambda learner, config: 17)
     config = config_of(tmp_path, 10**12, policy={"kind": policy, "prefetch": 32})
     rows = pd.read_parquet(run(config) / "records.parquet")
     assert rows["num_samples"].max() == 17
-    monkeypatch.setattr("ddpsched.training.virtual.max_count", lambda learner, config: 15)
+    monkeypatch.setattr("ddpsched.training.probe.max_count", lambda learner, config: 15)
     with pytest.raises(InfeasibleError, match="64"):
         run(config, overwrite=True)
 

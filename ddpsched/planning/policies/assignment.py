@@ -1,4 +1,4 @@
-"""What a policy answers, and the two shapes of policies."""
+"""What policies are given, what they answer, and their two shapes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,22 +6,43 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ddpsched.planning.caps import Cap
 from ddpsched.planning.cost import CostModel, Int
 from ddpsched.planning.solvers import Allocation
 
 
 @dataclass(frozen=True)
-class Assignment:
-    """``groups[r]``: positions into the batch that rank r runs as one micro-batch."""
+class Batch:
+    """The next samples of the global order, and whom they are for.
 
-    groups: tuple[npt.NDArray[np.int64], ...]
+    ``lengths``: (size,), or None where they are not known here. ``caps`` and ``slowness`` (in millionths) are of each
+    rank, None where all are alike. ``max_microbatches``: of a rank.
+    """
+
+    lengths: Int | None
+    size: int
+    world_size: int
+    step: int
+    cost: CostModel
+    caps: tuple[Cap, ...] | None = None
+    slowness: tuple[int, ...] | None = None
+    max_microbatches: int = 1
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Who runs what: ``positions`` into the batch, of which each micro-batch takes ``sizes[rank][m]`` in turn."""
+
+    positions: npt.NDArray[np.int64]
+    sizes: tuple[tuple[int, ...], ...]
+    costs: tuple[int, ...] | None
     lower_bound: int | None
     status: str
     tie_break: str
     method: str
+    packed: bool = False
 
 
-# (lengths (B,) or None where they are not known here, world_size, step, cost, caps (world_size,) or None)
-BatchPolicy = Callable[[Int | None, int, int, int, CostModel, Int | None], Assignment]
+BatchPolicy = Callable[[Batch], Assignment]
 # (costs (world_size, K), batch_size, caps (world_size,), solver)
 WindowPolicy = Callable[[Int, int, Int, str], Allocation]

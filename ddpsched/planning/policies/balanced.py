@@ -1,28 +1,53 @@
-"""balanced: the same global batch as static, split over ranks at the least possible makespan.
+"""balanced: the same global batch as static, split over ranks by length so that the costliest is cheapest.
 
-Some optimal split is contiguous in the length-sorted batch (giving the group
-that holds the longest sample the next-longest ones costs it nothing and lowers
-others), so bisection on the makespan with greedy filling is exact. The gradient
-is static's: the same samples, each weighing 1/B.
+The gradient is static's: the same samples, each weighing 1/B. One padded
+micro-batch a rank is solved to the proved optimum; up to M of them, where the
+config allows it, by a heuristic with a bound.
 """
 
 import numpy as np
 
-from ddpsched.planning.cost import CostModel, Int
-from ddpsched.planning.policies.assignment import Assignment
-from ddpsched.planning.solvers.partition import min_max_split
+from ddpsched.planning.caps import Cap
+from ddpsched.planning.policies.assignment import Assignment, Batch
+from ddpsched.planning.solvers.line import Line, line_of
+from ddpsched.planning.solvers.microbatches import accumulate_split
+from ddpsched.planning.solvers.placement import Placement
+from ddpsched.planning.solvers.uneven import uneven_split
 
 
-def balanced(
-    lengths: Int | None, batch_size: int, world_size: int, step: int, cost: CostModel, caps: Int | None
-) -> Assignment:
-    """Split by :func:`min_max_split`; every group fits the smallest memory cap of any rank.
+def balanced(batch: Batch) -> Assignment:
+    """Split by :func:`accumulate_split`, or :func:`uneven_split` where ranks differ in speed or memory.
 
-    Groups rotate over ranks from step to step, so that no rank always holds the longest samples.
+    Ranks that are alike take turns from step to step, so that none always holds the longest samples.
+    Raises InfeasibleError where memory cannot hold the batch.
     """
-    assert lengths is not None, "balanced needs every length; the config refuses online lengths"
-    cap = None if caps is None else int(caps.min())
-    groups, _makespan, lower_bound = min_max_split(lengths, world_size, cost, cap)
-    rotated = tuple(groups[(rank + step) % world_size] for rank in range(world_size))
-    assert sum(map(len, rotated)) == batch_size == len(np.unique(np.concatenate(rotated)))
-    return Assignment(rotated, lower_bound, status="optimal", tie_break="best found", method="contiguous split")
+    assert batch.lengths is not None, "balanced needs every length; the config refuses online lengths"
+    if batch.slowness is not None or (batch.caps is not None and len(set(batch.caps)) > 1):
+        return _answer(_uneven(batch), "uneven split", 0)
+    limit = None if batch.caps is None else batch.caps[0].limit
+    found = accumulate_split(line_of(batch.lengths, batch.cost, limit), batch.world_size, batch.max_microbatches)
+    method = "contiguous split" if batch.max_microbatches == 1 else "stones and sand"
+    return _answer(found, method, batch.step % batch.world_size)
+
+
+def _uneven(batch: Batch) -> Placement:
+    assert batch.lengths is not None
+    slowness = batch.slowness or (10**6,) * batch.world_size
+    if batch.caps is None:
+        return uneven_split(line_of(batch.lengths, batch.cost), slowness, batch.max_microbatches)
+    roomiest: Cap = max(batch.caps, key=lambda cap: cap.room)
+    line: Line = line_of(batch.lengths, batch.cost, roomiest.limit)
+    ordered = batch.lengths[line.order]
+    limits = [cap.limit(ordered).tolist() for cap in batch.caps]
+    return uneven_split(line, slowness, batch.max_microbatches, limits)
+
+
+def _answer(found: Placement, method: str, turn: int) -> Assignment:
+    """``turn``: by how many ranks the groups move on."""
+    sizes, costs, positions = found.sizes, found.costs, found.positions
+    if turn:
+        moved = sum(map(sum, sizes[:turn]))
+        positions = np.concatenate((positions[moved:], positions[:moved]))
+        sizes, costs = sizes[turn:] + sizes[:turn], costs[turn:] + costs[:turn]
+    status = "optimal" if max(costs) == found.lower_bound else "feasible"
+    return Assignment(positions, sizes, costs, found.lower_bound, status, "best found", method)

@@ -3,22 +3,30 @@
 import numpy as np
 
 from ddpsched.errors import InfeasibleError
-from ddpsched.planning.cost import CostModel, Int
-from ddpsched.planning.policies.assignment import Assignment
+from ddpsched.planning.policies.assignment import Assignment, Batch
 
 
-def static(
-    lengths: Int | None, batch_size: int, world_size: int, step: int, cost: CostModel, caps: Int | None
-) -> Assignment:
+def static(batch: Batch) -> Assignment:
     """Cut the batch, in the order it comes, into ``world_size`` runs of equal count (± 1 where B does not divide).
 
-    Raises InfeasibleError where a rank's share is above its memory cap: equal
+    Raises InfeasibleError where a rank's share does not fit into its memory: equal
     counts are the method, so no rank takes over another's samples.
     """
-    groups = tuple(np.array_split(np.arange(batch_size), world_size))
-    if caps is not None and any(len(group) > cap for group, cap in zip(groups, caps, strict=True)):
-        raise InfeasibleError(
-            f"static gives each rank {len(groups[0])} of {batch_size} samples, but memory allows {caps.tolist()}; "
-            "lower global_batch or data.max_length, or raise memory.budget_bytes"
-        )
-    return Assignment(groups, lower_bound=None, status="feasible", tie_break="best found", method="static")
+    even, more = divmod(batch.size, batch.world_size)
+    counts = [even + (rank < more) for rank in range(batch.world_size)]
+    costs = None
+    if batch.lengths is not None:
+        ends = np.cumsum(counts)
+        longest = [int(batch.lengths[end - n : end].max()) if n else 0 for n, end in zip(counts, ends, strict=True)]
+        costs = tuple(batch.cost(np.array(counts), np.array(longest)).tolist())
+        if batch.slowness is not None:
+            costs = tuple(-(-c * rate // 10**6) for c, rate in zip(costs, batch.slowness, strict=True))
+        for rank, (count, length) in enumerate(zip(counts, longest, strict=True)):
+            if batch.caps is not None and count and count > batch.caps[rank].limit(np.array([length]))[0]:
+                raise InfeasibleError(
+                    f"static gives each rank {counts[0]} of {batch.size} samples, but memory allows rank {rank} only "
+                    f"{batch.caps[rank].limit(np.array([length]))[0]} of {length} tokens; lower global_batch or "
+                    "data.max_length, or raise memory.budget_bytes"
+                )
+    sizes = tuple((n,) if n else () for n in counts)
+    return Assignment(np.arange(batch.size), sizes, costs, None, "feasible", "best found", "static")

@@ -1,22 +1,18 @@
 """Split given samples into groups, one padded micro-batch each, so that the costliest group is cheapest."""
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable
-from functools import cache
+from bisect import bisect_left
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.allocation import IntArray
-
-# cost(counts, max_length): int64, one entry per count
-GroupCost = Callable[[IntArray, int], npt.ArrayLike]
+from ddpsched.planning.solvers.line import GroupCost, Limit, Line, LinearCost, Span, line_of
 
 
 def min_max_split(
-    lengths: IntArray, groups: int, cost: GroupCost, cap: int | None = None
+    lengths: IntArray, groups: int, cost: GroupCost | LinearCost, limit: Limit | None = None
 ) -> tuple[list[IntArray], int, int]:
     """Splits samples into groups so that the largest cost(count, longest) of a group is as small as possible.
 
@@ -37,7 +33,8 @@ def min_max_split(
         lengths: int64 `(B,)`, one per sample, at least one sample.
         groups: how many groups.
         cost: cost(counts, max_length) with counts int64 `(n,)` and one int; must fall with neither.
-        cap: the most samples in one group; no cap if not given.
+        limit: limit(lengths), the most samples of a group by its longest sample (memory); must not grow
+            with the length. No limit if not given.
 
     Returns:
         `groups` int64 arrays of positions into `lengths`, longest sample first (equal ones by position),
@@ -45,8 +42,8 @@ def min_max_split(
         Then the makespan and its lower bound, which are equal: the makespan is proved.
 
     Raises:
-        ValueError: lengths of a wrong shape or type, no sample, `groups` or `cap` below 1.
-        InfeasibleError: `groups` * `cap` is below B.
+        ValueError: lengths of a wrong shape or type, no sample, `groups` below 1.
+        InfeasibleError: `groups` groups cannot hold the samples within the limit.
 
     Example:
         >>> import numpy as np
@@ -59,89 +56,105 @@ def min_max_split(
     given = np.asarray(lengths)
     if given.ndim != 1 or given.size == 0 or given.dtype.kind not in "iu":
         raise ValueError(f"lengths must be integers of shape (B,), B >= 1, got {given.dtype} of shape {given.shape}")
-    size = len(given)
-    if groups < 1 or (cap is not None and cap < 1):
-        raise ValueError(f"groups and cap must be at least 1, got groups {groups}, cap {cap}")
-    most = size if cap is None else min(cap, size)
-    if groups * most < size:
-        raise InfeasibleError(f"{groups} groups of at most {most} samples cannot hold {size} samples")
-
-    # order: (B,), positions by falling length, equal ones by position
-    order = np.argsort(-given.astype(np.int64), kind="stable")
-    line = _Line(given[order].tolist(), most, cost)
-    used = min(groups, size)
-    lower_bound, starts = line.fewest_groups(used)
-    starts = line.balance(line.split_until(starts, used))
-    makespan = max(line.cost_of(a, b) for a, b in line.spans(starts))
-    return [order[a:b] for a, b in line.spans(starts)] + [order[:0]] * (groups - len(starts)), makespan, lower_bound
+    if groups < 1:
+        raise ValueError(f"groups must be at least 1, got {groups}")
+    line = line_of(given.astype(np.int64, copy=False), cost, limit)
+    spans, makespan = split_line(line, groups)
+    split = [line.order[a:b] for a, b in spans]
+    return split + [line.order[:0]] * (groups - len(spans)), makespan, makespan
 
 
-class _Line:
-    """Samples in the order of falling length; a group is a span of them, a split the list of its starts."""
+def split_line(line: Line, groups: int) -> tuple[list[Span], int]:
+    """The spans of :func:`min_max_split`, at most one a sample, and the makespan. Raises InfeasibleError."""
+    used = min(groups, len(line))
+    makespan = least_makespan(line, used)
+    spans = _balance(line, _split_until(line, _fill(line, makespan), used))
+    return spans, makespan
 
-    def __init__(self, lengths: list[int], most: int, cost: GroupCost) -> None:
-        self.lengths = lengths
-        self.most = most
-        counts = np.arange(1, most + 1)
-        # row(length)[n - 1]: what n samples cost, the longest of them of this length
-        self.row: Callable[[int], list[int]] = cache(lambda length: np.asarray(cost(counts, length)).tolist())
 
-    def cost_of(self, start: int, end: int) -> int:
-        return self.row(self.lengths[start])[end - start - 1]
+def least_makespan(line: Line, groups: int) -> int:
+    """The smallest largest cost of at most ``groups`` spans. Raises InfeasibleError where memory allows none."""
+    size, take = len(line), line.take
 
-    def spans(self, starts: list[int]) -> list[tuple[int, int]]:
-        return list(zip(starts, [*starts[1:], len(self.lengths)], strict=True))
+    def reaches(budget: int) -> bool:
+        """Whether spans from the longest sample on, each as full as the budget allows, hold all samples."""
+        start = 0
+        for _ in range(groups):
+            start += take(budget, start)
+            if start >= size:
+                return True
+        return False
 
-    def fewest_groups(self, groups: int) -> tuple[int, list[int]]:
-        """The smallest makespan of at most `groups`, and a split of it, each but the last as full as it allows."""
-        size = len(self.lengths)
-        low, high = self.row(self.lengths[0])[0], self.row(self.lengths[0])[-(-size // groups) - 1]
-        starts = self._fill(high, groups)
-        assert starts is not None, "an even split costs at most this"
-        while low < high:
-            middle = (low + high) // 2
-            tried = self._fill(middle, groups)
-            if tried is None:
-                low = middle + 1
-            else:
-                starts, high = tried, middle
-        return low, starts
+    low, high = line.cost_of(0, 1), line.cost_of(0, -(-size // groups))
+    if line.limits is not None and not reaches(high):  # without limits an even split costs at most this
+        high = line.cost_of(0, size)
+        if not reaches(high):
+            raise InfeasibleError(
+                f"{groups} micro-batches cannot hold {size} samples within the memory of a rank; raise "
+                "memory.budget_bytes or policy.max_microbatches, or lower global_batch or data.max_length"
+            )
+    if line.weights:
+        low = max(low, line.fixed - (-sum(line.weights) // groups))
+    while low < high:
+        middle = (low + high) // 2
+        if reaches(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
-    def split_until(self, starts: list[int], groups: int) -> list[int]:
-        """Halves the costliest group of two or more samples until there are `groups`."""
-        heap = [(-self.cost_of(a, b), a, b) for a, b in self.spans(starts) if b - a > 1]
-        heapify(heap)
-        starts = starts.copy()
-        while len(starts) < groups:
-            _, a, b = heappop(heap)
-            middle = self._best_boundary(a, b)
-            starts.append(middle)
-            for start, end in ((a, middle), (middle, b)):
-                if end - start > 1:
-                    heappush(heap, (-self.cost_of(start, end), start, end))
-        return sorted(starts)
 
-    def balance(self, starts: list[int]) -> list[int]:
-        """Moves each boundary once, that of the shortest samples first."""
-        bounds = [*starts, len(self.lengths)]
-        for i in range(len(starts) - 1, 0, -1):
-            bounds[i] = self._best_boundary(bounds[i - 1], bounds[i + 1])
-        return bounds[:-1]
+def _fill(line: Line, budget: int) -> list[Span]:
+    """Spans from the longest sample on, each as full as the budget allows."""
+    spans: list[Span] = []
+    take, size, start = line.take, len(line), 0
+    while start < size:
+        end = min(size, start + take(budget, start))
+        spans.append((start, end))
+        start = end
+    return spans
 
-    def _fill(self, threshold: int, groups: int) -> list[int] | None:
-        starts: list[int] = []
-        position = 0
-        while position < len(self.lengths):
-            if len(starts) == groups:
-                return None
-            starts.append(position)
-            position += bisect_right(self.row(self.lengths[position]), threshold)
-        return starts
 
-    def _best_boundary(self, start: int, end: int) -> int:
-        """Where to split a span in two so that the larger cost is smallest; the leftmost such place."""
-        places = range(max(start + 1, end - self.most), min(end - 1, start + self.most) + 1)
-        # The left cost grows with the boundary and the right one shrinks: the best place is where they cross.
-        crossing = bisect_left(places, True, key=lambda m: self.cost_of(start, m) >= self.cost_of(m, end))
-        nearby = places[max(crossing - 1, 0) : crossing + 1]
-        return min(nearby, key=lambda m: (max(self.cost_of(start, m), self.cost_of(m, end)), m))
+def _split_until(line: Line, spans: list[Span], groups: int) -> list[Span]:
+    """Halves the costliest span of two or more samples until there are ``groups``."""
+    if len(spans) == groups:
+        return spans
+    heap = [(-line.cost_of(a, b), a, b) for a, b in spans if b - a > 1]
+    heapify(heap)
+    starts = {a for a, _ in spans}
+    while len(starts) < groups:
+        _, a, b = heappop(heap)
+        middle = _best_boundary(line, a, b)
+        starts.add(middle)
+        for start, end in ((a, middle), (middle, b)):
+            if end - start > 1:
+                heappush(heap, (-line.cost_of(start, end), start, end))
+    ordered = sorted(starts)
+    return list(zip(ordered, [*ordered[1:], len(line)], strict=True))
+
+
+def _balance(line: Line, spans: list[Span]) -> list[Span]:
+    """Moves each boundary once, that of the shortest samples first."""
+    bounds = [a for a, _ in spans] + [len(line)]
+    for i in range(len(spans) - 1, 0, -1):
+        bounds[i] = _best_boundary(line, bounds[i - 1], bounds[i + 1])
+    return list(pairwise(bounds))
+
+
+def _best_boundary(line: Line, start: int, end: int) -> int:
+    """Where to split a span in two so that the larger cost is smallest and both fit; the leftmost such place."""
+    cost_of, places = line.cost_of, range(start + 1, end)
+    if line.limits is not None:  # the left part fits up to a place, the right part from a place on
+        first = bisect_left(places, True, key=lambda m: line.fits(m, end))
+        places = range(start + 1 + first, min(end, start + line.limits[start] + 1))
+    # The left cost grows with the boundary and the right one shrinks: the best place is where they cross.
+    low, high = places.start, places.stop - 1
+    while low < high:
+        middle = (low + high) // 2
+        if cost_of(start, middle) >= cost_of(middle, end):
+            high = middle
+        else:
+            low = middle + 1
+    if low > places.start and cost_of(low - 1, end) <= max(cost_of(start, low), cost_of(low, end)):
+        return low - 1
+    return low

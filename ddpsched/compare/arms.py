@@ -1,0 +1,191 @@
+"""What would I gain? Policies, and peers, side by side on paper: an epoch's plans, made, timed and measured.
+
+Nothing is trained and torch is not imported; a peer may import it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ddpsched.config import RunConfig, parse
+from ddpsched.errors import ConfigError, DdpschedError, PeerMissing
+from ddpsched.peers import PEERS, Problem
+from ddpsched.plan import Ids, StepPlan
+from ddpsched.planning.affine import AffineQuadratic, Floored
+from ddpsched.planning.cost import CostModel, Int, cost_model
+from ddpsched.planning.messages import LocalExchange
+from ddpsched.planning.order import epoch_order
+from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.yardstick import Ruler, Yardstick
+
+MICROBATCHES = 4  # of the arm with several, where no most is given
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is compared: the same samples in the same order for every arm.
+
+    ``lengths``: (N,), int64. ``cost``: the ``[cost]`` table of a config, which plans and scores; ``memory`` likewise,
+    with a budget where plans are capped. ``time``: a cost in nanoseconds for the predicted step time.
+    """
+
+    lengths: Int
+    world_size: int
+    global_batch: int
+    max_microbatches: int | None = None
+    lookahead: int = 1
+    prefetch: int | None = None
+    epochs: int = 1
+    seed: int = 0
+    cost: dict[str, Any] | None = None
+    memory: dict[str, Any] | None = None
+    time: CostModel | None = None
+
+    def config(self, policy: dict[str, Any]) -> RunConfig:
+        """The run that this arm would be. Raises ConfigError."""
+        prefetch = self.prefetch or -(-2 * self.global_batch // self.world_size)
+        return parse(
+            {
+                "epochs": self.epochs,
+                "seed": self.seed,
+                "global_batch": self.global_batch,
+                "world_size": self.world_size,
+                "policy": {"prefetch": prefetch, **policy},
+                "cost": self.cost or {},
+                "memory": self.memory or {},
+                "executor": {"kind": "simulated"},
+            },
+            source="ddpsched plan",
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One arm's figures, or why it has none."""
+
+    arm: str
+    figures: Yardstick | None = None
+    planning_us: float | None = None  # per sample, from the step's ids and lengths to its plan and digest
+    gap: float | None = None  # sum of makespans / sum of lower bounds - 1; None where the method has no bound
+    skipped: str | None = None
+
+    def flat(self) -> dict[str, Any]:
+        """One level, for JSON and frames."""
+        figures = {} if self.figures is None else asdict(self.figures)
+        return {
+            "arm": self.arm,
+            **figures,
+            "planning_us": self.planning_us,
+            "gap": self.gap,
+            "skipped": self.skipped,
+        }
+
+
+def arms(question: Question, policies: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Name -> ``[policy]`` table: those named, or all that apply."""
+    most, ahead = question.max_microbatches, question.lookahead
+    if policies:
+        chosen = [_arm(kind, most or 1, ahead) for kind in policies]
+    else:
+        chosen = [_arm("static", 1, 1), _arm("minmax", 1, 1), _arm("balanced", 1, 1)]
+        if (most or MICROBATCHES) > 1:
+            chosen.append(_arm("balanced", most or MICROBATCHES, 1))
+        chosen.append(_arm("packed", 1, 1))
+        if ahead > 1:
+            chosen += [_arm("balanced", 1, ahead), _arm("balanced", most or MICROBATCHES, ahead)]
+            chosen.append(_arm("packed", 1, ahead))
+    return dict(chosen)
+
+
+def _arm(kind: str, most: int, ahead: int) -> tuple[str, dict[str, Any]]:
+    policy: dict[str, Any] = {"kind": kind}
+    words = [kind]
+    if kind == "balanced" and most > 1:
+        policy["max_microbatches"] = most
+        words.append(f"M = {most}")
+    if kind in ("balanced", "packed") and ahead > 1:
+        policy["lookahead"] = ahead
+        words.append(f"W = {ahead}")
+    return ", ".join(words), policy
+
+
+def compare(question: Question, policies: Sequence[str] = (), peers: Sequence[str] = ()) -> Iterator[Row]:
+    """A row for each policy and peer, as it is done. Raises ConfigError for what no arm could plan."""
+    for name, policy in arms(question, policies).items():
+        try:
+            yield measure(question, name, question.config(policy))
+        except DdpschedError as error:
+            if policies:  # asked for by name: its fault is the answer
+                raise
+            yield Row(name, skipped=str(error))
+    for name in peers:
+        if name not in PEERS:
+            raise ConfigError(f"peer {name!r} is none of: {', '.join(PEERS)}")
+        try:
+            yield _peer(question, name)
+        except PeerMissing as error:
+            yield Row(name, skipped=error.reason)
+
+
+def plans(question: Question, config: RunConfig) -> Iterator[StepPlan]:
+    """All plans of the epochs asked for."""
+    budget = config.memory.budget_bytes
+    caps = None if budget is None else [budget] * config.world_size
+    return plan_steps(config, Known(question.lengths), LocalExchange(config.world_size), caps)
+
+
+def measure(question: Question, name: str, config: RunConfig) -> Row:
+    """Plan every epoch, timed; then score it."""
+    packed, cost = config.policy.kind == "packed", cost_model(config.cost)
+    ruler = Ruler(question.lengths, question.world_size, cost, packed, question.time)
+    made = list(plans(question, config))
+    times = [plan.times for plan in made]
+    seconds = sum((t.offer_s or 0.0) + (t.exchange_s or 0.0) + (t.solve_s or 0.0) for t in times)
+    for epoch in range(question.epochs):
+        ruler.add_epoch([[micro.ids for micro in rank] for rank in plan.ranks] for plan in made if plan.epoch == epoch)
+    bounds = [(max(plan.predicted_cost), plan.lower_bound) for plan in made if plan.predicted_cost and plan.lower_bound]
+    gap = sum(cost for cost, _ in bounds) / sum(bound for _, bound in bounds) - 1 if bounds else None
+    return Row(name, ruler.read(), seconds / (len(question.lengths) * question.epochs) * 1e6, gap)
+
+
+def _peer(question: Question, name: str) -> Row:
+    peer = PEERS[name]
+    config = question.config({"kind": "static"})
+    cost = cost_model(config.cost)
+    if peer.packed and not isinstance(cost, AffineQuadratic | Floored):
+        return Row(name, skipped=f"packed rows have no cost.kind = {config.cost.kind!r}")
+    ruler = Ruler(question.lengths, question.world_size, cost, peer.packed, question.time)
+    problem = Problem(
+        lengths=question.lengths,
+        order=np.arange(len(question.lengths)),
+        world_size=question.world_size,
+        global_batch=question.global_batch,
+        max_microbatches=question.max_microbatches or MICROBATCHES,
+        seed=question.seed,
+        cost=cost,
+    )
+    seconds = 0.0
+    for epoch in range(question.epochs):
+        order = epoch_order(config.order.kind, len(question.lengths), question.seed, epoch)
+        problem = peer.fitted(replace(problem, order=order, epoch=epoch))
+        begin = perf_counter()
+        steps = list(peer.steps(problem))
+        seconds += perf_counter() - begin
+        ruler.add_epoch(steps)
+    return Row(name, ruler.read(), seconds / (len(question.lengths) * question.epochs) * 1e6)
+
+
+class Known:
+    """Lengths that are all there, by id."""
+
+    def __init__(self, lengths: Int) -> None:
+        self._lengths = lengths
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def lengths(self, ids: Ids) -> Int:
+        return self._lengths[ids]

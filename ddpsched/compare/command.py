@@ -1,0 +1,125 @@
+"""``ddpsched plan``: from the words on the command line to the table, the JSON, the figure and the exported plan."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddpsched.compare.arms import Question, Row, arms, compare
+from ddpsched.compare.export import export
+from ddpsched.errors import ConfigError
+from ddpsched.peers import PEERS
+from ddpsched.planning.calibration import Calibration
+from ddpsched.planning.length_files import read_lengths
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options, as ``ddpsched plan --help`` tells them."""
+
+    lengths: Path
+    column: str
+    texts: tuple[str, ...]
+    tokenizer: str | None
+    max_length: int
+    world_size: int
+    global_batch: int
+    policies: tuple[str, ...]
+    max_microbatches: int | None
+    lookahead: int
+    epochs: int
+    seed: int
+    prefetch: int | None
+    alpha: float
+    gamma: float
+    calibration: str | None
+    memory: int | None
+    peers: tuple[str, ...]
+    json: bool
+    figure: Path | None
+    export: Path | None
+
+
+def answer(request: Request) -> None:
+    """Plan and print. Raises ConfigError and DataError before anything is written."""
+    question = _question(request)
+    _check(request, question)
+    peers = tuple(PEERS) if "all" in request.peers else request.peers
+    rows = list(compare(question, request.policies, peers))
+    title = (
+        f"{request.lengths.name}: {len(question.lengths):,} samples, mean {question.lengths.mean():.1f}, longest "
+        f"{question.lengths.max()} tokens; G = {question.world_size}, B = {question.global_batch}, seed {question.seed}"
+    )
+    if request.json:
+        print(json.dumps({"title": title, "rows": [_json(row) for row in rows]}, indent=2))
+    else:
+        _print(rows, title)
+    if request.figure is not None:
+        from ddpsched.compare.show import draw
+
+        draw(rows, title, request.figure)
+    if request.export is not None:
+        ((_, policy),) = arms(question, request.policies).items()
+        count = export(question, question.config(policy), request.export)
+        if not request.json:
+            print(f"{count:,} rows written to {request.export}")
+
+
+def _question(request: Request) -> Question:
+    lengths = read_lengths(request.lengths, request.column, request.texts, request.tokenizer, request.max_length)
+    cost: dict[str, Any] = {"kind": "padded_tokens", "alpha": request.alpha, "gamma": request.gamma}
+    memory: dict[str, Any] | None = None
+    time = None
+    if request.calibration is not None:
+        if request.alpha or request.gamma:
+            raise ConfigError("--alpha and --gamma are padded tokens; a --calibration brings its own, in seconds")
+        cost = {"kind": "calibrated", "path": request.calibration}
+        time = Calibration.load(request.calibration).time
+    if request.memory is not None:
+        if request.calibration is None:
+            raise ConfigError("--memory needs --calibration, whose memory model says what a micro-batch takes")
+        memory = {"path": request.calibration, "budget_bytes": request.memory}
+    return Question(
+        lengths=lengths,
+        world_size=request.world_size,
+        global_batch=request.global_batch,
+        max_microbatches=request.max_microbatches,
+        lookahead=request.lookahead,
+        prefetch=request.prefetch,
+        epochs=request.epochs,
+        seed=request.seed,
+        cost=cost,
+        memory=memory,
+        time=time,
+    )
+
+
+def _check(request: Request, question: Question) -> None:
+    """What is wrong before an epoch is planned is said before it is."""
+    for _, policy in arms(question, request.policies or ("static",)).items():
+        question.config(policy)
+    if request.export is not None and len(set(request.policies)) != 1:
+        raise ConfigError("--export writes the plans of one policy; name it, as in --policy balanced")
+    for path in (request.figure, request.export):
+        if path is not None and not path.resolve().parent.is_dir():
+            raise ConfigError(f"{path}: there is no folder {path.resolve().parent}; make it first")
+    if request.figure is not None and request.figure.suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"--figure {request.figure}: give a name that ends in .png, .svg or .pdf")
+
+
+def _json(row: Row) -> dict[str, Any]:
+    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.flat().items()}
+
+
+def _print(rows: list[Row], title: str) -> None:
+    from rich.console import Console
+
+    from ddpsched.compare.show import skipped, table
+
+    shown = table(rows, title)
+    wide = Console(width=1000).measure(shown).maximum
+    console = Console(width=max(wide, Console().width))  # figures cut off are worse than lines that wrap
+    console.print(shown)
+    for line in skipped(rows):
+        console.print(line, highlight=False, markup=False)

@@ -1,0 +1,88 @@
+"""A comparison for the reader: a table in the terminal, a figure."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from ddpsched.compare.arms import Row
+from ddpsched.planning.yardstick import Yardstick
+
+INK, PAD, WAIT = "#0072B2", "#E69F00", "#CC79A7"  # of the Okabe-Ito palette: told apart by colour-blind readers
+
+
+# What each column shows of a row that has figures; the words after the colon explain it below the table.
+COLUMNS: dict[str, Callable[[Row, Yardstick], str]] = {
+    "yardstick": lambda row, figures: f"{figures.yardstick:.4f}",
+    "real tokens": lambda row, figures: f"{figures.padding_efficiency:.1%}",
+    "imbalance": lambda row, figures: f"{figures.imbalance:.3f}",
+    "gap": lambda row, figures: "" if row.gap is None else f"{row.gap:.2%}",
+    "micro-batches": lambda row, figures: f"{figures.microbatches:.2f}",
+    "order bias": lambda row, figures: "" if math.isnan(figures.order_bias) else f"{figures.order_bias:+.4f}",
+    "dropped": lambda row, figures: f"{figures.dropped:,}",
+    "repeated": lambda row, figures: f"{figures.repeated:,}",
+    "steps": lambda row, figures: f"{figures.steps:,}",
+    "B varies": lambda row, figures: f"{figures.samples_cv:.1%}",
+    "planning us/sample": lambda row, figures: "" if row.planning_us is None else f"{row.planning_us:.2f}",
+    "step s": lambda row, figures: "" if figures.step_seconds is None else f"{figures.step_seconds:.4g}",
+}
+WORDS = (
+    "yardstick: largest rank's cost / even share of the real tokens; 1.0 is no padding and perfect balance",
+    "imbalance: largest rank / mean; gap: makespan over its lower bound; order bias: 0 as shuffled, 1 as sorted",
+    "B varies: standard deviation of samples per step; micro-batches: of a rank in a step",
+)
+
+
+def table(rows: Sequence[Row], title: str) -> Table:
+    """A line an arm; a column that says the same of several arms is said once, below."""
+    done = [(row, row.figures) for row in rows if row.figures is not None]
+    texts = {name: [show(row, figures) for row, figures in done] for name, show in COLUMNS.items()}
+    alike = {name: column[0] for name, column in texts.items() if len(set(column)) == 1 and len(done) > 1}
+    kept = {name: column for name, column in texts.items() if name not in alike and any(column)}
+    same = ", ".join(f"{name} {value}" for name, value in alike.items() if value)
+    words = [*([f"all arms: {same}"] if same else []), *WORDS]
+    shown = Table(title=title, caption="\n".join(words), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    shown.caption_justify = "left"
+    shown.add_column("arm", no_wrap=True)
+    for name in kept:
+        shown.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
+    for index, (row, _) in enumerate(done):
+        shown.add_row(row.arm, *(column[index] for column in kept.values()))
+    return shown
+
+
+def skipped(rows: Sequence[Row]) -> list[str]:
+    """A line for each arm that could not be asked."""
+    return [f"{row.arm}: skipped: {row.skipped}" for row in rows if row.skipped]
+
+
+def draw(rows: Sequence[Row], title: str, path: Path) -> None:
+    """A bar an arm, cut into what the real tokens need, what padding adds, and what waiting for the slowest adds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    drawn = [row for row in rows if row.figures is not None]
+    figure, axes = plt.subplots(figsize=(7.5, 1.3 + 0.36 * len(drawn)), layout="constrained")
+    for place, row in enumerate(drawn):
+        assert row.figures is not None
+        whole, mean = row.figures.yardstick, row.figures.yardstick / row.figures.imbalance
+        parts = ((min(1.0, mean), INK, "real tokens"), (max(0.0, mean - 1), PAD, "padding and fixed costs"))
+        left = 0.0
+        for width, colour, label in (*parts, (whole - mean, WAIT, "waiting for the largest rank")):
+            axes.barh(place, width, left=left, color=colour, label=label if place == 0 else None)
+            left += width
+        axes.text(whole, place, f" {whole:.3f}", va="center", fontsize=9)
+    axes.set_yticks(range(len(drawn)), [row.arm for row in drawn])
+    axes.invert_yaxis()
+    axes.axvline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axes.set_xlim(0, 1.12 * max(row.figures.yardstick for row in drawn if row.figures))
+    axes.set_xlabel("largest rank's cost / even share of the real tokens")
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.legend(loc="lower right", fontsize=8, frameon=True)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=160)
+    plt.close(figure)

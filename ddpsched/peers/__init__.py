@@ -1,0 +1,49 @@
+"""Peers: other packages' batching, asked with the same lengths, as streams of steps.
+
+Each calls the package's own code where that installs, and says so in ``package`` where its algorithm is told
+anew. Nothing is imported before a peer is asked; one that cannot be asked raises PeerMissing with its reason.
+
+============================ ==================================================== ======= =============
+peer                         a step's samples                                      rows    asked by
+============================ ==================================================== ======= =============
+length_grouped(_global)      transformers: batches of similar length               padded  B
+batch_rebalance              transformers: static's, split by hill climbing        padded  B
+batch_rebalance_scored       the same with the cost that is scored                 padded  B
+batch_rebalance_accumulate   the same in M micro-batches a rank                    padded  B, M
+karmarkar_karp(_equal)       static's, largest differencing (of equal counts)      packed  B
+verl(_equal)                 static's, as verl partitions them                     packed  B
+deepspeed                    the order's next, as many as a sum of lengths allows  padded  real tokens
+fairseq(_multiple_8)         sorted, cut at a padded size, shuffled                padded  padded tokens
+lhotse                       one bucket a step for all ranks, to a padded size     padded  padded tokens
+cosmos_rl                    each rank from its own pool, to a padded size         padded  padded tokens
+online_dynamic_batching      each rank from its own buffer, groups agreed on       padded  padded tokens
+============================ ==================================================== ======= =============
+"""
+
+from ddpsched.peers import (
+    batch_rebalance,
+    cosmos_rl,
+    deepspeed,
+    fairseq,
+    karmarkar_karp,
+    length_grouped,
+    lhotse,
+    online_dynamic_batching,
+    verl,
+)
+from ddpsched.peers.peer import Peer, Problem, Step
+
+_ROOMS = (
+    length_grouped,
+    batch_rebalance,
+    karmarkar_karp,
+    verl,
+    deepspeed,
+    fairseq,
+    lhotse,
+    cosmos_rl,
+    online_dynamic_batching,
+)
+PEERS: dict[str, Peer] = {peer.name: peer for room in _ROOMS for peer in room.PEERS}
+
+__all__ = ["PEERS", "Peer", "Problem", "Step"]

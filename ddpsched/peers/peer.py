@@ -1,0 +1,70 @@
+"""What a peer is asked, and what it answers: one problem, a stream of steps."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ddpsched.plan import Ids
+from ddpsched.planning.cost import CostModel, Int, padded_tokens
+
+# Per rank a list of micro-batches, each int64 ids; a rank without samples has an empty list.
+Step = list[list[Ids]]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One epoch to be cut into steps.
+
+    ``lengths``: (N,), int64 tokens by id. ``order``: (N,), int64 ids, the epoch's global order, which a peer
+    follows where it takes one; peers that draw their own batches follow ``seed`` and ``epoch``. ``cost``
+    is what steps are scored with. ``budget``: tokens per micro-batch, of a peer that is asked by budget;
+    None lets it be found (see ``Peer.budget``).
+    """
+
+    lengths: Int
+    order: Ids
+    world_size: int
+    global_batch: int
+    max_microbatches: int = 1
+    seed: int = 0
+    epoch: int = 0
+    cost: CostModel = padded_tokens
+    budget: int | None = None
+
+    @property
+    def in_order(self) -> Int:
+        """(N,), int64: lengths as the epoch's order visits them."""
+        return self.lengths[self.order]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sample."""
+        return int(self.lengths.max())
+
+    def ids(self, positions: list[int]) -> Ids:
+        """The ids at positions of the order."""
+        return self.order[np.asarray(positions, dtype=np.int64)]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Somebody else's batching.
+
+    ``package``: what to install, or that the algorithm is told anew here. ``packed``: a micro-batch is
+    one row without padding. ``steps``: raises PeerMissing when it is called. ``budget``: for a peer whose
+    batches are as large as a token budget allows, the tokens per micro-batch at which a step holds
+    ``global_batch`` samples on average, over all ranks; None where the peer takes the batch size itself.
+    """
+
+    name: str
+    package: str
+    packed: bool
+    steps: Callable[[Problem], Iterator[Step]]
+    budget: Callable[[Problem], int] | None = None
+
+    def fitted(self, problem: Problem) -> Problem:
+        """The same problem with this peer's budget written into it, so that later epochs need not find it again."""
+        if self.budget is None or problem.budget is not None:
+            return problem
+        return replace(problem, budget=self.budget(problem))

@@ -1,0 +1,66 @@
+"""packed: the same global batch as static, rows without padding, the costliest rank cheapest.
+
+A rank's samples lie end to end in one row, each attending to itself alone; so a
+row costs the sum over its samples, and any sample may go to any rank.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ddpsched.errors import InfeasibleError
+from ddpsched.planning.affine import AffineQuadratic
+from ddpsched.planning.policies.assignment import Assignment, Batch
+from ddpsched.planning.solvers.packing import balance
+
+
+def packed(batch: Batch) -> Assignment:
+    """Balance by :func:`balance`; ranks that are alike take turns from step to step.
+
+    One row a rank, or as many as its memory needs. Raises InfeasibleError where one sample alone is over a rank's
+    memory.
+    """
+    assert batch.lengths is not None, "packed needs every length; the config refuses online lengths"
+    linear = getattr(batch.cost, "linear", batch.cost)
+    least = getattr(batch.cost, "least", 0)
+    assert isinstance(linear, AffineQuadratic), "the config refuses costs that do not add up over samples"
+    weights = linear.sample(batch.lengths)
+    members, loads, bound = balance(weights, batch.world_size, batch.slowness)
+    if batch.slowness is None:
+        turn = batch.step % batch.world_size
+        members, loads = members[turn:] + members[:turn], loads[turn:] + loads[:turn]
+    sizes = _rows(batch, members)
+    positions = np.array([position for own in members for position in own], dtype=np.int64)
+    costs = [max(load + linear.fixed * len(rows), least * len(rows)) for load, rows in zip(loads, sizes, strict=True)]
+    if batch.slowness is None:
+        bound += linear.fixed
+    else:
+        costs = [-(-cost * rate // 10**6) for cost, rate in zip(costs, batch.slowness, strict=True)]
+    status = "optimal" if max(costs) == bound else "feasible"
+    return Assignment(
+        positions, sizes, tuple(costs), bound, status, "best found", "longest first and swaps", packed=True
+    )
+
+
+def _rows(batch: Batch, members: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """How many samples each row of each rank holds: the next one that fits, in turn."""
+    if batch.caps is None:
+        return tuple((len(own),) if own else () for own in members)
+    assert batch.lengths is not None
+    sizes = []
+    for own, cap in zip(members, batch.caps, strict=True):
+        rows, room = [], 0
+        needs = cap.weigh(batch.lengths[own]).tolist() if own else []
+        for need in needs:
+            if need > cap.room:
+                raise InfeasibleError(
+                    f"one sample of {batch.lengths[own].max()} tokens alone needs more memory than a rank may use; "
+                    "raise memory.budget_bytes, or lower data.max_length"
+                )
+            if need > room:
+                rows.append(0)
+                room = cap.room
+            rows[-1] += 1
+            room -= need
+        sizes.append(tuple(rows))
+    return tuple(sizes)

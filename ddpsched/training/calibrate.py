@@ -1,0 +1,178 @@
+"""Time and peak memory of a model on this device over a grid of (count, length).
+
+First memory, from small to large, which also warms every shape up; then time, in
+passes over the whole grid, each in another order, so that whatever drifts (a clock,
+a neighbour) meets all points alike. A point's time is its smallest, as what disturbs
+a measurement only ever adds to it. One thread on a CPU is timed by the processor
+time it got: on a busy machine no pass may be free of waiting for a core.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import numpy as np
+import torch
+
+from ddpsched.config import RunConfig
+from ddpsched.environment import describe
+from ddpsched.errors import ConfigError
+from ddpsched.planning.calibration import Calibration, Identity, Measured
+from ddpsched.planning.grid import GridPoint, calibration_grid
+from ddpsched.planning.judged import judged
+from ddpsched.planning.messages import Flag
+from ddpsched.planning.samples import load_samples
+from ddpsched.records import write_json
+from ddpsched.training.clock import PeakMemory, return_freed_memory
+from ddpsched.training.data import Batch, synthetic_batch
+from ddpsched.training.learner import Learner, pick_device
+from ddpsched.training.trouble import flag_of
+from ddpsched.world import World
+
+PASSES = 4
+QUIET_S = 15.0  # a neighbour's disturbance may outlast a quick model's passes, so there are more until this has passed
+MOST_PASSES = 40
+MAX_TOKENS = {"cpu": 1024, "cuda": 32768}  # padded, of one micro-batch: minutes on a core, seconds on a GPU
+SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+
+
+def calibrate_to(
+    output: Path, config: RunConfig, overwrite: bool = False, passes: int | None = None, max_tokens: int | None = None
+) -> Calibration:
+    """Measure, fit, and write the calibration to ``output``, whole or not at all.
+
+    Raises ConfigError, before anything is measured, where the file cannot be written
+    or is there already, and for a config that runs no model.
+    """
+    _check_output(output, overwrite)
+    if config.executor.kind == "simulated":
+        raise ConfigError(
+            'executor.kind = "simulated" runs no model, so there is nothing to measure; calibrate with '
+            "executor.kind=virtual and the model and device of the real run"
+        )
+    if World.detect().size > 1:
+        raise ConfigError(f"{World.detect().size} processes were started; a calibration is one: ddpsched calibrate ...")
+    learner = Learner(config, load_samples(config), 1, pick_device(config, 0))
+    limit = MAX_TOKENS[learner.device.type] if max_tokens is None else max_tokens
+    largest = config.global_batch - config.world_size + 1  # what a plan could ask of one rank
+    points = measure(learner, calibration_grid(largest, config.data.max_length, limit), passes)
+    found = judged(points, identity_of(config, learner), describe()["versions"])
+    write_json(output, found.model_dump())
+    return found
+
+
+def _check_output(output: Path, overwrite: bool) -> None:
+    if not output.parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.parent}; make it, or give another path")
+    if output.is_dir():
+        raise ConfigError(f"--output {output}: is a folder; give a file, {output / 'calibration.json'} for example")
+    if output.exists() and not overwrite:
+        raise ConfigError(f"--output {output}: is there already; give another file, or --overwrite to replace it")
+    if not os.access(output.parent, os.W_OK):
+        raise ConfigError(f"--output {output}: {output.parent} cannot be written to; give a path in another folder")
+
+
+def identity_of(config: RunConfig, learner: Learner) -> Identity:
+    """What this process runs, to be measured, or to be compared with what was."""
+    device, shape = learner.device, getattr(learner.model, "config", None)
+    cuda = device.type == "cuda"
+    precision = str(learner.autocast or next(learner.model.parameters()).dtype).removeprefix("torch.")
+    values: dict[str, Any] = {"class": type(learner.model).__name__}
+    if shape is not None:
+        values |= {key: getattr(shape, key, None) for key in SIZES}
+        values |= {key: value for key, value in shape.to_dict().items() if "dropout" in key}
+    return Identity(
+        model=config.model.name,
+        parameters=learner.num_parameters,
+        shape=values,
+        device=torch.cuda.get_device_name(device) if cuda else describe()["cpu"],
+        precision=precision,
+        threads=None if cuda else config.executor.threads,
+        max_length=config.data.max_length,
+    )
+
+
+def check_calibrations(config: RunConfig, learner: Learner, force: bool = False) -> list[str]:
+    """Whether the calibrations that a config names hold for what this process runs; what ``force`` let pass.
+
+    Raises ConfigError for one that was measured on another model or device.
+    """
+    cost = config.cost.path if config.cost.kind == "calibrated" else None
+    paths = sorted({path for path in (cost, config.memory.path) if path is not None})
+    run = identity_of(config, learner) if paths else None
+    return [found for path in paths if run for found in Calibration.load(path).check(run, force)]
+
+
+def measure(learner: Learner, grid: Sequence[GridPoint], passes: int | None = None) -> list[Measured]:
+    """Forward and backward of synthetic batches: each point's peak and its seconds in every pass.
+
+    By default four passes over the grid, and up to 40 while they have not taken 15
+    seconds. Points that the device has no memory for are left out, and larger ones with them.
+    """
+    learner.stepper().warm_up()
+    peaks = _peaks(learner, grid)
+    held = [point for point in grid if point in peaks]
+    seconds: dict[GridPoint, list[float]] = {point: [] for point in held}
+    begin = perf_counter()
+    for number in range(passes or MOST_PASSES):
+        if passes is None and number >= PASSES and perf_counter() - begin > QUIET_S:
+            break
+        for place in np.random.default_rng(number).permutation(len(held)):
+            seconds[held[place]].append(_seconds(learner, held[place]))
+    learner.optimiser.clear()
+    return [
+        Measured(count=p.count, length=p.length, held_out=p.held_out, seconds=seconds[p], peak_bytes=peaks[p])
+        for p in held
+    ]
+
+
+def _seconds(learner: Learner, point: GridPoint) -> float:
+    """One forward and backward, as a step's first micro-batch does it: no gradient is there yet."""
+    stepper = learner.stepper()
+    learner.optimiser.clear()
+    batch = _batch(learner, point)
+    if learner.device.type == "cuda":
+        torch.cuda.synchronize(learner.device)
+    if learner.device.type == "cpu" and torch.get_num_threads() == 1:
+        start = process_time()
+        stepper.loss_sum(batch).backward()
+        return process_time() - start
+    begin = stepper.clock.mark()
+    stepper.loss_sum(batch).backward()
+    return stepper.clock.seconds(begin, stepper.clock.mark())
+
+
+def _peaks(learner: Learner, grid: Sequence[GridPoint]) -> dict[GridPoint, int | None]:
+    """Peak bytes of each point that fits; gradients are there already, as for a step's second micro-batch."""
+    stepper, memory = learner.stepper(), PeakMemory(learner.device)
+    stepper.loss_sum(synthetic_batch(1, 4, learner.device)).backward()
+    found: dict[GridPoint, int | None] = {}
+    too_large: list[GridPoint] = []
+    for point in grid:
+        if any(point.count >= p.count and point.length >= p.length for p in too_large):
+            continue
+        return_freed_memory()
+        memory.reset()
+        try:
+            stepper.loss_sum(_batch(learner, point)).backward()
+        except Exception as error:
+            if flag_of(error) is not Flag.OUT_OF_MEMORY:
+                raise
+            too_large.append(point)
+            if learner.device.type == "cuda":
+                torch.cuda.empty_cache()
+            continue
+        if learner.device.type == "cuda":
+            torch.cuda.synchronize(learner.device)
+        found[point] = memory.read()
+    return found
+
+
+def _batch(learner: Learner, point: GridPoint) -> Batch:
+    """Synthetic, its last sample padded where there are several: kernels for full rows may be others."""
+    batch = synthetic_batch(point.count, point.length, learner.device)
+    if point.count > 1 and batch.attention_mask is not None:
+        batch.attention_mask[-1, -1] = 0
+    return batch

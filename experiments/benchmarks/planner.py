@@ -1,0 +1,127 @@
+"""How long a step takes to plan, from lengths to the plan with its digest, and how that grows with the ranks.
+
+    python -m experiments.benchmarks.planner [--largest 4096]
+
+32 samples a rank with SST-2's lengths, from 4 ranks on. Methods answer in turn, after a warm-up, so that a drifting
+machine meets all of them alike; the figure is the median. `growth` is the exponent p of time ~ B**p, fitted from 64
+ranks on; B log B would show as the number in its row. `gap` is to the bound that counts padding, where that is quick
+enough to compute.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+from time import perf_counter
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ddpsched.plan import StepPlan
+from ddpsched.planning.affine import Int
+from ddpsched.planning.cost import padded_tokens
+from ddpsched.planning.lengths import sst2_lengths
+from ddpsched.planning.planner import batch_plan
+from ddpsched.planning.policies import BATCH, Batch
+from ddpsched.planning.solvers import solve
+from ddpsched.planning.solvers.line import line_of
+from ddpsched.planning.solvers.padding import padded_bound
+
+SIZES = (4, 16, 64, 256, 1024, 4096)
+PER_RANK = 32
+WINDOW = 64  # K of minmax
+SAMPLES = 2**20  # planned by each method at each size, or REPEATS steps at the least
+REPEATS = 5
+
+
+def planner(kind: str, most: int = 1) -> Callable[[Int, int], StepPlan]:
+    """(lengths, world_size) -> plan of one step."""
+
+    def run(lengths: Int, world_size: int) -> StepPlan:
+        ids = np.arange(len(lengths))
+        chosen = BATCH[kind](Batch(lengths, len(ids), world_size, 0, padded_tokens, max_microbatches=most))
+        return batch_plan(0, 0, ids, chosen)
+
+    return run
+
+
+PLANNERS = {
+    "static": planner("static"),
+    "balanced, M = 1": planner("balanced"),
+    "balanced, M = 4": planner("balanced", 4),
+    "packed": planner("packed"),
+}
+METHODS = ("minmax: solve() alone", *PLANNERS)
+
+
+def measure(world_size: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Median seconds of a step by method, and gaps of the plans."""
+    rng, size = np.random.default_rng(world_size), world_size * PER_RANK
+    repeats = max(REPEATS, min(200, SAMPLES // size // 8))
+    seconds: dict[str, list[float]] = {name: [] for name in METHODS}
+    gaps: dict[str, list[float]] = {name: [] for name in PLANNERS}
+    for repeat in range(repeats + 1):  # the first is the warm-up
+        lengths = sst2_lengths(size, rng)
+        windows = sst2_lengths(world_size * WINDOW, rng).reshape(world_size, WINDOW)
+        costs = np.arange(1, WINDOW + 1) * np.maximum.accumulate(windows, axis=1)
+        for turn in range(len(METHODS)):
+            name = METHODS[(repeat + turn) % len(METHODS)]
+            begin = perf_counter()
+            plan = PLANNERS[name](lengths, world_size) if name in PLANNERS else None
+            if plan is None:
+                solve(costs, size)
+            taken = perf_counter() - begin
+            if repeat:
+                seconds[name].append(taken)
+            if plan is not None and plan.predicted_cost and plan.lower_bound:
+                bound = plan.lower_bound
+                if name == "balanced, M = 4":
+                    bound = padded_bound(line_of(lengths, padded_tokens), world_size, 4)
+                gaps[name].append(max(plan.predicted_cost) / bound - 1)
+    return (
+        {name: statistics.median(times) for name, times in seconds.items()},
+        {name: statistics.mean(values) for name, values in gaps.items() if values},
+    )
+
+
+def exponent(sizes: list[int], seconds: list[float]) -> float:
+    """p of seconds ~ size**p, least squares in logarithms."""
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+def report(largest: int) -> Table:
+    """A row a method, a column a size, and the growth."""
+    sizes = [size for size in SIZES if size <= largest]
+    found = [measure(size) for size in sizes]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="microseconds a sample (milliseconds a step)")
+    table.add_column("planner", no_wrap=True)
+    for size in sizes:
+        table.add_column(f"G = {size}\nB = {size * PER_RANK}", justify="right", no_wrap=True)
+    table.add_column("growth", justify="right")
+    fitted = [index for index, size in enumerate(sizes) if size >= 64]
+    batches = [size * PER_RANK for size in sizes]
+    for name in METHODS:
+        steps = [seconds[name] for seconds, _ in found]
+        cells = [f"{s / b * 1e6:.2f} ({s * 1e3:.3g})" for s, b in zip(steps, batches, strict=True)]
+        enough = len(fitted) > 1
+        growth = exponent([batches[i] for i in fitted], [steps[i] for i in fitted]) if enough else float("nan")
+        table.add_row(name, *cells, f"{growth:.2f}")
+    if len(fitted) > 1:
+        nlogn = exponent([batches[i] for i in fitted], [batches[i] * np.log(batches[i]) for i in fitted])
+        table.add_row("B log B", *("" for _ in sizes), f"{nlogn:.2f}")
+    for name in ("balanced, M = 4", "packed"):
+        table.add_row(f"gap of {name}", *(f"{gaps[name]:.2%}" for _, gaps in found), "")
+    return table
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--largest", type=int, default=SIZES[-1], help="most ranks")
+    shown = report(parser.parse_args().largest)
+    Console(width=max(140, Console().width)).print(shown)
+
+
+if __name__ == "__main__":
+    main()

