@@ -61,20 +61,22 @@ def plan(
     lengths: Annotated[
         Path, typer.Argument(help="npy, txt, csv, tsv, jsonl or Parquet: tokens of each sample, or texts")
     ],
-    world_size: Annotated[int, typer.Option(help="G, ranks")],
-    global_batch: Annotated[int, typer.Option(help="B, samples per step over all ranks")],
+    world_size: Annotated[int, typer.Option(min=1, help="G, ranks")],
+    global_batch: Annotated[int, typer.Option(min=1, help="B, samples per step over all ranks")],
     policy: Annotated[
         list[str] | None, typer.Option(help="static | minmax | balanced | packed; all without it")
     ] = None,
-    max_microbatches: Annotated[int | None, typer.Option(help="M, most micro-batches of a rank in a step")] = None,
-    lookahead: Annotated[int, typer.Option(help="W, global batches planned at once")] = 1,
-    epochs: Annotated[int, typer.Option(help="E, epochs to plan")] = 1,
+    max_microbatches: Annotated[
+        int | None, typer.Option(min=1, help="M, most micro-batches of a rank in a step")
+    ] = None,
+    lookahead: Annotated[int, typer.Option(min=1, help="W, global batches planned at once")] = 1,
+    epochs: Annotated[int, typer.Option(min=1, help="E, epochs to plan")] = 1,
     seed: Annotated[int, typer.Option(help="of the order")] = 0,
     column: Annotated[str, typer.Option(help="column of a table that holds the lengths")] = "length",
     text: Annotated[list[str] | None, typer.Option(help="column of texts to count instead; several are joined")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="folder or hub name, for --text")] = None,
     max_length: Annotated[int, typer.Option(help="where --text cuts, in tokens")] = 512,
-    prefetch: Annotated[int | None, typer.Option(help="K of minmax; 2 B / G without it")] = None,
+    prefetch: Annotated[int | None, typer.Option(min=1, help="K of minmax; 2 B / G without it")] = None,
     alpha: Annotated[float, typer.Option(help="what a micro-batch costs on top, in padded tokens")] = 0.0,
     gamma: Annotated[float, typer.Option(help="what count * longest**2 costs, in padded tokens")] = 0.0,
     calibration: Annotated[

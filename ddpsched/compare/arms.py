@@ -4,7 +4,7 @@ Nothing is trained and torch is not imported; a peer may import it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from time import perf_counter
 from typing import Any
 
@@ -74,7 +74,9 @@ class Row:
 
     def flat(self) -> dict[str, Any]:
         """One level, for JSON and frames."""
-        figures = {} if self.figures is None else asdict(self.figures)
+        figures = (
+            dict.fromkeys(field.name for field in fields(Yardstick)) if self.figures is None else asdict(self.figures)
+        )
         return {
             "arm": self.arm,
             **figures,

@@ -47,6 +47,8 @@ def answer(request: Request) -> None:
     _check(request, question)
     peers = tuple(PEERS) if "all" in request.peers else request.peers
     rows = list(compare(question, request.policies, peers))
+    if not any(row.figures for row in rows):
+        raise ConfigError("no arm can be planned:\n" + "\n".join(f"{row.arm}: {row.skipped}" for row in rows))
     title = (
         f"{request.lengths.name}: {len(question.lengths):,} samples, mean {question.lengths.mean():.1f}, longest "
         f"{question.lengths.max()} tokens; G = {question.world_size}, B = {question.global_batch}, seed {question.seed}"
@@ -97,14 +99,21 @@ def _question(request: Request) -> Question:
 
 def _check(request: Request, question: Question) -> None:
     """What is wrong before an epoch is planned is said before it is."""
+    if "peer" in request.policies:
+        raise ConfigError("another package's batching is asked for with --peer NAME, beside the policies")
     for _, policy in arms(question, request.policies or ("static",)).items():
         question.config(policy)
     if request.export is not None and len(set(request.policies)) != 1:
         raise ConfigError("--export writes the plans of one policy; name it, as in --policy balanced")
+    for name in request.peers:
+        if name not in (*PEERS, "all"):
+            raise ConfigError(f"--peer {name!r} is none of: {', '.join(PEERS)}, all")
     for path in (request.figure, request.export):
+        if path is not None and path.is_dir():
+            raise ConfigError(f"{path}: this is a folder; give the name of a file in it")
         if path is not None and not path.resolve().parent.is_dir():
             raise ConfigError(f"{path}: there is no folder {path.resolve().parent}; make it first")
-    if request.figure is not None and request.figure.suffix not in (".png", ".svg", ".pdf"):
+    if request.figure is not None and request.figure.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--figure {request.figure}: give a name that ends in .png, .svg or .pdf")
 
 

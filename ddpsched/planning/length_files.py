@@ -34,29 +34,48 @@ def read_lengths(
     if suffix == ".npy":
         return _checked(_npy(path), path)
     if suffix == ".txt":
-        return _checked(np.array(path.read_text(encoding="utf-8").split()), path)
+        return _checked(np.array(_text(path).split()), path)
     if suffix in READERS:
         values = read_columns(path, {"--column": column})[column]
-        return _checked(np.array([np.nan if value is None else value for value in values]), path)
+        return _checked(_column(values, path), path)
     raise DataError(f"{path}: suffix {path.suffix!r} is not known; give one of {', '.join([*NUMBERS, *READERS])}")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error}); give one number a line") from None
+
+
+def _column(values: list[Any], path: Path) -> Any:
+    for number, value in enumerate(values, 1):
+        if isinstance(value, list | dict):
+            raise DataError(f"{path}, length {number}: {value!r:.60} is not a number; give one length a sample")
+    return np.array([np.nan if value is None else value for value in values])
 
 
 def _npy(path: Path) -> Any:
     try:
-        return np.load(path, allow_pickle=False)
+        found = np.load(path, allow_pickle=False)
+        if not isinstance(found, np.ndarray):
+            raise ValueError("several arrays in one file")
+        return found
     except (ValueError, EOFError) as error:
         raise DataError(f"{path}: not an array of numbers ({error}); write it with numpy.save") from None
 
 
 def _checked(values: Any, path: Path) -> Int:
+    if values.dtype.kind not in "iufUSO":
+        raise DataError(f"{path}: an array of {values.dtype}; give whole numbers, tokens of each sample")
     if values.ndim != 1 or not len(values):
         raise DataError(f"{path}: an array of shape {values.shape}; give one length a sample, shape (N,), N at least 1")
     try:
         numbers = values.astype(np.float64)
     except (ValueError, TypeError):
-        where = next(i for i, value in enumerate(values.tolist()) if not _is_number(value))
+        where, value = next((i, value) for i, value in enumerate(values.tolist()) if not _is_number(value))
         raise DataError(
-            f"{path}, length {where + 1}: {values[where]!r:.60} is not a number; give tokens of each sample, or name "
+            f"{path}, length {where + 1}: {value!r:.60} is not a number; give tokens of each sample, or name "
             "columns of texts with --text and a --tokenizer"
         ) from None
     wrong = ~np.isfinite(numbers) | (numbers < 1) | (numbers != np.floor(numbers)) | (numbers > 2**40)

@@ -216,6 +216,12 @@ def _window_offer(epoch: _Epoch, ids: Ids, index: int) -> tuple[Int, int]:
 
 def _step_size(config: RunConfig, windows: Windows, caps: Int, num_samples: int) -> int:
     """B, or what is left at the end of an epoch, where caps may make the tail take a step more."""
+    for rank, (cap, waiting) in enumerate(zip(caps.tolist(), windows.sizes, strict=True)):
+        if waiting and not cap:  # it would never move on
+            raise InfeasibleError(
+                f"the next sample of rank {rank} alone needs more memory than the rank may use; raise "
+                "memory.budget_bytes, or lower data.max_length"
+            )
     allowed = int(caps.sum())
     if allowed < config.global_batch and windows.cursor < num_samples:
         raise InfeasibleError(

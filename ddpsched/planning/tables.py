@@ -43,6 +43,7 @@ def require_columns(source: object, present: Iterable[str], wanted: Wanted) -> N
     present = list(present)
     for option, column in wanted.items():
         if column not in present:
+            option = option.split(" ")[0]  # of an option given twice, "--text NAME"
             near = difflib.get_close_matches(column, present, n=1, cutoff=0.4)
             hint = f"; did you mean {option}={near[0]}?" if near else f"; set {option} to one of them"
             raise DataError(f"{source}: no column {column!r}; it has {', '.join(map(repr, present))}{hint}")

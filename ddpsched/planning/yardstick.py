@@ -28,8 +28,8 @@ class Yardstick:
     padding_efficiency: float  # real tokens / tokens computed
     imbalance: float  # sum of the largest rank's cost / sum of the mean rank's
     order_bias: float  # intra-class correlation of length within the global batch: 0 as shuffled, 1 as sorted
-    dropped: int  # samples of the data that no step had, per epoch
-    repeated: int  # samples that were run again, per epoch
+    dropped: int  # samples of the data that no step had, per epoch, rounded up
+    repeated: int  # samples that were run again, per epoch, rounded up
     steps: int  # per epoch
     samples_cv: float  # standard deviation of samples per step / their mean, the last step of an epoch left out
     microbatches: float  # mean of a rank in a step
@@ -114,8 +114,8 @@ class Ruler:
             padding_efficiency=self._tokens / self._computed,
             imbalance=self._largest / (self._all / self._size),
             order_bias=self._order_bias(),
-            dropped=self._dropped // self._epochs,
-            repeated=self._repeated // self._epochs,
+            dropped=-(-self._dropped // self._epochs),
+            repeated=-(-self._repeated // self._epochs),
             steps=steps // self._epochs,
             samples_cv=float(sizes.std() / sizes.mean()),
             microbatches=self._microbatches / (steps * self._size),

@@ -5,14 +5,19 @@ micro-batch a rank is solved to the proved optimum; up to M of them, where the
 config allows it, by a heuristic with a bound.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from ddpsched.errors import InfeasibleError
 from ddpsched.planning.caps import Cap
 from ddpsched.planning.policies.assignment import Assignment, Batch
-from ddpsched.planning.solvers.line import Line, line_of
+from ddpsched.planning.solvers.line import line_of
 from ddpsched.planning.solvers.microbatches import accumulate_split
 from ddpsched.planning.solvers.placement import Placement
 from ddpsched.planning.solvers.uneven import uneven_split
+
+ALIKE = 0.95  # ranks whose memories lie within this share are planned for as if all had the smallest
 
 
 def balanced(batch: Batch) -> Assignment:
@@ -22,21 +27,34 @@ def balanced(batch: Batch) -> Assignment:
     Raises InfeasibleError where memory cannot hold the batch.
     """
     assert batch.lengths is not None, "balanced needs every length; the config refuses online lengths"
-    if batch.slowness is not None or (batch.caps is not None and len(set(batch.caps)) > 1):
+    tightest = None if batch.caps is None else min(batch.caps, key=lambda cap: cap.room)
+    unlike = batch.caps is not None and _spread(batch.caps) < ALIKE
+    if batch.slowness is not None or unlike:
         return _answer(_uneven(batch), "uneven split", 0)
-    limit = None if batch.caps is None else batch.caps[0].limit
+    limit = None if tightest is None else tightest.limit
     found = accumulate_split(line_of(batch.lengths, batch.cost, limit), batch.world_size, batch.max_microbatches)
     method = "contiguous split" if batch.max_microbatches == 1 else "stones and sand"
     return _answer(found, method, batch.step % batch.world_size)
 
 
+def _spread(caps: Sequence[Cap]) -> float:
+    """The smallest memory as a share of the largest."""
+    rooms = [cap.room for cap in caps]
+    return min(rooms) / max(1, max(rooms))
+
+
 def _uneven(batch: Batch) -> Placement:
     assert batch.lengths is not None
+    if not hasattr(getattr(batch.cost, "linear", batch.cost), "sample"):
+        raise InfeasibleError(
+            "ranks that differ in memory or speed need a cost that adds up over samples, which padded_tokens_squared "
+            "does not; use cost.kind = 'padded_tokens' with gamma, or give every rank the same memory.budget_bytes"
+        )
     slowness = batch.slowness or (10**6,) * batch.world_size
     if batch.caps is None:
         return uneven_split(line_of(batch.lengths, batch.cost), slowness, batch.max_microbatches)
-    roomiest: Cap = max(batch.caps, key=lambda cap: cap.room)
-    line: Line = line_of(batch.lengths, batch.cost, roomiest.limit)
+    roomiest = max(batch.caps, key=lambda cap: cap.room)
+    line = line_of(batch.lengths, batch.cost, roomiest.limit)
     ordered = batch.lengths[line.order]
     limits = [cap.limit(ordered).tolist() for cap in batch.caps]
     return uneven_split(line, slowness, batch.max_microbatches, limits)

@@ -29,6 +29,8 @@ def packed(batch: Batch) -> Assignment:
     if batch.slowness is None:
         turn = batch.step % batch.world_size
         members, loads = members[turn:] + members[:turn], loads[turn:] + loads[:turn]
+    if batch.caps is not None and len(set(batch.caps)) > 1:
+        _mend(batch, members, loads, weights.tolist())
     sizes = _rows(batch, members)
     positions = np.array([position for own in members for position in own], dtype=np.int64)
     costs = [max(load + linear.fixed * len(rows), least * len(rows)) for load, rows in zip(loads, sizes, strict=True)]
@@ -40,6 +42,29 @@ def packed(batch: Batch) -> Assignment:
     return Assignment(
         positions, sizes, tuple(costs), bound, status, "best found", "longest first and swaps", packed=True
     )
+
+
+def _mend(batch: Batch, members: list[list[int]], loads: list[int], weights: list[int]) -> None:
+    """Where memories differ, a sample that its rank cannot hold changes places with a lighter one of a rank that can.
+
+    In place; it goes to the least laden such rank, and the heaviest sample that fits comes back.
+    """
+    assert batch.lengths is not None
+    assert batch.caps is not None
+    needs, rooms = batch.caps[0].weigh(batch.lengths).tolist(), [cap.room for cap in batch.caps]
+    for rank, own in enumerate(members):
+        for place in [place for place in own if needs[place] > rooms[rank]]:
+            able = [other for other, room in enumerate(rooms) if needs[place] <= room]
+            if not able:
+                return  # _rows says so
+            to = min(able, key=loads.__getitem__)
+            back = max((p for p in members[to] if needs[p] <= rooms[rank]), key=weights.__getitem__, default=None)
+            for giver, taker, moved in ((rank, to, place), (to, rank, back)):
+                if moved is not None:
+                    members[giver].remove(moved)
+                    members[taker].append(moved)
+                    loads[giver] -= weights[moved]
+                    loads[taker] += weights[moved]
 
 
 def _rows(batch: Batch, members: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
