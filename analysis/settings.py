@@ -12,8 +12,10 @@ from typing import Any
 from analysis.load import Run
 
 ARM_TABLES = ("policy", "cost")
+PLAIN = ("lookahead = 1", "max_microbatches = 1")  # what an arm without these options has
+SHORT = {"lookahead": "W", "max_microbatches": "M"}
 LABELS = ("name", "study", "outputs")
-POLICY_ORDER = ("static", "minmax", "balanced")
+POLICY_ORDER = ("static", "peer", "minmax", "balanced", "packed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +88,22 @@ def _differences(run: Run, others: Sequence[Run], of: tuple[str, ...] = ()) -> l
     return [f"{key} = {mine.get(key)}" for key in keys if any(c.get(key) != mine.get(key) for c in theirs)]
 
 
+def _label(run: Run, extra: Sequence[str]) -> str:
+    """``balanced (M = 4)``; a peer goes by its own name."""
+    words = [text for text in extra if not text.startswith("peer = ")]
+    for key, short in SHORT.items():
+        words = [text.replace(f"{key} = ", f"{short} = ") for text in words]
+    name = run.config["policy"]["peer"] if run.policy == "peer" else run.policy
+    return f"{name} ({', '.join(words)})" if words else name
+
+
 def _arms(group: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs by arm label: the policy, and its options where one policy has several arms."""
     arms: dict[str, list[Run]] = {}
     for run in sorted(group, key=lambda r: (r.seed, r.name)):
         rivals = [r for r in group if r.policy == run.policy != "static"]  # static has no options
         extra = [text.rpartition(".")[2] for text in _differences(run, rivals, ARM_TABLES)]
-        arms.setdefault(f"{run.policy} ({', '.join(extra)})" if extra else run.policy, []).append(run)
+        arms.setdefault(_label(run, [text for text in extra if text not in PLAIN]), []).append(run)
     rank = {policy: place for place, policy in enumerate(POLICY_ORDER)}
     ordered = sorted(arms, key=lambda arm: (rank.get(arms[arm][0].policy, len(rank)), arm))
     return {arm: arms[arm] for arm in ordered}
