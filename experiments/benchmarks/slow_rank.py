@@ -1,0 +1,64 @@
+"""How soon do plans know that a rank is slow? One of several repeats part of its work, with and without cost.online.
+
+    python -m experiments.benchmarks.slow_rank CONFIG [--slowness 2.0] [key=value ...]
+
+CONFIG names a calibration as its cost. Prints the imbalance of measured compute, largest rank / mean, step by step.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpsched.cli import guarded
+from ddpsched.config import RunConfig, load
+from ddpsched.planning.cost import cost_model
+from ddpsched.planning.planner import num_steps, plan_steps, rank_cost
+from ddpsched.planning.samples import load_samples
+from ddpsched.planning.speed import Speed
+
+
+def imbalance(config: RunConfig) -> npt.NDArray[np.float64]:
+    """(steps,), largest / mean of the ranks' measured compute, on virtual ranks."""
+    from ddpsched.training.virtual import VirtualExecutor
+
+    samples = load_samples(config)
+    executor = VirtualExecutor(config, samples, num_steps(config, len(samples.train)))
+    speeds = [Speed() for _ in executor.exchange.ranks] if config.cost.online else None
+    cost, found = cost_model(config.cost), []
+    for plan in plan_steps(config, samples.train, executor.exchange, executor.caps, speeds):
+        seconds = [record.compute_s or 0.0 for record in executor.execute(plan)]
+        for rank, speed in enumerate(speeds or []):
+            speed.add(rank_cost(cost, plan, rank, samples.train), seconds[rank])
+        found.append(max(seconds) / float(np.mean(seconds)))
+    return np.array(found)
+
+
+def main(words: Sequence[str]) -> int:
+    """Exit code 0 when it was measured."""
+    words = list(words)
+    slowness = "2.0"
+    if "--slowness" in words:
+        at = words.index("--slowness")
+        slowness = words[at + 1]
+        del words[at : at + 2]
+    if not words:
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
+
+    def body() -> None:
+        for online in ("true", "false"):
+            base = load(words[0], words[1:])
+            slow = [float(slowness)] + [1.0] * (base.world_size - 1)
+            config = load(words[0], [*words[1:], f"cost.online={online}", f"executor.slowness={slow}"])
+            steps = imbalance(config)
+            late = steps[10:20]
+            print(f"cost.online = {online}: steps 10 to 19 {late.mean():.3f} ({late.min():.2f} to {late.max():.2f})")
+            print("  by step", " ".join(f"{value:.2f}" for value in steps))
+
+    return guarded(body)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
