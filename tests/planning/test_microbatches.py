@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.affine import AffineQuadratic, Floored, Int
 from ddpsched.planning.lengths import sst2_lengths
+from ddpsched.planning.solvers.exchange import exchange
 from ddpsched.planning.solvers.line import line_of
 from ddpsched.planning.solvers.microbatches import accumulate_split
 from ddpsched.planning.solvers.packing import balance
@@ -222,3 +223,13 @@ def test_the_padded_bound_lies_between(lengths: list[int], ranks: int, most: int
     line = line_of(given, model)
     quick = accumulate_split(line, ranks, most).lower_bound if most > 1 else 0
     assert quick <= padded_bound(line, ranks, most) <= best_of_all(given, ranks, most, model, [10**6] * ranks)
+
+
+def test_exchange_evens_out_what_was_placed() -> None:
+    line = line_of(np.array([10, 9, 8, 3]), TOKENS)
+    ranks = [[(0, 1), (1, 2)], [(2, 3), (3, 4)]]  # 19 and 11; 10 against 8 makes 17 and 13
+    assert max(exchange(line, ranks, 2)) == 17
+    assert sorted(span for rank in ranks for span in rank) == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    full = [[(0, 1), (1, 2), (2, 3)], [(3, 4)]]
+    assert max(exchange(line, full, 3)) == 17, "one is given for none"
+    assert max(exchange(line, [[(0, 1), (1, 2), (2, 3)], [(3, 4)]], 1)) < 27, "one for one where no more are allowed"

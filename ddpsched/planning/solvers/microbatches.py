@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from heapq import heappop, heapreplace
 
 from ddpsched.errors import InfeasibleError
+from ddpsched.planning.solvers.exchange import exchange
 from ddpsched.planning.solvers.line import Line, Span
 from ddpsched.planning.solvers.partition import least_makespan, split_line
 from ddpsched.planning.solvers.placement import Placement, placement_of
@@ -40,9 +41,10 @@ def accumulate_split(line: Line, world_size: int, max_microbatches: int) -> Plac
             if better is not None:
                 best, below = better, better.makespan
     if best is not None:
-        found = _placement(line, _spans(line, best), bound)
-        if found.makespan <= one_each:
-            return found
+        ranks = _spans(line, best)
+        costs = exchange(line, ranks, max_microbatches)
+        if max(costs) <= one_each:
+            return placement_of(line, ranks, costs, bound)
     return _placement(line, _fallback(line, world_size, max_microbatches), bound)
 
 

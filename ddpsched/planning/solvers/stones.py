@@ -23,7 +23,7 @@ Stone = tuple[int, int, int]  # cost, and the span's start and end
 # of a rank pads too much; where so many stones leave less than FIRST_SAND, fewer are begun with. On SST-2 and GSM8K,
 # from 4 ranks of 8 samples to 64 of 32, the best candidates lie between.
 LEAST_SAND, FIRST_SAND, MOST_SAND = 0.03, 0.1, 1.4
-NEXT_SAND = 0.02  # by which candidates differ
+NEXT_SAND = 0.03  # by which candidates differ
 LARGEST = 2.25  # no merged stone costs more than this many even shares of the stones'
 
 
