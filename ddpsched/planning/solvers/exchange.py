@@ -1,6 +1,10 @@
 """Whole micro-batches change places between ranks, as long as the costliest rank gets cheaper."""
 
+from typing import TypeVar
+
 from ddpsched.planning.solvers.line import Line, Span
+
+T = TypeVar("T")
 
 ROUNDS = 6  # more change nothing from B = 32 on
 LIGHTEST = 2  # ranks to exchange with: of more, the gain is not worth the time
@@ -34,11 +38,15 @@ def exchange(line: Line, ranks: list[list[Span]], most: int) -> list[int]:
             break
         low, x, y = best
         moved = costs[high][x] - (costs[low][y] if y >= 0 else 0)
-        for table in (ranks, costs):
-            given = table[high].pop(x)
-            if y >= 0:
-                table[high].append(table[low].pop(y))
-            table[low].append(given)
+        _move(ranks, high, low, x, y)
+        _move(costs, high, low, x, y)
         loads[high] -= moved
         loads[low] += moved
     return loads
+
+
+def _move(table: list[list[T]], high: int, low: int, x: int, y: int) -> None:
+    given = table[high].pop(x)
+    if y >= 0:
+        table[high].append(table[low].pop(y))
+    table[low].append(given)
