@@ -15,9 +15,12 @@ from heapq import heappop, heapreplace
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.exchange import exchange
 from ddpsched.planning.solvers.line import Line, Span
+from ddpsched.planning.solvers.padding import padded_bound
 from ddpsched.planning.solvers.partition import least_makespan, split_line
 from ddpsched.planning.solvers.placement import Placement, placement_of
 from ddpsched.planning.solvers.stones import Stone, candidates
+
+QUICK = 10**7  # operations, some 10 ms
 
 
 def accumulate_split(line: Line, world_size: int, max_microbatches: int) -> Placement:
@@ -30,7 +33,7 @@ def accumulate_split(line: Line, world_size: int, max_microbatches: int) -> Plac
         spans, makespan = split_line(line, world_size)
         return _placement(line, _one_each(spans, world_size), makespan)
     assert line.weights, "several micro-batches need a cost that is linear in the count"
-    bound, one_each, best = lower_bound(line, world_size), _one_each_makespan(line, world_size), None
+    bound, one_each, best = lower_bound(line, world_size, max_microbatches), _one_each_makespan(line, world_size), None
     below = one_each
     counts = range(2, max_microbatches + 1) if line.fixed else (max_microbatches,)
     for count in counts:
@@ -48,8 +51,11 @@ def accumulate_split(line: Line, world_size: int, max_microbatches: int) -> Plac
     return _placement(line, _fallback(line, world_size, max_microbatches), bound)
 
 
-def lower_bound(line: Line, world_size: int) -> int:
-    """What no placement can go below; see the module's docstring."""
+def lower_bound(line: Line, world_size: int, max_microbatches: int) -> int:
+    """What no placement can go below: the quick bound of the module's docstring, or the one that counts padding."""
+    distinct = len(set(line.weights))
+    if line.fixed and distinct * distinct * world_size * max_microbatches < QUICK:
+        return padded_bound(line, world_size, max_microbatches)
     return max(line.cost_of(0, 1), -(-sum(line.weights) // world_size) + line.fixed)
 
 
