@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ddpsched import BatchSampler, World
-from ddpsched.errors import ConfigError
+from ddpsched.errors import ConfigError, DataError
 from ddpsched.planning.lengths import sst2_lengths
 
 LENGTHS = sst2_lengths(103, np.random.default_rng(0))
@@ -45,7 +45,7 @@ def test_summed_losses_through_data_loaders_add_up_to_the_mean_over_the_global_b
 
 def test_bad_arguments() -> None:
     for lengths, words in (([], "flat array"), ([1.5, 2.0], "integers"), ([3, 0], r"lengths\[1\] = 0")):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(DataError, match=words):
             BatchSampler(lengths, 2, World(0, 2))
     with pytest.raises(ConfigError, match="global_batch = 1 is smaller than world_size = 2"):
         BatchSampler([3, 4], 1, World(0, 2))

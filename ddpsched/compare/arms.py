@@ -13,12 +13,12 @@ import numpy as np
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError, DdpschedError, PeerMissing
 from ddpsched.peers import PEERS, Problem
-from ddpsched.plan import Ids, StepPlan
+from ddpsched.plan import StepPlan
 from ddpsched.planning.affine import AffineQuadratic, Floored
 from ddpsched.planning.cost import CostModel, Int, cost_model
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.order import epoch_order
-from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.planner import KnownLengths, plan_steps
 from ddpsched.planning.yardstick import Ruler, Yardstick
 
 MICROBATCHES = 4  # of the arm with several, where no most is given
@@ -136,7 +136,7 @@ def plans(question: Question, config: RunConfig) -> Iterator[StepPlan]:
     """All plans of the epochs asked for."""
     budget = config.memory.budget_bytes
     caps = None if budget is None else [budget] * config.world_size
-    return plan_steps(config, Known(question.lengths), LocalExchange(config.world_size), caps)
+    return plan_steps(config, KnownLengths(question.lengths), LocalExchange(config.world_size), caps)
 
 
 def measure(question: Question, name: str, config: RunConfig) -> Row:
@@ -178,16 +178,3 @@ def _peer(question: Question, name: str) -> Row:
         seconds += perf_counter() - begin
         ruler.add_epoch(steps)
     return Row(name, ruler.read(), seconds / (len(question.lengths) * question.epochs) * 1e6)
-
-
-class Known:
-    """Lengths that are all there, by id."""
-
-    def __init__(self, lengths: Int) -> None:
-        self._lengths = lengths
-
-    def __len__(self) -> int:
-        return len(self._lengths)
-
-    def lengths(self, ids: Ids) -> Int:
-        return self._lengths[ids]

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 
-import numpy as np
 import numpy.typing as npt
 
 from ddpsched.config import parse
-from ddpsched.errors import ConfigError
-from ddpsched.plan import Ids, StepPlan
+from ddpsched.plan import StepPlan
 from ddpsched.planning.messages import LocalExchange
-from ddpsched.planning.planner import plan_epoch
+from ddpsched.planning.planner import KnownLengths, plan_epoch
 from ddpsched.world import World
 
 
@@ -24,7 +22,7 @@ class BatchSampler:
 
     The gradient is exact when the *summed* loss of the i-th list is multiplied by
     ``sum_scale(i)`` and gradients are averaged over ranks, as DDP does. Call
-    ``set_epoch(e)`` for another order. Raises ConfigError or ValueError for
+    ``set_epoch(e)`` for another order. Raises ConfigError or DataError for
     arguments out of range.
 
     >>> ranks = [BatchSampler([3, 9, 4, 8, 5, 7], 3, World(r, 2), seed=1) for r in range(2)]
@@ -41,7 +39,7 @@ class BatchSampler:
         prefetch: int | None = None,
         seed: int = 0,
     ) -> None:
-        self._lengths = _Known(np.asarray(lengths))
+        self._lengths = KnownLengths(lengths)
         window = prefetch or -(-2 * global_batch // world.size)
         self._config = parse(
             {
@@ -77,21 +75,3 @@ class BatchSampler:
             raise IndexError(f"step {index} of an epoch of {len(self)} steps")
         size = self._config.global_batch
         return self._world.size / min(size, len(self._lengths) - index * size)
-
-
-class _Known:
-    """Lengths that are all there."""
-
-    def __init__(self, lengths: npt.NDArray[np.int64]) -> None:
-        if lengths.ndim != 1 or len(lengths) == 0 or lengths.dtype.kind not in "iu":
-            raise ConfigError(f"lengths must be a flat array of integers, got {lengths.dtype} of shape {lengths.shape}")
-        if lengths.min() < 1:
-            where = int(lengths.argmin())
-            raise ConfigError(f"lengths[{where}] = {lengths[where]}: every sample has at least one token")
-        self._lengths = lengths.astype(np.int64)
-
-    def __len__(self) -> int:
-        return len(self._lengths)
-
-    def lengths(self, ids: Ids) -> npt.NDArray[np.int64]:
-        return self._lengths[ids]

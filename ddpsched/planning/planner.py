@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.config import RunConfig
-from ddpsched.errors import InfeasibleError
+from ddpsched.errors import DataError, InfeasibleError
 from ddpsched.plan import Ids, PlanTimes, StepPlan
 from ddpsched.planning.affine import AffineQuadratic, Floored
 from ddpsched.planning.calibration import Calibration
@@ -33,6 +33,25 @@ class Lengths(Protocol):
     def __len__(self) -> int: ...
 
     def lengths(self, ids: Ids) -> npt.NDArray[np.int64]: ...
+
+
+class KnownLengths:
+    """Lengths that are all there, by id; at least 1 each, as DataError says where they are not."""
+
+    def __init__(self, lengths: npt.ArrayLike) -> None:
+        given = np.asarray(lengths)
+        if given.ndim != 1 or len(given) == 0 or given.dtype.kind not in "iu":
+            raise DataError(f"lengths must be a flat array of integers, got {given.dtype} of shape {given.shape}")
+        if given.min() < 1:
+            where = int(given.argmin())
+            raise DataError(f"lengths[{where}] = {given[where]}: every sample has at least one token")
+        self._lengths = given.astype(np.int64, copy=False)
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def lengths(self, ids: Ids) -> npt.NDArray[np.int64]:
+        return self._lengths[ids]
 
 
 def num_steps(config: RunConfig, num_samples: int) -> int:

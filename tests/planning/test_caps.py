@@ -16,23 +16,10 @@ from ddpsched.planning.caps import Cap, probed
 from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.memory import MemoryModel
 from ddpsched.planning.messages import LocalExchange
-from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.planner import KnownLengths, plan_steps
 
 MEMORY = MemoryModel(base=1000, per_sample=3, per_token=10, per_square=0.25)
 POLICIES = [("static", 1), ("minmax", 1), ("balanced", 1), ("balanced", 4), ("packed", 1)]
-
-
-class Known:
-    """Lengths by id."""
-
-    def __init__(self, lengths: Any) -> None:
-        self._lengths = np.asarray(lengths, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self._lengths)
-
-    def lengths(self, ids: Any) -> Any:
-        return self._lengths[ids]
 
 
 @given(st.integers(0, 20_000), st.lists(st.integers(1, 100), min_size=1, max_size=30))
@@ -78,7 +65,7 @@ def config_of(calibration: str, policy: str, most: int = 1, **values: Any) -> Ru
 
 
 def plans_of(config: RunConfig, lengths: Any, budgets: list[int]) -> list[StepPlan]:
-    return list(plan_steps(config, Known(lengths), LocalExchange(config.world_size), budgets))
+    return list(plan_steps(config, KnownLengths(lengths), LocalExchange(config.world_size), budgets))
 
 
 def need(micro: Microbatch, lengths: Any) -> int:
@@ -127,7 +114,7 @@ def test_tight_caps_bind_and_are_obeyed(calibration: str, policy: str, most: int
     """With less than plans without caps need, they are other plans, of the same samples; static has no other."""
     lengths = sst2_lengths(300, np.random.default_rng(0))
     config = config_of(calibration, policy, most, cost={"alpha": 200.0 if most > 1 else 0.0})
-    free = list(plan_steps(config, Known(lengths), LocalExchange(3)))
+    free = list(plan_steps(config, KnownLengths(lengths), LocalExchange(3)))
     peak = max(need(micro, lengths) for plan in free for own in plan.ranks for micro in own)
     check(plans_of(config, lengths, [peak] * 3), lengths, [peak] * 3, most)
     tight = [MEMORY.fixed + round(0.97 * (peak - MEMORY.fixed))] * 3

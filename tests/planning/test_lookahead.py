@@ -13,20 +13,7 @@ from ddpsched.plan import StepPlan
 from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.lookahead import regroup
 from ddpsched.planning.messages import LocalExchange
-from ddpsched.planning.planner import plan_steps
-
-
-class Known:
-    """Lengths by id."""
-
-    def __init__(self, lengths: Any) -> None:
-        self._lengths = np.asarray(lengths, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self._lengths)
-
-    def lengths(self, ids: Any) -> Any:
-        return self._lengths[ids]
+from ddpsched.planning.planner import KnownLengths, plan_steps
 
 
 def lasts(weights: Any, steps: list[Any], ranks: int) -> Any:
@@ -91,7 +78,7 @@ def config(policy: str, ahead: int, most: int = 1, **values: Any) -> RunConfig:
 
 
 def plans(lengths: Any, config: RunConfig) -> list[StepPlan]:
-    return list(plan_steps(config, Known(lengths), LocalExchange(config.world_size)))
+    return list(plan_steps(config, KnownLengths(lengths), LocalExchange(config.world_size)))
 
 
 @pytest.mark.parametrize(("policy", "most"), [("balanced", 1), ("balanced", 4), ("packed", 1)])

@@ -14,22 +14,9 @@ from ddpsched.errors import InfeasibleError, PlanMismatch
 from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.messages import LocalExchange, Rows
-from ddpsched.planning.planner import ahead, num_steps, plan_steps
+from ddpsched.planning.planner import KnownLengths, ahead, num_steps, plan_steps
 
 POLICIES = ("static", "minmax", "balanced")
-
-
-class Known:
-    """Lengths by id."""
-
-    def __init__(self, lengths: Any) -> None:
-        self._lengths = np.asarray(lengths, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self._lengths)
-
-    def lengths(self, ids: Any) -> Any:
-        return self._lengths[ids]
 
 
 def config_of(policy: str, **values: Any) -> RunConfig:
@@ -38,7 +25,7 @@ def config_of(policy: str, **values: Any) -> RunConfig:
 
 
 def plans_of(config: RunConfig, lengths: Any, caps: list[int] | None = None) -> list[StepPlan]:
-    return list(plan_steps(config, Known(lengths), LocalExchange(config.world_size), caps))
+    return list(plan_steps(config, KnownLengths(lengths), LocalExchange(config.world_size), caps))
 
 
 @settings(deadline=None)
@@ -124,7 +111,7 @@ class Tampered(LocalExchange):
 def test_what_a_rank_offers_changes_every_ranks_plan() -> None:
     lengths, config = sst2_lengths(500, np.random.default_rng(4)), config_of("minmax", world_size=3, global_batch=24)
     plain = plans_of(config, lengths)
-    told = list(plan_steps(config, Known(lengths), Tampered(3)))
+    told = list(plan_steps(config, KnownLengths(lengths), Tampered(3)))
     assert [plan.digest for plan in plain] != [plan.digest for plan in told]
     assert sum(plan.counts[1] for plan in told) < 0.5 * sum(plan.counts[1] for plan in plain)
 
@@ -137,7 +124,7 @@ def test_an_offer_of_another_step_is_found() -> None:
             return changed
 
     with pytest.raises(PlanMismatch, match=r"ranks \[2\]"):
-        list(plan_steps(config_of("minmax"), Known(np.arange(1, 50)), Stale(3)))
+        list(plan_steps(config_of("minmax"), KnownLengths(np.arange(1, 50)), Stale(3)))
 
 
 @pytest.mark.parametrize("policy", ["minmax", "balanced"])
@@ -173,7 +160,7 @@ def test_digest_tells_order_rank_and_step_apart() -> None:
 
 def test_ahead_gives_the_same_plans_and_raises_what_planning_raised() -> None:
     config = config_of("minmax")
-    lengths = Known(sst2_lengths(100, np.random.default_rng(7)))
+    lengths = KnownLengths(sst2_lengths(100, np.random.default_rng(7)))
     plain = [plan.digest for plan in plan_steps(config, lengths, LocalExchange(3))]
     overlapped = list(ahead(plan_steps(config, lengths, LocalExchange(3))))
     assert [plan.digest for plan in overlapped] == plain

@@ -9,6 +9,7 @@ once, and the longest sample is on some rank:
     makespan >= max(cost(1, longest), ceil(sum of weights / G) + fixed)
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from heapq import heappop, heapreplace
 
@@ -134,13 +135,7 @@ def _level(line: Line, place: int, loads: list[int], below: int) -> int | None:
     high = below - 1
     if low > high or not reaches(high):
         return None
-    while low < high:
-        middle = (low + high) // 2
-        if reaches(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return high
+    return low + bisect_left(range(low, high), True, key=reaches)
 
 
 def _spans(line: Line, found: _Found) -> list[list[Span]]:

@@ -95,13 +95,7 @@ def least_makespan(line: Line, groups: int) -> int:
             )
     if line.weights:
         low = max(low, line.fixed - (-sum(line.weights) // groups))
-    while low < high:
-        middle = (low + high) // 2
-        if reaches(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return low + bisect_left(range(low, high), True, key=reaches)
 
 
 def _fill(line: Line, budget: int) -> list[Span]:

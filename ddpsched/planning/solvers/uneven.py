@@ -6,7 +6,9 @@ For given sizes and owners of the micro-batches the best split is still contiguo
 the ranks along the line is now part of the question; a few orders are tried, so this is a heuristic with a bound.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.line import Line, Span
@@ -90,13 +92,9 @@ class _Search:
         low, high = max(self.costs(ranks)), self.makespan - 1
         if low > high or self._poured(ranks, place, sequence, high) is None:
             return
-        while low < high:
-            middle = (low + high) // 2
-            if self._poured(ranks, place, sequence, middle) is None:
-                low = middle + 1
-            else:
-                high = middle
-        self.best, self.makespan = self._poured(ranks, place, sequence, high), high
+        holds = partial(self._poured, ranks, place, sequence)
+        self.makespan = low + bisect_left(range(low, high), True, key=lambda makespan: holds(makespan) is not None)
+        self.best = holds(self.makespan)
 
     def _poured(self, ranks: Ranks, place: int, sequence: list[int], makespan: int) -> Ranks | None:
         line, result = self.line, [list(spans) for spans in ranks]
