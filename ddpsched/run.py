@@ -12,9 +12,10 @@ from ddpsched.environment import describe
 from ddpsched.errors import ConfigError
 from ddpsched.guard import Guard
 from ddpsched.plan import StepPlan
+from ddpsched.planning.columns import rank_cost
 from ddpsched.planning.cost import cost_model
 from ddpsched.planning.messages import Exchange, Flag
-from ddpsched.planning.planner import ahead, num_steps, plan_steps, rank_cost
+from ddpsched.planning.planner import ahead, num_steps, plan_steps
 from ddpsched.planning.samples import Samples, load_samples
 from ddpsched.planning.simulated import SimulatedExecutor
 from ddpsched.planning.speed import Speed

@@ -17,7 +17,8 @@ PLANNING = {
     "lengths": 1, "tokenise": 1, "tables": 1, "order": 1, "queues": 1, "messages": 1, "solvers": 1, "relative": 1,
     "calibration": 1,
     "embedded": 2, "cost": 2, "judged": 2, "length_files": 3, "fit": 3, "caps": 3, "lookahead": 3, "yardstick": 3,
-    "texts": 3, "policies": 4, "samples": 4, "planner": 5, "simulated": 6,
+    "texts": 3, "policies": 4, "samples": 4, "epoch": 4, "columns": 5, "batch_steps": 5, "window_steps": 5,
+    "planner": 6, "simulated": 7,
 }  # fmt: skip
 TRAINING = {
     "loss": 1, "lr": 1, "clock": 1, "data": 1, "model": 1, "trouble": 1, "exchange": 1, "sync": 2, "optimise": 2,

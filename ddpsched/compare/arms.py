@@ -16,9 +16,10 @@ from ddpsched.peers import PEERS, Problem
 from ddpsched.plan import StepPlan
 from ddpsched.planning.affine import AffineQuadratic, Floored
 from ddpsched.planning.cost import CostModel, Int, cost_model
+from ddpsched.planning.epoch import KnownLengths
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.order import epoch_order
-from ddpsched.planning.planner import KnownLengths, plan_steps
+from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.yardstick import Ruler, Yardstick
 
 MICROBATCHES = 4  # of the arm with several, where no most is given

@@ -6,8 +6,9 @@ import numpy.typing as npt
 
 from ddpsched.config import parse
 from ddpsched.plan import StepPlan
+from ddpsched.planning.epoch import KnownLengths
 from ddpsched.planning.messages import LocalExchange
-from ddpsched.planning.planner import KnownLengths, plan_epoch
+from ddpsched.planning.planner import plan_epoch
 from ddpsched.world import World
 
 

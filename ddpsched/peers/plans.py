@@ -12,8 +12,8 @@ from ddpsched.peers import PEERS
 from ddpsched.peers.peer import Peer, Problem, Step
 from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.planning.cost import CostModel, Int, cost_model
+from ddpsched.planning.epoch import Lengths
 from ddpsched.planning.order import epoch_order
-from ddpsched.planning.planner import Lengths
 
 
 def peer_plans(config: RunConfig, source: Lengths) -> Iterator[StepPlan]:

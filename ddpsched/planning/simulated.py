@@ -2,9 +2,10 @@
 
 from ddpsched.config import RunConfig
 from ddpsched.plan import StepPlan
+from ddpsched.planning.columns import plan_columns
 from ddpsched.planning.cost import AffineQuadratic
+from ddpsched.planning.epoch import Lengths
 from ddpsched.planning.messages import LocalExchange
-from ddpsched.planning.planner import Lengths, plan_columns
 from ddpsched.records import StepRecord
 
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from ddpsched.config import RunConfig
 from ddpsched.errors import NonFiniteError, RankFailure
 from ddpsched.plan import StepPlan
+from ddpsched.planning.columns import plan_columns
 from ddpsched.planning.messages import Flag, verdict, vote_row
-from ddpsched.planning.planner import plan_columns
 from ddpsched.planning.samples import Samples
 from ddpsched.records import StepRecord
 from ddpsched.training.calibrate import check_calibrations

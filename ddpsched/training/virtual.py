@@ -7,8 +7,8 @@ import torch
 
 from ddpsched.config import RunConfig
 from ddpsched.plan import StepPlan
+from ddpsched.planning.columns import plan_columns
 from ddpsched.planning.messages import Flag, LocalExchange, verdict, vote_row
-from ddpsched.planning.planner import plan_columns
 from ddpsched.planning.samples import Samples
 from ddpsched.records import StepRecord
 from ddpsched.training.calibrate import check_calibrations

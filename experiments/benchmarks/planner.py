@@ -20,9 +20,9 @@ from rich.table import Table
 
 from ddpsched.plan import StepPlan
 from ddpsched.planning.affine import Int
+from ddpsched.planning.batch_steps import batch_plan
 from ddpsched.planning.cost import padded_tokens
 from ddpsched.planning.lengths import sst2_lengths
-from ddpsched.planning.planner import batch_plan
 from ddpsched.planning.policies import BATCH, Batch
 from ddpsched.planning.solvers import solve
 from ddpsched.planning.solvers.line import line_of

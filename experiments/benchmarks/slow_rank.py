@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from ddpsched.cli import guarded
 from ddpsched.config import RunConfig, load
+from ddpsched.planning.columns import rank_cost
 from ddpsched.planning.cost import cost_model
-from ddpsched.planning.planner import num_steps, plan_steps, rank_cost
+from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.samples import load_samples
 from ddpsched.planning.speed import Speed
 

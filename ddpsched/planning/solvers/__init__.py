@@ -8,7 +8,20 @@
     ilp.py           any costs, any size, slow: the fallback
     tiebreak.py      of all allocations with the smallest maximum, the one every rank picks
     separable.py     the sum-constrained minimum under the tie-break
-    partition.py     another problem: split given samples into groups, one padded micro-batch each
+
+Given samples instead of counts, where any rank may have any of them:
+
+::
+
+    placement.py     the answer: positions, sizes of micro-batches, costs, a lower bound
+    line.py          samples by falling length; a span of the line is a padded micro-batch
+    partition.py     one micro-batch a rank, proved
+    microbatches.py  several: stones and sand, then exchange
+    stones.py        where to cut
+    exchange.py      micro-batches that change places
+    padding.py       the nearer bound
+    uneven.py        ranks of unequal speed or memory
+    packing.py       rows without padding
 """
 
 from collections.abc import Callable

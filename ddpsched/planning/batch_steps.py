@@ -1,0 +1,83 @@
+"""Plans of the policies that are given the next samples of the order and only assign them."""
+
+import itertools
+from collections.abc import Iterator
+from time import perf_counter
+
+import numpy as np
+
+from ddpsched.plan import Ids, StepPlan
+from ddpsched.planning.epoch import Epoch
+from ddpsched.planning.lookahead import regroup
+from ddpsched.planning.messages import offer_row, read_offers
+from ddpsched.planning.policies import BATCH, Assignment, Batch
+
+ALIKE = 1.05  # ranks whose measured speeds lie within this share are planned for as equal: proved, and taking turns
+
+
+def batch_steps(epoch: Epoch) -> Iterator[StepPlan]:
+    """The plans of one epoch of a batch policy."""
+    config = epoch.config
+    assign, known = BATCH[config.policy.kind], config.data.lengths == "known"
+    batches = _batches(epoch)
+    for step in itertools.count(epoch.first_step):
+        begin = perf_counter()
+        ids = next(batches, None)
+        if ids is None:
+            return
+        lengths = epoch.source.lengths(ids) if known else None
+        looked_up = perf_counter()
+        slowness = _told_slowness(epoch, step)
+        told = perf_counter()
+        batch = Batch(
+            lengths, len(ids), config.world_size, step, epoch.cost, epoch.caps, slowness, config.policy.max_microbatches
+        )
+        plan = batch_plan(epoch.number, step, ids, assign(batch))
+        plan.times.offer_s, plan.times.solve_s = looked_up - begin, perf_counter() - told
+        if slowness is not None:
+            plan.times.exchange_s = told - looked_up
+        yield plan
+
+
+def _batches(epoch: Epoch) -> Iterator[Ids]:
+    """The samples of each step: the next B of the order, or with a lookahead of W the next W * B dealt anew."""
+    config, order, size = epoch.config, epoch.order, epoch.config.global_batch
+    if config.policy.lookahead == 1:
+        for start in range(0, len(order), size):
+            yield order[start : start + size]
+        return
+    in_strata = config.policy.kind == "balanced" and config.policy.max_microbatches == 1
+    for start in range(0, len(order), size * config.policy.lookahead):
+        pool = order[start : start + size * config.policy.lookahead]
+        full, rest = divmod(len(pool), size)
+        weights = epoch.cost(1, epoch.source.lengths(pool))
+        whole = regroup(weights[: full * size], [size] * full, config.world_size, in_strata) if full else []
+        for positions in [*whole, np.arange(full * size, len(pool))][: full + (rest > 0)]:
+            yield pool[positions]
+
+
+def _told_slowness(epoch: Epoch, step: int) -> tuple[int, ...] | None:
+    """Each rank's own measurement, told to all; None where none is made or all are about alike."""
+    if epoch.speeds is None:
+        return None
+    rows = [offer_row(epoch.number, step, np.array([speed.slowness_ppm]), 1, 1) for speed in epoch.speeds]
+    slowness = read_offers(epoch.exchange.offer(np.stack(rows)), epoch.number, step)[0][:, 0].tolist()
+    return tuple(slowness) if max(slowness) > ALIKE * min(slowness) else None
+
+
+def batch_plan(epoch: int, step: int, ids: Ids, chosen: Assignment) -> StepPlan:
+    """What a batch policy chose for these ids, as a plan with its digest."""
+    plan = StepPlan.cut(
+        epoch,
+        step,
+        ids[chosen.positions],
+        chosen.sizes,
+        chosen.packed,
+        predicted_cost=chosen.costs,
+        lower_bound=chosen.lower_bound,
+        status=chosen.status,
+        tie_break=chosen.tie_break,
+        method=chosen.method,
+    )
+    plan.digest  # noqa: B018 (it is kept; the step that votes on it has it made beforehand)
+    return plan
