@@ -7,6 +7,7 @@ from time import perf_counter
 import numpy as np
 
 from ddpsched.plan import Ids, StepPlan
+from ddpsched.planning.cost import alone
 from ddpsched.planning.epoch import Epoch
 from ddpsched.planning.lookahead import regroup
 from ddpsched.planning.messages import offer_row, read_offers
@@ -50,7 +51,7 @@ def _batches(epoch: Epoch) -> Iterator[Ids]:
     for start in range(0, len(order), size * config.policy.lookahead):
         pool = order[start : start + size * config.policy.lookahead]
         full, rest = divmod(len(pool), size)
-        weights = epoch.cost(1, epoch.source.lengths(pool))
+        weights = alone(epoch.cost, epoch.source.lengths(pool))
         whole = regroup(weights[: full * size], [size] * full, config.world_size, in_strata) if full else []
         for positions in [*whole, np.arange(full * size, len(pool))][: full + (rest > 0)]:
             yield pool[positions]

@@ -78,6 +78,12 @@ def cost_model(config: CostConfig) -> CostModel:
     return COSTS[config.kind](config)
 
 
+def alone(cost: CostModel, lengths: Int) -> Int:
+    """What each sample needs without padding and without a micro-batch's fixed part. ``lengths``: (n,) -> (n,)."""
+    linear = getattr(cost, "linear", cost)
+    return linear.sample(lengths) if isinstance(linear, AffineQuadratic) else cost(1, lengths)
+
+
 def prefix_costs(cost: CostModel, lengths: Int) -> Int:
     """What the first k samples cost, for k = 1..K.
 

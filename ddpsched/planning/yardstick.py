@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.planning.affine import AffineQuadratic, Floored
-from ddpsched.planning.cost import CostModel, Int
+from ddpsched.planning.cost import CostModel, Int, alone
 
 # A step as any batcher gives it: the micro-batches of each rank, as sample ids
 Step = Sequence[Sequence[npt.NDArray[np.int64]]]
@@ -81,7 +81,7 @@ class Ruler:
         costs = self._per_rank(self._cost, owners, counts, longest, lengths, starts)
         self._largest += max(costs)
         self._all += sum(costs)
-        self._needed += int(_alone(self._cost, lengths).sum())
+        self._needed += int(alone(self._cost, lengths).sum())
         self._tokens += int(lengths.sum())
         self._computed += int(lengths.sum() if self._packed else (counts * longest).sum())
         self._microbatches += len(micro)
@@ -138,8 +138,3 @@ class Ruler:
         msb, msw = between / (steps - 1), within / (total - steps)
         return (msb - msw) / (msb + (n0 - 1) * msw) if msb or msw else 0.0
 
-
-def _alone(cost: CostModel, lengths: Int) -> Int:
-    """What each sample needs without padding and without a micro-batch's fixed part."""
-    linear = getattr(cost, "linear", cost)
-    return linear.sample(lengths) if isinstance(linear, AffineQuadratic) else cost(1, lengths)
