@@ -153,7 +153,9 @@ class MemoryConfig(Table):
 
     path: str | None = None  # a calibration, whose memory model says what a micro-batch needs
     probe: bool = False  # else: measure how many samples of data.max_length fit
-    budget_bytes: Positive | None = None  # of each rank; CPU: must be given; CUDA: 90 % of the device by default
+    budget_bytes: Annotated[int, Field(gt=0, le=2**60)] | None = (
+        None  # of each rank; CPU: must be given; CUDA: 90 % of the device by default
+    )
 
     @model_validator(mode="after")
     def _somebody_uses_it(self) -> "MemoryConfig":

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -116,12 +117,17 @@ class Guard:
                 )
             return error
         if self._watch is not None:
-            for ranks, what in (
-                (self._watch.lost(), "died"),
-                (self._watch.stopped(), "was suspended and did not answer"),
-            ):
-                if ranks:
-                    return RankFailure(f"rank {ranks[0]} {what}")
+            # a dying rank's connections close before the system calls it dead
+            for _ in range(20):
+                for ranks, what in (
+                    (self._watch.lost(), "died"),
+                    (self._watch.stopped(), "was suspended and did not answer"),
+                ):
+                    if ranks:
+                        return RankFailure(f"rank {ranks[0]} {what}")
+                if not isinstance(error, RuntimeError):
+                    break
+                sleep(0.05)
         if "torch" in sys.modules:
             from ddpsched.training.trouble import is_out_of_memory
 

@@ -1,4 +1,4 @@
-"""Run a study: ``python -m experiments.sweep STUDY [key=value ...] [--dry-run] [--overwrite]``.
+"""Run a study: ``python -m experiments.sweep STUDY [key=value ...] [--dry-run] [--overwrite] [--force]``.
 
 Every run is a process of its own, distributed ones under torchrun on a free
 port. Finished runs are skipped, failed ones reported at the end and in the exit
@@ -25,16 +25,18 @@ from experiments.study import load_study
 console = Console(highlight=False, soft_wrap=True)
 
 
-def command(run: RunConfig, config_file: Path) -> list[str]:
+def command(run: RunConfig, config_file: Path, force: bool = False) -> list[str]:
     """What starts a run."""
-    train = ["-m", "experiments.train", str(config_file), "--overwrite"]
+    train = ["-m", "experiments.train", str(config_file), "--overwrite", *(["--force"] if force else [])]
     if run.executor.kind != "distributed":
         return [sys.executable, *train]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(run.world_size)]
     return [sys.executable, *launcher, *train]
 
 
-def sweep(study: str, overrides: list[str], *, dry_run: bool = False, overwrite: bool = False) -> int:
+def sweep(
+    study: str, overrides: list[str], *, dry_run: bool = False, overwrite: bool = False, force: bool = False
+) -> int:
     """Run what is not finished; exit code 0 only where every run is done."""
     runs = load_study(study, overrides)
     finished = [] if overwrite else [run for run in runs if _is_finished(run)]
@@ -43,7 +45,7 @@ def sweep(study: str, overrides: list[str], *, dry_run: bool = False, overwrite:
         console.print(f"skip   {run.run_dir} (done; --overwrite runs it again)")
     if dry_run:
         for run in waiting:
-            console.print(f"would run {run.run_dir}: {' '.join(command(run, config_path(run)))}")
+            console.print(f"would run {run.run_dir}: {' '.join(command(run, config_path(run), force))}")
         return 0
     failed: dict[str, str] = {}
     begin = time.monotonic()
@@ -51,7 +53,7 @@ def sweep(study: str, overrides: list[str], *, dry_run: bool = False, overwrite:
         eta = (time.monotonic() - begin) / number * (len(waiting) - number) if number else None
         left = "" if eta is None else f", about {eta / 60:.0f} min left"
         console.print(f"run    {run.run_dir} ({number + 1} of {len(waiting)}{left})")
-        reason = _run(run)
+        reason = _run(run, force)
         if reason is None:
             console.print(f"done   {run.run_dir} in {read_status(run.run_dir)['wall_s']:.0f} s")
         else:
@@ -92,7 +94,7 @@ def config_path(run: RunConfig) -> Path:
     return run.run_dir.with_name(f".{run.name}.toml")
 
 
-def _run(run: RunConfig) -> str | None:
+def _run(run: RunConfig, force: bool = False) -> str | None:
     """Run one; None when it is done, else why not. Output is added to logs/launcher.log."""
     (run.run_dir / "logs").mkdir(parents=True, exist_ok=True)
     config_file, log = config_path(run), run.run_dir / "logs" / "launcher.log"
@@ -102,7 +104,7 @@ def _run(run: RunConfig) -> str | None:
     try:
         with log.open("a", encoding="utf-8") as output:
             process = subprocess.Popen(
-                command(run, config_file), stdout=output, stderr=subprocess.STDOUT, env=_environ(run)
+                command(run, config_file, force), stdout=output, stderr=subprocess.STDOUT, env=_environ(run)
             )
             try:
                 code = process.wait()
@@ -150,11 +152,12 @@ def main(
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value words that override the study")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would run, and stop")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="run finished runs again")] = False,
+    force: Annotated[bool, typer.Option("--force", help="use calibrations of another model or device")] = False,
 ) -> None:
     """Run a study."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        code = sweep(study, overrides or [], dry_run=dry_run, overwrite=overwrite)
+        code = sweep(study, overrides or [], dry_run=dry_run, overwrite=overwrite, force=force)
     except DdpschedError as error:
         console.print(f"error: {error}", style="red")
         code = 1

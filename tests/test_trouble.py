@@ -21,7 +21,7 @@ from ddpsched.errors import (
     StepOutOfMemory,
 )
 from ddpsched.guard import host_id
-from ddpsched.planning import planner
+from ddpsched.planning import window_steps
 from ddpsched.records import RecordWriter, read_lines
 from ddpsched.run import run
 from ddpsched.run_folder import RunFolder, read_status
@@ -45,8 +45,8 @@ def in_trouble(outputs: Path, kind: str, sync: str) -> tuple[str, str]:
 
         RankStepper.loss_sum = loss_sum
     elif kind == "plan" and rank == 1:
-        honest_plan = planner._window_plan
-        planner._window_plan = lambda epoch, step, windows, costs, chosen: honest_plan(
+        honest_plan = window_steps._window_plan
+        window_steps._window_plan = lambda epoch, step, windows, costs, chosen: honest_plan(
             epoch, step, windows if step < 2 else type(windows)(0, tuple(i[::-1] for i in windows.ids)), costs, chosen
         )
     elif kind == "nan" and rank == 1:
@@ -135,7 +135,7 @@ def test_virtual_ranks_report_memory_and_nan_like_real_ones(tmp_path: Path, monk
         return honest(self, batch)
 
     monkeypatch.setattr(RankStepper, "loss_sum", loss_sum)
-    with pytest.raises(StepOutOfMemory, match=r"rank \d ran out of memory in step 2 with a micro-batch of"):
+    with pytest.raises(StepOutOfMemory, match=r"rank \d ran out of memory in step 2 with"):
         run(config_of(tmp_path))
     monkeypatch.setattr(RankStepper, "loss_sum", lambda self, batch: honest(self, batch) * math.nan)
     with pytest.raises(NonFiniteError, match="step 0"):

@@ -51,6 +51,7 @@ class Question:
         return parse(
             {
                 "epochs": self.epochs,
+                "data": {"max_length": max(3, int(self.lengths.max()))},
                 "seed": self.seed,
                 "global_batch": self.global_batch,
                 "world_size": self.world_size,

@@ -23,7 +23,7 @@ class Cap:
 
     def limit(self, lengths: Int) -> Int:
         """(n,) -> (n,), the most samples of a padded micro-batch whose longest is this long."""
-        most = self.room // self.weigh(lengths)
+        most = np.maximum(self.room // self.weigh(lengths), 0)
         return most if self.count is None else np.minimum(most, self.count)
 
     def prefix(self, lengths: Int) -> int:

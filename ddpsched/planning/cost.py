@@ -32,6 +32,8 @@ from ddpsched.errors import ConfigError
 from ddpsched.planning.affine import AffineQuadratic, Floored, Int
 from ddpsched.planning.calibration import KIND, Calibration
 
+LARGEST_COST = 2**60
+
 CostModel = Callable[[Any, Any], Int] | AffineQuadratic | Floored
 
 padded_tokens = AffineQuadratic(alpha=0, beta=1, gamma=0, scale=1)
@@ -43,15 +45,18 @@ def padded_tokens_squared(count: Any, max_length: Any) -> Int:
     return tokens * tokens
 
 
-def _affine_quadratic(config: CostConfig) -> AffineQuadratic | Floored:
+def _affine_quadratic(config: CostConfig) -> AffineQuadratic:
     if config.path is None:
         return AffineQuadratic(config.alpha, config.beta, config.gamma)
     try:
         values = json.loads(Path(config.path).read_text(encoding="utf-8"))
         if isinstance(values, dict) and values.get("kind") == KIND:
-            return Calibration.load(config.path).time
+            raise ConfigError(
+                f"cost.path = {config.path!r} is a calibration, which says for which model and device it holds; "
+                'set cost.kind = "calibrated", which checks that'
+            )
         return AffineQuadratic(float(values["alpha"]), float(values["beta"]), float(values["gamma"]))
-    except ConfigError:  # the calibration's own, which says more
+    except ConfigError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
@@ -76,6 +81,19 @@ COSTS: dict[str, Callable[[CostConfig], CostModel]] = {
 def cost_model(config: CostConfig) -> CostModel:
     """The cost function that a config names."""
     return COSTS[config.kind](config)
+
+
+def check_range(cost: CostModel, batch_size: int, max_length: int) -> None:
+    """ConfigError where a batch of the longest samples would cost more than an integer of 64 bits holds."""
+    linear = getattr(cost, "linear", cost)
+    if isinstance(linear, AffineQuadratic):
+        sample = linear.delta + (linear.beta + linear.gamma * max_length) * max_length
+        most = (linear.alpha + sample) * batch_size * linear.scale
+        if not most < LARGEST_COST:
+            raise ConfigError(
+                f"a step of {batch_size} samples of {max_length} tokens would cost up to {most:.3g} units with this "
+                f"cost; costs are integers below {LARGEST_COST:.3g}: lower cost.alpha, cost.beta or cost.gamma"
+            )
 
 
 def alone(cost: CostModel, lengths: Int) -> Int:

@@ -125,9 +125,9 @@ def verdict(table: Rows) -> DdpschedError | None:
 def _objection(flag: Flag, rank: int, step: int, count: int, longest: int) -> RunError:
     if flag & Flag.OUT_OF_MEMORY:
         return StepOutOfMemory(
-            f"rank {rank} ran out of memory in step {step} with a micro-batch of {count} samples, the longest "
-            f"{longest} tokens; no weights were changed. Lower global_batch or data.max_length, or set "
-            "memory.probe = true so that plans stay below what the device holds"
+            f"rank {rank} ran out of memory in step {step} with {count} samples, the longest {longest} tokens; no "
+            "weights were changed. Lower global_batch, data.max_length or memory.budget_bytes, or cap micro-batches "
+            "by memory.path (a calibration) or memory.probe = true"
         )
     if flag & Flag.NON_FINITE:
         return NonFiniteError(

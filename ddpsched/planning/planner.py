@@ -12,7 +12,7 @@ from ddpsched.plan import StepPlan
 from ddpsched.planning.batch_steps import batch_steps
 from ddpsched.planning.calibration import Calibration
 from ddpsched.planning.caps import Cap, probed
-from ddpsched.planning.cost import cost_model
+from ddpsched.planning.cost import check_range, cost_model
 from ddpsched.planning.epoch import Epoch, Lengths
 from ddpsched.planning.messages import Exchange, offer_row, read_offers
 from ddpsched.planning.order import epoch_order
@@ -65,9 +65,11 @@ def plan_epoch(
 
     ``caps``: of ``exchange.ranks`` for a window policy, of all ranks for a batch policy; None for none.
     """
+    cost = cost_model(config.cost)
+    check_range(cost, config.global_batch, config.data.max_length)
     order = epoch_order(config.order.kind, len(source), config.seed, epoch)
     steps = window_steps if config.policy.kind in WINDOW else batch_steps
-    return steps(Epoch(config, source, exchange, cost_model(config.cost), caps, speeds, epoch, first_step, order))
+    return steps(Epoch(config, source, exchange, cost, caps, speeds, epoch, first_step, order))
 
 
 def _told_caps(config: RunConfig, exchange: Exchange, caps: Sequence[int] | None) -> tuple[Cap, ...] | None:

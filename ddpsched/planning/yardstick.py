@@ -137,4 +137,3 @@ class Ruler:
         n0 = (total - (sizes**2).sum() / total) / (steps - 1)
         msb, msw = between / (steps - 1), within / (total - steps)
         return (msb - msw) / (msb + (n0 - 1) * msw) if msb or msw else 0.0
-

@@ -41,6 +41,15 @@ class DistributedExecutor:
         self._slowness = (config.executor.slowness or [1.0] * world.size)[world.rank]
         device = pick_device(config, world.local_rank)
         start_group(device, world, config.executor.timeout_s)
+        try:
+            self._set_up(samples, total_steps, device, force)
+        except BaseException:
+            dist.destroy_process_group()
+            raise
+        self._objection = Flag.OK  # raised between steps, voted in the next
+
+    def _set_up(self, samples: Samples, total_steps: int, device: torch.device, force: bool) -> None:
+        config, world = self._config, self._world
         self.exchange = GroupExchange(world, config.executor.timeout_s)
         self.learner = Learner(config, samples, total_steps, device)
         clock = self.learner.stepper().clock
@@ -55,7 +64,6 @@ class DistributedExecutor:
             self.caps = [allowed]
             self.world_caps = self.exchange.vote(np.array([self.caps], dtype=np.int64))[:, 0].tolist()
         self._stepper = self.learner.stepper(self._sync)
-        self._objection = Flag.OK  # raised between steps, voted in the next
 
     def object(self, flag: Flag) -> None:
         """Say at the next vote that this rank cannot go on."""

@@ -10,22 +10,32 @@ import torch
 
 from ddpsched.config import RunConfig
 from ddpsched.errors import ConfigError, InfeasibleError
+from ddpsched.planning.calibration import Calibration
 from ddpsched.planning.messages import Flag
-from ddpsched.training.clock import PeakMemory
+from ddpsched.training.clock import PeakMemory, return_freed_memory
 from ddpsched.training.data import synthetic_batch
 from ddpsched.training.learner import Learner
 from ddpsched.training.trouble import flag_of
 
+SMALL = (1, 4)  # count and length of a micro-batch that shows what a process holds besides
+# oneDNN keeps some 0.08 MB for each shape it has met, up to 1,024 of them: a run meets more than a calibration does
+CPU_STOCK = 80 * 2**20
 CUDA_SHARE = 0.9  # of the device's memory, where no budget is given
 
 
 def allowance(learner: Learner, config: RunConfig, taken_bytes: int = 0) -> int | None:
     """What a rank tells planning of its memory: with a calibration the bytes it may use, with the probe a count.
 
-    ``taken_bytes``: what this rank holds that the calibration's process did not. None where neither is asked for.
+    ``taken_bytes``: what this rank holds, and the calibration's process did not, as far as it is known; what is found
+    by measuring one small micro-batch here against the calibrated model may be more. None where neither is asked for.
     """
     if config.memory.path is not None:
-        return _budget(learner.device, config) - taken_bytes
+        memory, (count, length) = Calibration.load(config.memory.path).memory, SMALL
+        return_freed_memory()
+        held = _peak(learner, count, length)
+        learner.optimiser.clear()
+        beyond = max(taken_bytes, 0 if held is None else held - int(memory.bytes(count, length)))
+        return _budget(learner.device, config) - beyond - (CPU_STOCK if learner.device.type == "cpu" else 0)
     return max_count(learner, config) if config.memory.probe else None
 
 

@@ -12,6 +12,7 @@ from ddpsched.config import CostConfig
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.planning.cost import (
     AffineQuadratic,
+    check_range,
     cost_model,
     padded_tokens,
     padded_tokens_squared,
@@ -68,3 +69,15 @@ def test_bad_fits(tmp_path: Path) -> None:
     (tmp_path / "cost.json").write_text('{"alpha": 1}')
     with pytest.raises(ConfigError, match=r"cost\.json.*ddpsched fit"):
         cost_model(CostConfig(kind="affine_quadratic", path=str(tmp_path / "cost.json")))
+
+
+def test_costs_beyond_64_bits_are_refused() -> None:
+    check_range(padded_tokens, 4096, 10**6)
+    check_range(AffineQuadratic(0.1, 2e-3, 1e-6), 4096, 8192)
+    for cost in (
+        AffineQuadratic(1e300, 1, 0, scale=1),
+        AffineQuadratic(0, 1, 1e18),
+        AffineQuadratic(0, float("inf"), 0),
+    ):
+        with pytest.raises(ConfigError, match=r"lower cost\.alpha"):
+            check_range(cost, 32, 128)
