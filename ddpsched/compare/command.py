@@ -101,6 +101,12 @@ def _check(request: Request, question: Question) -> None:
     """What is wrong before an epoch is planned is said before it is."""
     if "peer" in request.policies:
         raise ConfigError("another package's batching is asked for with --peer NAME, beside the policies")
+    for option, value, users in (
+        ("--max-microbatches", question.max_microbatches or 1, ["balanced"]),
+        ("--lookahead", question.lookahead, ["balanced", "packed"]),
+    ):
+        if value > 1 and request.policies and not set(request.policies) & set(users):
+            raise ConfigError(f"{option} {value} is for {' and '.join(users)}, not {', '.join(request.policies)}")
     for _, policy in arms(question, request.policies or ("static",)).items():
         question.config(policy)
     if request.export is not None and len(set(request.policies)) != 1:

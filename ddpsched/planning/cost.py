@@ -4,17 +4,17 @@ A cost model is a function ``cost(count, max_length) -> int64`` of a padded
 micro-batch, over arrays that broadcast; it falls neither with count nor with
 length. Costs are integers, so that every rank finds the same plan:
 
-====================== ============================================ =============
+====================== ============================================ ==================
 kind                   formula                                      unit
-====================== ============================================ =============
-padded_tokens          alpha + count*max_length                     tokens
+====================== ============================================ ==================
+padded_tokens          alpha + count*max_length                     tokens (or 1/1000)
                        + gamma*count*max_length**2
 padded_tokens_squared  (count * max_length)**2                      tokens squared
 affine_quadratic       alpha + beta*count*max_length                nanoseconds
                        + gamma*count*max_length**2
 calibrated             the same + delta*count; on a GPU not below    nanoseconds
                        a floor, where its host launches slower
-====================== ============================================ =============
+====================== ============================================ ==================
 
 All but the second are linear in the count (down to a floor): ``fixed + count * sample(max_length)``.
 In a packed micro-batch each sample then costs ``sample(its own length)``.
@@ -70,8 +70,14 @@ def _calibrated(config: CostConfig) -> AffineQuadratic | Floored:
     return Calibration.load(config.path).time
 
 
+def _padded_tokens(config: CostConfig) -> AffineQuadratic:
+    """In tokens; in thousandths of one where alpha or gamma are no whole tokens, which rounding would lose."""
+    whole = config.alpha.is_integer() and config.gamma.is_integer()
+    return AffineQuadratic(config.alpha, 1, config.gamma, scale=1 if whole else 1000)
+
+
 COSTS: dict[str, Callable[[CostConfig], CostModel]] = {
-    "padded_tokens": lambda config: AffineQuadratic(config.alpha, 1, config.gamma, scale=1),
+    "padded_tokens": _padded_tokens,
     "padded_tokens_squared": lambda config: padded_tokens_squared,
     "affine_quadratic": _affine_quadratic,
     "calibrated": _calibrated,
@@ -86,6 +92,10 @@ def cost_model(config: CostConfig) -> CostModel:
 def check_range(cost: CostModel, batch_size: int, max_length: int) -> None:
     """ConfigError where a batch of the longest samples would cost more than an integer of 64 bits holds."""
     linear = getattr(cost, "linear", cost)
+    if cost is padded_tokens_squared and batch_size * max_length >= LARGEST_COST**0.5:
+        raise ConfigError(
+            f"{batch_size} samples of {max_length} tokens are too many to square; use cost.kind = 'padded_tokens'"
+        )
     if isinstance(linear, AffineQuadratic):
         sample = linear.delta + (linear.beta + linear.gamma * max_length) * max_length
         most = (linear.alpha + sample) * batch_size * linear.scale

@@ -82,7 +82,7 @@ def _checked(values: Any, path: Path) -> Int:
     if wrong.any():
         where = int(wrong.argmax())
         raise DataError(
-            f"{path}, length {where + 1}: {values[where]} is not a whole number of at least 1; {int(wrong.sum())} of "
+            f"{path}, length {where + 1}: {values[where]} is not a whole number from 1 to 2**40; {int(wrong.sum())} of "
             f"{len(values)} are like this: every sample has at least one token; remove or mend them"
         )
     return numbers.astype(np.int64)

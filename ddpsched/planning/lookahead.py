@@ -13,6 +13,7 @@ The price is that the lengths of a step's samples are no longer independent (the
 yardstick's order bias); the epoch still trains each sample once.
 """
 
+from bisect import bisect_left, insort
 from itertools import accumulate
 
 import numpy as np
@@ -56,9 +57,9 @@ def _long_together(weights: Int, steps: list[Int], ranks: int) -> list[Int]:
     The step with the longest sample of all takes, one by one, the longest samples of steps that idle because of them,
     while its own ranks would idle otherwise; it gives typical samples back. Then the next step.
     """
-    members = [sorted(own.tolist(), key=lambda i: (-weights[i], i)) for own in steps]
-    work = [int(weights[own].sum()) for own in steps]
-    longest = [int(weights[own[0]]) for own in members]
+    members = [sorted(zip((-weights[own]).tolist(), own.tolist(), strict=True)) for own in steps]
+    work = [-sum(weight for weight, _ in own) for own in members]
+    longest = [-own[0][0] for own in members]
     open_steps = [step for step in range(len(steps)) if longest[step] * ranks > work[step]]
     while open_steps:
         taker = max(open_steps, key=lambda step: (longest[step], -step))
@@ -66,24 +67,30 @@ def _long_together(weights: Int, steps: list[Int], ranks: int) -> list[Int]:
         while open_steps:
             room = longest[taker] * ranks - work[taker]
             giver = max(open_steps, key=lambda step: (longest[step], -step))
-            pair = _exchange(weights, members[taker], members[giver], room, work[giver])
-            if pair is None:
+            place = _to_give_back(members[taker], longest[giver], room, work[giver] / len(members[giver]))
+            if place is None:
                 break
-            long, back = pair
-            moved = int(weights[long] - weights[back])
-            for step, out, into, change in ((taker, back, long, moved), (giver, long, back, -moved)):
-                members[step].remove(out)
-                members[step].append(into)
-                members[step].sort(key=lambda i: (-weights[i], i))
+            long, back = members[giver].pop(0), members[taker].pop(place)
+            insort(members[taker], long)
+            insort(members[giver], back)
+            for step, change in ((taker, back[0] - long[0]), (giver, long[0] - back[0])):
                 work[step] += change
-                longest[step] = int(weights[members[step][0]])
+                longest[step] = -members[step][0][0]
             if longest[giver] * ranks <= work[giver]:
                 open_steps.remove(giver)
-    return [np.array(own, dtype=np.int64) for own in members]
+    return [np.array([i for _, i in own], dtype=np.int64) for own in members]
 
 
-def _exchange(weights: Int, taker: list[int], giver: list[int], room: int, work: int) -> tuple[int, int] | None:
-    """The giver's longest sample, and the taker's most typical one that makes room for it; None where none does."""
-    long, typical = giver[0], work / len(giver)
-    gains = [i for i in taker if 0 < weights[long] - weights[i] <= room]
-    return (long, min(gains, key=lambda i: abs(weights[i] - typical))) if gains else None
+def _to_give_back(taker: list[tuple[int, int]], long: int, room: int, typical: float) -> int | None:
+    """The place of the sample nearest to ``typical`` that is shorter than ``long`` by at most ``room``; None for none.
+
+    ``taker``: (-weight, id), rising, so all samples that may be given back are neighbours.
+    """
+    first, last = bisect_left(taker, (1 - long, -1)), bisect_left(taker, (room - long + 1, -1))
+    if first >= last:
+        return None
+    below = min(max(bisect_left(taker, (-typical, -1)), first), last)  # the first not heavier than typical
+    near = [below] if below < last else []
+    if below > first:
+        near.append(max(first, bisect_left(taker, (taker[below - 1][0], -1))))
+    return min(near, key=lambda place: (abs(-taker[place][0] - typical), place))

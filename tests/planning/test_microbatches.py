@@ -233,3 +233,27 @@ def test_exchange_evens_out_what_was_placed() -> None:
     full = [[(0, 1), (1, 2), (2, 3)], [(3, 4)]]
     assert max(exchange(line, full, 3)) == 17, "one is given for none"
     assert max(exchange(line, [[(0, 1), (1, 2), (2, 3)], [(3, 4)]], 1)) < 27, "one for one where no more are allowed"
+
+
+def test_one_rank_has_the_least_padding() -> None:
+    """Gradient accumulation on one device: nothing to level, so the optimum is found."""
+    for lengths, most, best in (([9, 1], 2, 10), ([2, 1, 2, 2, 2, 3], 2, 13)):
+        found = accumulate_split(line_of(np.array(lengths), TOKENS), 1, most)
+        assert found.costs == (best,) == (found.lower_bound,)
+    rng = np.random.default_rng(5)
+    for cost in (TOKENS, COSTS["alpha"]):
+        lengths = sst2_lengths(7, rng)
+        found = accumulate_split(line_of(lengths, cost), 1, 3)
+        assert found.makespan == best_of_all(lengths, 1, 3, cost, [10**6])
+
+
+def test_tight_memories_of_unlike_ranks() -> None:
+    """Only one order of the ranks along the line holds this batch."""
+    lengths = np.array([41, 27, 19, 32, 19])
+    rooms = (67, 55, 53)
+    line = line_of(lengths, TOKENS, lambda longest: 67 // longest)
+    found = uneven_split(line, [10**6] * 3, 1, [(room // lengths[line.order]).tolist() for room in rooms])
+    start = 0
+    for (size,), room in zip(found.sizes, rooms, strict=True):
+        assert size * lengths[found.positions[start : start + size]].max() <= room
+        start += size

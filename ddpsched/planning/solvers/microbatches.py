@@ -10,16 +10,17 @@ once, and the longest sample is on some rank:
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heapreplace
 
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.exchange import exchange
 from ddpsched.planning.solvers.line import Line, Span
-from ddpsched.planning.solvers.padding import padded_bound
+from ddpsched.planning.solvers.padding import least_padded_spans, padded_bound
 from ddpsched.planning.solvers.partition import least_makespan, split_line
 from ddpsched.planning.solvers.placement import Placement, placement_of
-from ddpsched.planning.solvers.stones import Stone, candidates
+from ddpsched.planning.solvers.stones import Stone, candidates, runs
 
 QUICK = 10**7  # operations, some 10 ms
 
@@ -27,37 +28,64 @@ QUICK = 10**7  # operations, some 10 ms
 def accumulate_split(line: Line, world_size: int, max_microbatches: int) -> Placement:
     """The best found placement of at most ``max_microbatches`` spans on each of ``world_size`` equal ranks.
 
-    How many a rank gets follows from the cost: each count up to the most is tried where a micro-batch has a fixed
-    cost, and more never cost more where it has none. Raises InfeasibleError where memory allows no placement.
+    How many a rank gets follows from the cost. Each count up to the most is tried where a micro-batch has a fixed cost,
+    or where there are less than two samples for each, so that the most is often not the best. One rank has nothing to
+    level, and the least padding is found. Raises InfeasibleError where memory allows no placement.
     """
     if max_microbatches == 1:
         spans, makespan = split_line(line, world_size)
         return _placement(line, _one_each(spans, world_size), makespan)
     assert line.weights, "several micro-batches need a cost that is linear in the count"
-    bound, one_each, best = lower_bound(line, world_size, max_microbatches), _one_each_makespan(line, world_size), None
+    bound, one_each = lower_bound(line, world_size, max_microbatches), _one_each_makespan(line, world_size)
+    floored = line.cost_of(len(line) - 1, len(line)) > line.fixed + line.weights[-1]
+    if world_size == 1 and line.limits is None and not floored and _is_quick(line, max_microbatches):
+        return _placement(line, [least_padded_spans(line, max_microbatches)], bound)
+    few = floored or 2 * world_size * max_microbatches > len(line)
+    best: tuple[list[list[Span]], list[int]] | None = None
     below = one_each
-    counts = range(2, max_microbatches + 1) if line.fixed else (max_microbatches,)
-    for count in counts:
-        for stones, place in candidates(line, world_size, count - 1):
-            if below == bound:
-                break
-            better = _place(line, stones, place, world_size, count - 1, below)
-            if better is not None:
-                best, below = better, better.makespan
-    if best is not None:
-        ranks = _spans(line, best)
+    for found in _tries(line, world_size, max_microbatches, few, below, bound):
+        ranks = _spans(line, found)
         costs = exchange(line, ranks, max_microbatches)
-        if max(costs) <= one_each:
-            return placement_of(line, ranks, costs, bound)
+        if max(costs) <= (one_each if best is None else max(best[1]) - 1):
+            best = ranks, costs
+    if best is not None:
+        return placement_of(line, *best, bound)
     return _placement(line, _fallback(line, world_size, max_microbatches), bound)
+
+
+def _tries(line: Line, world_size: int, most: int, few: bool, below: int, bound: int) -> Iterator["_Found"]:
+    """The best of each count of micro-batches, or with many samples the best of all counts, before any exchange."""
+    if few:
+        starts, sizes = runs(line, max(1, sum(line.weights) // (world_size * most)))
+        if len(starts) <= world_size * most:  # samples of equal length together are few enough to be stones, no sand
+            stones = [(line.cost_of(a, a + n), a, a + n) for a, n in zip(starts, sizes, strict=True)]
+            whole = _place(line, sorted(stones, reverse=True), len(line), world_size, most, below)
+            if whole is not None:
+                yield whole
+    best, limit = None, below
+    for count in range(2, most + 1) if line.fixed or few else (most,):
+        if few:
+            best, limit = None, below
+        for stones, place in candidates(line, world_size, count - 1):
+            if limit == bound:
+                break
+            better = _place(line, stones, place, world_size, count - 1, limit)
+            if better is not None:
+                best, limit = better, better.makespan
+        if best is not None and (few or count == most):
+            yield best
 
 
 def lower_bound(line: Line, world_size: int, max_microbatches: int) -> int:
     """What no placement can go below: the quick bound of the module's docstring, or the one that counts padding."""
-    distinct = len(set(line.weights))
-    if line.fixed and distinct * distinct * world_size * max_microbatches < QUICK:
+    if (line.fixed or world_size == 1) and _is_quick(line, world_size * max_microbatches):
         return padded_bound(line, world_size, max_microbatches)
     return max(line.cost_of(0, 1), -(-sum(line.weights) // world_size) + line.fixed)
+
+
+def _is_quick(line: Line, groups: int) -> bool:
+    """Whether the least padding of so many groups is soon found."""
+    return len(set(line.weights)) ** 2 * groups < QUICK
 
 
 def _placement(line: Line, ranks: list[list[Span]], bound: int) -> Placement:

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ddpsched.planning.solvers.line import Line
+from ddpsched.planning.solvers.allocation import IntArray
+from ddpsched.planning.solvers.line import Line, Span
 
 UNREACHED = np.iinfo(np.int64).max // 4
 
@@ -43,12 +44,7 @@ def padded_bound(line: Line, world_size: int, max_microbatches: int) -> int:
 
 def least_padded_work(line: Line, most: int) -> Iterator[int]:
     """For K = 1 .. most: the least sum of count * weight over a split into at most K groups, without fixed costs."""
-    weights = np.array(line.weights)
-    starts = np.flatnonzero(np.concatenate(([True], weights[1:] != weights[:-1])))
-    ends = np.concatenate((starts[1:], [len(weights)]))
-    # group[i, j]: work of distinct weights i .. j as one group
-    counts = ends[None, :] - starts[:, None]
-    group = np.where(counts > 0, weights[starts][:, None] * counts, UNREACHED)
+    starts, _, group = _groups(line)
     least = group[0]
     yield int(least[-1])
     for groups in range(1, most):
@@ -56,3 +52,30 @@ def least_padded_work(line: Line, most: int) -> Iterator[int]:
             before = np.concatenate(([0], least[:-1]))  # all that lies before a group that starts at i
             least = np.minimum(least, (before[:, None] + group).min(axis=0))
         yield int(least[-1])
+
+
+def least_padded_spans(line: Line, most: int) -> list[Span]:
+    """At most ``most`` spans whose costs, fixed ones included, add up to the least; for linear costs."""
+    starts, ends, group = _groups(line)
+    least, costs = group[0], [int(group[0, -1]) + line.fixed]
+    cuts = []  # cuts[k][j]: where the last of k + 2 groups that end with distinct weight j begins
+    for groups in range(2, min(most, len(starts)) + 1):
+        before = np.concatenate(([UNREACHED], least[:-1]))[:, None] + group
+        cuts.append(before.argmin(axis=0))
+        least = before.min(axis=0)
+        costs.append(int(least[-1]) + groups * line.fixed)
+    last, spans = len(starts) - 1, []
+    for cut in reversed(cuts[: costs.index(min(costs))]):
+        first = int(cut[last])
+        spans.append((int(starts[first]), int(ends[last])))
+        last = first - 1
+    return [(0, int(ends[last])), *reversed(spans)]
+
+
+def _groups(line: Line) -> tuple[IntArray, IntArray, IntArray]:
+    """Where distinct weights start and end, and ``group[i, j]``: the work of distinct weights i .. j as one group."""
+    weights = np.array(line.weights)
+    starts = np.flatnonzero(np.concatenate(([True], weights[1:] != weights[:-1])))
+    ends = np.concatenate((starts[1:], [len(weights)]))
+    counts = ends[None, :] - starts[:, None]
+    return starts, ends, np.where(counts > 0, weights[starts][:, None] * counts, UNREACHED)

@@ -37,7 +37,7 @@ def candidates(line: Line, ranks: int, most: int) -> Iterator[tuple[list[Stone],
     whole = work[size]
     share = max(1, whole // (ranks * most))
     largest = int(LARGEST * share)
-    starts, counts = _runs(line, share)
+    starts, counts = runs(line, share)
     total = len(starts)
     values = [weights[start] for start in starts]
     after, before = [*range(1, total + 1)], [*range(-1, total - 1)]  # neighbours that are still there
@@ -87,7 +87,7 @@ def candidates(line: Line, ranks: int, most: int) -> Iterator[tuple[list[Stone],
             edge = k
 
 
-def _runs(line: Line, share: int) -> tuple[list[int], list[int]]:
+def runs(line: Line, share: int) -> tuple[list[int], list[int]]:
     """Starts and counts of spans of equal samples, each within ``share`` of the work and within memory."""
     weights, size = line.weights, len(line)
     starts: list[int] = []

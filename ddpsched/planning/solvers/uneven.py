@@ -9,6 +9,7 @@ the ranks along the line is now part of the question; a few orders are tried, so
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain, permutations
 
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.line import Line, Span
@@ -16,6 +17,7 @@ from ddpsched.planning.solvers.placement import Placement, placement_of
 from ddpsched.planning.solvers.stones import Stone, candidates
 
 MILLION = 10**6
+ALL_ORDERS = 6  # so few ranks are tried in every order, where memory is tight
 Ranks = list[list[Span]]
 
 
@@ -39,13 +41,15 @@ def uneven_split(
                 by_cost = sorted(range(len(slowness)), key=search.costs(placed).__getitem__)
                 search.try_with(placed, place, by_cost)
     if search.best is None:  # memory is tight: as many spans as there may be, whatever they cost
-        for order in search.orders():
+        ranks = range(len(slowness))
+        few = permutations(ranks) if len(slowness) <= ALL_ORDERS else ()
+        for order in chain(search.orders(), map(list, few)):
             search.try_with([[] for _ in slowness], 0, order * max_microbatches)
     if search.best is None:
         raise InfeasibleError(
-            f"{max_microbatches} micro-batches on each of {len(slowness)} ranks cannot hold {len(line)} samples within "
-            "their memory; raise memory.budget_bytes or policy.max_microbatches, or lower global_batch or "
-            "data.max_length"
+            f"found no way for {max_microbatches} micro-batches on each of {len(slowness)} ranks to hold {len(line)} "
+            "samples within their memory; raise memory.budget_bytes or policy.max_microbatches, or lower global_batch "
+            "or data.max_length"
         )
     fastest, shares = min(slowness), sum(MILLION / rate for rate in slowness)
     bound = max(line.cost_of(0, 1) * fastest // MILLION, int(sum(line.weights) / shares))
