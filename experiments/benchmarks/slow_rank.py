@@ -1,6 +1,7 @@
 """How soon do plans know that a rank is slow? One of several repeats part of its work, with and without cost.online.
 
     python -m experiments.benchmarks.slow_rank CONFIG [--slowness 2.0] [key=value ...]
+    torchrun --standalone --nproc-per-node 2 -m experiments.benchmarks.slow_rank CONFIG executor.kind=distributed ...
 
 CONFIG names a calibration as its cost. Prints the imbalance of measured compute, largest rank / mean, step by step.
 """
@@ -18,21 +19,24 @@ from ddpsched.planning.cost import cost_model
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.samples import load_samples
 from ddpsched.planning.speed import Speed
+from ddpsched.world import World
+from experiments.benchmarks.steps import leave, start_executor
 
 
 def imbalance(config: RunConfig) -> npt.NDArray[np.float64]:
-    """(steps,), largest / mean of the ranks' measured compute, on virtual ranks."""
-    from ddpsched.training.virtual import VirtualExecutor
-
+    """(steps,), largest / mean of the ranks' measured compute."""
     samples = load_samples(config)
-    executor = VirtualExecutor(config, samples, num_steps(config, len(samples.train)))
+    executor = start_executor(config, samples, num_steps(config, len(samples.train)))
     speeds = [Speed() for _ in executor.exchange.ranks] if config.cost.online else None
     cost, found = cost_model(config.cost), []
     for plan in plan_steps(config, samples.train, executor.exchange, executor.caps, speeds):
-        seconds = [record.compute_s or 0.0 for record in executor.execute(plan)]
-        for rank, speed in enumerate(speeds or []):
-            speed.add(rank_cost(cost, plan, rank, samples.train), seconds[rank])
-        found.append(max(seconds) / float(np.mean(seconds)))
+        records = executor.execute(plan)
+        for record, speed in zip(records, speeds or [], strict=speeds is not None):
+            speed.add(rank_cost(cost, plan, record.rank, samples.train), record.compute_s or 0.0)
+        own = np.array([[record.compute_s or 0.0] for record in records])
+        seconds = executor.exchange.vote(np.rint(own * 1e9).astype(np.int64))[:, 0]  # of all ranks
+        found.append(seconds.max() / seconds.mean())
+    executor.close()
     return np.array(found)
 
 
@@ -49,12 +53,15 @@ def main(words: Sequence[str]) -> int:
         return 2
 
     def body() -> None:
-        for online in ("true", "false"):
-            base = load(words[0], words[1:])
+        base = load(words[0], words[1:])
+        # real ranks meet once in a process
+        for online in ("true",) if base.executor.kind == "distributed" else ("true", "false"):
             slow = [float(slowness)] + [1.0] * (base.world_size - 1)
             config = load(words[0], [*words[1:], f"cost.online={online}", f"executor.slowness={slow}"])
             steps = imbalance(config)
             late = steps[10:20]
+            if not World.detect().is_main:
+                continue
             print(f"cost.online = {online}: steps 10 to 19 {late.mean():.3f} ({late.min():.2f} to {late.max():.2f})")
             print("  by step", " ".join(f"{value:.2f}" for value in steps))
 
@@ -62,4 +69,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

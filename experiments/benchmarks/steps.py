@@ -49,7 +49,7 @@ def measure(config: RunConfig, arms: Sequence[str]) -> dict[str, npt.NDArray[np.
     steps = num_steps(config, len(samples.train))
     configs = {arm: arm_config(config, arm) for arm in arms}
     packing = next((own for own in configs.values() if own.policy.packs), config)  # the model must be able to
-    executor = _executor(packing, samples, steps)
+    executor = start_executor(packing, samples, steps)
     plans = {arm: _plans(own, samples, executor) for arm, own in configs.items()}
     found: dict[str, list[npt.NDArray[np.float64]]] = {arm: [] for arm in arms}
     for step in range(steps):
@@ -63,7 +63,8 @@ def measure(config: RunConfig, arms: Sequence[str]) -> dict[str, npt.NDArray[np.
     return {arm: np.array(values[LEFT_OUT:]) for arm, values in found.items()}
 
 
-def _executor(config: RunConfig, samples: Samples, steps: int) -> Any:
+def start_executor(config: RunConfig, samples: Samples, steps: int) -> Any:
+    """What runs plans: all ranks here in turn, or this process as one of them."""
     if config.executor.kind == "distributed":
         from ddpsched.training.distributed import DistributedExecutor
 
@@ -138,10 +139,14 @@ def main(words: list[str]) -> int:
     return guarded(body)
 
 
-if __name__ == "__main__":
-    code = main(sys.argv[1:])
+def leave(code: int) -> None:
+    """End the process with this exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
     if World.launched():
         os._exit(code)  # gloo's threads may abort a process that ends in order
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    leave(main(sys.argv[1:]))
