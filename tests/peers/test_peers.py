@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ddpsched.config import PACKED_PEERS
 from ddpsched.errors import PeerMissing
 from ddpsched.peers import PEERS, Peer, Problem, Step
 from ddpsched.peers.budget import mean_samples
@@ -177,3 +178,7 @@ def test_importing_peers_imports_no_package_of_theirs() -> None:
     heavy = {"torch", "transformers", "verl", "deepspeed", "lhotse", "cosmos_rl", "odb"}
     check = f"import sys, ddpsched.peers, ddpsched.peers.plans\nsys.exit(bool({heavy!r} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0
+
+
+def test_the_config_knows_which_peers_pack() -> None:
+    assert set(PACKED_PEERS) == {name for name, peer in PEERS.items() if peer.packed}
