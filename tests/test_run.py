@@ -19,7 +19,7 @@ from ddpsched.errors import (
     InfeasibleError,
     RunExistsError,
 )
-from ddpsched.planning import planner
+from ddpsched.planning import window_steps
 from ddpsched.records import COLUMNS, compact, read_lines
 from ddpsched.run import run
 from ddpsched.run_folder import read_status
@@ -114,8 +114,8 @@ def test_online_lengths_give_the_plans_of_known_ones(tmp_path: Path, finished: P
 def offer_more(outputs: Path) -> None:
     """Rank 1 alone doubles what its samples cost, in its offer."""
     if os.environ["RANK"] == "1":
-        honest = planner.prefix_costs
-        planner.prefix_costs = lambda cost, lengths: 4 * honest(cost, lengths)
+        honest = window_steps.prefix_costs
+        window_steps.prefix_costs = lambda cost, lengths: 4 * honest(cost, lengths)
     run(config_of(outputs, "distributed", data={"lengths": "online"}))
 
 
