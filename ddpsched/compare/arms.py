@@ -3,6 +3,7 @@
 Nothing is trained and torch is not imported; a peer may import it.
 """
 
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from time import perf_counter
@@ -145,7 +146,12 @@ def measure(question: Question, name: str, config: RunConfig) -> Row:
     """Plan every epoch, timed; then score it."""
     packed, cost = config.policy.kind == "packed", cost_model(config.cost)
     ruler = Ruler(question.lengths, question.world_size, cost, packed, question.time)
-    made = list(plans(question, config))
+    gc.collect()
+    gc.freeze()  # what earlier arms left behind is not for this one to be searched for garbage
+    try:
+        made = list(plans(question, config))
+    finally:
+        gc.unfreeze()
     times = [plan.times for plan in made]
     seconds = sum((t.offer_s or 0.0) + (t.exchange_s or 0.0) + (t.solve_s or 0.0) for t in times)
     for epoch in range(question.epochs):
