@@ -98,6 +98,11 @@ def runs(line: Line, share: int) -> tuple[list[int], list[int]]:
         end = start + 1
         while end < size and weights[end] == weight:
             end += 1
+        if end - start == 1:
+            starts.append(start)
+            counts.append(1)
+            start = end
+            continue
         most = max(1, share // weight)
         if line.limits is not None:
             most = min(most, line.limits[start])
