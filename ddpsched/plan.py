@@ -87,6 +87,8 @@ class StepPlan:
     ) -> "StepPlan":
         """A plan from its ids in order, ``sizes[r]`` samples for each micro-batch of rank r; ``rest``: other fields.
 
+        Its digest is made at once.
+
         >>> [len(micro) for micro in StepPlan.cut(0, 0, np.arange(6), [[2, 1], [3]]).ranks[0]]
         [2, 1]
         """
@@ -106,6 +108,7 @@ class StepPlan:
         plan = object.__new__(cls)
         plan.__dict__["ids"] = ids  # what the property would put together again
         plan.__init__(epoch, step, tuple(ranks), **rest)  # type: ignore[misc]
+        plan.digest  # noqa: B018 (it is kept; the step that votes on it has it made beforehand)
         return plan
 
     @property

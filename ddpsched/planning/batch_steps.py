@@ -68,7 +68,7 @@ def _told_slowness(epoch: Epoch, step: int) -> tuple[int, ...] | None:
 
 def batch_plan(epoch: int, step: int, ids: Ids, chosen: Assignment) -> StepPlan:
     """What a batch policy chose for these ids, as a plan with its digest."""
-    plan = StepPlan.cut(
+    return StepPlan.cut(
         epoch,
         step,
         ids[chosen.positions],
@@ -80,5 +80,3 @@ def batch_plan(epoch: int, step: int, ids: Ids, chosen: Assignment) -> StepPlan:
         tie_break=chosen.tie_break,
         method=chosen.method,
     )
-    plan.digest  # noqa: B018 (it is kept; the step that votes on it has it made beforehand)
-    return plan

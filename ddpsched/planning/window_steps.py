@@ -74,7 +74,7 @@ def _step_size(config: RunConfig, windows: Windows, caps: Int, num_samples: int)
 
 def _window_plan(epoch: int, step: int, windows: Windows, costs: Int, chosen: Any) -> StepPlan:
     counts = chosen.counts.tolist()
-    plan = StepPlan.cut(
+    return StepPlan.cut(
         epoch,
         step,
         np.concatenate([ids[:n] for ids, n in zip(windows.ids, counts, strict=True)]),
@@ -85,5 +85,3 @@ def _window_plan(epoch: int, step: int, windows: Windows, costs: Int, chosen: An
         tie_break=chosen.tie_break,
         method=chosen.method,
     )
-    plan.digest  # noqa: B018 (it is kept; the step that votes on it has it made beforehand)
-    return plan

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gradients import kept_gradients
 from ranks import free_port, run_ranks
 
 from ddpsched.config import RunConfig, parse
@@ -21,7 +22,6 @@ from ddpsched.run import run
 from ddpsched.training import distributed, virtual
 from ddpsched.training.data import Collator
 from ddpsched.training.model import build_model
-from ddpsched.training.optimise import Optimiser
 
 STEPS = 3
 POLICIES = ("static", "minmax", "balanced", "packed")
@@ -52,15 +52,7 @@ def config_of(
 
 def gradients(config: RunConfig, scaled: bool = True) -> list[np.ndarray]:
     """Run and keep the flat gradient of every step; without the plan's scale each rank takes its own mean."""
-    kept: list[np.ndarray] = []
-    step = Optimiser.step
-
-    def keep(self: Optimiser) -> float:
-        kept.append(torch.cat([p.grad.reshape(-1) for p in self._parameters]).numpy().copy())
-        return step(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Optimiser, "step", keep)
+    with kept_gradients() as kept, pytest.MonkeyPatch.context() as patch:
         if not scaled:  # what averaging per-rank means of unequal batches comes to
             share = config.global_batch // config.world_size
             patch.setattr(distributed, "sum_scale", lambda batch, averaged_over: 1 / share)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gradients import kept_gradients
 from ranks import free_port, run_ranks
 from runs import records_of
 
@@ -19,7 +20,6 @@ from ddpsched.planning.samples import load_samples
 from ddpsched.run import run
 from ddpsched.training.data import Collator
 from ddpsched.training.loss import sum_scale
-from ddpsched.training.optimise import Optimiser
 from ddpsched.training.rank_step import RankStepper
 from ddpsched.training.virtual import VirtualExecutor
 
@@ -48,15 +48,7 @@ def config_of(outputs: Path, executor: str, slowness: list[float] | None, sync: 
 
 def gradients(config: RunConfig) -> list[np.ndarray]:
     """Of every step, as the optimizer gets them."""
-    kept: list[np.ndarray] = []
-    step = Optimiser.step
-
-    def keep(self: Optimiser) -> float:
-        kept.append(torch.cat([p.grad.reshape(-1) for p in self._parameters]).numpy().copy())
-        return step(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Optimiser, "step", keep)
+    with kept_gradients() as kept:
         run(config, overwrite=True)
     return kept
 
