@@ -117,7 +117,18 @@ class CostConfig(Table):
 class SyncConfig(Table):
     """How gradients meet."""
 
-    kind: Literal["ddp", "naive"] = "ddp"
+    kind: Literal["naive", "overlap", "bucketed", "ddp", "fsdp"] = "ddp"
+    bucket_mb: Annotated[float, Field(gt=0)] = 25.0  # bucketed, ddp: MiB of gradients in one message
+    precision: Literal["float32", "bfloat16", "float16"] = (
+        "float32"  # in which gradients travel; float64 ones in theirs
+    )
+    barrier: bool = False  # naive: ranks meet first, so that waiting and moving gradients are timed apart
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> "SyncConfig":
+        if self.barrier and self.kind != "naive":
+            raise ValueError(f"barrier belongs to kind = 'naive', not {self.kind!r}, whose messages travel in backward")
+        return self
 
 
 class ExecutorConfig(Table):
@@ -128,6 +139,7 @@ class ExecutorConfig(Table):
     threads: Positive = 1  # of each process; the same for every arm of a study
     timeout_s: Annotated[float, Field(gt=0)] = 60.0  # a rank silent for longer has failed
     slowness: list[Annotated[float, Field(ge=1)]] | None = None  # 2.0: a rank does its work twice, for experiments
+    timeline: bool = False  # note when each micro-batch and each message of gradients began and ended
     # the simulated executor's clock: DistilBERT on one CPU core, and no network
     alpha_s: NonNegative = 0.09  # seconds per micro-batch
     beta_s: NonNegative = 2.6e-3  # seconds per padded token
@@ -145,6 +157,7 @@ class TrainConfig(Table):
     warmup: Annotated[float, Field(ge=0, le=1)] = 0.1  # share of all steps
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     precision: Literal["auto", "float32", "float64", "bfloat16"] = "auto"  # auto: bfloat16 autocast on CUDA
+    non_finite: Literal["stop", "skip"] = "stop"  # what all ranks do with a gradient that is NaN or infinite
     eval_every: Annotated[int, Field(ge=0)] = 0  # steps; 0: once, after the last step
 
 
@@ -223,11 +236,21 @@ class RunConfig(Table):
             raise ValueError("memory.path in a simulated run needs budget_bytes, as there is no device to ask")
         if self.data.lengths == "online" and self.executor.kind == "simulated":
             raise ValueError("a simulated run plays every rank and knows all lengths; use data.lengths = 'known'")
+        if self.executor.timeline and self.executor.kind != "distributed":
+            raise ValueError(
+                f"executor.timeline is of ranks that run side by side; executor.kind = {self.executor.kind!r} plays "
+                "them in turn; use 'distributed', or leave it out (`python -m analysis.timeline` draws any run)"
+            )
         if self.executor.kind == "simulated" and self.memory.probe:
             raise ValueError("memory.probe measures a device; a simulated run has none")
         slowness = self.executor.slowness
         if slowness is not None and len(slowness) != self.world_size:
             raise ValueError(f"executor.slowness names {len(slowness)} ranks, world_size = {self.world_size}")
+        if self.sync.kind == "fsdp" and (slowness or self.memory.probe or self.memory.path):
+            raise ValueError(
+                "executor.slowness and memory run the model outside a step, which sync.kind = 'fsdp' has sharded; "
+                "use 'bucketed' or 'ddp'"
+            )
         return self
 
     @property

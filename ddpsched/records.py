@@ -7,10 +7,10 @@ and one Parquet file when it has ended.
 
 import json
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, get_type_hints
+from typing import Any, TextIO, get_type_hints
 
 RECORDS = "records.parquet"
 
@@ -42,19 +42,22 @@ class StepRecord:
     solve_s: float | None = None
     plan_wait_s: float | None = None  # what the step really waited for its plan
     # the step
+    began_at_s: float | None = None  # plan in hand, on rank 0's clock since the run's first step; distributed runs
     data_s: float | None = None  # collate and copy to the device
     forward_s: float | None = None
     backward_s: float | None = None  # where gradients are reduced in backward, waiting for other ranks included
     compute_s: float | None = None  # plan in hand -> last gradient of this rank ready
     cpu_s: float | None = None  # process CPU time over compute_s
     wait_s: float | None = None  # last gradient ready -> all ranks' gradients in
+    barrier_s: float | None = None  # the part of wait_s in the naive synchroniser's barrier
+    comm_s: float | None = None  # some message of gradients under way, from its launch here to its end
     vote_s: float | None = None
     optimizer_s: float | None = None
     step_s: float | None = None
     peak_memory_bytes: int | None = None
     loss: float | None = None  # this rank's mean
     grad_norm: float | None = None  # of the whole step, before clipping
-    lr: float | None = None
+    lr: float | None = None  # null where the step was skipped, as its gradient was not finite
     plan_hash: str = ""
 
 
@@ -62,22 +65,34 @@ COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(StepRecord))
 
 
 class RecordWriter:
-    """Appends records of one process to ``directory/records-rank{rank}.jsonl``, a line each, flushed.
+    """Appends what one process has to say of its steps to files of a run's ``directory``, a line each, flushed.
 
-    A new writer starts the file anew: a run that did not finish is run again whole.
+    ``records-rank{rank}.jsonl``: its records. ``timeline-rank{rank}.jsonl``, where
+    somebody writes one: when things began and ended in each step. A new writer
+    starts the files anew: a run that did not finish is run again whole.
     """
 
     def __init__(self, directory: Path, rank: int) -> None:
         self.path = directory / f"records-rank{rank}.jsonl"
+        self._timeline_path = directory / f"timeline-rank{rank}.jsonl"
+        self._timeline_path.unlink(missing_ok=True)
         self._file = self.path.open("w", encoding="utf-8")
+        self._timeline: TextIO | None = None
 
     def write(self, record: StepRecord) -> None:
         """Append one row. Raises OSError (a full disk, say) with the line not counted."""
-        self._file.write(json.dumps(asdict(record)) + "\n")
-        self._file.flush()
+        _append(self._file, vars(record))
+
+    def write_timeline(self, step: dict[str, Any]) -> None:
+        """Append the times of one step; the file begins with the first."""
+        if self._timeline is None:
+            self._timeline = self._timeline_path.open("w", encoding="utf-8")
+        _append(self._timeline, step)
 
     def close(self) -> None:
         self._file.close()
+        if self._timeline is not None:
+            self._timeline.close()
 
     def __enter__(self) -> "RecordWriter":
         return self
@@ -86,6 +101,11 @@ class RecordWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _append(file: TextIO, row: dict[str, Any]) -> None:
+    file.write(json.dumps(row) + "\n")
+    file.flush()
 
 
 def read_lines(directory: Path) -> list[dict[str, Any]]:

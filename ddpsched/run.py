@@ -4,6 +4,7 @@ import itertools
 import logging
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -129,6 +130,8 @@ def _loop(
         try:
             for record in records:
                 writer.write(record)
+            if config.executor.timeline:
+                writer.write_timeline(_distributed(executor).timeline)
         except OSError as error:
             if config.executor.kind != "distributed":
                 raise
@@ -214,4 +217,5 @@ def _environment(config: RunConfig, samples: Samples, executor: Executor) -> dic
         "num_truncated": samples.train.num_truncated if config.data.lengths == "known" else None,
         "num_parameters": None if learner is None else learner.num_parameters,
         "caps": executor.world_caps,
+        "clocks": [asdict(clock) for clock in getattr(executor, "clock_offsets", [])] or None,
     }

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+from torch.distributed.tensor import DTensor
 
 from ddpsched.training.optimise import Optimiser
 
@@ -17,7 +18,8 @@ def kept_gradients() -> Iterator[list[np.ndarray]]:
     step = Optimiser.step
 
     def keep(self: Optimiser) -> float:
-        kept.append(torch.cat([p.grad.reshape(-1) for p in self._parameters]).numpy().copy())
+        gradients = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in self._parameters]
+        kept.append(torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy().copy())
         return step(self)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -17,7 +17,20 @@ class Clock:
     """
 
     def __init__(self, device: torch.device) -> None:
+        self.device = device
         self._cuda = device.type == "cuda"
+        self._anchor: tuple[Any, float] = (None, 0.0)
+
+    def anchor(self) -> Any:
+        """A mark whose host time is known; to be called while the device is idle."""
+        now = perf_counter()
+        self._anchor = self.mark() if self._cuda else now, now
+        return self._anchor[0]
+
+    def host_s(self, mark: Any) -> float:
+        """When a mark was passed, on the host's ``perf_counter``; right to some microseconds after the last anchor."""
+        begin, now = self._anchor
+        return now + self.seconds(begin, mark) if self._cuda else mark
 
     def mark(self) -> Any:
         if not self._cuda:

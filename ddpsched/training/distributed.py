@@ -1,8 +1,10 @@
 """This process is one rank of many, started by torchrun."""
 
+import logging
 import math
 from datetime import timedelta
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,13 +23,14 @@ from ddpsched.training.learner import Evaluation, Learner, pick_device, step_see
 from ddpsched.training.loss import sum_scale
 from ddpsched.training.probe import allowance
 from ddpsched.training.rank_step import RankStep
-from ddpsched.training.sync import SYNCS
 from ddpsched.training.trouble import flag_of
 from ddpsched.world import World
 
+log = logging.getLogger("ddpsched")
+
 
 class DistributedExecutor:
-    """Gradients are averaged over ranks, so each summed loss is scaled by G/B.
+    """Gradients are added over ranks, so each summed loss is scaled by 1/B.
 
     A step: forward and backward of this rank's micro-batches while the sum of all
     ranks' counts and, in another thread, the next step's offers travel; then the
@@ -51,9 +54,8 @@ class DistributedExecutor:
     def _set_up(self, samples: Samples, total_steps: int, device: torch.device, force: bool) -> None:
         config, world = self._config, self._world
         self.exchange = GroupExchange(world, config.executor.timeout_s)
-        self.learner = Learner(config, samples, total_steps, device)
-        clock = self.learner.stepper().clock
-        self._sync = SYNCS[config.sync.kind](self.learner.model, clock)
+        self.clock_offsets = self.exchange.clock_offsets()
+        self.learner = Learner(config, samples, total_steps, device, synchronised=True)
         self.caps: list[int] | None = None
         self.world_caps: list[int] | None = None
         check_calibrations(config, self.learner, force)
@@ -63,7 +65,9 @@ class DistributedExecutor:
         if allowed is not None:
             self.caps = [allowed]
             self.world_caps = self.exchange.vote(np.array([self.caps], dtype=np.int64))[:, 0].tolist()
-        self._stepper = self.learner.stepper(self._sync)
+        self._stepper = self.learner.stepper(synchronised=True)
+        self._zero_s: float | None = None  # the run's first step on this host's clock
+        self.timeline: dict[str, Any] = {}  # of the last step
 
     def object(self, flag: Flag) -> None:
         """Say at the next vote that this rank cannot go on."""
@@ -74,54 +78,70 @@ class DistributedExecutor:
         begin = perf_counter()
         rank, count = self._world.rank, int(plan.counts[self._world.rank])
         total = self.exchange.sum_batch(count)
-        scale = sum_scale(plan.global_batch, averaged_over=self._world.size)
-        step, trouble = self._run(plan, rank, scale)
-        gathered = self._stepper.clock.mark()
+        step, trouble = self._run(plan, rank, sum_scale(plan.global_batch))
         vote_from = perf_counter()
         summed = total.wait()
         self._vote(plan, self._objection if trouble is None else flag_of(trouble), trouble)
         vote_s = perf_counter() - vote_from
         assert step is not None
         assert summed == plan.global_batch, f"step {plan.step}: B = {plan.global_batch}, but ranks sum to {summed}"
-        optimizer_from = self._stepper.clock.mark()
+        clock = self.learner.clock
+        optimizer_from = clock.mark()
         norm = self.learner.optimiser.gradient_norm()
-        if not math.isfinite(norm):  # every rank sees it, as the gradient is shared; the votes tell whose it is
-            finite = bool(torch.isfinite(step.loss_sum))
-            self._vote(plan, Flag.OK if finite else Flag.NON_FINITE, None)
-            raise NonFiniteError(
-                f"step {plan.step}: the gradient is NaN or infinite though every rank's loss is finite"
-            )
-        rate = self.learner.optimiser.step()
-        optimizer_to = self._stepper.clock.mark()
-        clock = self._stepper.clock
+        rate = self._update(plan, step, float(norm))
+        optimizer_s = clock.seconds(optimizer_from, clock.mark())
         own = step.columns(clock, count)
-        wait_s = clock.seconds(step.ready, gathered)
-        optimizer_s = clock.seconds(optimizer_from, optimizer_to)
+        wait_s = clock.seconds(step.ready, step.done)
         step_s = perf_counter() - begin + (plan.times.wait_s or 0.0)
+        zero_s = self._first_step(begin)
+        if self._config.executor.timeline:
+            self.timeline = {"step": plan.step, **step.times(clock, zero_s)}
         return [
             StepRecord(
                 **plan_columns(self._config, plan, rank, self._source),
                 **own,
+                began_at_s=clock.host_s(step.begin) - zero_s,
                 wait_s=wait_s,
                 vote_s=vote_s,
                 optimizer_s=optimizer_s,
                 step_s=step_s,
-                grad_norm=float(norm),
+                grad_norm=float(norm) if math.isfinite(norm) else None,
                 lr=rate,
             )
         ]
 
+    def _update(self, plan: StepPlan, step: RankStep, norm: float) -> float | None:
+        """The rate that was used; None where the step was skipped. Every rank sees the same norm and does alike."""
+        if math.isfinite(norm):
+            return self.learner.optimiser.step()
+        if self._config.train.non_finite == "skip":
+            log.warning("step %d: the gradient is NaN or infinite; skipped on all ranks", plan.step)
+            self.learner.optimiser.skip()
+            return None
+        finite = bool(torch.isfinite(step.loss_sum))  # the votes tell whose it is
+        self._vote(plan, Flag.OK if finite else Flag.NON_FINITE, None)
+        raise NonFiniteError(f"step {plan.step}: the gradient is NaN or infinite though every rank's loss is finite")
+
+    def _first_step(self, begin_s: float) -> float:
+        """When the run's first step began on rank 0, on this host's clock."""
+        if self._zero_s is None:
+            on_rank_0 = self.exchange.from_rank_0(begin_s)
+            self._zero_s = on_rank_0 - self.clock_offsets[self._world.rank].offset_s
+        return self._zero_s
+
     def _run(self, plan: StepPlan, rank: int, scale: float) -> tuple[RankStep | None, Exception | None]:
         """The step, or what broke it; then the other ranks are still given their collectives."""
+        sync = self.learner.sync
+        assert sync is not None
         try:
             seed = step_seed(self._config.seed, plan.step, rank)
-            return self._stepper.run(plan.ranks[rank], scale, seed, self._sync, self._slowness), None
+            return self._stepper.run(plan.ranks[rank], scale, seed, self._slowness), None
         except Exception as error:
-            if _lost_connection(error):
+            if _lost_connection(error) or not sync.joins:
                 raise
             trouble = error
         self.learner.optimiser.clear()
-        self._sync.join()
+        sync.join()
         return None, trouble
 
     def _vote(self, plan: StepPlan, flag: Flag, trouble: Exception | None) -> None:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsched.planning.messages import Rows
+from ddpsched.training.clock_offset import ClockOffset, clock_offsets
 from ddpsched.world import World
 
 
@@ -38,6 +39,16 @@ class GroupExchange:
         tensor = torch.tensor([value], dtype=torch.float64)
         dist.all_reduce(tensor, group=self._votes)
         return float(tensor)
+
+    def from_rank_0(self, value: float) -> float:
+        """Rank 0's value."""
+        tensor = torch.tensor([value], dtype=torch.float64)
+        dist.broadcast(tensor, src=0, group=self._votes)
+        return float(tensor)
+
+    def clock_offsets(self) -> list[ClockOffset]:
+        """Every rank's clock against rank 0's."""
+        return clock_offsets(self.ranks[0], self._size, self._votes)
 
     def barrier(self) -> None:
         dist.barrier(group=self._votes)

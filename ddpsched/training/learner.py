@@ -9,13 +9,15 @@ import torch
 from ddpsched.config import RunConfig
 from ddpsched.errors import ConfigError
 from ddpsched.planning.samples import Samples
+from ddpsched.training.clock import Clock
 from ddpsched.training.data import Collator
 from ddpsched.training.loss import loss_sum
 from ddpsched.training.model import build_model, num_positions
 from ddpsched.training.optimise import Optimiser
 from ddpsched.training.packed import enable_packing
 from ddpsched.training.rank_step import RankStepper
-from ddpsched.training.sync import Synchroniser
+from ddpsched.training.sync import SYNCS, Synchroniser
+from ddpsched.training.sync.fsdp import whole
 
 EVALUATION_TOKENS = 4096  # padded, per batch
 
@@ -51,9 +53,19 @@ def pick_device(config: RunConfig, local_rank: int) -> torch.device:
 
 
 class Learner:
-    """Seeds, builds the model in the precision asked for, and keeps what steps and evaluation need."""
+    """Seeds, builds the model in the precision asked for, and keeps what steps and evaluation need.
 
-    def __init__(self, config: RunConfig, samples: Samples, total_steps: int, device: torch.device) -> None:
+    ``synchronised``: one rank of many, whose gradients ``sync`` adds to the others'.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        samples: Samples,
+        total_steps: int,
+        device: torch.device,
+        synchronised: bool = False,
+    ) -> None:
         torch.set_num_threads(config.executor.threads)
         torch.manual_seed(config.seed)
         model = build_model(config.model, config.data.num_labels, samples.vocab_size, samples.pad_id)
@@ -68,9 +80,12 @@ class Learner:
             )
         if config.policy.packs:
             enable_packing(model, config.model.name, config.data.max_length)
-        self.device = device
+        self.device, self.clock = device, Clock(device)
         self.model: torch.nn.Module = model.to(device=device, dtype=dtype).train()
         self.autocast: Any = torch.bfloat16 if precision == "bfloat16" else None
+        self.sync: Synchroniser | None = None
+        if synchronised:
+            self.sync = SYNCS[config.sync.kind](self.model, self.clock, config.sync)
         self.optimiser = Optimiser(self.model, config.train, total_steps)
         self.collate = Collator(samples.train, samples.dataset.train.labels, samples.pad_id, device)
         self._samples, self._bounded = samples, config.memory.path is not None
@@ -79,10 +94,10 @@ class Learner:
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
 
-    def stepper(self, sync: Synchroniser | None = None) -> RankStepper:
+    def stepper(self, synchronised: bool = False) -> RankStepper:
         """What runs micro-batches through the model, or through the synchroniser's wrapping of it."""
-        module = self.model if sync is None else sync.module
-        return RankStepper(module, self.model, self.collate, self.device, self.autocast, self._bounded)
+        sync = self.sync if synchronised else None
+        return RankStepper(self.model, self.collate, self.clock, self.autocast, self._bounded, sync)
 
     @torch.no_grad()
     def evaluate(self, rank: int = 0, size: int = 1) -> Evaluation | None:
@@ -96,13 +111,14 @@ class Learner:
         collate = Collator(dev, split.labels, self._samples.pad_id, self.device)
         self.model.eval()
         total, correct, start = 0.0, 0, 0
-        while start < len(ids):
-            # longest first, so the next one is the longest of its batch
-            count = max(1, EVALUATION_TOKENS // int(dev.lengths(ids[start : start + 1])[0]))
-            batch = collate(ids[start : start + count])
-            logits = self.model(**batch.inputs).logits
-            total += float(loss_sum(logits, batch.labels))
-            correct += int((logits.argmax(-1) == batch.labels).sum())
-            start += count
+        with whole(self.model):
+            while start < len(ids):
+                # longest first, so the next one is the longest of its batch
+                count = max(1, EVALUATION_TOKENS // int(dev.lengths(ids[start : start + 1])[0]))
+                batch = collate(ids[start : start + count])
+                logits = self.model(**batch.inputs).logits
+                total += float(loss_sum(logits, batch.labels))
+                correct += int((logits.argmax(-1) == batch.labels).sum())
+                start += count
         self.model.train()
         return Evaluation(total, correct, len(ids), np.bincount(split.labels).max() / len(split))

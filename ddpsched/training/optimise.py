@@ -3,6 +3,7 @@
 import math
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from ddpsched.config import TrainConfig
 from ddpsched.training.lr import linear_warmup
@@ -44,7 +45,13 @@ class Optimiser:
 
     def gradient_norm(self) -> torch.Tensor:
         """L2 norm of the whole gradient, clipped to ``max_grad_norm`` in place; the norm before clipping."""
-        return torch.nn.utils.clip_grad_norm_(self._parameters, self._max_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._max_norm)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    def skip(self) -> None:
+        """Leave the weights as they are: drop the gradient, and let the schedule advance."""
+        self._schedule.step()
+        self.clear()
 
     def step(self) -> float:
         """Apply the gradient, advance the schedule, clear the gradient. Returns the rate that was used."""

@@ -16,6 +16,7 @@ from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
 from ddpsched.training.data import Batch, Collator, synthetic_batch
 from ddpsched.training.loss import loss_sum
 from ddpsched.training.sync import Synchroniser
+from ddpsched.training.sync.traffic import Collective
 
 
 @dataclass
@@ -23,13 +24,16 @@ class RankStep:
     """What came of it. Marks become seconds only after the step, when the device has passed them."""
 
     begin: Any
-    ready: Any
+    ready: Any  # the last gradient of this rank is there
+    done: Any  # all ranks' gradients are in
     loss_sum: torch.Tensor  # of this rank's samples, on the device
     data: list[tuple[Any, Any]]
     forward: list[tuple[Any, Any]]
     backward: list[tuple[Any, Any]]
     cpu_s: float
     peak_memory_bytes: int | None
+    collectives: list[Collective]
+    barrier: tuple[Any, Any] | None
 
     def columns(self, clock: Clock, count: int) -> dict[str, Any]:
         """Columns of the record."""
@@ -38,33 +42,60 @@ class RankStep:
             "forward_s": sum(clock.seconds(*span) for span in self.forward),
             "backward_s": sum(clock.seconds(*span) for span in self.backward),
             "compute_s": clock.seconds(self.begin, self.ready),
+            "barrier_s": None if self.barrier is None else clock.seconds(*self.barrier),
+            "comm_s": self._under_way(clock) if self.collectives else None,
             "cpu_s": self.cpu_s,
             "peak_memory_bytes": self.peak_memory_bytes,
             "loss": float(self.loss_sum) / count if count else None,
+        }
+
+    def _under_way(self, clock: Clock) -> float:
+        """Seconds in which at least one collective was."""
+        total, until = 0.0, 0.0
+        for collective in self.collectives:  # in the order of their launch
+            begin, end = (clock.seconds(self.begin, mark) for mark in (collective.launched, collective.done))
+            total += max(0.0, end - max(begin, until))
+            until = max(until, end)
+        return total
+
+    def times(self, clock: Clock, zero_s: float) -> dict[str, Any]:
+        """When things began and ended, in seconds of the host's clock from ``zero_s``: a line of the timeline."""
+
+        def at(mark: Any) -> float:
+            return round(clock.host_s(mark) - zero_s, 7)
+
+        micro = zip(self.data, self.forward, self.backward, strict=True)
+        return {
+            "microbatches": [[at(d[0]), at(f[0]), at(b[0]), at(b[1])] for d, f, b in micro],
+            "collectives": [[c.label, c.num_bytes, at(c.launched), at(c.done)] for c in self.collectives],
+            "ready": at(self.ready),
+            "done": at(self.done),
         }
 
 
 class RankStepper:
     """Runs micro-batches through one model.
 
-    ``module`` is ``model`` itself, or a synchroniser's wrapping of it. ``autocast``
-    is the dtype of mixed precision, or None for the model's own. ``bounded``: plans
-    keep to a memory budget, so a step begins with what is really in use.
+    ``autocast`` is the dtype of mixed precision, or None for the model's own.
+    ``bounded``: plans keep to a memory budget, so a step begins with what is really
+    in use. ``sync`` adds the gradients to other ranks'; forward goes through its
+    wrapping of the model.
     """
 
     def __init__(
         self,
-        module: torch.nn.Module,
         model: torch.nn.Module,
         collate: Collator,
-        device: torch.device,
+        clock: Clock,
         autocast: Any,
         bounded: bool = False,
+        sync: Synchroniser | None = None,
     ) -> None:
-        self.clock, self._memory = Clock(device), PeakMemory(device)
-        self._module, self._model, self._collate = module, model, collate
-        self._device, self._autocast = device, autocast
-        self._trims = bounded and device.type == "cpu"
+        self.clock, self._memory = clock, PeakMemory(clock.device)
+        self._model, self._collate, self._sync = model, collate, sync
+        self._module = model if sync is None else sync.module
+        self._device, self._autocast = clock.device, autocast
+        self._trims = bounded and clock.device.type == "cpu"
 
     def loss_sum(self, batch: Batch) -> torch.Tensor:
         """Forward: the summed loss of a micro-batch."""
@@ -86,13 +117,12 @@ class RankStepper:
         microbatches: Sequence[Microbatch],
         scale: float,
         seed: int,
-        sync: Synchroniser | None = None,
         slowness: float = 1.0,
     ) -> RankStep:
         """Add ``scale`` times the gradient of the summed loss to the model's.
 
-        With a synchroniser the last backward also reduces; a rank without samples
-        runs a synthetic one at weight 0 where the synchroniser needs a backward.
+        With a synchroniser the last backward also sets the gradients under way; a rank
+        without samples runs a synthetic one at weight 0 where it needs a backward.
         ``seed`` fixes dropout by step and rank, so that executors draw the same masks.
         ``slowness``: how many times as long this rank's work is to take, at least 1.
         """
@@ -100,13 +130,13 @@ class RankStepper:
         if self._trims:
             return_freed_memory()
         self._memory.reset()
-        mark = self.clock.mark
+        mark, sync = self.clock.mark, self._sync
         spans: tuple[list[Any], list[Any], list[Any]] = ([], [], [])  # data, forward, backward
         total = torch.zeros((), device=self._device, dtype=torch.float64)
-        begin, cpu = mark(), process_time()
+        begin, cpu = self.clock.anchor(), process_time()
         for position, micro in enumerate(microbatches):
             last = position == len(microbatches) - 1
-            with nullcontext() if sync is None or last else sync.accumulate():
+            with nullcontext() if sync is None else sync.synchronise() if last else sync.accumulate():
                 # before the real work, as compute ends when its last gradient is ready
                 for extra in repeats(len(micro), slowness):
                     _add(spans, self._in_vain(micro, extra))
@@ -121,11 +151,21 @@ class RankStepper:
             _add(spans, marks)
         if sync is not None:
             if not microbatches and sync.needs_backward:
-                (self.loss_sum(synthetic_batch(1, 4, self._device)) * 0.0).backward()
-            sync.synchronise()
-        ready = mark() if sync is None else sync.ready_mark()
-        data, forward, backward = spans
-        return RankStep(begin, ready, total, data, forward, backward, process_time() - cpu, self._memory.read())
+                with sync.synchronise():
+                    (self.loss_sum(synthetic_batch(1, 4, self._device)) * 0.0).backward()
+            sync.wait()
+        done = mark()
+        return RankStep(
+            begin,
+            done if sync is None else sync.ready,
+            done,
+            total,
+            *spans,
+            process_time() - cpu,
+            self._memory.read(),
+            [] if sync is None else sync.traffic.take(),
+            None if sync is None else sync.barrier,
+        )
 
     def _in_vain(self, micro: Microbatch, count: int) -> list[Any]:
         """Collate, forward and backward of ``count`` of these samples, without a trace; the four marks around them.

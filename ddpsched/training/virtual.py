@@ -53,10 +53,14 @@ class VirtualExecutor:
                 self._object(plan, rank, flag_of(error), error)
         begin = clock.mark()
         norm = self.learner.optimiser.gradient_norm()
-        if not math.isfinite(norm):
+        rate: float | None = None
+        if math.isfinite(norm):
+            rate = self.learner.optimiser.step()
+        elif config.train.non_finite == "skip":
+            self.learner.optimiser.skip()
+        else:
             culprit = next((r for r in range(size) if not torch.isfinite(done[r].loss_sum)), 0)
             self._object(plan, culprit, Flag.NON_FINITE, None)
-        rate = self.learner.optimiser.step()
         optimizer_s = clock.seconds(begin, clock.mark())
         own = [done[rank].columns(clock, int(plan.counts[rank])) for rank in range(size)]
         slowest = max(columns["compute_s"] or 0.0 for columns in own)
@@ -67,7 +71,7 @@ class VirtualExecutor:
                 wait_s=slowest - (own[rank]["compute_s"] or 0.0),
                 optimizer_s=optimizer_s,
                 step_s=slowest + optimizer_s,
-                grad_norm=float(norm),
+                grad_norm=float(norm) if math.isfinite(norm) else None,
                 lr=rate,
             )
             for rank in range(size)

@@ -55,8 +55,8 @@ def gradients(config: RunConfig, scaled: bool = True) -> list[np.ndarray]:
     with kept_gradients() as kept, pytest.MonkeyPatch.context() as patch:
         if not scaled:  # what averaging per-rank means of unequal batches comes to
             share = config.global_batch // config.world_size
-            patch.setattr(distributed, "sum_scale", lambda batch, averaged_over: 1 / share)
-            patch.setattr(virtual, "sum_scale", lambda batch: 1 / share / config.world_size)
+            for executor in (distributed, virtual):
+                patch.setattr(executor, "sum_scale", lambda batch: 1 / share / config.world_size)
         run(config, overwrite=True)
     return kept
 
@@ -105,7 +105,7 @@ def every_policy(outputs: Path, world_size: int, sync: str, ports: list[int]) ->
     return found
 
 
-@pytest.mark.parametrize(("world_size", "sync"), [(2, "ddp"), (4, "ddp"), (2, "naive")])
+@pytest.mark.parametrize(("world_size", "sync"), [(2, "ddp"), (4, "ddp"), (2, "naive"), (2, "bucketed"), (2, "fsdp")])
 def test_gloo_ranks(tmp_path: Path, world_size: int, sync: str) -> None:
     ports = [free_port() for _ in CASES]
     ranks = run_ranks(every_policy, world_size, tmp_path, world_size, sync, ports)

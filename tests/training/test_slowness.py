@@ -18,6 +18,7 @@ from ddpsched.config import RunConfig, parse
 from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.planning.samples import load_samples
 from ddpsched.run import run
+from ddpsched.training.clock import Clock
 from ddpsched.training.data import Collator
 from ddpsched.training.loss import sum_scale
 from ddpsched.training.rank_step import RankStepper
@@ -107,7 +108,7 @@ def step_of(slowness: float) -> tuple[Counting, torch.Tensor, Any]:
     samples = load_samples(parse({"steps": 1, "data": {"size": 20}}))
     torch.manual_seed(0)
     model = Counting()
-    stepper = RankStepper(model, model, Collator(samples.train, samples.dataset.train.labels, 0, CPU), CPU, None)
+    stepper = RankStepper(model, Collator(samples.train, samples.dataset.train.labels, 0, CPU), Clock(CPU), None)
     micro = [Microbatch([3, 1, 2]), Microbatch([7])]
     step = stepper.run(micro, sum_scale(4), seed=5, slowness=slowness)
     return model, torch.rand(3), step.columns(stepper.clock, 4)

@@ -1,12 +1,19 @@
-"""Gradient synchronisers, one a file: how the gradients of all ranks become their average.
+"""Gradient synchronisers, one a file: how the gradients of all ranks become their sum.
 
-A synchroniser holds the ``module`` to call forward on and has four methods:
+With each micro-batch's summed loss divided by the global count, B, that sum is the
+gradient of the mean over the global batch. A step of a rank:
 
-``accumulate()``   a context in which backward keeps its gradients local;
-``ready_mark()``   when this rank's last gradient was ready (a mark of its clock);
-``synchronise()``  after the last backward: return with all ranks' average in place;
-``join()``         take part in the step's collectives with zeros, from wherever
-                   this rank's own backward broke off.
+``accumulate()``   a context: the backward in it keeps its gradients local;
+``synchronise()``  a context: the one backward in it, the last of the step, sets the
+                   gradients under way (naive waits with that);
+``wait()``         return when every parameter's ``grad`` is the sum over all ranks;
+                   a rank that ran no backward joins here, with zeros;
+``join()``         instead of ``wait``, where this rank's step broke off: take part in
+                   the collectives that are left with zeros (if ``joins``).
+
+A parameter that no rank used keeps ``grad = None``; one that some rank used counts
+as zero on the others. A shared parameter is reduced once. Buffers that forward
+changes are rank 0's on every rank after a step.
 """
 
 from collections.abc import Callable
@@ -15,24 +22,45 @@ from typing import Any, Protocol
 
 import torch
 
+from ddpsched.config import SyncConfig
 from ddpsched.training.clock import Clock
+from ddpsched.training.sync.bucketed import BucketedSync
 from ddpsched.training.sync.ddp import DdpSync
+from ddpsched.training.sync.fsdp import FsdpSync
 from ddpsched.training.sync.naive import NaiveSync
+from ddpsched.training.sync.overlap import OverlapSync
+from ddpsched.training.sync.traffic import Traffic
 
 
 class Synchroniser(Protocol):
     """See the package's docstring."""
 
-    module: torch.nn.Module
-    needs_backward: bool  # a rank without samples must still run a backward to take part
+    module: torch.nn.Module  # whose forward is to be called
+    traffic: Traffic  # the collectives of the step
+    ready: Any  # mark: this rank's last gradient was there
+
+    @property
+    def barrier(self) -> tuple[Any, Any] | None: ...  # marks around one before the collectives
+
+    @property
+    def needs_backward(self) -> bool: ...  # a rank without samples must run a backward on a synthetic one
+
+    @property
+    def joins(self) -> bool: ...
 
     def accumulate(self) -> AbstractContextManager[Any]: ...
 
-    def synchronise(self) -> None: ...
+    def synchronise(self) -> AbstractContextManager[Any]: ...
 
-    def ready_mark(self) -> Any: ...
+    def wait(self) -> None: ...
 
     def join(self) -> None: ...
 
 
-SYNCS: dict[str, Callable[[torch.nn.Module, Clock], Synchroniser]] = {"ddp": DdpSync, "naive": NaiveSync}
+SYNCS: dict[str, Callable[[torch.nn.Module, Clock, SyncConfig], Synchroniser]] = {
+    "naive": NaiveSync,
+    "overlap": OverlapSync,
+    "bucketed": BucketedSync,
+    "ddp": DdpSync,
+    "fsdp": FsdpSync,
+}

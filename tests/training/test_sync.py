@@ -1,0 +1,299 @@
+"""Every synchroniser gives the gradient of one process with the whole global batch.
+
+``pytest -rP tests/training/test_sync.py`` prints the differences.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+from toy import VOCABULARY, Toy, toy
+
+from ddpsched.config import SyncConfig
+from ddpsched.errors import RunError
+from ddpsched.training.clock import Clock
+from ddpsched.training.data import Batch, pad
+from ddpsched.training.loss import loss_sum
+from ddpsched.training.sync import SYNCS, Synchroniser
+
+CPU = torch.device("cpu")
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+TOLERANCE = {"float32": 1e-6, "float64": 1e-12, "bfloat16": 2e-2}
+KINDS = ("naive", "overlap", "bucketed", "ddp", "fsdp")
+SMALL_MB = 0.0005  # several buckets
+STEPS = 3
+Gradients = dict[str, np.ndarray | None]
+
+
+def batches(step: int, world_size: int, accumulation: int) -> list[list[Batch]]:
+    """By rank and micro-batch. Counts and lengths differ, and so does who uses the parameter ``sometimes``:
+
+    in step 0 rank 0's first micro-batch alone, in step 1 nobody, in step 2 the last rank has no micro-batch.
+    """
+    rng = np.random.default_rng([step, world_size, accumulation])
+    ranks = []
+    for rank in range(world_size):
+        own = []
+        for micro in range(accumulation):
+            count, length = 3 + (rank + 2 * micro) % 4, 3 + rank
+            rows = [rng.integers(0, VOCABULARY, length) for _ in range(count)]
+            rows[0][0] = 2 if (rank, micro) == (0, 0) and step != 1 else 3
+            own.append(pad(rows, rng.integers(0, 3, count), 0, CPU))
+        ranks.append(own)
+    if step == 2 and world_size > 1:
+        ranks[-1] = []
+    return ranks
+
+
+def loss_of(module: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    return loss_sum(module(**batch.inputs).logits, batch.labels)
+
+
+def gradients(model: torch.nn.Module) -> Gradients:
+    found: Gradients = {}
+    for name, parameter in model.named_parameters():
+        gradient: Any = parameter.grad
+        if hasattr(gradient, "full_tensor"):
+            gradient = gradient.full_tensor()
+        found[name] = None if gradient is None else gradient.double().numpy().copy()
+    return found
+
+
+def reference(step: int, world_size: int, accumulation: int) -> Gradients:
+    """One process, float64, all samples."""
+    model, ranks = toy(torch.float64), batches(step, world_size, accumulation)
+    total = sum(len(batch) for own in ranks for batch in own)
+    for own in ranks:
+        for batch in own:
+            (loss_of(model, batch) / total).backward()
+    return gradients(model)
+
+
+def run_step(model: Toy, sync: Synchroniser | None, ranks: Sequence[Sequence[Batch]]) -> Gradients:
+    """This rank's part of a step; without a synchroniser its own gradient is all it gets."""
+    own = ranks[dist.get_rank()]
+    total = sum(len(batch) for theirs in ranks for batch in theirs)
+    model.zero_grad(set_to_none=True)
+    for position, batch in enumerate(own):
+        if sync is None:
+            (loss_of(model, batch) / total).backward()
+            continue
+        with sync.synchronise() if position == len(own) - 1 else sync.accumulate():
+            (loss_of(sync.module, batch) / total).backward()
+    if sync is not None:
+        if not own and sync.needs_backward:
+            with sync.synchronise():
+                (loss_of(sync.module, pad([np.ones(4)], np.zeros(1, dtype=np.int64), 0, CPU)) * 0.0).backward()
+        sync.wait()
+    return gradients(model)
+
+
+def distance(found: Gradients, expected: Gradients) -> float:
+    """Relative L2 difference; a missing gradient counts as zero."""
+    pairs = [(found[k] if found[k] is not None else 0.0, e) for k, e in expected.items() if e is not None]
+    return float(np.sqrt(sum(np.sum((f - e) ** 2) for f, e in pairs) / sum(np.sum(e**2) for _, e in pairs)))
+
+
+def make(kind: str, model: Toy, **options: Any) -> Synchroniser:
+    if kind == "fsdp":  # takes no others
+        model.turned.data = model.turned.data.contiguous()
+    return SYNCS[kind](model, Clock(CPU), SyncConfig(kind=kind, bucket_mb=SMALL_MB, **options))
+
+
+def every_case() -> dict[Any, Any]:
+    """On one rank: gradients of each kind, precision, accumulation and step, and without synchronisation."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    size, found = dist.get_world_size(), {}
+    for kind in (*KINDS, "off"):
+        for precision in ("float32", "float64"):
+            for accumulation in (1, 2, 3, 4):
+                model = toy(DTYPES[precision])
+                sync = None if kind == "off" else make(kind, model)
+                for step in range(STEPS):
+                    key = kind, precision, accumulation, step
+                    found[key] = run_step(model, sync, batches(step, size, accumulation))
+                found[kind, "seen"] = float(model.seen)
+    return found
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_all_kinds(world_size: int) -> None:
+    ranks = run_ranks(every_case, world_size)
+    worst: dict[tuple[str, str], float] = {}
+    for key, found in ranks[0].items():
+        if len(key) == 2:
+            continue
+        kind, precision, accumulation, step = key
+        expected = reference(step, world_size, accumulation)
+        error = distance(found, expected)
+        if kind == "off":
+            alone = world_size == 1 or (world_size == 2 and step == 2)
+            assert alone or error > 1e-2, f"{key}: the test cannot tell that nothing was synchronised"
+            continue
+        worst[kind, precision] = max(worst.get((kind, precision), 0.0), error)
+        assert error <= TOLERANCE[precision], (key, error)
+        unused = {name for name, gradient in expected.items() if gradient is None}
+        missing = {name for name, gradient in found.items() if gradient is None}
+        assert {"unused.weight", "unused.bias"} <= unused
+        assert ("sometimes.weight" in unused) == (step == 1)
+        if kind == "fsdp":  # zeros, as its docstring says
+            assert all(not np.any(found[name]) for name in unused)
+        elif kind == "ddp" and step == 2 and world_size > 1:
+            assert missing <= unused
+        else:
+            assert missing == unused, key
+        for other in ranks[1:]:
+            for name, gradient in found.items():
+                np.testing.assert_array_equal(gradient, other[key][name], err_msg=f"{key} {name}")
+    for (kind, precision), error in worst.items():
+        print(f"{world_size} ranks, {kind}, {precision}: {error:.1e}")
+    for kind in KINDS:  # rank 0's count, not the rank's own
+        assert {rank[kind, "seen"] for rank in ranks} == {ranks[0][kind, "seen"]}
+    if world_size > 1:
+        assert len({rank["off", "seen"] for rank in ranks}) > 1
+
+
+def low_precision() -> dict[str, tuple[Gradients, str, int]]:
+    """Gradients that travel in a smaller dtype; and bfloat16 parameters, whose sums are kept in float32."""
+    dist.init_process_group("gloo")
+    found = {}
+    for kind in KINDS:
+        for wire in ("bfloat16", "float16"):
+            model = toy(torch.float32)
+            sync = make(kind, model, precision=wire)
+            own = run_step(model, sync, batches(0, 2, 2))
+            found[f"{kind} {wire}"] = own, str(model.turned.grad.dtype), sum(c.num_bytes for c in sync.traffic.take())
+        model = toy(torch.bfloat16)
+        sync = make(kind, model)
+        own = run_step(model, sync, batches(1, 2, 4))
+        found[f"{kind} parameters"] = own, str(model.turned.grad.dtype), sum(c.num_bytes for c in sync.traffic.take())
+    return found
+
+
+def test_low_precision() -> None:
+    found = run_ranks(low_precision, 2)[0]
+    for name, (gradient, dtype, num_bytes) in found.items():
+        kind, what = name.split()
+        error = distance(gradient, reference(*((1, 2, 4) if what == "parameters" else (0, 2, 2))))
+        print(f"{name}: {error:.1e}, {num_bytes} bytes")
+        assert 1e-6 < error <= TOLERANCE["bfloat16"], name
+        assert dtype == ("torch.bfloat16" if what == "parameters" else "torch.float32"), name
+        if what != "parameters":
+            assert num_bytes < 0.75 * found[f"{kind} parameters"][2] or kind == "ddp", name
+    assert found["bucketed bfloat16"][2] == found["bucketed float16"][2]
+    assert found["bucketed parameters"][2] == 2 * found["bucketed bfloat16"][2]  # sums of bfloat16 travel in float32
+
+
+def changed_on_rank_1() -> list[str]:
+    """What rank 1 is told about parameters that are no longer those of the start; then the step goes on with zeros."""
+    dist.init_process_group("gloo")
+    said = []
+    for kind, change in itertools.product(KINDS[:4], (wider, joined, thawed)):
+        model = toy(torch.float64)
+        model.layers[0].bias.requires_grad_(False)
+        sync = make(kind, model)
+        run_step(model, sync, batches(0, 2, 2))
+        if dist.get_rank() == 1:
+            change(model)
+        try:
+            run_step(model, sync, batches(0, 2, 2))
+            said.append("")
+        except RunError as error:
+            said.append(str(error))
+            sync.join()
+    return said
+
+
+def wider(model: Toy) -> None:
+    model.turned.data = torch.zeros(VOCABULARY, 4, dtype=torch.float64)
+    model.turned.grad = None
+
+
+def joined(model: Toy) -> None:
+    model.late = torch.nn.Linear(2, 2).double()
+
+
+def thawed(model: Toy) -> None:
+    model.layers[0].bias.requires_grad_(True)
+
+
+def test_parameters_stay_the_same() -> None:
+    first, second = run_ranks(changed_on_rank_1, 2)
+    assert set(first) == {""}
+    for wide, late, warm in zip(*[iter(second)] * 3, strict=True):
+        assert "turned had shape (20, 3)" in wide
+        assert "(20, 4) now" in wide
+        assert "joined: late" in late
+        assert "joined: layers.0.bias" in warm
+
+
+def two_backwards() -> str:
+    model = toy(torch.float64)
+    sync = make("bucketed", model)
+    batch = batches(1, 1, 1)[0][0]
+    with pytest.raises(RunError) as refused, sync.synchronise():  # noqa: PT012 (both belong to what is refused)
+        loss_of(model, batch).backward()
+        loss_of(model, batch).backward()
+    return str(refused.value)
+
+
+def sparse_gradient() -> str:
+    model = toy(torch.float64)
+    model.embedding.sparse = True
+    model.decoder.weight = torch.nn.Parameter(torch.ones(20, 8, dtype=torch.float64))
+    sync = make("bucketed", model)
+    with pytest.raises(RunError) as refused, sync.synchronise():
+        loss_of(model, batches(1, 1, 1)[0][0]).backward()
+    return str(refused.value)
+
+
+def refusals() -> tuple[str, str]:
+    dist.init_process_group("gloo")
+    return two_backwards(), sparse_gradient()
+
+
+def test_refusals_of_a_backward() -> None:
+    [(twice, sparse)] = run_ranks(refusals, 1)
+    assert "got a gradient after it was reduced" in twice
+    assert "embedding.weight has a gradient of layout torch.sparse_coo" in sparse
+
+
+def raises(parameter: torch.nn.Parameter) -> None:
+    raise ValueError("this hook fails")
+
+
+def hooks_that_raise() -> list[list[Gradients]]:
+    dist.init_process_group("gloo")
+    return [hook_that_raises(kind) for kind in KINDS[:3]]
+
+
+def hook_that_raises(kind: str) -> list[Gradients]:
+    """On rank 1 a user's hook breaks the middle of backward: it joins with zeros; the step after is whole again."""
+    model = toy(torch.float64)
+    sync = make(kind, model)
+    handle = None
+    if dist.get_rank() == 1:
+        handle = model.layers[0].weight.register_post_accumulate_grad_hook(raises)
+    try:
+        first = run_step(model, sync, batches(0, 2, 2))
+        assert dist.get_rank() == 0
+    except ValueError:
+        sync.join()
+        first = gradients(model)
+    if handle is not None:
+        handle.remove()
+    return [first, run_step(model, sync, batches(1, 2, 2))]
+
+
+def test_a_hook_that_raises() -> None:
+    expected = reference(1, 2, 2)
+    for (_, after), (broken, others_after) in zip(*run_ranks(hooks_that_raise, 2), strict=True):
+        assert all(gradient is None for gradient in broken.values())
+        assert distance(after, expected) <= TOLERANCE["float64"]
+        assert distance(others_after, expected) <= TOLERANCE["float64"]
