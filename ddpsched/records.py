@@ -75,7 +75,6 @@ class RecordWriter:
     def __init__(self, directory: Path, rank: int) -> None:
         self.path = directory / f"records-rank{rank}.jsonl"
         self._timeline_path = directory / f"timeline-rank{rank}.jsonl"
-        self._timeline_path.unlink(missing_ok=True)
         self._file = self.path.open("w", encoding="utf-8")
         self._timeline: TextIO | None = None
 

@@ -55,7 +55,8 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Remove what an earlier try left, so that no row of it is taken for one of this run."""
-        for stale in (*self.path.glob("records-rank*.jsonl"), *self.path.glob("*.part"), self.path / RECORDS):
+        patterns = ("records-rank*.jsonl", "timeline-rank*.jsonl", "*.part", RECORDS)
+        for stale in (path for pattern in patterns for path in self.path.glob(pattern)):
             stale.unlink(missing_ok=True)
         for name in ("evaluations.jsonl", "environment.json"):
             (self.path / name).unlink(missing_ok=True)

@@ -1,10 +1,12 @@
 """Finished runs made of numbers, as a run would leave them, for tests of what reads them."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ddpsched.config import dump, parse
 from ddpsched.records import RecordWriter, StepRecord, compact, write_json
@@ -64,6 +66,42 @@ def write_run(
     if mode != "simulated":
         line = f'{{"step": {steps}, "loss": 0.4, "accuracy": 0.82, "num_samples": 872, "majority": 0.51}}\n'
         (folder / "evaluations.jsonl").write_text(line, encoding="utf-8")
+    return folder
+
+
+def put_on_one_clock(folder: Path, exposed_s: float = 0.004, uncertainty_s: float = 5e-5, files: bool = True) -> Path:
+    """Give a run of ``write_run`` a common clock and, with ``files``, timeline files; its ranks' compute stays.
+
+    All ranks begin a step together and have everybody's gradients ``exposed_s``
+    after the last of them is ready. Three buckets are launched at a half, three
+    quarters and the end of a rank's compute; 3 MiB takes ``exposed_s``.
+    """
+    table = pd.read_parquet(folder / "records.parquet").sort_values(["step", "rank"])
+    table[["wait_s", "step_s"]] += exposed_s
+    began_s, lines = 0.0, []
+    for _, step in table.groupby("step"):
+        launched = {(rank, part): began_s + part * s for rank, s in zip(step["rank"], step["compute_s"], strict=True)
+                    for part in (0.5, 0.75, 1.0)}  # fmt: skip
+        done = [max(at for (_, part), at in launched.items() if part == p) + exposed_s for p in (0.5, 0.75, 1.0)]
+        for row in step.itertuples():
+            own = [launched[row.rank, part] for part in (0.5, 0.75, 1.0)]
+            table.loc[row.Index, ["began_at_s", "comm_s"]] = began_s, min(done[-1] - own[0], 3 * exposed_s)
+            half, ready = row.num_samples // 2, began_s + row.compute_s
+            middle = began_s + half / row.num_samples * row.compute_s
+            micro = [
+                [a, a + 0.05 * (b - a), a + 0.4 * (b - a), b] for a, b in ((began_s, middle), (middle, ready)) if b > a
+            ]
+            moved = [[f"bucket {i}", 3 * 2**20, own[i], done[i]] for i in range(3)]
+            end = {"ready": ready, "done": began_s + row.compute_s + row.wait_s}
+            lines.append((row.rank, {"step": row.step, "microbatches": micro, "collectives": moved, **end}))
+        began_s += step["step_s"].max()
+    table.to_parquet(folder / "records.parquet")
+    ranks = sorted(set(table["rank"]))
+    clocks = [{"rank": r, "offset_s": 0.125 * r, "uncertainty_s": uncertainty_s if r else 0.0} for r in ranks]
+    write_json(folder / "environment.json", ENVIRONMENT | {"clocks": clocks})
+    for rank in ranks if files else []:
+        text = "".join(json.dumps(line) + "\n" for r, line in lines if r == rank)
+        (folder / f"timeline-rank{rank}.jsonl").write_text(text, encoding="utf-8")
     return folder
 
 

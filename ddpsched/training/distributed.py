@@ -81,14 +81,15 @@ class DistributedExecutor:
         step, trouble = self._run(plan, rank, sum_scale(plan.global_batch))
         vote_from = perf_counter()
         summed = total.wait()
-        self._vote(plan, self._objection if trouble is None else flag_of(trouble), trouble)
+        columns = plan_columns(self._config, plan, rank, self._source)
+        self._vote(plan, columns, self._objection if trouble is None else flag_of(trouble), trouble)
         vote_s = perf_counter() - vote_from
         assert step is not None
         assert summed == plan.global_batch, f"step {plan.step}: B = {plan.global_batch}, but ranks sum to {summed}"
         clock = self.learner.clock
         optimizer_from = clock.mark()
         norm = self.learner.optimiser.gradient_norm()
-        rate = self._update(plan, step, float(norm))
+        rate = self._update(plan, columns, step, float(norm))
         optimizer_s = clock.seconds(optimizer_from, clock.mark())
         own = step.columns(clock, count)
         wait_s = clock.seconds(step.ready, step.done)
@@ -98,7 +99,7 @@ class DistributedExecutor:
             self.timeline = {"step": plan.step, **step.times(clock, zero_s)}
         return [
             StepRecord(
-                **plan_columns(self._config, plan, rank, self._source),
+                **columns,
                 **own,
                 began_at_s=clock.host_s(step.begin) - zero_s,
                 wait_s=wait_s,
@@ -110,7 +111,7 @@ class DistributedExecutor:
             )
         ]
 
-    def _update(self, plan: StepPlan, step: RankStep, norm: float) -> float | None:
+    def _update(self, plan: StepPlan, columns: dict[str, Any], step: RankStep, norm: float) -> float | None:
         """The rate that was used; None where the step was skipped. Every rank sees the same norm and does alike."""
         if math.isfinite(norm):
             return self.learner.optimiser.step()
@@ -119,7 +120,7 @@ class DistributedExecutor:
             self.learner.optimiser.skip()
             return None
         finite = bool(torch.isfinite(step.loss_sum))  # the votes tell whose it is
-        self._vote(plan, Flag.OK if finite else Flag.NON_FINITE, None)
+        self._vote(plan, columns, Flag.OK if finite else Flag.NON_FINITE, None)
         raise NonFiniteError(f"step {plan.step}: the gradient is NaN or infinite though every rank's loss is finite")
 
     def _first_step(self, begin_s: float) -> float:
@@ -144,8 +145,7 @@ class DistributedExecutor:
         sync.join()
         return None, trouble
 
-    def _vote(self, plan: StepPlan, flag: Flag, trouble: Exception | None) -> None:
-        columns = plan_columns(self._config, plan, self._world.rank, self._source)
+    def _vote(self, plan: StepPlan, columns: dict[str, Any], flag: Flag, trouble: Exception | None) -> None:
         row = vote_row(plan.step, plan.digest, flag, columns["num_samples"], columns["max_length"])
         objection = verdict(self.exchange.vote(row[None]))
         if objection is None:

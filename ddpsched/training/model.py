@@ -1,19 +1,24 @@
 """Which sequence classifier is trained."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from huggingface_hub import constants
-from transformers import AutoConfig, AutoModelForSequenceClassification, DistilBertConfig, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, DistilBertConfig, PreTrainedConfig
 
 from ddpsched.config import ModelConfig
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.planning.hub import offline_unless_reachable
 
 # Shapes that need no network when weights are random.
-GEOMETRIES: dict[str, dict[str, int]] = {
-    "tiny": {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 256, "max_position_embeddings": 512},
-    "distilbert-base-uncased": {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072},
+GEOMETRIES: dict[str, Callable[..., PreTrainedConfig]] = {
+    "tiny": partial(DistilBertConfig, dim=64, n_layers=2, n_heads=4, hidden_dim=256, max_position_embeddings=512),
+    "distilbert-base-uncased": partial(DistilBertConfig, dim=768, n_layers=6, n_heads=12, hidden_dim=3072),
+    "nreimers/MiniLM-L6-H384-uncased": partial(
+        BertConfig, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
+    ),
 }
 
 
@@ -24,10 +29,8 @@ def build_model(config: ModelConfig, num_labels: int, vocab_size: int, pad_id: i
     DataError where a name can be found neither locally nor on the hub.
     """
     if config.weights == "random" and config.name in GEOMETRIES:
-        geometry = GEOMETRIES[config.name]
-        shape = DistilBertConfig(
-            vocab_size=vocab_size, pad_token_id=pad_id, num_labels=num_labels, **geometry, **_dropout(config)
-        )
+        shape = GEOMETRIES[config.name](vocab_size=vocab_size, pad_token_id=pad_id, num_labels=num_labels)
+        _set_dropout(shape, config.dropout)
         return AutoModelForSequenceClassification.from_config(shape)
     if config.name == "tiny":
         raise ConfigError('model.name = "tiny" has no pretrained weights; set model.weights = "random"')
@@ -73,12 +76,6 @@ def _from_hub_or_folder(config: ModelConfig, num_labels: int, vocab_size: int, p
             "set data.tokenizer to the tokenizer that belongs to the model"
         )
     return model
-
-
-def _dropout(config: ModelConfig) -> dict[str, float]:
-    if config.dropout is None:
-        return {}
-    return {"dropout": config.dropout, "attention_dropout": config.dropout, "seq_classif_dropout": config.dropout}
 
 
 def _set_dropout(found: PreTrainedConfig, rate: float | None) -> None:

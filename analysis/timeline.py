@@ -1,0 +1,291 @@
+"""The timeline of a run: which rank did the others wait for, step by step.
+
+``python -m analysis.timeline outputs/STUDY/RUN [--steps A:B] [--output DIR]``
+prints a table, a row per rank, and writes ``trace.json`` (for ui.perfetto.dev or
+chrome://tracing) and ``timeline.png``.
+
+Rank r has its plan in hand at b_r, its last gradient ready at ready_r = b_r +
+compute_r, and everybody's gradients in at done_r = ready_r + wait_r, all in
+seconds on one clock, rank 0's. No sum over ranks is complete before the last
+rank has given its share, at L = max_q ready_q, so each wait has two parts::
+
+    wait_r = done_r - ready_r = (L - ready_r) + (done_r - L)
+                                straggler wait  exposed communication
+
+The first would vanish if all ranks were ready together; the second is what
+remains then: communication that hides behind nobody's compute. It is cut at 0, as
+clocks that disagree by their uncertainty u make it slightly negative.
+
+*Straggler* of a step is the rank that was ready last, at L, be it that its compute
+was the longest or that it began late. Two clocks tell two moments apart when these
+lie further apart than u_q + u_r; where the last rank's lead over any other is not
+larger, the step is *undecided* and has no straggler.
+
+*Communication* on a rank is the time covered by its collectives, each from the
+last rank's launch (before which nobody can finish, and a rank that launched
+early only waits) to its end here; *hidden* is the part of it before L. Exposed
+communication may be longer than the rest, by what else stands between L and
+done_r: a barrier, copying. Where the run wrote no timeline files, communication is
+``comm_s``, which begins at this rank's own launch and so holds waiting too: an
+upper bound. Hidden is then what exceeds exposed communication.
+
+Virtual and simulated ranks begin a step together, at the sum of the steps
+before. Nothing travels between virtual ranks, so their communication is null; a
+simulated network's is all exposed, and null where it takes no time.
+"""
+
+import argparse
+import json
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from analysis.draw import save
+from analysis.draw_timeline import chosen_steps, draw_timeline
+from analysis.metrics import warmup_steps
+from analysis.terminal import console, number
+from analysis.trace import Transfer, covered_s, timeline_lines, transfers, write_trace
+from ddpsched.errors import DataError, DdpschedError
+from ddpsched.records import RECORDS, read_lines
+from ddpsched.run_folder import read_status
+
+COUNTED = ("step", "rank", "world_size", "num_samples", "padded_tokens")
+NEEDED = ("began_at_s", "compute_s", "wait_s", "step_s")
+TIMES = (*NEEDED, "comm_s", "barrier_s", "vote_s", "optimizer_s")
+MEANS = ("compute_s", "comm_s", "hidden_s", "exposed_s", "straggler_wait_s", "barrier_s", "step_s")
+MEAN_HEADS = (
+    "compute\nms", "communi-\ncation\nms", "of it\nhidden\nms", "exposed\nms", "straggler\nwait\nms", "barrier\nms",
+    "step\nms",
+)  # fmt: skip
+SHARES = ("compute_s", "straggler_wait_s", "exposed_s")
+SHARE_HEADS = ("compute", "waiting", "exposed")
+RESOLUTION_S = 1e-9  # sums of times carry rounding below this
+
+
+class Clock(NamedTuple):
+    """What was added to all times of a rank to make them rank 0's, and the most by which that may be wrong."""
+
+    rank: int
+    offset_s: float
+    uncertainty_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """``table`` has a row per rank and step; the two mappings are by (step, rank), empty without timeline files."""
+
+    path: Path
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    state: str
+    table: pd.DataFrame
+    clocks: list[Clock]
+    microbatches: dict[tuple[int, int], list[list[float]]]  # begin of data, forward, backward; end of backward
+    transfers: dict[tuple[int, int], list[Transfer]]
+
+    @property
+    def mode(self) -> str:
+        return str(self.config["executor"]["kind"])
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted(self.table["step"].unique().tolist())
+
+    @property
+    def timed(self) -> pd.DataFrame:
+        """The table without the first ``warmup_steps``, as in all timing metrics."""
+        return self.table[self.table["step"].isin(self.steps[warmup_steps(len(self.steps)) :])]
+
+
+def load_timeline(path: Path) -> Timeline:
+    """Read a run's folder; of a run that has not finished, the steps that all ranks recorded.
+
+    Raises DataError where it is not a run's folder, has no records, or its ranks had no common clock.
+    """
+    try:
+        status = read_status(path)
+        if status["state"] == "absent":
+            raise DataError(f"{path} is not a run's folder: it has no status.json; give outputs/STUDY/RUN")
+        config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+        environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
+        finished = (path / RECORDS).exists()
+        records = pd.read_parquet(path / RECORDS) if finished else pd.DataFrame(read_lines(path))
+        lines = timeline_lines(path) if config["executor"]["kind"] == "distributed" else {}
+    except DataError:
+        raise
+    except (OSError, ValueError, KeyError) as error:  # decoders' errors are ValueErrors
+        raise DataError(f"{path} cannot be read as a run's folder: {error}") from None
+    if records.empty:
+        why = ": ".join(filter(None, (status["state"], status.get("reason"))))
+        raise DataError(f"{path} has no records of a step yet ({why})")
+    clocks = [Clock(c["rank"], c["offset_s"], c["uncertainty_s"]) for c in environment.get("clocks") or []]
+    moved = transfers({key: line["collectives"] for key, line in lines.items()}, config["world_size"])
+    table = waits(records, config["executor"]["kind"], {c.rank: c.uncertainty_s for c in clocks}, moved)
+    micro = {key: line["microbatches"] for key, line in lines.items()}
+    return Timeline(path.resolve(), config, environment, status["state"], table, clocks, micro, moved)
+
+
+def waits(
+    records: pd.DataFrame,
+    mode: str,
+    uncertainty_s: Mapping[int, float],
+    moved: Mapping[tuple[int, int], Sequence[Transfer]],
+) -> pd.DataFrame:
+    """One row per rank and step, in this order of steps and ranks: who waited how long, and for whom.
+
+    Beside the records' own columns: ``ready_at_s``, ``done_at_s``, ``straggler_wait_s``,
+    ``exposed_s``, ``comm_s``, ``hidden_s`` as the module defines them, ``straggler``, and
+    ``maybe_last``: true of the straggler, or of those among whom the clocks cannot decide.
+    Raises DataError where a time that these need was not recorded.
+    """
+    table = records.reindex(columns=[*COUNTED, *TIMES]).sort_values(["step", "rank"], ignore_index=True)
+    table[list(TIMES)] = table[list(TIMES)].apply(pd.to_numeric).astype("float64")
+    table = table[table.groupby("step")["rank"].transform("count") == table["world_size"]].reset_index(drop=True)
+    if table.empty:
+        raise DataError("there is no step yet that all ranks recorded")
+    if mode != "distributed":
+        lengths = table.groupby("step")["step_s"].max()
+        table["began_at_s"] = table["step"].map(lengths.cumsum() - lengths)
+    for name in NEEDED:
+        absent = int(table[name].isna().sum())
+        if absent:
+            older = "; it is older than the ranks' common clock: run it again" if name == "began_at_s" else ""
+            raise DataError(f"{name} is missing in {absent} of {len(table)} records of this {mode} run{older}")
+    table["ready_at_s"] = table["began_at_s"] + table["compute_s"]
+    table["done_at_s"] = table["ready_at_s"] + table["wait_s"]
+    by_step = table.groupby("step")
+    table["straggler_wait_s"] = by_step["ready_at_s"].transform("max") - table["ready_at_s"]
+    uncertain = table["rank"].map(dict(uncertainty_s)).fillna(0.0).astype("float64")
+    last = uncertain[by_step["ready_at_s"].transform("idxmax")].to_numpy()
+    table["maybe_last"] = table["straggler_wait_s"] <= uncertain + last
+    table["straggler"] = table["maybe_last"] & (by_step["maybe_last"].transform("sum") == 1)
+    table["exposed_s"] = (table["wait_s"] - table["straggler_wait_s"]).clip(lower=0.0)
+    if mode != "distributed":
+        if table["exposed_s"].max() < RESOLUTION_S:
+            table["exposed_s"] = float("nan")
+        table["comm_s"] = table["exposed_s"]
+    table["hidden_s"] = (table["comm_s"] - table["exposed_s"]).clip(lower=0.0)
+    found = [moved.get(key) or [] for key in zip(table["step"], table["rank"], strict=True)]
+    measured = pd.Series([bool(spans) for spans in found])
+    whole = [covered_s([(t.begin_s, t.end_s) for t in spans]) for spans in found]
+    before = [
+        covered_s([(min(t.begin_s, end), min(t.end_s, end)) for t in spans])
+        for spans, end in zip(found, by_step["ready_at_s"].transform("max"), strict=True)
+    ]
+    table["comm_s"] = table["comm_s"].mask(measured, pd.Series(whole))
+    table["hidden_s"] = table["hidden_s"].mask(measured, pd.Series(before))
+    return table
+
+
+def by_rank(table: pd.DataFrame) -> pd.DataFrame:
+    """A row per rank: ``straggler_share`` of steps, the mean of each time, and ``*_share`` of the mean step."""
+    ranks = table.groupby("rank")
+    means = ranks[list(MEANS)].mean()
+    shares = means[list(SHARES)].div(means["step_s"], axis=0)
+    shares.columns = shares.columns.str.replace("_s$", "_share", regex=True)
+    return pd.concat([ranks["straggler"].mean().rename("straggler_share"), means, shares], axis=1)
+
+
+def leads(table: pd.DataFrame) -> pd.DataFrame:
+    """A row per step: ``lead_s``, from the last but one rank's being ready to the last one's, and ``decided``.
+
+    A single rank leads nobody: NaN.
+    """
+    steps = table.groupby("step")
+    lead_s = steps["straggler_wait_s"].apply(lambda waited: waited.sort_values().shift(-1).iloc[0])
+    return pd.DataFrame({"lead_s": lead_s, "decided": steps["straggler"].any()})
+
+
+def terminal_table(timeline: Timeline) -> Table:
+    """``by_rank`` for the terminal: milliseconds, and percent of a step."""
+    size, batch = timeline.config["world_size"], timeline.config["global_batch"]
+    title = f"{timeline.path.name}: G = {size}, B = {batch}, {timeline.mode}"
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
+    heads = ("rank", "last\nin %\nof steps", *MEAN_HEADS, *(f"{head}\n% of\nstep" for head in SHARE_HEADS))
+    for head in heads:
+        table.add_column("\n" * (2 - head.count("\n")) + head, justify="right", no_wrap=True)
+    for row in by_rank(timeline.timed).reset_index().to_dict("records"):
+        found = {str(name): None if pd.isna(value) else value for name, value in row.items()}
+        times = [number(found[name], 1e3, ".4g") for name in MEANS]
+        parts = [number(found[f"{name[:-2]}_share"], 100, ".1f") for name in SHARES]
+        table.add_row(str(found["rank"]), number(found["straggler_share"], 100, ".1f"), *times, *parts)
+    return table
+
+
+def sentences(timeline: Timeline) -> list[str]:
+    """The run's straggler, the clocks, and how its communication was measured, a line each."""
+    timed, size = timeline.timed, int(timeline.config["world_size"])
+    num_steps, first = timed["step"].nunique(), len(timeline.steps) - timed["step"].nunique()
+    over = f"{num_steps} steps (the first {first} left out)"
+    found = [] if timeline.state == "done" else [f"the run is {timeline.state}: these are the steps so far"]
+    if size == 1:
+        return [*found, f"over {over}: a single rank waits for nobody"]
+    share = by_rank(timed)["straggler_share"]
+    who = f"rank {share.idxmax()} was last in {share.max():.1%}" if share.max() else "no rank can be called last in any"
+    found.append(f"{who} of {over}; an even share is {1 / size:.1%}")
+    waited = timed.groupby("step")["straggler_wait_s"].sum().mean() / (size - 1)
+    found.append(f"each other rank waits {waited * 1e3:.3g} ms a step for the last one on average")
+    return [*found, *_on_clocks(timeline), *_on_communication(timeline)]
+
+
+def _on_clocks(timeline: Timeline) -> list[str]:
+    found = leads(timeline.timed)
+    decided, beyond = int(found["decided"].sum()), "the clocks' uncertainty" if timeline.clocks else "0"
+    line = f"the last rank is ready {found['lead_s'].median() * 1e3:.3g} ms after the one before it (median), "
+    line += f"and by more than {beyond} in {decided} of {len(found)} steps"
+    line += "; the others are undecided" if decided < len(found) else ""
+    offsets = ", ".join(f"{c.rank}: {c.offset_s:+.6f} s ± {c.uncertainty_s * 1e6:.0f} µs" for c in timeline.clocks)
+    return [line, *([f"added to the ranks' clocks: {offsets}"] if offsets else [])]
+
+
+def _on_communication(timeline: Timeline) -> list[str]:
+    timed = timeline.timed
+    if timeline.mode != "distributed":
+        return []
+    found: list[str] = []
+    over = timed["straggler_wait_s"] - timed["wait_s"]
+    if over.max() > RESOLUTION_S:
+        rows = int((over > RESOLUTION_S).sum())
+        found.append(f"exposed communication below 0 was set to 0 in {rows} rows, by at most {over.max() * 1e6:.0f} µs")
+    if timed["comm_s"].notna().any() and not any(timeline.transfers.values()):
+        found.append(
+            "communication includes waiting for ranks that launched later; executor.timeline=true tells them apart"
+        )
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.timeline", description="Which rank did the others wait for?"
+    )
+    parser.add_argument("run", type=Path, help="a run's folder, outputs/STUDY/RUN")
+    parser.add_argument("--steps", metavar="A:B", help="steps A to B - 1 in the figure; without it 5 around the middle")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="for trace.json and timeline.png; RUN/figures")
+    given = parser.parse_args(arguments)
+    folder: Path = given.output or given.run / "figures"
+    out = console()
+    try:
+        timeline = load_timeline(given.run)
+        shown = chosen_steps(given.steps, timeline.steps)
+    except DdpschedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    save(draw_timeline(timeline, shown), folder / "timeline.png")
+    write_trace(timeline, folder / "trace.json")
+    out.print(terminal_table(timeline))
+    for line in sentences(timeline):
+        out.print(line, markup=False, highlight=False)
+    out.print(f"figure and trace: {folder}", markup=False, soft_wrap=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

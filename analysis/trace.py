@@ -1,0 +1,216 @@
+"""The events of a run: read from its timeline files, written for ui.perfetto.dev and chrome://tracing.
+
+A run with ``executor.timeline = true`` leaves a ``timeline-rank{r}.jsonl`` per rank, a line a step::
+
+    {"step": s, "microbatches": [[data begins, forward begins, backward begins, backward ends], ...],
+     "collectives": [[label, bytes, launched, done], ...], "ready": t, "done": t}
+
+The Chrome trace has a process per rank. Its thread "compute" holds a slice per
+step, and in it compute (and in that data, forward and backward of each micro-batch,
+where there are timeline files), waiting for the straggler, exposed communication,
+vote and optimizer. Its collectives are asynchronous slices beside it, since they
+overlap. A process "run" names the rank that was last in each step.
+
+Times are whole microseconds: viewers drop a slice that juts out of its parent by
+a rounding error. For the same reason a slice ends where its parent ends: the last
+backward, in which a synchroniser may wait for other ranks, when the rank's last
+gradient is ready; vote and optimizer, of which only lengths are known, when the
+rank's next step begins. Format: docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from analysis.timeline import Timeline
+
+Event = dict[str, Any]
+
+DEFINITIONS = {
+    "compute": "plan in hand -> this rank's last gradient ready",
+    "straggler": "the rank that was ready last; none where the clocks cannot decide",
+    "waiting for rank q": "this rank ready -> the last rank q ready",
+    "exposed communication": "last rank ready -> all ranks' gradients in, here",
+    "communication": "a collective, from the last rank's launch to its end here",
+    "times": "microseconds on rank 0's clock since the run's first step, plus origin_us",
+}
+STRAGGLER = "straggler: compute"
+PARTS = ("data", "forward", "backward")
+
+
+class Transfer(NamedTuple):
+    """One collective on one rank: under way from the last rank's launch to its end here."""
+
+    label: str
+    num_bytes: int
+    launched_s: float  # by this rank
+    begin_s: float
+    end_s: float
+
+
+def timeline_lines(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
+    """Lines of all ``timeline-rank*.jsonl`` by (step, rank); a torn last line is left out."""
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for file in path.glob("timeline-rank*.jsonl"):
+        rank = int(file.stem.removeprefix("timeline-rank"))
+        for text in file.read_text(encoding="utf-8").splitlines(keepends=True):
+            if text.endswith("\n"):
+                line = json.loads(text)
+                found[line["step"], rank] = line
+    return found
+
+
+def transfers(
+    collectives: Mapping[tuple[int, int], Sequence[Sequence[Any]]], world_size: int
+) -> dict[tuple[int, int], list[Transfer]]:
+    """Match ranks' collectives of a step, ``[label, bytes, launched, done]``, by label and turn.
+
+    Steps that not every rank wrote are left out: their last launch is unknown.
+    """
+    launches: dict[tuple[int, str, int], list[float]] = defaultdict(list)
+    numbered: dict[tuple[int, int], list[tuple[tuple[int, str, int], Sequence[Any]]]] = {}
+    for (step, rank), entries in collectives.items():
+        turns: dict[str, int] = defaultdict(int)
+        numbered[step, rank] = []
+        for entry in entries:
+            same = (step, entry[0], turns[entry[0]])
+            turns[entry[0]] += 1
+            launches[same].append(entry[2])
+            numbered[step, rank].append((same, entry))
+    return {
+        key: [
+            # clocks may put the last launch a little behind the end
+            Transfer(label, num_bytes, launched, min(max(launches[same]), done), done)
+            for same, (label, num_bytes, launched, done) in entries
+        ]
+        for key, entries in numbered.items()
+        if all((key[0], rank) in numbered for rank in range(world_size))
+    }
+
+
+def covered_s(spans: Sequence[tuple[float, float]]) -> float:
+    """Length of the union of ``(begin, end)``.
+
+    >>> covered_s([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)])
+    4.0
+    """
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
+
+
+def write_trace(timeline: "Timeline", path: Path) -> None:
+    """Write the whole run as one JSON object."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(trace(timeline), allow_nan=False, separators=(",", ":")), encoding="utf-8")
+
+
+def trace(timeline: "Timeline") -> dict[str, Any]:
+    """The trace as a value: ``traceEvents``, and what they mean in ``otherData``."""
+    origin_s = min(0.0, float(timeline.table["began_at_s"].min()))  # another rank may begin before rank 0 does
+    clocks = [clock._asdict() for clock in timeline.clocks]
+    about = {"run": timeline.path.name, "mode": timeline.mode, "clocks": clocks, "definitions": DEFINITIONS}
+    return {
+        "displayTimeUnit": "ms",
+        "otherData": about | {"origin_us": microseconds(-origin_s)},
+        "traceEvents": [*_names(timeline), *_steps(timeline, origin_s), *_ranks(timeline, origin_s)],
+    }
+
+
+def microseconds(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
+def _names(timeline: "Timeline") -> Iterator[Event]:
+    """Process r is rank r; the one after them holds the steps and comes first."""
+    size = int(timeline.config["world_size"])
+    for pid in range(size + 1):
+        head = {"ph": "M", "pid": pid, "tid": pid}
+        name, thread, place = ("run", "steps", 0) if pid == size else (f"rank {pid}", "compute", pid + 1)
+        yield head | {"name": "process_name", "args": {"name": name}}
+        yield head | {"name": "process_sort_index", "args": {"sort_index": place}}
+        yield head | {"name": "thread_name", "args": {"name": thread}}
+
+
+def last_ranks(rows: pd.DataFrame) -> str:
+    """``rank 3``, or ``rank 1 or 3`` where the clocks cannot decide, of one step's rows."""
+    ranks = rows.loc[rows["maybe_last"], "rank"].tolist()
+    return "rank " + " or ".join(map(str, ranks)) if len(ranks) <= 3 else f"one of {len(ranks)} ranks"
+
+
+def _steps(timeline: "Timeline", origin_s: float) -> Iterator[Event]:
+    """Each step from its first rank's beginning to the next step's."""
+    pid = int(timeline.config["world_size"])
+    begins = timeline.table.groupby("step")["began_at_s"].min()
+    end_s = float(timeline.table["done_at_s"].max())
+    ends = [*begins.tolist()[1:], end_s]
+    for (step, rows), begin, end in zip(timeline.table.groupby("step"), begins, ends, strict=True):
+        name = f"step {step}: {last_ranks(rows)} last"
+        args = {"step": step, "straggler_wait_s": _plain(rows["straggler_wait_s"].max())}
+        yield from _slice(name, pid, microseconds(begin - origin_s), microseconds(end - origin_s), args)
+
+
+def _ranks(timeline: "Timeline", origin_s: float) -> Iterator[Event]:
+    last = {step: last_ranks(rows) for step, rows in timeline.table.groupby("step")}
+    for _, rows in timeline.table.groupby("rank"):
+        own = rows.to_dict("records")
+        nexts = [row["began_at_s"] for row in own[1:]] + [float("inf")]
+        for row, next_s in zip(own, nexts, strict=True):
+            yield from _rank_step(timeline, row, last[row["step"]], next_s, origin_s)
+
+
+def _rank_step(
+    timeline: "Timeline", row: dict[Hashable, Any], last: str, next_s: float, origin_s: float
+) -> Iterator[Event]:
+    """The step's slice, then what lies in it, each cut where the one around it ends."""
+    step, pid, straggler = row["step"], row["rank"], bool(row["straggler"])
+    began, ready = row["began_at_s"], row["ready_at_s"]
+    about: Event = {"step": step, "straggler": straggler}
+    compute = about | {"samples": row["num_samples"], "padded_tokens": row["padded_tokens"]}
+    spans = [(STRAGGLER if straggler else "compute", began, ready, compute)]
+    for place, marks in enumerate(timeline.microbatches.get((step, pid), [])):
+        for name, (begin, end) in zip(PARTS, pairwise(marks), strict=True):
+            spans.append((name, begin, min(end, ready), {"step": step, "microbatch": place}))
+    waited, cursor = min(row["straggler_wait_s"], row["wait_s"]), ready
+    for name, length in (
+        (f"waiting for {last}", waited),
+        ("exposed communication", row["wait_s"] - waited),
+        ("vote", row["vote_s"]),
+        ("optimizer", row["optimizer_s"]),
+    ):
+        if not pd.isna(length):
+            spans.append((name, cursor, cursor + length, {"step": step}))
+            cursor += length
+    first, last_us = microseconds(began - origin_s), microseconds(min(cursor, next_s) - origin_s)
+    times = {str(name): _plain(value) for name, value in row.items() if str(name).endswith("_s")}
+    yield from _slice(f"step {step}", pid, first, last_us, about | times)
+    for name, begin, end, args in spans:
+        cut = [min(max(microseconds(moment - origin_s), first), last_us) for moment in (begin, end)]
+        yield from _slice(name, pid, cut[0], cut[1], args)
+    for turn, moved in enumerate(timeline.transfers.get((step, pid), [])):
+        head: Event = {"cat": "communication", "name": "communication", "pid": pid, "tid": pid}
+        head["id2"] = {"local": f"{step}.{turn}"}  # a plain id would take the slice out of its process
+        args = {"collective": moved.label, "bytes": moved.num_bytes, "step": step}
+        args["waited_for_launch_s"] = moved.begin_s - moved.launched_s
+        yield head | {"ph": "b", "ts": microseconds(moved.begin_s - origin_s), "args": args}
+        yield head | {"ph": "e", "ts": microseconds(moved.end_s - origin_s)}
+
+
+def _slice(name: str, pid: int, begin: int, end: int, args: Event) -> Iterator[Event]:
+    """A complete event; none where it would be shorter than a microsecond."""
+    if end > begin:
+        colour = {"cname": "terrible"} if name == STRAGGLER else {}  # Perfetto colours by name
+        head = {"ph": "X", "name": name, "pid": pid, "tid": pid, "ts": begin, "dur": end - begin}
+        yield head | colour | {"args": args}
+
+
+def _plain(value: float) -> float | None:
+    return None if pd.isna(value) else float(value)

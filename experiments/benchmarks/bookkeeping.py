@@ -1,0 +1,94 @@
+"""What do timing and record keeping cost? The share of a step's time spent in them, on real gloo ranks.
+
+    python -m experiments.benchmarks.bookkeeping CONFIG [key=value ...]
+
+Every function that stamps, measures memory, or makes and writes records and the timeline is timed from outside, with
+`executor.timeline = true`; what the timing of it costs counts as bookkeeping too.
+"""
+
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ddpsched.certify.world import answers, run_ranks
+from ddpsched.cli import guarded
+from ddpsched.config import RunConfig, load
+from experiments.benchmarks.steps import LEFT_OUT
+
+
+def timed(seconds: list[float], function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function; what each outermost call takes is added to the last of ``seconds``."""
+    inside = False
+
+    def wrapper(*args: Any, **keywords: Any) -> Any:
+        nonlocal inside
+        if inside:
+            return function(*args, **keywords)
+        begin = perf_counter()
+        inside = True
+        try:
+            return function(*args, **keywords)
+        finally:
+            inside = False
+            seconds[-1] += perf_counter() - begin
+
+    return wrapper
+
+
+def shares(config: RunConfig, folder: str) -> list[float]:
+    """On one rank: of each step, bookkeeping over step time."""
+    from ddpsched import run as hall
+    from ddpsched.records import RecordWriter
+    from ddpsched.training import clock, distributed, rank_step
+    from ddpsched.training.sync.traffic import Traffic
+
+    spent, steps = [0.0], []
+    for owner, names in (
+        (clock.Clock, ("mark", "anchor", "seconds", "host_s")),
+        (clock.PeakMemory, ("reset", "read")),
+        (Traffic, ("launched", "finished", "take")),
+        (rank_step.RankStep, ("columns", "times")),
+        (RecordWriter, ("write", "write_timeline")),
+    ):
+        for name in names:
+            setattr(owner, name, timed(spent, getattr(owner, name)))
+    distributed.plan_columns = timed(spent, distributed.plan_columns)
+    execute = distributed.DistributedExecutor.execute
+
+    def counted(self: Any, plan: Any) -> Any:
+        records = execute(self, plan)
+        steps.append(records[0].step_s or 0.0)
+        spent.append(0.0)  # what writing this step's record costs is counted with the next
+        return records
+
+    distributed.DistributedExecutor.execute = counted  # type: ignore[method-assign]
+    hall.run(config.model_copy(update={"outputs": folder}))
+    return [own / step for own, step in zip(spent[LEFT_OUT:], steps[LEFT_OUT:], strict=False)]
+
+
+def main(words: Sequence[str]) -> int:
+    """Exit code 0 when it was measured."""
+    if not words:
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
+
+    def body() -> None:
+        config = load(words[0], [*words[1:], "executor.kind=distributed", "executor.timeline=true"])
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = answers(run_ranks(shares, config.world_size, config, str(Path(folder))))
+        table = np.array(ranks)  # (ranks, steps)
+        print(
+            f"{config.model.name}, {config.world_size} gloo ranks, sync {config.sync.kind}, {table.shape[1]} steps: "
+            f"timing and records take {table.mean():.3%} of a step on average, {np.quantile(table, 0.95):.3%} at P95"
+        )
+
+    return guarded(body)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
