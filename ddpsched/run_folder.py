@@ -76,7 +76,8 @@ class RunFolder:
     def failed(self, reason: str) -> None:
         """Keep the first reason that any rank gives (later ones are its echoes), and a finished run that still stands.
 
-        On a full disk the old file is written over in place, which takes no new space.
+        On a full disk the old file is written over in place, which takes no new space, and in one piece, as another
+        rank may do the same at the same time.
         """
         status = read_status(self.path)
         of_this_try = (self._started - START_SKEW).isoformat(timespec="microseconds")
@@ -86,9 +87,9 @@ class RunFolder:
         try:
             self._status("failed", reason)
         except OSError:
-            with (self.path / STATUS).open("r+", encoding="utf-8") as file:
-                file.write(json.dumps(self._facts("failed", reason[:1000])))
-                file.truncate()
+            text = json.dumps(self._facts("failed", reason[:500])).encode()  # at most 6 bytes a character
+            with (self.path / STATUS).open("r+b", buffering=0) as file:
+                file.write(text.ljust(4096))  # longer than what stood there; JSON may end in blanks
 
     def _status(self, state: str, reason: str | None = None) -> None:
         write_json(self.path / STATUS, self._facts(state, reason))

@@ -22,7 +22,8 @@ PLANNING = {
 }  # fmt: skip
 TRAINING = {
     "loss": 1, "lr": 1, "clock": 1, "data": 1, "model": 1, "trouble": 1, "clock_offset": 1, "exchange": 2, "sync": 2,
-    "optimise": 2, "packed": 2, "rank_step": 3, "learner": 4, "probe": 5, "calibrate": 5, "virtual": 6, "distributed": 6,
+    "optimise": 2, "packed": 2, "rank_step": 3, "learner": 4, "probe": 5, "calibrate": 5, "virtual": 6,
+    "distributed": 6,
 }  # fmt: skip
 HALL = {"run", "guard", "cli", "compare", "integrations", "peers", "__main__", "__init__"}
 

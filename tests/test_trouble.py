@@ -89,7 +89,7 @@ def _no_memory(gradient: torch.Tensor) -> torch.Tensor:
     raise torch.OutOfMemoryError("planted")
 
 
-@pytest.mark.parametrize("sync", ["ddp", "naive"])
+@pytest.mark.parametrize("sync", ["ddp", "naive", "bucketed", "overlap"])
 def test_out_of_memory_ends_all_ranks_alike(tmp_path: Path, sync: str) -> None:
     """In the middle of a backward whose buckets are partly under way, too."""
     found = run_ranks(in_trouble, 2, tmp_path, "memory", sync, timeout_s=60)

@@ -160,10 +160,12 @@ def ranks_of(folder: Path) -> dict[int, int]:
     return found
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_rank_that_dies_or_stops_is_named_and_all_end(tmp_path: Path, how: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("how", "sync"), [(signal.SIGKILL, "ddp"), (signal.SIGSTOP, "ddp"), (signal.SIGSTOP, "bucketed")]
+)
+def test_a_rank_that_dies_or_stops_is_named_and_all_end(tmp_path: Path, how: signal.Signals, sync: str) -> None:
     study = write_study(tmp_path, LONG)
-    process = launch(tmp_path, str(study), f"outputs={tmp_path}", "executor.timeout_s=8.0")
+    process = launch(tmp_path, str(study), f"outputs={tmp_path}", "executor.timeout_s=8.0", f"sync.kind={sync}")
     folder = tmp_path / "small" / "minmax"
     wait_for_steps(folder, 3)
     ranks = ranks_of(folder)

@@ -1,0 +1,198 @@
+"""Synchronisers side by side: step time, exposed communication and memory on real gloo ranks of this machine.
+
+    python -m experiments.benchmarks.syncs CONFIG [kind=KIND[,key=value ...] ...] [--output FILE] [key=value ...]
+
+`kind=naive,barrier=true` is a synchroniser and its keys; without any, those below. Ratios are to the first.
+Time: in one run, each has a model of its own and step s of each comes right after step s of the others, in rotating
+turn, from a barrier on; forward, backward and all gradients in, without the optimizer. *Exposed* is what a step lasts
+after the last rank has its gradients ready, what no rank's compute hides; *waiting* the mean over ranks of the time
+from the own gradients to the last rank's. Memory: a run for each, with its optimizer; the largest rank's peak.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ddpsched.certify.world import answers, join_group, run_ranks
+from ddpsched.cli import guarded
+from ddpsched.config import RunConfig, apply_overrides, load, parse
+from ddpsched.environment import describe
+from ddpsched.planning.messages import LocalExchange
+from ddpsched.planning.planner import num_steps, plan_steps
+from ddpsched.planning.samples import load_samples
+from ddpsched.records import write_json
+from experiments.benchmarks.steps import LEFT_OUT, ratio
+
+KINDS = ("ddp", "naive", "overlap", "bucketed")
+MEMORY_STEPS = 6
+Stamps = npt.NDArray[np.int64]  # (steps, ranks, 5): began, ready, done in ns of one clock; messages, bytes
+
+
+def with_kind(config: RunConfig, kind: str) -> RunConfig:
+    """The config with this synchroniser."""
+    name, *keys = kind.split(",")
+    return parse({**config.model_dump(), "sync": apply_overrides({"kind": name}, keys)}, source=f"kind={kind}")
+
+
+def step_times(config: RunConfig, kinds: Sequence[str]) -> dict[str, Stamps]:
+    """On one rank: the stamps of all ranks."""
+    steppers, plans, exchange, world = _start(config, kinds)
+    found: dict[str, list[Any]] = {kind: [] for kind in kinds}
+    offset_s = exchange.clock_offsets()[world.rank].offset_s
+    for plan in plans:
+        for turn in range(len(kinds)):
+            kind = kinds[(plan.step + turn) % len(kinds)]
+            learner, stepper = steppers[kind]
+            exchange.barrier()
+            step = stepper.run(plan.ranks[world.rank], 1.0 / plan.global_batch, seed=plan.step)
+            learner.optimiser.clear()
+            marks = [learner.clock.host_s(mark) + offset_s for mark in (step.begin, step.ready, step.done)]
+            sent = [len(step.collectives), sum(c.num_bytes for c in step.collectives)]
+            row = np.array([*np.rint(np.array(marks) * 1e9), *sent], dtype=np.int64)
+            found[kind].append(exchange.vote(row[None]))
+    return {kind: np.stack(rows[LEFT_OUT:]) for kind, rows in found.items()}
+
+
+def peak_memory(config: RunConfig) -> int:
+    """On one rank: the largest peak of a step with its optimizer, in bytes."""
+    steppers, plans, _, world = _start(config, [config.sync.kind])
+    ((learner, stepper),) = steppers.values()
+    peaks = []
+    for plan in plans:
+        step = stepper.run(plan.ranks[world.rank], 1.0 / plan.global_batch, seed=plan.step)
+        learner.optimiser.gradient_norm()
+        learner.optimiser.step()
+        peaks.append(step.peak_memory_bytes or 0)
+    return max(peaks[1:])
+
+
+def _start(config: RunConfig, kinds: Sequence[str]) -> Any:
+    from ddpsched.training.exchange import GroupExchange
+    from ddpsched.training.learner import Learner, pick_device
+    from ddpsched.world import World
+
+    join_group(config.executor.timeout_s)
+    world, samples = World.detect(), load_samples(config)
+    steps = num_steps(config, len(samples.train))
+    steppers = {}
+    for kind in kinds:
+        own = config if kind == config.sync.kind else with_kind(config, kind)
+        learner = Learner(own, samples, steps, pick_device(own, world.local_rank), synchronised=True)
+        steppers[kind] = learner, learner.stepper(synchronised=True)
+    plans = plan_steps(config, samples.train, LocalExchange(world.size))
+    return steppers, plans, GroupExchange(world, config.executor.timeout_s), world
+
+
+def figures(stamps: dict[str, Stamps], peaks: dict[str, int]) -> list[dict[str, Any]]:
+    """One row a synchroniser, in seconds and bytes."""
+    rows: list[dict[str, Any]] = []
+    base: npt.NDArray[np.float64] | None = None
+    for kind, table in stamps.items():
+        began, ready, done = (table[:, :, column] / 1e9 for column in range(3))
+        step = done.max(axis=1) - began.min(axis=1)
+        base = step if base is None else base
+        rows.append(
+            {
+                "kind": kind,
+                "step_s": step.mean(),
+                "ratio": ratio(base, step) if rows else None,  # this / the first
+                "compute_s": (ready - began).max(axis=1).mean(),
+                "waiting_s": (ready.max(axis=1, keepdims=True) - ready).mean(),
+                "exposed_s": (done.max(axis=1) - ready.max(axis=1)).mean(),
+                "exposed_share": ((done.max(axis=1) - ready.max(axis=1)).sum() / step.sum()),
+                "num_messages": int(np.median(table[:, :, 3])),
+                "num_bytes": int(np.median(table[:, :, 4])),
+                "peak_memory_bytes": peaks[kind],
+                "memory_ratio": peaks[kind] / next(iter(peaks.values())),
+            }
+        )
+    return rows
+
+
+def report(rows: Sequence[dict[str, Any]]) -> Table:
+    """For the terminal."""
+    first = rows[0]["kind"]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("synchroniser", no_wrap=True)
+    for name in (
+        "step s",
+        f"step / {first}'s (95 %)",
+        "largest\ncompute s",
+        "waiting s",
+        "exposed s",
+        "share\nof step",
+        "messages",
+        "MB sent",
+        "peak memory",
+        f"/ {first}'s",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row["kind"],
+            f"{row['step_s']:.3f}",
+            row["ratio"] or "",
+            f"{row['compute_s']:.3f}",
+            f"{row['waiting_s']:.3f}",
+            f"{row['exposed_s']:.3f}",
+            f"{row['exposed_share']:.1%}",
+            str(row["num_messages"]),
+            f"{row['num_bytes'] / 1e6:.0f}",
+            f"{row['peak_memory_bytes'] / 1e9:.3f} GB",
+            f"{row['memory_ratio']:.3f}",
+        )
+    return table
+
+
+def measure(config: RunConfig, kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """Times in one world, then memory in a world for each."""
+    stamps = answers(run_ranks(step_times, config.world_size, config, list(kinds)))[0]
+    peaks = {}
+    for kind in kinds:
+        few = with_kind(config, kind).model_copy(update={"steps": MEMORY_STEPS, "epochs": None})
+        peaks[kind] = max(answers(run_ranks(peak_memory, config.world_size, few)))
+    return figures(stamps, peaks)
+
+
+def main(words: Sequence[str]) -> int:
+    """Exit code 0 when it was measured."""
+    words = list(words)
+    output: Path | None = None
+    if "--output" in words:
+        at = words.index("--output")
+        output = Path(words[at + 1])
+        del words[at : at + 2]
+    kinds = tuple(word.removeprefix("kind=") for word in words if word.startswith("kind=")) or KINDS
+    rest = [word for word in words if not word.startswith("kind=")]
+    if not rest:
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
+
+    def body() -> None:
+        config = load(rest[0], [*rest[1:], "executor.kind=distributed"])
+        rows = measure(config, kinds)
+        Console(width=max(140, Console().width)).print(report(rows))
+        steps = (config.steps or 0) - LEFT_OUT
+        print(
+            f"{config.model.name}, {steps} interleaved steps, {config.world_size} gloo ranks, "
+            f"B = {config.global_batch}, policy {config.policy.kind}"
+        )
+        if output is not None:
+            about = {"model": config.model.name, "steps": steps, "world_size": config.world_size}
+            about |= {"global_batch": config.global_batch, "policy": config.policy.kind, "machine": describe()["cpu"]}
+            write_json(output, json.loads(json.dumps({**about, "rows": rows})))
+            print(f"written to {output}")
+
+    return guarded(body)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
