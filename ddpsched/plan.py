@@ -7,14 +7,16 @@ knows only the lengths of its own window, yet every rank must hold the same plan
 
 import sys
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from ddpsched.errors import ConfigError
 
 Ids = npt.NDArray[np.int64]
 
@@ -46,8 +48,57 @@ class PlanTimes:
 
     offer_s: float | None = None  # lengths of the window looked up or tokenised, cost row made
     exchange_s: float | None = None  # the gather of all rows
-    solve_s: float | None = None  # policy, solver, the plan itself and its digest
+    solve_s: float | None = None  # policy, solver, the plan itself with its digest and the position after it
     wait_s: float | None = None  # what the step still had to wait for its plan
+
+
+@dataclass(frozen=True, eq=False)
+class Position:
+    """Where a stream of plans goes on: all that its next step follows from, beside config and data.
+
+    ``step``: number of the next step. ``cursor``: ids of the epoch's order handed out so far. ``windows[r]``: of
+    these, the ids that rank r has waiting; () for policies without windows, and at an epoch's start. The seed is
+    the config's, and measured speeds are the caller's. Compare ``as_dict()``.
+
+    >>> Position.from_dict(Position(epoch=1, step=40, cursor=96).as_dict())
+    Position(epoch=1, step=40, cursor=96, windows=())
+    """
+
+    epoch: int = 0
+    step: int = 0
+    cursor: int = 0
+    windows: tuple[Ids, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain integers and lists, as JSON takes them."""
+        windows = [ids.tolist() for ids in self.windows]
+        return {"epoch": self.epoch, "step": self.step, "cursor": self.cursor, "windows": windows}
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> "Position":
+        """What ``as_dict`` gave; ConfigError for anything else."""
+        needed = sorted(each.name for each in fields(cls))
+        if not isinstance(state, Mapping) or set(state) != set(needed):
+            given = sorted(map(str, state)) if isinstance(state, Mapping) else repr(state)
+            raise ConfigError(f"a position needs exactly {needed}, got {given}")
+        for name in ("epoch", "step", "cursor"):
+            if not _is_number(state[name]):
+                raise ConfigError(f"position: {name} = {state[name]!r}, needs an integer of 0 or more")
+        windows = state["windows"]
+        if not isinstance(windows, list | tuple) or not all(isinstance(ids, list | tuple) for ids in windows):
+            raise ConfigError(f"position: windows = {windows!r}, needs a list of ids for each rank")
+        for rank, ids in enumerate(windows):
+            wrong = [each for each in ids if not _is_number(each)]
+            if wrong:
+                raise ConfigError(f"position: windows[{rank}] holds {wrong[0]!r}, needs integers of 0 or more")
+        arrays = tuple(np.array(ids, dtype=np.int64) for ids in windows)
+        for ids in arrays:
+            ids.flags.writeable = False
+        return cls(state["epoch"], state["step"], state["cursor"], arrays)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +108,9 @@ class StepPlan:
     ``predicted_cost``: one integer per rank in the units of the cost model, or
     None where lengths are learnt online and the policy needs none.
     ``lower_bound`` is what no plan of these samples can go below; ``status`` is
-    "optimal" when the makespan meets a proof, else "feasible"; ``times`` is not
-    part of the plan's identity.
+    "optimal" when the makespan meets a proof, else "feasible"; ``after`` is where
+    the stream goes on right after this step, None where that is not known. It
+    and ``times`` are not part of the plan's identity.
 
     >>> plan = StepPlan(0, 0, ((Microbatch([3, 1]),), (Microbatch([2]),)))
     >>> plan.global_batch, plan.counts.tolist(), plan.world_size
@@ -74,6 +126,7 @@ class StepPlan:
     tie_break: str = "best found"
     method: str = ""
     times: PlanTimes = field(default_factory=PlanTimes)
+    after: Position | None = None
 
     def __post_init__(self) -> None:
         ids = np.sort(self.ids)
@@ -105,9 +158,10 @@ class StepPlan:
                 start += size
             ranks.append(tuple(microbatches))
         assert start == len(ids), f"sizes add up to {start}, there are {len(ids)} ids"
+        # likewise what cls(...) makes; and ids, which the property would put together again
         plan = object.__new__(cls)
-        plan.__dict__["ids"] = ids  # what the property would put together again
-        plan.__init__(epoch, step, tuple(ranks), **rest)  # type: ignore[misc]
+        plan.__dict__.update(epoch=epoch, step=step, ranks=tuple(ranks), times=PlanTimes(), ids=ids, **rest)
+        plan.__post_init__()
         plan.digest  # noqa: B018 (it is kept; the step that votes on it has it made beforehand)
         return plan
 

@@ -1,7 +1,10 @@
 """The library's front: plans of one rank inside a loop of the user's own."""
 
+import json
 from collections import Counter
-from itertools import chain
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +16,10 @@ from ddpsched.errors import ConfigError, DataError
 from ddpsched.planning.lengths import sst2_lengths
 
 LENGTHS = sst2_lengths(103, np.random.default_rng(0))
+POLICIES = ["static", "minmax", "balanced"]
 
 
-@pytest.mark.parametrize("policy", ["static", "minmax", "balanced"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_ranks_share_every_epoch_and_the_scale_is_the_plans(policy: str) -> None:
     ranks = [BatchSampler(LENGTHS, 16, World(r, 4), policy=policy) for r in range(4)]
     orders = []
@@ -51,3 +55,176 @@ def test_bad_arguments() -> None:
         BatchSampler([3, 4], 1, World(0, 2))
     with pytest.raises(IndexError, match="step 7 of an epoch of 7"):
         BatchSampler(LENGTHS, 16, World(0, 4)).sum_scale(7)
+
+
+def sampler(policy: str, rank: int = 0, **changes: Any) -> BatchSampler:
+    values = {"lengths": LENGTHS, "global_batch": 16, "world": World(rank, 4), "policy": policy, "seed": 5, **changes}
+    return BatchSampler(**values)
+
+
+def epochs_of(policy: str, count: int = 3) -> list[list[list[int]]]:
+    """What rank 0 runs in each epoch."""
+    whole, lists = sampler(policy), []
+    for epoch in range(count):
+        whole.set_epoch(epoch)
+        lists.append(list(whole))
+    return lists
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("done", [0, 1, 6, 7])
+def test_a_loaded_state_goes_on_and_the_scale_with_it(policy: str, done: int) -> None:
+    """All ranks save the same state; the scale of a step is that of its place in the epoch."""
+    states, got = [], []
+    for rank in range(4):
+        first = sampler(policy, rank)
+        first.set_epoch(1)
+        got.append(list(islice(first, done)))
+        states.append(json.loads(json.dumps(first.state_dict())))
+    assert states[0] == states[1] == states[2] == states[3]
+    resumed = [sampler(policy, rank) for rank in range(4)]
+    for each in resumed:
+        each.load_state_dict(states[0])
+        each.set_epoch(1)  # as loops over epochs do
+        assert (each.first_step, len(each)) == (done, 7)
+    for index, step in enumerate(zip(*resumed, strict=True), resumed[0].first_step):
+        assert resumed[0].sum_scale(index) == 4 / sum(map(len, step))
+        for own, ids in zip(got, step, strict=True):
+            own.append(ids)
+    assert got[0] == epochs_of(policy)[1]
+    assert Counter(i for own in got for ids in own for i in ids) == Counter(range(103))
+    assert resumed[0].first_step == 0
+    resumed[0].set_epoch(2)
+    assert list(resumed[0]) == epochs_of(policy)[2]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_state_one_step_off_is_another_stream(policy: str) -> None:
+    first, expected = sampler(policy), epochs_of(policy)[0]
+    assert list(islice(first, 3)) == expected[:3]
+    late = first.state_dict()
+    other = sampler(policy)
+    list(islice(other, 2))
+    for state, equal in ((late, True), (other.state_dict(), False)):
+        resumed = sampler(policy)
+        resumed.load_state_dict(state)
+        assert (list(resumed) == expected[3:]) == equal
+
+
+def test_states_around_the_end_of_an_epoch() -> None:
+    """After the last list nothing is left of the epoch; after the iteration's end the next epoch begins."""
+    epochs, first = epochs_of("minmax"), sampler("minmax")
+    lists = iter(first)
+    last = list(islice(lists, 7))
+    nothing_left = first.state_dict()
+    assert next(lists, None) is None
+    assert next(lists, None) is None
+    over = first.state_dict()
+    assert last == list(first) == epochs[0], "without set_epoch an epoch is iterated again"
+    resumed = sampler("minmax")
+    resumed.load_state_dict(nothing_left)
+    assert (list(resumed), list(resumed)) == ([], epochs[1])
+    resumed.load_state_dict(over)
+    assert list(resumed) == epochs[1]
+    resumed.load_state_dict(nothing_left)
+    resumed.set_epoch(2)
+    assert list(resumed) == epochs[2], "another epoch than the state's begins at its first step"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_plain_data_loader_goes_on(workers: int) -> None:
+    """With worker processes it calls iter() twice, and neither call uses the state up."""
+    first, expected = sampler("minmax"), epochs_of("minmax")[0]
+    list(islice(first, 3))
+    resumed = sampler("minmax")
+    resumed.load_state_dict(first.state_dict())
+    loader = DataLoader(torch.arange(103), batch_sampler=resumed, num_workers=workers)
+    assert [batch.tolist() for batch in loader] == expected[3:]
+
+
+class Stateful:
+    """How torchdata's StatefulDataLoader resumes: both states kept, the sampler's loaded, then a new iterator's."""
+
+    def __init__(self, sampler: BatchSampler, state: dict[str, Any] | None = None) -> None:
+        self.sampler, self.lists = sampler, iter(sampler)
+        if state is not None:
+            sampler.load_state_dict(state["sampler"])
+            self.lists = iter(sampler)
+            self.lists.load_state_dict(state["iterator"])
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.lists
+
+    def state(self) -> dict[str, Any]:
+        both = {"sampler": self.sampler.state_dict(), "iterator": self.lists.state_dict()}
+        return json.loads(json.dumps(both))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("done", [0, 2, 7])
+def test_the_protocol_of_stateful_loaders(policy: str, done: int) -> None:
+    first, epochs = sampler(policy), epochs_of(policy)
+    first.set_epoch(1)
+    loader = Stateful(first)
+    got = list(islice(loader, done))
+    kept = loader.state()
+    resumed = sampler(policy)
+    assert got + list(Stateful(resumed, kept)) == epochs[1]
+    resumed.set_epoch(2)
+    assert list(Stateful(resumed)) == epochs[2]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("done", [0, 2, 7])
+def test_torchdatas_loader_itself(workers: int, done: int) -> None:
+    """With workers it asks ahead, yet its state is that of the batch it handed out; also once an epoch is over."""
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+    epochs = epochs_of("minmax")
+
+    def loader_of(sampler: BatchSampler) -> Any:
+        return loaders.StatefulDataLoader(torch.arange(103), batch_sampler=sampler, num_workers=workers)
+
+    first = sampler("minmax")
+    first.set_epoch(1)
+    loader = loader_of(first)
+    got = [batch.tolist() for batch in (islice(loader, done) if done < 7 else loader)]
+    resumed, epoch = sampler("minmax"), 1 + (done == 7)
+    other = loader_of(resumed)
+    other.load_state_dict(loader.state_dict())
+    resumed.set_epoch(epoch)
+    rest = [batch.tolist() for batch in other]
+    assert rest == epochs[2] if done == 7 else got + rest == epochs[1]
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "words"),
+    [
+        ("static", {}, "policy = 'minmax', here 'static'; prefetch = 8, here None"),
+        ("minmax", {"prefetch": 9}, "prefetch = 8, here 9"),
+        ("minmax", {"global_batch": 15}, "global_batch = 16, here 15"),
+        ("minmax", {"world": World(0, 2)}, "world_size = 4, here 2"),
+        ("minmax", {"seed": 6}, "seed = 5, here 6"),
+        ("minmax", {"lengths": LENGTHS[:100]}, "num_samples = 103, here 100"),
+    ],
+)
+def test_the_state_of_another_sampler(policy: str, changes: dict[str, Any], words: str) -> None:
+    first, other = sampler("minmax"), sampler(policy, **changes)
+    next(iter(first))
+    for reader in (other, iter(other)):
+        with pytest.raises(ConfigError, match=words):
+            reader.load_state_dict(first.state_dict())
+    assert list(other) == list(sampler(policy, **changes)), "a refused state changes nothing"
+
+
+def test_a_state_that_cannot_be_read() -> None:
+    first = sampler("minmax")
+    next(iter(first))
+    state = first.state_dict()
+    for wrong, words in (
+        (None, "needs exactly .*'position'.*, got None"),
+        ({**state, "rank": 0}, "got .*'rank'"),
+        ({**state, "position": {"epoch": 0}}, "a position needs exactly"),
+        ({**state, "position": {**state["position"], "cursor": 4000}}, "cursor = 4000 lies beyond the data: 103"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            sampler("minmax").load_state_dict(wrong)

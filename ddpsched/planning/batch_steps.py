@@ -6,7 +6,7 @@ from time import perf_counter
 
 import numpy as np
 
-from ddpsched.plan import Ids, StepPlan
+from ddpsched.plan import Ids, Position, StepPlan
 from ddpsched.planning.cost import alone
 from ddpsched.planning.epoch import Epoch
 from ddpsched.planning.lookahead import regroup
@@ -18,10 +18,10 @@ ALIKE = 1.05  # ranks whose measured speeds lie within this share are planned fo
 
 def batch_steps(epoch: Epoch) -> Iterator[StepPlan]:
     """The plans of one epoch of a batch policy."""
-    config = epoch.config
+    config, number, cursor = epoch.config, epoch.start.epoch, epoch.start.cursor
     assign, known = BATCH[config.policy.kind], config.data.lengths == "known"
     batches = _batches(epoch)
-    for step in itertools.count(epoch.first_step):
+    for step in itertools.count(epoch.start.step):
         begin = perf_counter()
         ids = next(batches, None)
         if ids is None:
@@ -33,7 +33,8 @@ def batch_steps(epoch: Epoch) -> Iterator[StepPlan]:
         batch = Batch(
             lengths, len(ids), config.world_size, step, epoch.cost, epoch.caps, slowness, config.policy.max_microbatches
         )
-        plan = batch_plan(epoch.number, step, ids, assign(batch))
+        cursor += len(ids)
+        plan = batch_plan(number, step, ids, assign(batch), Position(number, step + 1, cursor))
         plan.times.offer_s, plan.times.solve_s = looked_up - begin, perf_counter() - told
         if slowness is not None:
             plan.times.exchange_s = told - looked_up
@@ -41,19 +42,24 @@ def batch_steps(epoch: Epoch) -> Iterator[StepPlan]:
 
 
 def _batches(epoch: Epoch) -> Iterator[Ids]:
-    """The samples of each step: the next B of the order, or with a lookahead of W the next W * B dealt anew."""
-    config, order, size = epoch.config, epoch.order, epoch.config.global_batch
+    """The samples of each step: the next B of the order, or with a lookahead of W the next W * B dealt anew.
+
+    From the cursor on: where it lies within W batches, these are dealt as they were, and the first of them left out.
+    """
+    config, order, size, cursor = epoch.config, epoch.order, epoch.config.global_batch, epoch.start.cursor
     if config.policy.lookahead == 1:
-        for start in range(0, len(order), size):
+        for start in range(cursor, len(order), size):
             yield order[start : start + size]
         return
     in_strata = config.policy.kind == "balanced" and config.policy.max_microbatches == 1
-    for start in range(0, len(order), size * config.policy.lookahead):
-        pool = order[start : start + size * config.policy.lookahead]
+    group = size * config.policy.lookahead
+    for start in range(cursor // group * group, len(order), group):
+        pool = order[start : start + group]
         full, rest = divmod(len(pool), size)
         weights = alone(epoch.cost, epoch.source.lengths(pool))
         whole = regroup(weights[: full * size], [size] * full, config.world_size, in_strata) if full else []
-        for positions in [*whole, np.arange(full * size, len(pool))][: full + (rest > 0)]:
+        dealt = [*whole, np.arange(full * size, len(pool))][: full + (rest > 0)]
+        for positions in dealt[-(-max(0, cursor - start) // size) :]:
             yield pool[positions]
 
 
@@ -61,12 +67,12 @@ def _told_slowness(epoch: Epoch, step: int) -> tuple[int, ...] | None:
     """Each rank's own measurement, told to all; None where none is made or all are about alike."""
     if epoch.speeds is None:
         return None
-    rows = [offer_row(epoch.number, step, np.array([speed.slowness_ppm]), 1, 1) for speed in epoch.speeds]
-    slowness = read_offers(epoch.exchange.offer(np.stack(rows)), epoch.number, step)[0][:, 0].tolist()
+    rows = [offer_row(epoch.start.epoch, step, np.array([speed.slowness_ppm]), 1, 1) for speed in epoch.speeds]
+    slowness = read_offers(epoch.exchange.offer(np.stack(rows)), epoch.start.epoch, step)[0][:, 0].tolist()
     return tuple(slowness) if max(slowness) > ALIKE * min(slowness) else None
 
 
-def batch_plan(epoch: int, step: int, ids: Ids, chosen: Assignment) -> StepPlan:
+def batch_plan(epoch: int, step: int, ids: Ids, chosen: Assignment, after: Position | None = None) -> StepPlan:
     """What a batch policy chose for these ids, as a plan with its digest."""
     return StepPlan.cut(
         epoch,
@@ -79,4 +85,5 @@ def batch_plan(epoch: int, step: int, ids: Ids, chosen: Assignment) -> StepPlan:
         status=chosen.status,
         tie_break=chosen.tie_break,
         method=chosen.method,
+        after=after,
     )

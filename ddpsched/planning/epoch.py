@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ddpsched.config import RunConfig
 from ddpsched.errors import DataError
-from ddpsched.plan import Ids
+from ddpsched.plan import Ids, Position
 from ddpsched.planning.caps import Cap
 from ddpsched.planning.cost import CostModel
 from ddpsched.planning.messages import Exchange
@@ -45,7 +45,7 @@ class KnownLengths:
 
 @dataclass(frozen=True)
 class Epoch:
-    """All that the plans of one epoch follow from."""
+    """All that the plans of one epoch, from ``start`` on, follow from."""
 
     config: RunConfig
     source: Lengths
@@ -53,6 +53,5 @@ class Epoch:
     cost: CostModel
     caps: tuple[Cap, ...] | None
     speeds: Sequence[Speed] | None
-    number: int
-    first_step: int
+    start: Position
     order: Ids

@@ -8,7 +8,8 @@ from time import perf_counter
 import numpy as np
 
 from ddpsched.config import RunConfig
-from ddpsched.plan import StepPlan
+from ddpsched.errors import ConfigError
+from ddpsched.plan import Position, StepPlan
 from ddpsched.planning.batch_steps import batch_steps
 from ddpsched.planning.calibration import Calibration
 from ddpsched.planning.caps import Cap, probed
@@ -32,6 +33,7 @@ def plan_steps(
     exchange: Exchange,
     caps: Sequence[int] | None = None,
     speeds: Sequence[Speed] | None = None,
+    start: Position | None = None,
 ) -> Iterator[StepPlan]:
     """Plans step by step until ``config.steps`` or ``config.epochs`` is reached.
 
@@ -39,17 +41,65 @@ def plan_steps(
     calibration, else in samples of ``data.max_length``; ``speeds``, what it has measured of itself, where costs are
     refined while running. In every epoch each id occurs once; the last step of an epoch is smaller where B does not
     divide it. Raises InfeasibleError where caps or windows cannot hold B.
+
+    ``start``: the ``after`` of an earlier plan, from where the same stream goes on; None from the beginning. It takes
+    the epoch's order and at most ``policy.lookahead`` batches to go on, whatever the number of steps before. Config
+    and data must be those of that plan, and so must ``speeds``: what ranks have measured is the caller's state.
+    Raises ConfigError for a position that does not fit: at once, or where only the epoch's order shows it, with the
+    first plan.
     """
+    start = start or Position()
+    if config.epochs is not None and start.epoch >= config.epochs:
+        raise ConfigError(f"the position is in epoch {start.epoch} (from 0), but epochs = {config.epochs}")
+    if config.steps is not None and start.step > config.steps:
+        raise ConfigError(f"the position is after {start.step} steps, but steps = {config.steps}")
+    check_position(config, len(source), start)
+    plans = _epochs(config, source, exchange, caps, speeds, start)
+    return plans if config.steps is None else itertools.islice(plans, config.steps - start.step)
+
+
+def check_position(config: RunConfig, num_samples: int, position: Position) -> None:
+    """Raise ConfigError, naming both, where no epoch of this config and data comes by this position."""
+    kind, size, prefetch = config.policy.kind, config.global_batch, config.policy.prefetch
+    if position.cursor > num_samples:
+        raise ConfigError(f"the position's cursor = {position.cursor} lies beyond the data: {num_samples} samples")
+    expected = config.world_size if kind in WINDOW and position.cursor else 0
+    if len(position.windows) != expected:
+        raise ConfigError(
+            f"the position at cursor = {position.cursor} has windows of {len(position.windows)} ranks, where "
+            f"policy.kind = {kind!r} with world_size = {config.world_size} has {expected}"
+        )
+    sizes, within = [len(ids) for ids in position.windows], position.cursor < num_samples
+    if any(length > prefetch or (within and length < prefetch) for length in sizes):
+        raise ConfigError(f"the position has windows of {sizes} samples, where policy.prefetch = {prefetch}")
+    ids = np.concatenate((np.empty(0, dtype=np.int64), *position.windows))
+    outside = ids[(ids < 0) | (ids >= num_samples)]
+    if len(outside) or len(np.unique(ids)) < len(ids):
+        wrong = f"id {outside[0]}" if len(outside) else "an id twice"
+        raise ConfigError(f"the position's windows hold {wrong}; the data has ids 0 to {num_samples - 1}, each once")
+    planned = position.cursor - len(ids)
+    if planned < 0 or (within and planned % size):
+        raise ConfigError(
+            f"the position is after {planned} samples of its epoch (cursor = {position.cursor}, {len(ids)} waiting), "
+            f"where no step of global_batch = {size} ends"
+        )
+
+
+def _epochs(
+    config: RunConfig,
+    source: Lengths,
+    exchange: Exchange,
+    caps: Sequence[int] | None,
+    speeds: Sequence[Speed] | None,
+    start: Position,
+) -> Iterator[StepPlan]:
     own_caps = _told_caps(config, exchange, caps)
-    first_step = 0
-    for epoch in itertools.count():
-        if epoch == config.epochs:
-            return
-        for plan in plan_epoch(config, source, exchange, own_caps, epoch, first_step, speeds):
+    step = start.step
+    while start.epoch != config.epochs:
+        for plan in plan_epoch(config, source, exchange, own_caps, start, speeds):
             yield plan
-            first_step = plan.step + 1
-            if first_step == config.steps:
-                return
+            step = plan.step + 1
+        start = Position(start.epoch + 1, step)
 
 
 def plan_epoch(
@@ -57,19 +107,18 @@ def plan_epoch(
     source: Lengths,
     exchange: Exchange,
     caps: tuple[Cap, ...] | None,
-    epoch: int,
-    first_step: int,
+    start: Position,
     speeds: Sequence[Speed] | None = None,
 ) -> Iterator[StepPlan]:
-    """The plans of one epoch, numbered from ``first_step``.
+    """The plans of one epoch from ``start`` on, numbered from ``start.step``; none where it is the epoch's end.
 
     ``caps``: of ``exchange.ranks`` for a window policy, of all ranks for a batch policy; None for none.
     """
     cost = cost_model(config.cost)
     check_range(cost, config.global_batch, config.data.max_length)
-    order = epoch_order(config.order.kind, len(source), config.seed, epoch)
+    order = epoch_order(config.order.kind, len(source), config.seed, start.epoch)
     steps = window_steps if config.policy.kind in WINDOW else batch_steps
-    return steps(Epoch(config, source, exchange, cost, caps, speeds, epoch, first_step, order))
+    return steps(Epoch(config, source, exchange, cost, caps, speeds, start, order))
 
 
 def _told_caps(config: RunConfig, exchange: Exchange, caps: Sequence[int] | None) -> tuple[Cap, ...] | None:

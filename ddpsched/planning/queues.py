@@ -5,6 +5,7 @@ ids as that step took from it, cut from the global order in rank order; so the
 cursor moves by what was consumed, each id is handed out once whatever the counts
 are, and the whole state is (cursor, windows): constant in the length of the
 epoch. Where the order runs out the rest is dealt so that windows stay even.
+Windows are read-only: a plan's position hands them out.
 """
 
 import heapq
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ddpsched.errors import ConfigError
 from ddpsched.plan import Ids
 
 
@@ -34,6 +36,18 @@ def fill(order: Ids, world_size: int, prefetch: int) -> Windows:
     return _refill(empty, order, [prefetch] * world_size)
 
 
+def resume(order: Ids, cursor: int, ids: tuple[Ids, ...]) -> Windows:
+    """The windows of a position; ConfigError where this order did not hand out their ids before the cursor."""
+    waiting = np.concatenate(ids)
+    strange = waiting[~np.isin(waiting, order[:cursor])]
+    if len(strange):
+        raise ConfigError(
+            f"the position's windows hold id {strange[0]}, which is not among the first {cursor} of its epoch's order: "
+            "it was taken with another seed, order or data"
+        )
+    return Windows(cursor, ids)
+
+
 def advance(windows: Windows, order: Ids, counts: Sequence[int]) -> Windows:
     """The windows after a step that took ``counts[r]`` from the front of each."""
     left = tuple(ids[count:] for ids, count in zip(windows.ids, counts, strict=True))
@@ -48,6 +62,8 @@ def _refill(windows: Windows, order: Ids, wanted: Sequence[int]) -> Windows:
         np.concatenate([ids, order[end - share : end]])
         for ids, end, share in zip(windows.ids, ends, shares, strict=True)
     )
+    for ids in parts:
+        ids.setflags(write=False)
     return Windows(int(ends[-1]), parts)
 
 

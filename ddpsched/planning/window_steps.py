@@ -9,37 +9,36 @@ import numpy as np
 
 from ddpsched.config import RunConfig
 from ddpsched.errors import InfeasibleError
-from ddpsched.plan import Ids, StepPlan
+from ddpsched.plan import Ids, Position, StepPlan
 from ddpsched.planning.cost import Int, prefix_costs
 from ddpsched.planning.epoch import Epoch
 from ddpsched.planning.messages import offer_row, read_offers
 from ddpsched.planning.policies import WINDOW
-from ddpsched.planning.queues import Windows, advance, fill
+from ddpsched.planning.queues import Windows, advance, fill, resume
 from ddpsched.planning.speed import AS_CALIBRATED
 
 
 def window_steps(epoch: Epoch) -> Iterator[StepPlan]:
     """The plans of one epoch of a window policy."""
-    config, order = epoch.config, epoch.order
+    config, order, start = epoch.config, epoch.order, epoch.start
     choose, prefetch = WINDOW[config.policy.kind], config.policy.prefetch
-    windows = fill(order, config.world_size, prefetch)
-    for step in itertools.count(epoch.first_step):
+    windows = resume(order, start.cursor, start.windows) if start.windows else fill(order, config.world_size, prefetch)
+    for step in itertools.count(start.step):
         if not sum(windows.sizes):
             return
         begin = perf_counter()
         offers = [
-            offer_row(epoch.number, step, *_window_offer(epoch, windows.ids[rank], index), prefetch)
+            offer_row(start.epoch, step, *_window_offer(epoch, windows.ids[rank], index), prefetch)
             for index, rank in enumerate(epoch.exchange.ranks)
         ]
         offered = perf_counter()
         table = epoch.exchange.offer(np.stack(offers))
         gathered = perf_counter()
-        costs, caps = read_offers(table, epoch.number, step)
+        costs, caps = read_offers(table, start.epoch, step)
         chosen = choose(costs, _step_size(config, windows, caps, len(order)), caps, config.policy.solver)
-        plan = _window_plan(epoch.number, step, windows, costs, chosen)
+        plan, windows = _window_plan(epoch, step, windows, costs, chosen)
         plan.times.offer_s, plan.times.exchange_s = offered - begin, gathered - offered
         plan.times.solve_s = perf_counter() - gathered
-        windows = advance(windows, order, chosen.counts.tolist())
         yield plan
 
 
@@ -72,10 +71,12 @@ def _step_size(config: RunConfig, windows: Windows, caps: Int, num_samples: int)
     return min(config.global_batch, allowed)
 
 
-def _window_plan(epoch: int, step: int, windows: Windows, costs: Int, chosen: Any) -> StepPlan:
+def _window_plan(epoch: Epoch, step: int, windows: Windows, costs: Int, chosen: Any) -> tuple[StepPlan, Windows]:
+    """The plan, and the windows after it."""
     counts = chosen.counts.tolist()
-    return StepPlan.cut(
-        epoch,
+    left = advance(windows, epoch.order, counts)
+    plan = StepPlan.cut(
+        epoch.start.epoch,
         step,
         np.concatenate([ids[:n] for ids, n in zip(windows.ids, counts, strict=True)]),
         [(n,) if n else () for n in counts],
@@ -84,4 +85,6 @@ def _window_plan(epoch: int, step: int, windows: Windows, costs: Int, chosen: An
         status=chosen.status,
         tie_break=chosen.tie_break,
         method=chosen.method,
+        after=Position(epoch.start.epoch, step + 1, left.cursor, left.ids),
     )
+    return plan, left
