@@ -8,13 +8,14 @@ writes into ``report/`` itself and fills the README's table: so frozen results a
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from analysis.load import load_study
 from ddpsched.errors import DataError, DdpschedError
 from report import front
 from report.render import markdown, page
-from report.results import Results, collect, read, write
+from report.results import Results, collect, read, read_synchronisers, write
 
 HERE = Path(__file__).parent
 FROZEN = HERE / "results"
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         studies = given.studies or finished(Path("outputs"))
         print(f"from {', '.join(map(str, studies)) or FROZEN}", file=sys.stderr)
         results = collect(studies) if studies else read(FROZEN)
+        if given.freeze:  # no study measures them, a benchmark does
+            results = replace(results, synchronisers=read_synchronisers(FROZEN))
         path = build(results, HERE if given.freeze else given.output)
         if given.freeze:
             front.update(HERE.parent / "README.md", results)

@@ -50,6 +50,7 @@ def markdown(results: Results, figures_folder: str) -> str:
     text = environment.get_template("template.md").render(
         settings=settings,
         left_out=results.left_out,
+        synchronisers=results.synchronisers,
         conclusions=conclusions(results.settings),
         captions=CAPTIONS,
         next_figure=partial(next, count(1)),

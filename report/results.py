@@ -4,7 +4,7 @@ import json
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class Results:
     set_ups: dict[str, dict[str, Any]]
     left_out: dict[str, str]
     figures: dict[str, bytes]  # file name -> PNG
+    synchronisers: list[dict[str, Any]] = field(default_factory=list)  # tables of experiments.benchmarks.syncs
 
 
 def collect(studies: Sequence[Path]) -> Results:
@@ -62,7 +63,12 @@ def read(folder: Path) -> Results:
     except OSError as error:
         raise DataError(f"no frozen results: {error}; give a study's folder, outputs/STUDY") from None
     figures = {path.name: path.read_bytes() for path in sorted((folder / "figures").glob("*.png"))}
-    return Results(content["settings"], set_ups, content["left_out"], figures)
+    return Results(content["settings"], set_ups, content["left_out"], figures, read_synchronisers(folder))
+
+
+def read_synchronisers(folder: Path) -> list[dict[str, Any]]:
+    """What ``experiments.benchmarks.syncs --output FOLDER/synchronisers/NAME.json`` left there, by name."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((folder / "synchronisers").glob("*.json"))]
 
 
 def write(results: Results, folder: Path) -> None:
@@ -70,6 +76,9 @@ def write(results: Results, folder: Path) -> None:
     tables.write(folder, results.settings, results.left_out)
     write_json(folder / "environment.json", results.set_ups)
     write_json(folder / "conclusions.json", conclusions(results.settings))
+    for table in results.synchronisers:
+        (folder / "synchronisers").mkdir(exist_ok=True)
+        write_json(folder / "synchronisers" / f"{table['model'].rpartition('/')[2]}.json", table)
     (folder / "figures").mkdir(exist_ok=True)
     for stale in (folder / "figures").glob("*.png"):
         stale.unlink()

@@ -76,10 +76,10 @@ def signed(value: float | None) -> str:
     return ABSENT if value is None else f"{_fixed(100 * value, 1, sign='+')} %"
 
 
-def interval(row: dict[str, Any]) -> str:
+def interval(row: dict[str, Any] | None) -> str:
     """A ratio for a table: ``0.88 (0.86 to 0.90)``."""
-    if row.get("ratio") is None:
-        return "–"
+    if row is None or row.get("ratio") is None:
+        return ABSENT
     if row.get("low") is None:
         return number(row["ratio"])
     return f"{number(row['ratio'])} ({number(row['low'])} to {number(row['high'])})"

@@ -86,15 +86,20 @@ def _plans(config: RunConfig, samples: Samples, executor: Any) -> Any:
     return plan_steps(config, samples.train, executor.exchange, executor.caps)
 
 
-def ratio(mine: npt.NDArray[np.float64], first: npt.NDArray[np.float64]) -> str:
-    """How many times as long the first arm takes, with its paired 95 % interval over steps."""
+def ratio(mine: npt.NDArray[np.float64], first: npt.NDArray[np.float64]) -> dict[str, float]:
+    """How many times as long the first arm takes, with the ends of its paired 95 % interval over steps."""
 
     def quotient(a: Any, b: Any, axis: int = -1) -> Any:
         return b.mean(axis=axis) / a.mean(axis=axis)
 
     rng = np.random.default_rng(0)
     interval = bootstrap((mine, first), quotient, paired=True, vectorized=True, rng=rng).confidence_interval
-    return f"{quotient(mine, first):.2f} ({interval.low:.2f} to {interval.high:.2f})"
+    return {"ratio": float(quotient(mine, first)), "low": float(interval.low), "high": float(interval.high)}
+
+
+def said(row: dict[str, float] | None) -> str:
+    """A ratio and its interval for the terminal."""
+    return "" if row is None else f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
 
 
 def report(found: dict[str, npt.NDArray[np.float64]]) -> Table:
@@ -113,7 +118,8 @@ def report(found: dict[str, npt.NDArray[np.float64]]) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for name, values in found.items():
         compute, step, tokens = values.T
-        ratios = ["", ""] if name == names[0] else [ratio(compute, first[:, 0]), ratio(step, first[:, 1])]
+        pairs = () if name == names[0] else ((compute, first[:, 0]), (step, first[:, 1]))
+        ratios = [said(ratio(*pair)) for pair in pairs] or ["", ""]
         table.add_row(name, f"{compute.mean():.3f}", ratios[0], f"{step.mean():.3f}", ratios[1], f"{tokens.mean():.0f}")
     return table
 

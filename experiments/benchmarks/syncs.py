@@ -9,7 +9,6 @@ after the last rank has its gradients ready, what no rank's compute hides; *wait
 from the own gradients to the last rank's. Memory: a run for each, with its optimizer; the largest rank's peak.
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.samples import load_samples
 from ddpsched.records import write_json
-from experiments.benchmarks.steps import LEFT_OUT, ratio
+from experiments.benchmarks.steps import LEFT_OUT, ratio, said
 
 KINDS = ("ddp", "naive", "overlap", "bucketed")
 MEMORY_STEPS = 6
@@ -92,7 +91,7 @@ def _start(config: RunConfig, kinds: Sequence[str]) -> Any:
 
 
 def figures(stamps: dict[str, Stamps], peaks: dict[str, int]) -> list[dict[str, Any]]:
-    """One row a synchroniser, in seconds and bytes."""
+    """One row a synchroniser, in seconds and bytes; ``ratio`` is its step over the first one's."""
     rows: list[dict[str, Any]] = []
     base: npt.NDArray[np.float64] | None = None
     for kind, table in stamps.items():
@@ -102,12 +101,12 @@ def figures(stamps: dict[str, Stamps], peaks: dict[str, int]) -> list[dict[str, 
         rows.append(
             {
                 "kind": kind,
-                "step_s": step.mean(),
-                "ratio": ratio(base, step) if rows else None,  # this / the first
-                "compute_s": (ready - began).max(axis=1).mean(),
-                "waiting_s": (ready.max(axis=1, keepdims=True) - ready).mean(),
-                "exposed_s": (done.max(axis=1) - ready.max(axis=1)).mean(),
-                "exposed_share": ((done.max(axis=1) - ready.max(axis=1)).sum() / step.sum()),
+                "step_s": float(step.mean()),
+                "ratio": ratio(base, step) if rows else None,
+                "compute_s": float((ready - began).max(axis=1).mean()),
+                "waiting_s": float((ready.max(axis=1, keepdims=True) - ready).mean()),
+                "exposed_s": float((done.max(axis=1) - ready.max(axis=1)).mean()),
+                "exposed_share": float((done.max(axis=1) - ready.max(axis=1)).sum() / step.sum()),
                 "num_messages": int(np.median(table[:, :, 3])),
                 "num_bytes": int(np.median(table[:, :, 4])),
                 "peak_memory_bytes": peaks[kind],
@@ -139,7 +138,7 @@ def report(rows: Sequence[dict[str, Any]]) -> Table:
         table.add_row(
             row["kind"],
             f"{row['step_s']:.3f}",
-            row["ratio"] or "",
+            said(row["ratio"]),
             f"{row['compute_s']:.3f}",
             f"{row['waiting_s']:.3f}",
             f"{row['exposed_s']:.3f}",
@@ -186,9 +185,9 @@ def main(words: Sequence[str]) -> int:
             f"B = {config.global_batch}, policy {config.policy.kind}"
         )
         if output is not None:
-            about = {"model": config.model.name, "steps": steps, "world_size": config.world_size}
-            about |= {"global_batch": config.global_batch, "policy": config.policy.kind, "machine": describe()["cpu"]}
-            write_json(output, json.loads(json.dumps({**about, "rows": rows})))
+            about = {"model": config.model.name, "num_steps": steps, "world_size": config.world_size}
+            about |= {"global_batch": config.global_batch, "policy": config.policy.kind, "device": describe()["cpu"]}
+            write_json(output, {**about, "rows": rows})
             print(f"written to {output}")
 
     return guarded(body)
