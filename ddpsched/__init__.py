@@ -9,9 +9,10 @@ _LAZY = {
     "BatchSampler": "ddpsched.integrations.batch_sampler",
     "StepPlan": "ddpsched.plan",
     "World": "ddpsched.world",
+    "assert_gradient_exact": "ddpsched.certify.steps",
     "solve": "ddpsched.planning.solvers",
 }
-__all__ = ["BatchSampler", "StepPlan", "World", "solve"]
+__all__ = ["BatchSampler", "StepPlan", "World", "assert_gradient_exact", "solve"]
 
 
 def __getattr__(name: str) -> Any:

@@ -136,6 +136,43 @@ def calibrate(
     raise typer.Exit(guarded(body))
 
 
+@app.command()
+def certify(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="CONFIG key=value", help="TOML file of a run, then overrides")
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="instead: a tiny model on this policy's plans, on real ranks")
+    ] = None,
+    trainer: Annotated[str | None, typer.Option(help="instead: `transformers`, its Trainer")] = None,
+    loader: Annotated[str | None, typer.Option(help="instead: module:function that gives a rank's data loader")] = None,
+    loss: Annotated[str | None, typer.Option(help="module:function, the compute_loss_func of --trainer")] = None,
+    world_size: Annotated[int | None, typer.Option(min=1, help="ranks of --policy, --trainer or --loader")] = None,
+    plant: Annotated[
+        str | None,
+        typer.Option(
+            help="a fault that must be found: no_scale | repeated_id | missing_id | stale_plan | missing_collective"
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="print JSON instead of the table")] = False,
+) -> None:
+    """Is the gradient the one it claims to be, and every sample run once? Exit code 0 only where all of it holds."""
+    held = False
+
+    def body() -> None:
+        nonlocal held
+        from ddpsched.certify.command import Request, answer
+
+        held = answer(
+            Request(
+                words=tuple(words or ()), policy=policy, trainer=trainer, loader=loader, loss=loss,
+                world_size=world_size, plant=plant, json=json,
+            )
+        )  # fmt: skip
+
+    raise typer.Exit(guarded(body) or (0 if held else 1))
+
+
 def run_config(path: str, overrides: list[str], overwrite: bool, force: bool = False) -> int:
     """Load a config and run it; the exit code."""
 

@@ -60,6 +60,7 @@ class FsdpSync:
 
     @contextmanager
     def _backward(self, last: bool) -> Iterator[None]:
+        self.ready = None
         self._root.set_requires_gradient_sync(last)
         self._root.set_reshard_after_backward(last)
         self._root.set_is_last_backward(last)
@@ -72,7 +73,9 @@ class FsdpSync:
         return self._backward(last=True)
 
     def wait(self) -> None:
-        """Backward has already waited for every unit's sums."""
+        """Backward has already waited for every unit's sums; a rank alone reduces nothing."""
+        if self.ready is None:
+            self.ready = self._clock.mark()
         self._buffers.share()
 
     def join(self) -> None:

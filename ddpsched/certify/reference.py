@@ -1,0 +1,150 @@
+"""The target gradient, computed the plain way: one process, one micro-batch after another, losses summed."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch.nn.modules.dropout import _DropoutNd
+
+from ddpsched.certify.likeness import TOLERANCES, Likeness, Target, compare, draw_coordinates
+from ddpsched.certify.witness import trainable
+from ddpsched.config import RunConfig
+from ddpsched.plan import Ids, StepPlan
+from ddpsched.planning.samples import Samples
+from ddpsched.training.data import Batch, Collator
+from ddpsched.training.model import build_model
+
+# what rounding alone may do to one sample's gradient, relatively: some bits beyond the last that a number has; one
+# where products are rounded to bfloat16 and added up in float32
+ROUNDING = {"float64": 2.0**-49, "float32": 2.0**-20, "bfloat16": 2.0**-8}
+SINGLY = 256  # a batch up to this size is taken apart sample by sample where its gradient is inexplicable
+Losses = Callable[[torch.nn.Module, Any], torch.Tensor]  # (model, batch) -> (count,) the losses of what counts
+
+
+def reference(
+    model: torch.nn.Module,
+    batches: Iterable[Any],
+    losses: Losses,
+    ranks: Sequence[int],
+    *,
+    coordinates: npt.NDArray[np.integer] | None = None,
+    names: Sequence[str] = (),
+    others: Mapping[str, npt.ArrayLike] | None = None,
+    world_size: int | None = None,
+    unit: str = "samples",
+) -> Target:
+    """``sum of all losses / their number``, differentiated; each batch is a part of the target.
+
+    ``losses(model, batch)``: 1-D, one for each item that counts. ``ranks``: who runs each batch; the rest as in
+    ``Target``. The model's dropout should be off, and its ``grad`` stays as it was.
+    """
+    parameters = [parameter for _, parameter in trainable(model)]
+    ends = np.cumsum([parameter.numel() for parameter in parameters])
+    if coordinates is None:
+        coordinates = draw_coordinates(int(ends[-1]), np.random.default_rng(0))
+    total = torch.zeros(int(ends[-1]), dtype=parameters[0].dtype)
+    counts, parts = [], []
+    for batch in batches:
+        own = losses(model, batch)
+        counts.append(own.numel())
+        part = np.zeros(len(coordinates))
+        if own.numel():
+            given = torch.autograd.grad(own.sum(), parameters, allow_unused=True)
+            for gradient, end in zip(given, ends.tolist(), strict=True):
+                if gradient is None:
+                    continue
+                flat = gradient.reshape(-1).cpu()
+                begin = end - len(flat)
+                total[begin:end] += flat
+                inside = slice(*np.searchsorted(coordinates, (begin, end)))
+                part[inside] = flat.numpy()[coordinates[inside] - begin]
+        parts.append(part)
+    total /= max(1, sum(counts))
+    return Target(
+        gradient=total.numpy(), parts=np.stack(parts), coordinates=coordinates, counts=np.array(counts),
+        ranks=np.array(ranks), others={name: np.asarray(each) for name, each in (others or {}).items()},
+        names=tuple(names), world_size=world_size, unit=unit,
+    )  # fmt: skip
+
+
+def without_dropout(model: torch.nn.Module) -> float:
+    """Switch off every dropout of the model, modules' and those that forward reads from the config; the highest rate
+    that was on.
+    """
+    rates = [0.0]
+
+    def silence(owner: Any, name: str) -> None:
+        rate = getattr(owner, name)
+        if isinstance(rate, float) and rate > 0:
+            rates.append(rate)
+            setattr(owner, name, 0.0)
+
+    for module in model.modules():
+        if isinstance(module, _DropoutNd):
+            silence(module, "p")
+        for name in [key for key in vars(module) if "drop" in key]:
+            silence(module, name)
+    config = getattr(model, "config", None)
+    for name in [key for key in vars(config) if "drop" in key] if config is not None else []:
+        silence(config, name)
+    return max(rates)
+
+
+class RunReference:
+    """The model of one of our runs, alone in this process, and the target of any of its steps.
+
+    ``config`` as it was given, ``own`` as it is certified. ``dropout``: the highest rate that the model had.
+    """
+
+    def __init__(self, config: RunConfig, own: RunConfig, samples: Samples) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(own.seed)
+            # the config's own dropout, to tell which; weights are drawn the same whatever it is
+            model = build_model(config.model, own.data.num_labels, samples.vocab_size, samples.pad_id)
+        self.dropout = without_dropout(model)
+        dtype = torch.float64 if own.train.precision == "float64" else torch.float32
+        self.model: torch.nn.Module = model.to(dtype).train()
+        self._precision = own.train.precision
+        self.tolerance = TOLERANCES[own.train.precision]
+        self.size = sum(parameter.numel() for _, parameter in trainable(self.model))
+        self._seed, self._samples, self._world_size = own.seed, samples, own.world_size
+        labels, device = samples.dataset.train.labels, torch.device("cpu")
+        self._collate = Collator(samples.train, labels, samples.pad_id, device)
+
+    def judge(self, plan: StepPlan, found: np.ndarray) -> Likeness:
+        """Micro-batches as the plan has them; singly, where these do not explain what was found, or rounding might."""
+        micro = [(rank, each.ids) for rank, own in enumerate(plan.ranks) for each in own]
+        likeness = compare(found, self._target(micro), self.tolerance)
+        alien = likeness.cause is not None and likeness.cause.startswith("not a combination")
+        near = likeness.relative_error <= 10 * self.tolerance
+        if likeness.holds or plan.global_batch > SINGLY or not (alien or near):
+            return likeness
+        target = self._target([(rank, ids[i : i + 1]) for rank, ids in micro for i in range(len(ids))])
+        rounding = ROUNDING[self._precision] * target.cancellation  # more, where samples nearly cancel
+        return compare(found, target, max(self.tolerance, rounding))
+
+    def _target(self, parts: Sequence[tuple[int, Ids]]) -> Target:
+        lengths = [self._samples.train.lengths(ids) for _, ids in parts]
+        names = [f"sample {ids[0]}" for _, ids in parts] if all(len(ids) == 1 for _, ids in parts) else []
+        return reference(
+            self.model,
+            (self._collate(ids) for _, ids in parts),
+            self._losses,
+            [rank for rank, _ in parts],
+            coordinates=draw_coordinates(self.size, np.random.default_rng(self._seed)),
+            names=names,
+            others={
+                "tokens": np.array([own.sum() for own in lengths]),
+                "padded tokens": np.array([len(own) * own.max() for own in lengths]),
+            },
+            world_size=self._world_size,
+        )
+
+    def _losses(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        mixed = self._precision == "bfloat16"
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            logits = model(**batch.inputs).logits
+        return F.cross_entropy(logits.float() if mixed else logits, batch.labels, reduction="none")

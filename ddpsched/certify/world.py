@@ -1,0 +1,248 @@
+"""Real ranks on this machine: one function on each, a process of its own, and who is at fault where one fails.
+
+The first rank that dies is seldom the one at fault: those that wait for it in a collective fail too, and often
+before it. So every rank hands over its own traceback, and those of ranks that merely waited are told apart.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import util
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from ddpsched.errors import DdpschedError, RankFailure
+from ddpsched.watch import PDEATHSIG, process_state
+
+PORTS = range(20_000, 30_000)  # below those that the system hands to outgoing connections: gloo opens many of these
+LAST_WORDS = 20  # lines
+# what a collective says when another rank does not come, or is gone
+LONELY = ("Connection closed", "Connection reset", "Connection refused", "Broken pipe", "imed out", "gloo", "NCCL")
+
+
+@dataclass
+class Outcome:
+    """What became of one rank.
+
+    ``ended``: "answered", with ``value``; "raised", "died" or "silent", with ``says``. ``waited``: it raised because
+    another rank did not come to a collective. ``error``: what it raised, if that is one of ddpsched's own.
+    ``posts``: what it handed over on the way; ``log``: what it printed.
+    """
+
+    rank: int
+    ended: str = "silent"
+    value: Any = None
+    says: str = ""
+    waited: bool = False
+    error: DdpschedError | None = None
+    posts: list[Any] = field(default_factory=list)
+    log: str = ""
+
+    @property
+    def brief(self) -> str:
+        """``says`` on one line: of a traceback, what was raised."""
+        lines = self.says.splitlines() or [""]
+        return f"raised {lines[-1]}" if self.ended == "raised" else lines[0]
+
+
+def run_ranks(
+    function: Callable[..., Any], world_size: int, *args: Any, timeout_s: float = 60.0, limit_s: float = 3600.0
+) -> list[Outcome]:
+    """``function(*args)`` on every rank, started as torchrun would; what became of each, in rank order.
+
+    ``function`` lies in a module that can be imported. It joins the process group itself (``join_group``), once.
+    Once a rank has ended, the others must end within ``timeout_s``, and all within ``limit_s``; one that does not is
+    asked where it is, and killed. Nothing that a rank prints reaches the terminal.
+    """
+    # unpickled by the rank itself: importing torch reads OMP_NUM_THREADS, and warns
+    work, port = pickle.dumps((function, args)), free_port()
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="ddpsched-ranks-") as folder:
+        logs = [Path(folder, f"rank{rank}.log") for rank in range(world_size)]
+        ranks: dict[Connection, tuple[BaseProcess, Outcome]] = {}
+        try:
+            for rank in range(world_size):
+                receive, send = context.Pipe(duplex=False)
+                told = (send, work, rank, world_size, port, str(logs[rank]))
+                process: BaseProcess = context.Process(target=_rank, args=told, daemon=True)
+                process.start()
+                send.close()
+                ranks[receive] = process, Outcome(rank)
+            _listen(ranks, timeout_s, limit_s)
+        finally:
+            for process, outcome in ranks.values():
+                _end(process, outcome)
+        for path, (_, outcome) in zip(logs, ranks.values(), strict=True):
+            outcome.log = path.read_text(encoding="utf-8", errors="replace")[-8000:] if path.exists() else ""
+    return [outcome for _, outcome in ranks.values()]
+
+
+def at_fault(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Ranks that failed of themselves; those that waited in vain only where nobody else failed."""
+    failed = [outcome for outcome in outcomes if outcome.ended != "answered"]
+    return [outcome for outcome in failed if not outcome.waited] or failed
+
+
+def answers(outcomes: Sequence[Outcome]) -> list[Any]:
+    """Every rank's value. Raises RankFailure with the tracebacks of the ranks at fault."""
+    if any(outcome.ended != "answered" for outcome in outcomes):
+        raise RankFailure(blame(outcomes))
+    return [outcome.value for outcome in outcomes]
+
+
+def blame(outcomes: Sequence[Outcome]) -> str:
+    """Who is at fault, in words, with tracebacks; who waited for them is named behind."""
+    guilty = at_fault(outcomes)
+    says = "\n\n".join(f"rank {each.rank} {each.says}{_last_words(each)}" for each in guilty)
+    others = [str(each.rank) for each in outcomes if each.ended != "answered" and each not in guilty]
+    return says + (f"\n\nwaited in vain: rank {', '.join(others)}" if others else "")
+
+
+def _last_words(outcome: Outcome) -> str:
+    """What a rank without an answer printed, where a crash or our asking left its stack."""
+    lines = outcome.log.strip().splitlines() if outcome.ended in ("died", "silent") else []
+    return "\nit printed last:\n" + "\n".join(lines[-LAST_WORDS:]) if lines else ""
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RankFailure(f"no free port between {PORTS[0]} and {PORTS[-1]}; end some of the programs that listen there")
+
+
+def post(value: Any) -> None:
+    """From within a rank, from any of its threads: hand something over now, whatever becomes of the rank."""
+    if _post is not None:
+        _post(("post", value))
+
+
+def join_group(timeout_s: float = 60.0) -> None:
+    """From within a rank: the gloo process group of all; a rank silent for ``timeout_s`` fails the others."""
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+
+
+_post: Callable[[tuple[Any, ...]], None] | None = None  # of a rank's process
+
+
+def _rank(pipe: Connection, work: bytes, rank: int, world_size: int, port: int, log: str) -> None:
+    """A rank's life."""
+    global _post
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its ranks
+    with contextlib.suppress(OSError, AttributeError):  # Linux only
+        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+    _write_to(log)
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port), OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", TOKENIZERS_PARALLELISM="false",
+    )  # fmt: skip
+    lock = threading.Lock()
+
+    def send(message: tuple[Any, ...]) -> None:
+        with lock:
+            pipe.send(message)
+
+    _post = send
+    try:
+        function, args = pickle.loads(work)
+        send(("answered", function(*args)))
+    except BaseException as error:
+        own = error if isinstance(error, DdpschedError) else None
+        send(("raised", traceback.format_exc(), _waited(error, rank), own))
+    sys.stdout.flush()
+    util._run_finalizers(0)  # type: ignore[attr-defined] # semaphores that libraries made
+    os._exit(0)  # gloo may abort a process that ends in order
+
+
+def _write_to(log: str) -> None:
+    """All that this process prints goes to a file, where a crash or SIGUSR1 also leaves the stack."""
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for descriptor in (1, 2):
+        os.dup2(target, descriptor)
+    faulthandler.enable()
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+
+
+def _waited(error: BaseException, rank: int) -> bool:
+    """Whether another rank's absence is what raised this."""
+    return any(
+        (isinstance(each, RankFailure) and not str(each).startswith(f"rank {rank} "))
+        or (isinstance(each, RuntimeError) and any(word in str(each) for word in LONELY))
+        for each in _chain(error)
+    )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _listen(ranks: dict[Connection, tuple[BaseProcess, Outcome]], timeout_s: float, limit_s: float) -> None:
+    """Take what ranks send until all have ended, or time is up."""
+    deadline, waiting = time.monotonic() + limit_s, list(ranks)
+    while waiting:
+        ready = wait(waiting, max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return
+        for pipe in ready:
+            assert isinstance(pipe, Connection)
+            process, outcome = ranks[pipe]
+            try:
+                kind, *rest = pipe.recv()
+            except (EOFError, OSError):
+                process.join(5)
+                kind, rest = "died", []
+            if kind == "post":
+                outcome.posts += rest
+                continue
+            outcome.ended = kind
+            if kind == "answered":
+                (outcome.value,) = rest
+            elif kind == "raised":
+                trace, outcome.waited, outcome.error = rest
+                outcome.says = f"raised:\n{trace.rstrip()}"
+            waiting.remove(pipe)
+            deadline = min(deadline, time.monotonic() + timeout_s)
+
+
+def _end(process: BaseProcess, outcome: Outcome) -> None:
+    """The process is gone afterwards; what is known of one that gave no answer is in ``outcome.says``."""
+    if outcome.ended == "died":
+        code = process.exitcode
+        how = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        outcome.says = f"died without an answer ({how})"
+    elif outcome.ended == "silent":
+        suspended = process_state(process.pid or 0) in ("T", "t")
+        outcome.says = "was suspended and gave no answer" if suspended else "gave no answer in time"
+        if process.is_alive() and process.pid and not suspended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGUSR1)  # its stack, to its log
+            process.join(0.5)
+    else:
+        process.join(5)
+    if process.is_alive():
+        process.kill()
+        process.join(5)

@@ -1,0 +1,85 @@
+"""``python -m experiments.certificates``: the certificates of report/notes/gradients.md, a row each, as Markdown.
+
+Policies, executors and synchronisers of ours, five faults planted on purpose, and transformers' Trainer as it is and
+with the loss that mends it. Exit code 0 when what should hold holds and every fault is found.
+"""
+
+import sys
+from collections.abc import Iterable
+
+from ddpsched.certify.command import Request, certify
+from ddpsched.certify.faults import FAULTS
+from ddpsched.certify.verdict import Certificate, Check
+from ddpsched.cli import guarded
+
+POLICIES = {"static": [], "minmax": [], "balanced": [], "balanced, M = 4": ["policy.max_microbatches=4"], "packed": []}
+FIXED = "ddpsched.integrations.losses:summed_cross_entropy"
+Row = tuple[str, bool, Certificate]  # what, whether it should hold, what came of it
+
+
+def ours() -> Iterable[Row]:
+    """Every policy on 1, 2 and 4 gloo ranks; every synchroniser and the virtual executor on one of them."""
+    for world_size in (1, 2, 4):
+        for name, words in POLICIES.items():
+            request = Request(words=tuple(words), policy=name.partition(",")[0], world_size=world_size)
+            yield f"{name}, G = {world_size}, ddp", True, certify(request)[0]
+    for kind in ("naive", "overlap", "bucketed", "fsdp"):
+        request = Request(words=(f"sync.kind={kind}", *POLICIES["balanced, M = 4"]), policy="balanced", world_size=2)
+        yield f"balanced, M = 4, G = 2, {kind}", True, certify(request)[0]
+    yield "balanced, G = 4, virtual", True, certify(Request(words=("executor.kind=virtual",), policy="balanced"))[0]
+
+
+def faults() -> Iterable[Row]:
+    """Each fault in the same run of two ranks."""
+    for fault in FAULTS:
+        yield f"planted: {fault}", False, certify(Request(words=(), policy="balanced", world_size=2, plant=fault))[0]
+
+
+def trainers() -> Iterable[Row]:
+    """transformers' Trainer, plain and mended."""
+    for loss, holds in ((None, False), (FIXED, True)):
+        for certificate in certify(Request(words=(), trainer="transformers", world_size=2, loss=loss)):
+            yield certificate.subject + (", summed_cross_entropy" if loss else ""), holds, certificate
+
+
+def line(name: str, certificate: Certificate) -> str:
+    """A row of the table."""
+    numbers = next((check.numbers for check in certificate.checks if check.numbers), {})
+    told = [
+        f"{numbers[key]:{form}}" if key in numbers else "–"
+        for key, form in (("relative_error", ".1e"), ("cosine", ".6f"), ("best_scale", ".4g"))
+    ]
+    failed = [check for check in certificate.checks if not check.holds and not (check.cause or "").startswith("see")]
+    says = "; ".join(map(blame, failed)) or "holds"
+    return f"| {name} | {' | '.join(told)} | {says.replace('|', '/')} |"
+
+
+def blame(check: Check) -> str:
+    """What a failed check found; of a gradient, whose numbers have columns of their own, why."""
+    cause = (check.cause or "").partition(". In numbers")[0]
+    return (
+        f"*{check.name}*: {cause}" if check.numbers else f"*{check.name}*: {check.says}" + f" ({cause})" * bool(cause)
+    )
+
+
+def main() -> int:
+    """Exit code 1 where something that should hold does not, or a fault is not found."""
+    wrong: list[str] = []
+
+    def body() -> None:
+        print("| subject | relative error | cosine | best scale | verdict, and the likely cause |")
+        print("|:--|--:|--:|--:|:--|")
+        for part in (ours, faults, trainers):
+            for name, holds, certificate in part():
+                print(line(name, certificate), flush=True)
+                if certificate.holds != holds:
+                    wrong.append(name)
+
+    code = guarded(body)
+    for name in wrong:
+        print(f"not as it should be: {name}", file=sys.stderr)
+    return code or int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

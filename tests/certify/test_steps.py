@@ -1,0 +1,368 @@
+"""``assert_gradient_exact`` on steps as people write them: the exact hold, the others are found and named.
+
+Most run one after another in the same two ranks, whose answers it is then given; ``pytest -rP`` prints certificates.
+"""
+
+import functools
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from ddpsched import assert_gradient_exact
+from ddpsched.certify import steps, witness
+from ddpsched.certify.world import Outcome, answers, join_group, run_ranks
+from ddpsched.errors import ConfigError
+
+Batch = dict[str, torch.Tensor]
+VOCABULARY = 32
+
+
+class Classifier(torch.nn.Module):
+    """Mean of embeddings, one hidden layer."""
+
+    def __init__(self, dropout: float = 0.0, num_labels: int = 3) -> None:
+        super().__init__()
+        self.tokens = torch.nn.Embedding(VOCABULARY, 8)
+        self.hidden, self.head = torch.nn.Linear(8, 8), torch.nn.Linear(8, num_labels)
+        self.dropout = torch.nn.Dropout(dropout)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.dropout(torch.tanh(self.hidden(self.tokens(input_ids).mean(-2)))))
+
+
+class Causal(Classifier):
+    """Predicts the next token from the mean of those before it."""
+
+    def __init__(self) -> None:
+        super().__init__(num_labels=VOCABULARY)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        seen = torch.arange(1, input_ids.shape[1] + 1)[:, None]
+        return self.head(torch.tanh(self.hidden(self.tokens(input_ids).cumsum(1) / seen)))
+
+
+def classifier() -> torch.nn.Module:
+    return Classifier().double()
+
+
+def with_dropout() -> torch.nn.Module:
+    return Classifier(dropout=0.5).double()
+
+
+def single_precision() -> torch.nn.Module:
+    return Classifier()
+
+
+def other_on_every_rank() -> torch.nn.Module:
+    torch.manual_seed(int(os.environ.get("RANK", "7")))
+    return Classifier()
+
+
+def causal() -> torch.nn.Module:
+    return Causal().double()
+
+
+def rows(counts: Sequence[Sequence[int]]) -> list[list[Batch]]:
+    """Micro-batches of a classifier, ``counts[r][m]`` rows each."""
+    rng = torch.Generator().manual_seed(0)
+
+    def batch(count: int) -> Batch:
+        return {
+            "input_ids": torch.randint(VOCABULARY, (count, 5), generator=rng),
+            "labels": torch.randint(3, (count,), generator=rng),
+        }
+
+    return [[batch(count) for count in own] for own in counts]
+
+
+def prompts(masked: Sequence[Sequence[Sequence[int]]]) -> list[list[Batch]]:
+    """Micro-batches of a causal model: each row of 12 tokens has its first ``masked[r][m][i]`` labels masked."""
+    rng = torch.Generator().manual_seed(0)
+
+    def batch(lengths: Sequence[int]) -> Batch:
+        ids = torch.randint(VOCABULARY, (len(lengths), 12), generator=rng)
+        labels = ids.clone()
+        for row, length in enumerate(lengths):
+            labels[row, :length] = -100
+        return {"input_ids": ids, "labels": labels}
+
+    return [[batch(own) for own in rank] for rank in masked]
+
+
+UNEQUAL = rows([[5], [3]])
+ACCUMULATED = rows([[5, 2], [3, 1]])
+MASKED = prompts([[[1, 9], [4]], [[2], [11]]])
+
+
+def loss_of(model: torch.nn.Module, batch: Batch, reduction: str = "sum") -> torch.Tensor:
+    return F.cross_entropy(model(batch["input_ids"]), batch["labels"], reduction=reduction)
+
+
+def token_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    logits = model(batch["input_ids"])[:, :-1]
+    return F.cross_entropy(logits.transpose(1, 2), batch["labels"][:, 1:], reduction="sum")
+
+
+def total(own: int) -> int:
+    """Over all ranks."""
+    count = torch.tensor(own)
+    dist.all_reduce(count)
+    return int(count)
+
+
+def scaled(model: torch.nn.Module, batches: list[Batch]) -> None:
+    """G*b_r/B times the rank's mean loss, averaged by DDP."""
+    ranks, (batch,) = DDP(model), batches
+    own = len(batch["labels"])
+    (loss_of(ranks, batch, "mean") * (dist.get_world_size() * own / total(own))).backward()
+
+
+def accumulated(model: torch.nn.Module, batches: list[Batch]) -> None:
+    """Summed losses over the global count, all micro-batches but the last without synchronising."""
+    ranks = DDP(model)
+    scale = dist.get_world_size() / total(sum(len(batch["labels"]) for batch in batches))
+    for index, batch in enumerate(batches):
+        ranks.require_backward_grad_sync = index == len(batches) - 1
+        (loss_of(ranks, batch) * scale).backward()
+
+
+def sharded(model: torch.nn.Module, batches: list[Batch]) -> None:
+    fully_shard(model)
+    scale = dist.get_world_size() / total(sum(len(batch["labels"]) for batch in batches))
+    (loss_of(model, batches[0]) * scale).backward()
+
+
+def by_hand(model: torch.nn.Module, batches: list[Batch]) -> None:
+    """Without DDP: gradients added over ranks; a rank without micro-batches adds zeros."""
+    count = total(sum(len(batch["labels"]) for batch in batches))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    for batch in batches:
+        (loss_of(model, batch) / count).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+
+
+def tokens(model: torch.nn.Module, batches: list[Batch], by_samples: bool = False) -> None:
+    """Summed token losses over the global count of label tokens; or each rank's mean by its share of samples."""
+    ranks = DDP(model)
+    labels = sum(int((batch["labels"][:, 1:] != -100).sum()) for batch in batches)
+    samples = sum(len(batch["labels"]) for batch in batches)
+    scale = dist.get_world_size() / total(labels)
+    if by_samples:
+        scale = dist.get_world_size() * samples / total(samples) / labels
+    for index, batch in enumerate(batches):
+        ranks.require_backward_grad_sync = index == len(batches) - 1
+        (token_loss(ranks, batch) * scale).backward()
+
+
+def row_weighted(model: torch.nn.Module, batches: list[Batch]) -> None:
+    """Every row's mean token loss, averaged over rows: sample weights on a token loss."""
+    ranks = DDP(model)
+    scale = dist.get_world_size() / total(sum(len(batch["labels"]) for batch in batches))
+    for index, batch in enumerate(batches):
+        ranks.require_backward_grad_sync = index == len(batches) - 1
+        logits, labels = ranks(batch["input_ids"])[:, :-1], batch["labels"][:, 1:]
+        each = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none").sum(1) / (labels != -100).sum(1)
+        (each.sum() * scale).backward()
+
+
+def plain_mean(model: torch.nn.Module, batches: list[Batch]) -> None:
+    ranks = DDP(model)
+    loss_of(ranks, batches[0], "mean").backward()
+
+
+def garbage(model: torch.nn.Module, batches: list[Batch]) -> None:
+    """DDP is collected before backward, and with it what synchronises."""
+    loss_of(DDP(model), batches[0], "mean").backward()
+
+
+def divided_by_steps(model: torch.nn.Module, batches: list[Batch]) -> None:
+    """Each micro-batch's mean over the number of micro-batches."""
+    ranks = DDP(model)
+    for index, batch in enumerate(batches):
+        ranks.require_backward_grad_sync = index == len(batches) - 1
+        (loss_of(ranks, batch, "mean") / len(batches)).backward()
+
+
+def alone(model: torch.nn.Module, batches: list[Batch]) -> None:
+    loss_of(model, batches[0], "mean").backward()
+
+
+def on_a_copy(model: torch.nn.Module, batches: list[Batch]) -> None:
+    loss_of(Classifier().double(), batches[0], "mean").backward()
+
+
+def stepping(model: torch.nn.Module, batches: list[Batch]) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    by_hand(model, batches)
+    optimizer.step()
+
+
+def impatient(model: torch.nn.Module, batches: list[Batch]) -> None:
+    """A rank without micro-batches goes home."""
+    if batches:
+        by_hand(model, batches)
+
+
+def falling(model: torch.nn.Module, batches: list[Batch]) -> None:
+    if dist.get_rank() == 1:
+        raise KeyError("lr")
+    by_hand(model, batches)
+
+
+def row_means(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    return F.cross_entropy(model(batch["input_ids"]), batch["labels"])
+
+
+CASES: dict[str, tuple[Any, Any, list[list[Batch]]]] = {
+    "scaled": (scaled, classifier, UNEQUAL),
+    "sharded": (sharded, classifier, UNEQUAL),
+    "dropout": (scaled, with_dropout, UNEQUAL),
+    "other weights": (scaled, other_on_every_rank, UNEQUAL),
+    "accumulated": (accumulated, single_precision, ACCUMULATED),
+    "a rank without": (by_hand, classifier, rows([[4, 2], []])),
+    "tokens": (tokens, causal, MASKED),
+    "tokens by samples": (functools.partial(tokens, by_samples=True), causal, MASKED),
+    "tokens by rows": (row_weighted, causal, MASKED),
+    "plain mean": (plain_mean, classifier, UNEQUAL),
+    "divided by steps": (divided_by_steps, classifier, rows([[5, 2], [2, 5]])),
+    "alone": (alone, classifier, UNEQUAL),
+    "garbage": (garbage, classifier, UNEQUAL),
+    "on a copy": (on_a_copy, classifier, UNEQUAL),
+    "stepping": (stepping, classifier, UNEQUAL),
+}
+
+
+def all_cases(folder: Path) -> list[Outcome]:
+    """In a rank: what ``assert_gradient_exact`` would have it do, case by case."""
+    join_group()
+    steps.join_group = lambda timeout_s: None  # type: ignore # it has
+    found = []
+    for index, (step, build, batches) in enumerate(CASES.values()):
+        posts: list[Any] = []
+        witness.post = posts.append  # type: ignore[assignment]
+        left = steps._on_rank(step, build, batches, folder / f"{index}.npy", 60.0)
+        found.append(Outcome(dist.get_rank(), "answered", left, posts=posts))
+    return found
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[Outcome]]]:
+    folder = tmp_path_factory.mktemp("gradients")
+    return folder, answers(run_ranks(all_cases, 2, folder))
+
+
+@pytest.fixture
+def certify(ran: tuple[Path, list[list[Outcome]]], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``assert_gradient_exact`` of a case, by name."""
+
+    def of(name: str, target: Any = "sample_mean") -> Any:
+        index = list(CASES).index(name)
+
+        def ranks(function: Any, size: int, step: Any, build: Any, batches: Any, path: Path, *_: Any, **__: Any) -> Any:
+            if (ran[0] / f"{index}.npy").exists():
+                shutil.copy(ran[0] / f"{index}.npy", path)
+            return [own[index] for own in ran[1]]
+
+        monkeypatch.setattr(steps, "run_ranks", ranks)
+        step, build, batches = CASES[name]
+        return assert_gradient_exact(step, build, batches, target=target)
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("scaled", "sample_mean"),
+        ("accumulated", "sample_mean"),
+        ("sharded", "sample_mean"),
+        ("a rank without", "sample_mean"),
+        ("tokens", "token_mean"),
+    ],
+)
+def test_exact_steps_hold(certify: Any, name: str, target: str) -> None:
+    certificate = certify(name, target)
+    assert certificate.holds
+    assert [check.name for check in certificate.checks] == [
+        "gradient", "same gradient on all ranks", "same weights", "same collectives"
+    ]  # fmt: skip
+    print(certificate.text())
+
+
+MISTAKES = [
+    ("plain mean", "mean over its own samples (no scale G*b_r/B): rank 0's weigh 0.8, rank 1's weigh 1.33"),
+    ("divided by steps", "every micro-batch weighs the same", "(loss / accumulation steps)"),
+    ("alone", "not synchronised: this is rank 0's own gradient", "ranks step along gradients of their own"),
+    ("garbage", "not synchronised: this is rank 0's own gradient"),
+    ("on a copy", "ranks 0, 1 left no gradient in model.parameters()", "ran on a copy of the model"),
+    ("stepping", "ranks 0, 1 moved tokens.weight, hidden.weight and 3 more", "the step takes an optimizer's step",
+     "does not hold: 1 of 4 checks failed (same weights)"),
+    ("other weights", "ranks 0, 1 built other weights than this process", "1 of 2 checks failed (same weights)"),
+    ("tokens by samples", "share of samples, not of what counts"),
+    ("tokens by rows", "every sample weighs the same, however many of its tokens count: sample weights on a token"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "words"), [(name, words) for name, *words in MISTAKES], ids=[m[0] for m in MISTAKES])
+def test_mistakes_are_found_and_named(certify: Any, name: str, words: list[str]) -> None:
+    with pytest.raises(AssertionError) as caught:
+        certify(name, "token_mean" if name.startswith("tokens") else "sample_mean")
+    print(caught.value)
+    for each in words:
+        assert each in unwrapped(caught)
+
+
+def unwrapped(caught: pytest.ExceptionInfo[AssertionError]) -> str:
+    return " ".join(str(caught.value).split())
+
+
+def test_dropout_is_switched_off_with_a_warning(certify: Any) -> None:
+    with pytest.warns(UserWarning, match=r"dropout 0.5 of the model is switched off"):
+        certificate = certify("dropout")
+    assert any("dropout 0.5" in fact for fact in certificate.facts)
+
+
+def test_a_rank_that_does_not_join_is_named() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_gradient_exact(impatient, classifier, rows([[3], []]), timeout_s=20)
+    assert "rank 1, without micro-batches, must still join them, with zeros" in unwrapped(caught)
+    assert "failed (gradient, same collectives)" in unwrapped(caught)
+
+
+def test_a_rank_that_raises_is_named() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_gradient_exact(falling, classifier, UNEQUAL, timeout_s=20)
+    assert "the step did not end likely cause: rank 1 raised: KeyError: 'lr'" in unwrapped(caught)
+
+
+def test_arguments_that_cannot_be_used() -> None:
+    for step in (lambda model, batches: None, functools.partial(lambda model, batches: None)):
+        with pytest.raises(ConfigError, match=r"train_step cannot be sent to ranks .* define it at the top level"):
+            assert_gradient_exact(step, classifier, UNEQUAL)
+    with pytest.raises(ConfigError, match=r"build_model cannot be sent"):
+        assert_gradient_exact(scaled, lambda: Classifier(), UNEQUAL)
+    with pytest.raises(ConfigError, match=r"target = 'mean'.*\['sample_mean', 'token_mean'\]"):
+        assert_gradient_exact(scaled, classifier, UNEQUAL, target="mean")
+    with pytest.raises(ConfigError, match=r"batches\[0\] is dict: it is the list of rank 0's micro-batches"):
+        assert_gradient_exact(scaled, classifier, UNEQUAL[0])
+    with pytest.raises(ConfigError, match=r"batches hold no micro-batch at all"):
+        assert_gradient_exact(scaled, classifier, [[], []])
+    with pytest.raises(ConfigError, match=r"batches\[0\]\[0\] has keys \['input_ids'\]"):
+        assert_gradient_exact(scaled, classifier, [[{"input_ids": torch.zeros(1, 1)}]])
+    with pytest.raises(ConfigError, match=r"has shape \(\): give one number for each that counts"):
+        assert_gradient_exact(scaled, classifier, UNEQUAL, losses=row_means)
+    with pytest.raises(ConfigError, match=r"build_model\(\) gave int"):
+        assert_gradient_exact(scaled, functools.partial(int, 3), UNEQUAL)
+    with pytest.raises(ConfigError, match=r"every label is -100"):
+        assert_gradient_exact(tokens, causal, prompts([[[12]], [[12]]]), target="token_mean")
