@@ -1,7 +1,8 @@
 """``python -m experiments.certificates``: the certificates of report/notes/gradients.md, a row each, as Markdown.
 
-Policies, executors and synchronisers of ours, five faults planted on purpose, and transformers' Trainer as it is and
-with the loss that mends it. Exit code 0 when what should hold holds and every fault is found.
+Training loops with and without their factor; then policies, executors and synchronisers of ours, five faults planted on
+purpose, and transformers' Trainer as it is and with the loss that mends it. Exit code 0 when what should hold holds and
+every fault is found.
 """
 
 import sys
@@ -11,6 +12,7 @@ from ddpsched.certify.command import Request, certify
 from ddpsched.certify.faults import FAULTS
 from ddpsched.certify.verdict import Certificate, Check
 from ddpsched.cli import guarded
+from experiments import loops
 
 POLICIES = {"static": [], "minmax": [], "balanced": [], "balanced, M = 4": ["policy.max_microbatches=4"], "packed": []}
 FIXED = "ddpsched.integrations.losses:summed_cross_entropy"
@@ -44,19 +46,21 @@ def trainers() -> Iterable[Row]:
 
 def line(name: str, certificate: Certificate) -> str:
     """A row of the table."""
-    numbers = next((check.numbers for check in certificate.checks if check.numbers), {})
-    told = [
-        f"{numbers[key]:{form}}" if key in numbers else "–"
-        for key, form in (("relative_error", ".1e"), ("cosine", ".6f"), ("best_scale", ".4g"))
-    ]
     failed = [check for check in certificate.checks if not check.holds and not (check.cause or "").startswith("see")]
     says = "; ".join(map(blame, failed)) or "holds"
-    return f"| {name} | {' | '.join(told)} | {says.replace('|', '/')} |"
+    return f"| {name} | {numbers(certificate)} | {says.replace('|', '/')} |"
+
+
+def numbers(certificate: Certificate) -> str:
+    """Relative error, cosine and best scale of its gradient, as three cells."""
+    found = next((check.numbers for check in certificate.checks if check.numbers), {})
+    forms = {"relative_error": ".1e", "cosine": ".6f", "best_scale": ".4g"}
+    return " | ".join(f"{found[key]:{form}}" if key in found else "–" for key, form in forms.items())
 
 
 def blame(check: Check) -> str:
     """What a failed check found; of a gradient, whose numbers have columns of their own, why."""
-    cause = (check.cause or "").partition(". In numbers")[0]
+    cause = (check.cause or "").partition(". In numbers")[0].replace("*", r"\*")
     return (
         f"*{check.name}*: {cause}" if check.numbers else f"*{check.name}*: {check.says}" + f" ({cause})" * bool(cause)
     )
@@ -67,7 +71,12 @@ def main() -> int:
     wrong: list[str] = []
 
     def body() -> None:
-        print("| subject | relative error | cosine | best scale | verdict, and the likely cause |")
+        print("| loop, unequal micro-batches | relative error | cosine | best scale | with its factor |")
+        print("|:--|--:|--:|--:|--:|")
+        for name, without, mended in loops.certificates():
+            print(f"| {name} | {numbers(without)} | {numbers(mended).partition(' |')[0]} |", flush=True)
+            wrong.extend([name] * (without.holds or not mended.holds))
+        print("\n| subject | relative error | cosine | best scale | verdict, and the likely cause |")
         print("|:--|--:|--:|--:|:--|")
         for part in (ours, faults, trainers):
             for name, holds, certificate in part():

@@ -70,10 +70,31 @@ def assert_gradient_exact(
     The error's text is the certificate, which is returned where all holds. Raises ConfigError for arguments that
     cannot be used.
     """
+    certificate, failed = _certified(train_step, build_model, batches, losses, target, tolerance, timeout_s)
+    if not certificate.holds:
+        raise AssertionError("\n\n".join(filter(None, (certificate.verdict, certificate.text(), failed))))
+    return certificate
+
+
+def certify_step(train_step: Step, build_model: Build, batches: Batches, target: Mean = "sample_mean") -> Certificate:
+    """The certificate that ``assert_gradient_exact`` asks for, whatever it says."""
+    return _certified(train_step, build_model, batches, None, target, None, 60.0)[0]
+
+
+def _certified(
+    train_step: Step,
+    build_model: Build,
+    batches: Batches,
+    losses: Losses | None,
+    target: Mean,
+    tolerance: float | None,
+    timeout_s: float,
+) -> tuple[Certificate, str]:
+    """The certificate, and the tracebacks of ranks that failed."""
     _check(train_step, build_model, batches, losses, target)
     model, weights, dropout = _built(build_model)
     if dropout:
-        warnings.warn(f"dropout {dropout:g} of the model is switched off: gradients would be random", stacklevel=2)
+        warnings.warn(f"dropout {dropout:g} of the model is switched off: gradients would be random", stacklevel=3)
     goal = _Reference(model, batches, losses or DEFAULTS[target], target)
     precision = str(goal.target.gradient.dtype)
     limit = TOLERANCES.get(precision, TOLERANCES["bfloat16"]) if tolerance is None else tolerance
@@ -92,10 +113,7 @@ def assert_gradient_exact(
     step = getattr(train_step, "func", train_step)  # of a functools.partial
     subject = f"{getattr(step, '__qualname__', step)}: {target} on {len(batches)} ranks"
     certificate = Certificate(subject, tuple(checks), tuple(_facts(batches, goal, dropout, precision)))
-    if not certificate.holds:
-        told = [certificate.verdict, certificate.text(), "" if ended else blame(outcomes)]
-        raise AssertionError("\n\n".join(filter(None, told)))
-    return certificate
+    return certificate, "" if ended else blame(outcomes)
 
 
 def row_losses(model: torch.nn.Module, batch: Mapping[str, Any]) -> torch.Tensor:

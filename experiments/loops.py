@@ -1,0 +1,125 @@
+"""Training loops as people write them, each with and without the factor that makes its gradient exact.
+
+``python -m experiments.certificates`` runs them on real ranks with unequal micro-batches and certifies both.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from ddpsched.certify.steps import DEFAULTS, Mean, certify_step
+from ddpsched.certify.verdict import Certificate
+
+VOCABULARY, WIDTH = 64, 16
+Batch = dict[str, torch.Tensor]
+Factor = Callable[[int, int, int, int, int], float]  # of G, A, b_m, b_r, B; of label tokens where these are meant
+
+
+@dataclass(frozen=True)
+class Loop:
+    """``loss``: what each micro-batch backpropagates, as a mean over this rank, this micro-batch, or a sum."""
+
+    name: str
+    loss: str  # rank mean | micro mean / A | sum
+    averages: bool  # ranks, as DDP does; or adds
+    factor: Factor
+    counts: tuple[tuple[int, ...], ...] = ((6, 1), (2, 3, 4))  # samples by rank and micro-batch
+    target: Mean = "sample_mean"
+
+
+LOOPS = (
+    Loop(
+        "one process, mean of each micro-batch / A",
+        "micro mean / A",
+        True,
+        lambda G, A, b_m, b_r, B: A * b_m / B,
+        ((6, 1, 2),),
+    ),
+    Loop("averaging ranks, mean of each", "rank mean", True, lambda G, A, b_m, b_r, B: G * b_r / B),
+    Loop(
+        "averaging ranks, mean of each micro-batch / A",
+        "micro mean / A",
+        True,
+        lambda G, A, b_m, b_r, B: G * A * b_m / B,
+    ),
+    Loop("averaging ranks, sum", "sum", True, lambda G, A, b_m, b_r, B: G / B),
+    Loop("adding ranks, sum", "sum", False, lambda G, A, b_m, b_r, B: 1 / B),
+    Loop("adding ranks, mean of each", "rank mean", False, lambda G, A, b_m, b_r, B: b_r / B),
+    Loop(
+        "averaging ranks, mean over label tokens of each",
+        "rank mean",
+        True,
+        lambda G, A, n_m, n_r, N: G * n_r / N,
+        target="token_mean",
+    ),
+    Loop("adding ranks, sum over label tokens", "sum", False, lambda G, A, n_m, n_r, N: 1 / N, target="token_mean"),
+)
+
+
+class Predictor(torch.nn.Module):
+    """The mean of embeddings so far, one hidden layer: a class of each row, or each next token."""
+
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+        self.tokens = torch.nn.Embedding(VOCABULARY, WIDTH)
+        self.hidden = torch.nn.Linear(WIDTH, WIDTH)
+        self.head = torch.nn.Linear(WIDTH, VOCABULARY if causal else 3)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        so_far = torch.arange(1, input_ids.shape[1] + 1)[:, None]
+        means = self.tokens(input_ids).cumsum(1) / so_far
+        return self.head(torch.tanh(self.hidden(means if self.causal else means[:, -1])))
+
+
+def predictor(causal: bool) -> torch.nn.Module:
+    return Predictor(causal).double()
+
+
+def train_step(model: torch.nn.Module, microbatches: Sequence[Batch], index: int, scaled: bool) -> None:
+    """One rank's part of a step of ``LOOPS[index]``."""
+    loop = LOOPS[index]
+    losses = [DEFAULTS[loop.target](model, batch) for batch in microbatches]
+    own = sum(map(len, losses))
+    total = torch.tensor(own)
+    dist.all_reduce(total)
+    world_size = dist.get_world_size()
+    for each in losses:
+        value = {"rank mean": each.sum() / own, "micro mean / A": each.mean() / len(losses), "sum": each.sum()}[
+            loop.loss
+        ]
+        factor = loop.factor(world_size, len(losses), len(each), own, int(total)) if scaled else 1.0
+        (value * factor).backward()
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad)
+        if loop.averages:
+            parameter.grad.div_(world_size)
+
+
+def batches(loop: Loop) -> list[list[Batch]]:
+    """Rows of 12 tokens; of a causal model, prompts of unequal length are masked."""
+    rng = torch.Generator().manual_seed(0)
+
+    def batch(count: int) -> Batch:
+        ids = torch.randint(VOCABULARY, (count, 12), generator=rng)
+        if loop.target == "sample_mean":
+            return {"input_ids": ids, "labels": torch.randint(3, (count,), generator=rng)}
+        prompts = torch.randint(1, 11, (count, 1), generator=rng)
+        return {"input_ids": ids, "labels": ids.masked_fill(torch.arange(12) < prompts, -100)}
+
+    return [[batch(count) for count in own] for own in loop.counts]
+
+
+def certificates() -> Iterator[tuple[str, Certificate, Certificate]]:
+    """Of each loop: its name, without and with its factor."""
+    for index, loop in enumerate(LOOPS):
+        build = partial(predictor, loop.target == "token_mean")
+        without, with_factor = (
+            certify_step(partial(train_step, index=index, scaled=scaled), build, batches(loop), loop.target)
+            for scaled in (False, True)
+        )
+        yield loop.name, without, with_factor
