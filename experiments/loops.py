@@ -114,12 +114,18 @@ def batches(loop: Loop) -> list[list[Batch]]:
     return [[batch(count) for count in own] for own in loop.counts]
 
 
+def both(index: int) -> tuple[Certificate, Certificate]:
+    """``LOOPS[index]`` without and with its factor."""
+    loop = LOOPS[index]
+    build = partial(predictor, loop.target == "token_mean")
+    without, with_factor = (
+        certify_step(partial(train_step, index=index, scaled=scaled), build, batches(loop), loop.target)
+        for scaled in (False, True)
+    )
+    return without, with_factor
+
+
 def certificates() -> Iterator[tuple[str, Certificate, Certificate]]:
     """Of each loop: its name, without and with its factor."""
     for index, loop in enumerate(LOOPS):
-        build = partial(predictor, loop.target == "token_mean")
-        without, with_factor = (
-            certify_step(partial(train_step, index=index, scaled=scaled), build, batches(loop), loop.target)
-            for scaled in (False, True)
-        )
-        yield loop.name, without, with_factor
+        yield loop.name, *both(index)
