@@ -1,4 +1,4 @@
-"""The loops of the page on gradients: wrong without their factor, exact with it; and how a certificate becomes a row."""
+"""The loops of the page on gradients: exact with their factor alone; and how a certificate becomes a row."""
 
 import pytest
 
