@@ -27,7 +27,7 @@ early only waits) to its end here; *hidden* is the part of it before L. Exposed
 communication may be longer than the rest, by what else stands between L and
 done_r: a barrier, copying. Where the run wrote no timeline files, communication is
 ``comm_s``, which begins at this rank's own launch and so holds waiting too: an
-upper bound. Hidden is then what exceeds exposed communication.
+upper bound; what of it was hidden is not known, and null.
 
 Virtual and simulated ranks begin a step together, at the sum of the steps
 before. Nothing travels between virtual ranks, so their communication is null; a
@@ -172,7 +172,7 @@ def waits(
         if table["exposed_s"].max() < RESOLUTION_S:
             table["exposed_s"] = float("nan")
         table["comm_s"] = table["exposed_s"]
-    table["hidden_s"] = (table["comm_s"] - table["exposed_s"]).clip(lower=0.0)
+    table["hidden_s"] = (table["comm_s"] - table["exposed_s"]) if mode != "distributed" else float("nan")
     found = [moved.get(key) or [] for key in zip(table["step"], table["rank"], strict=True)]
     measured = pd.Series([bool(spans) for spans in found])
     whole = [covered_s([(t.begin_s, t.end_s) for t in spans]) for spans in found]

@@ -1,6 +1,8 @@
 """``ddpsched certify``: from the words on the command line to certificates, printed."""
 
 import json
+import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +11,7 @@ from ddpsched.certify.faults import named_fault
 from ddpsched.certify.verdict import Certificate
 from ddpsched.config import RunConfig, apply_overrides, load, parse
 from ddpsched.errors import ConfigError
+from ddpsched.world import World
 
 # what stands for a policy: ranks cannot share 13 samples evenly, and of 180 the last step gets fewer
 SMALL: dict[str, Any] = {
@@ -37,6 +40,7 @@ class Request:
 
 def answer(request: Request) -> bool:
     """Certify and print; whether all of it holds. Raises ConfigError for options that do not go together."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ranks and their files go as at Ctrl-C
     certificates = certify(request)
     if request.json:
         told = [each.as_dict() for each in certificates]
@@ -51,6 +55,8 @@ def answer(request: Request) -> bool:
 
 def certify(request: Request) -> list[Certificate]:
     """The certificates asked for."""
+    if World.launched():
+        raise ConfigError("certify starts the ranks itself: run it as one process, not under torchrun")
     config, overrides = _split(request.words)
     subjects = {"CONFIG": config, "--policy": request.policy, "--trainer": request.trainer, "--loader": request.loader}
     given = [name for name, value in subjects.items() if value is not None]

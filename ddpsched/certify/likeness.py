@@ -131,8 +131,8 @@ def _numbers(found: Floats, target: Floats) -> tuple[float, float, float]:
             f, t = (each[start : start + 2**22].astype(np.float64) for each in (found, target))
             sums += [(f - t) @ (f - t), f @ f, t @ t, f @ t]
     apart, ff, tt, ft = sums.tolist()
-    if tt == 0:
-        return (0.0, 1.0, 1.0) if ff == 0 else (float("inf"), 0.0, float("nan"))
+    if tt == 0:  # a loss of nothing: every multiple of its gradient is its gradient
+        return float("nan"), float("nan"), float("nan")
     return (apart / tt) ** 0.5, ft / (ff * tt) ** 0.5 if ff else 0.0, ft / tt
 
 
@@ -156,10 +156,10 @@ def _cause(
     """In words; see the module's docstring."""
     if not np.isfinite(found).all():
         return "it holds NaN or infinity: a mean over no samples, an overflow, or the data"
+    if not np.isfinite(parts).all() or not target.gradient.any():
+        return "cannot tell: the target itself is zero or not finite, so the loss of these samples decides nothing"
     if not found.any():
         return "the gradient is zero: cleared before it was read, or the loss does not reach the parameters"
-    if not np.isfinite(parts).all() or not parts.any():
-        return "cannot tell: the target itself is zero or not finite"
     limit = min(0.1, 30 * tolerance)
     fits = _fitting(sketch, parts, target, tolerance, limit)
     if len(fits) == 1:

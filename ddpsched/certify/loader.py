@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Subset
 
 from ddpsched.certify.streams import exactly_once, resumption, same_counts
 from ddpsched.certify.verdict import Certificate, Check
@@ -76,8 +76,8 @@ class _Rank:
             loader.pin_memory = False
             if not workers:  # they would only fetch; of an iterable data set they are part of the stream
                 loader.num_workers, loader.prefetch_factor = 0, None
-            self.samples = len(loader.dataset)  # type: ignore[arg-type]
-            loader.__dict__["dataset"] = range(self.samples)  # DataLoader forbids setting it
+            positions, self.samples = _positions(loader.dataset)
+            loader.__dict__["dataset"] = positions  # DataLoader forbids setting it
             loader.collate_fn = list
 
     @property
@@ -119,6 +119,14 @@ class _Rank:
         return ids.tolist()
 
 
+def _positions(dataset: Any) -> tuple[Sequence[int], int]:
+    """What each item's position is in the data set beneath all ``Subset``s, and the length of that one."""
+    if isinstance(dataset, Subset):
+        positions, size = _positions(dataset.dataset)
+        return [positions[i] for i in dataset.indices], size
+    return range(len(dataset)), len(dataset)
+
+
 def certify_loader(target: str | Build, world_size: int) -> Certificate:
     """Ask the loaders of all ranks for two epochs, and again from the middle of each.
 
@@ -135,11 +143,19 @@ def certify_loader(target: str | Build, world_size: int) -> Certificate:
 
 def _certificate(build: Build, name: str, world_size: int) -> Certificate:
     epochs: list[list[Stream]] = [[] for _ in range(EPOCHS)]
+    sizes = set()
     for r in range(world_size):
         rank = _Rank(build, name, r, world_size)
+        sizes.add(rank.samples)
         for epoch, streams in enumerate(epochs):
             told = rank.set_epoch(epoch)
             streams.append(rank.steps(iter(rank.loader)))
+    if len(sizes) > 1:
+        raise DataError(
+            f"{name}: the ranks' data sets have lengths {sorted(map(str, sizes))}, so that a position means another "
+            "sample in each; share one data set and divide it by Subset or a sampler, or return (loader, ids) where "
+            "ids(batch) lists ids that mean the same on all ranks"
+        )
     size = rank.samples if rank.samples is not None else 1 + max(_flat(epochs[0]), default=-1)
     facts = [f"{world_size} ranks, {size:,} samples, {EPOCHS} epochs, every rank seeded alike", _gradient(epochs[0])]
     facts.append("one plan: not applicable, these ranks share none; what they must share is the number of steps")
@@ -170,6 +186,8 @@ def function_named(target: str, what: str) -> tuple[Callable[..., Any], str]:
         found = getattr(importlib.import_module(module), name)
     except (ModuleNotFoundError, AttributeError) as error:
         raise ConfigError(f"{what} = {target!r}: {error}; looked in {os.getcwd()} and on PYTHONPATH") from error
+    except Exception as error:
+        raise ConfigError(f"{what} = {target!r}: importing {module} raised {type(error).__name__}: {error}") from error
     if not callable(found):
         raise ConfigError(f"{what} = {target!r} is {type(found).__name__}, not a function")
     return found, target
@@ -197,7 +215,8 @@ def _why_not_once(streams: list[Stream], size: int, rank: _Rank) -> str | None:
     if world_size > 1 and all(sorted(_flat([own])) == list(range(size)) for own in streams):
         return (
             "every rank runs every sample: no DistributedSampler divides them over ranks; "
-            "give the DataLoader DistributedSampler(dataset, num_replicas=world_size, rank=rank)"
+            "give the DataLoader DistributedSampler(dataset, num_replicas=world_size, rank=rank); or each rank's data "
+            "set is a share of its own, whose positions mean other samples: then return (loader, ids)"
         )
     ids, workers = _flat(streams), rank.num_workers
     if workers > 1 and rank.samples is None and len(ids) == workers * len(set(ids)):

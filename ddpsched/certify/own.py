@@ -18,7 +18,7 @@ from ddpsched.certify.likeness import TOLERANCES, Likeness
 from ddpsched.certify.reference import RunReference
 from ddpsched.certify.streams import agreement, exactly_once, resumption, same_collectives
 from ddpsched.certify.verdict import Certificate, Check, count_of_ranks, numbered, ranks_named
-from ddpsched.certify.witness import counts_of, weights_digest
+from ddpsched.certify.witness import counts_of, difference, weights_digest
 from ddpsched.certify.world import Outcome, at_fault, blame, run_ranks
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError, RankFailure
@@ -174,12 +174,9 @@ def _same_gradient(config: RunConfig, outcomes: Sequence[Outcome], telling: Sequ
             return Check.not_made(name, f"step {step} did not come to the optimizer on all ranks", "see: gradient")
         first = ran[0][step]
         for rank, own in enumerate(ran):
-            size = float(np.linalg.norm(first.sketch)) or 1.0
-            apart = float(np.linalg.norm(own[step].sketch - first.sketch)) / size
-            if own[step].digest != first.digest and not apart <= TOLERANCES[config.train.precision]:
-                says = f"step {step}: that of rank {rank} differs from rank 0's by {apart:.2g} of its size"
-                return Check(name, False, says, "not synchronised: ranks step along gradients of their own")
-    return Check(name, True, f"the same on {count_of_ranks(len(ran))} in steps {numbered(steps)} (by digest)")
+            if found := difference(rank, own[step], first, TOLERANCES[config.train.precision]):
+                return Check(name, False, f"step {step}: {found[0]}", found[1])
+    return Check(name, True, f"the same on {count_of_ranks(len(ran))} in steps {numbered(steps)}")
 
 
 def _same_weights(outcomes: Sequence[Outcome], model: torch.nn.Module) -> Check:

@@ -22,7 +22,7 @@ from ddpsched.certify.likeness import TOLERANCES, Likeness, Target, compare, dra
 from ddpsched.certify.reference import Losses, reference, without_dropout
 from ddpsched.certify.streams import same_collectives
 from ddpsched.certify.verdict import Certificate, Check, numbered, ranks_named
-from ddpsched.certify.witness import Kept, counted, counts_of, keep_gradient, trainable, weights_digest
+from ddpsched.certify.witness import Kept, counted, counts_of, difference, keep_gradient, trainable, weights_digest
 from ddpsched.certify.world import Outcome, at_fault, blame, join_group, run_ranks
 from ddpsched.errors import ConfigError
 
@@ -37,11 +37,14 @@ GRADIENT, SAME, WEIGHTS = "gradient", "same gradient on all ranks", "same weight
 
 @dataclass(frozen=True)
 class _Left:
-    """Of a rank: the digest of its ``weights`` before the step; after it the gradient, and parameters that moved."""
+    """Of a rank: the digest of its ``weights`` before the step; after it the gradient, parameters that ``moved``, and
+    those that the step froze, thawed or added (``others``).
+    """
 
     weights: str
     kept: Kept | None
-    moved: tuple[str, ...]
+    moved: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 def assert_gradient_exact(
@@ -92,6 +95,8 @@ def _certified(
 ) -> tuple[Certificate, str]:
     """The certificate, and the tracebacks of ranks that failed."""
     _check(train_step, build_model, batches, losses, target)
+    if tolerance is not None and not 0 < tolerance < 1:
+        raise ConfigError(f"tolerance = {tolerance!r}: a relative error between 0 and 1, such as 1e-6")
     model, weights, dropout = _built(build_model)
     if dropout:
         warnings.warn(f"dropout {dropout:g} of the model is switched off: gradients would be random", stacklevel=3)
@@ -142,6 +147,8 @@ def logits_of(model: torch.nn.Module, batch: Mapping[str, Any]) -> torch.Tensor:
 def _check(train_step: Step, build_model: Build, batches: Batches, losses: Losses | None, target: str) -> None:
     if target not in DEFAULTS:
         raise ConfigError(f"target = {target!r}: it is one of {sorted(DEFAULTS)}")
+    if not isinstance(batches, Sequence) or not batches:
+        raise ConfigError(f"batches is {batches!r:.80}: it holds a list of micro-batches for each rank, at least one")
     for name, function in (("train_step", train_step), ("build_model", build_model)):
         try:
             pickle.dumps(function)
@@ -236,7 +243,9 @@ def _on_rank(train_step: Step, build_model: Build, batches: Batches, path: Path,
     before = {name: parameter.detach().clone() for name, parameter in trainable(model)}
     with counted("the step"):
         train_step(model, list(batches[rank]))
-    after = dict(trainable(model))  # others, where the step shards the model
+    after = dict(trainable(model))  # other tensors, where the step shards the model
+    if others := tuple(sorted(set(after) ^ set(before))):
+        return _Left(weights, None, others=others)
     moved = tuple(name for name in after if not torch.equal(_whole(after[name].detach()), before[name]))
     if all(parameter.grad is None for parameter in after.values()):
         return _Left(weights, None, moved)
@@ -255,6 +264,14 @@ def _judged(left: Sequence[_Left], path: Path, goal: _Reference, weights: str, t
         says = f"{ranks_named(odd)} built other weights than this process"
         cause = "build_model() draws from a generator of its own, or from the rank: seed it alike everywhere"
         return [Check(WEIGHTS, False, says, cause)]
+    others = [rank for rank, own in enumerate(left) if own.others]
+    if others:
+        says = (
+            f"{ranks_named(others)} changed which parameters require a gradient: {numbered(left[others[0]].others, 2)}"
+        )
+        return [
+            Check.not_made(GRADIENT, says, "train_step freezes, thaws or adds parameters: leave that to build_model")
+        ]
     kept = [own.kept for own in left]
     moved = [rank for rank, own in enumerate(left) if own.moved]
     bare = [rank for rank, each in enumerate(kept) if each is None]
@@ -275,13 +292,10 @@ def _judged(left: Sequence[_Left], path: Path, goal: _Reference, weights: str, t
 
 
 def _same_gradient(kept: Sequence[Kept], tolerance: float) -> Check:
-    size = float(np.linalg.norm(kept[0].sketch)) or 1.0
     for rank, own in enumerate(kept):
-        apart = float(np.linalg.norm(own.sketch - kept[0].sketch)) / size
-        if own.digest != kept[0].digest and not apart <= tolerance:
-            says = f"that of rank {rank} differs from rank 0's by {apart:.2g} of its size"
-            return Check(SAME, False, says, "not synchronised: ranks step along gradients of their own")
-    return Check(SAME, True, f"{len(kept)} ranks (by digest)")
+        if found := difference(rank, own, kept[0], tolerance):
+            return Check(SAME, False, *found)
+    return Check(SAME, True, f"{len(kept)} ranks")
 
 
 def _not_run(outcomes: Sequence[Outcome], batches: Batches) -> Check:
@@ -296,7 +310,7 @@ def _not_run(outcomes: Sequence[Outcome], batches: Batches) -> Check:
     if any("ModuleNotFoundError" in each.says for each in guilty):
         cause = "put train_step and build_model into a module that a fresh process can import, or set PYTHONPATH"
         return Check.not_made(GRADIENT, f"ranks cannot import: {guilty[0].says.splitlines()[-1]}", cause)
-    last = [f"rank {each.rank} {' '.join((each.says.splitlines()[0], each.says.splitlines()[-1]))}" for each in guilty]
+    last = [f"rank {each.rank} {each.brief}" for each in guilty]
     return Check.not_made(GRADIENT, "the step did not end", numbered(last, 2, "; "))
 
 

@@ -83,16 +83,22 @@ def same_counts(streams: Sequence[Sequence[Any]]) -> Check:
     return Check(name, False, says, cause)
 
 
-def same_collectives(counts: Sequence[Mapping[str, int]], waited: Collection[int] = ()) -> Check:
+def same_collectives(counts: Sequence[Mapping[str, int | None]], waited: Collection[int] = ()) -> Check:
     """Every rank takes part in the same number of collectives in each stretch of the work.
 
-    ``counts[r]``: collectives of rank r by the stretch's name, in order; a rank that failed in one has counted it.
+    ``counts[r]``: collectives of rank r by the stretch's name, in order; a rank that failed in one has counted it, and
+    None is of one that destroyed its process groups in it.
     ``waited``: ranks that failed waiting in a collective.
     """
     name = "same collectives"
     stretches = list(dict.fromkeys(stretch for own in counts for stretch in own))
     for stretch in stretches:
-        made = {rank: own[stretch] for rank, own in enumerate(counts) if stretch in own}
+        told = {rank: own[stretch] for rank, own in enumerate(counts) if stretch in own}
+        made = {rank: count for rank, count in told.items() if count is not None}
+        gone = sorted(set(told) - set(made))
+        if gone:
+            cause = "leave destroy_process_group() to the caller: it takes the count of collectives with it"
+            return Check.not_made(name, f"{ranks_named(gone)} destroyed the process group in {stretch}", cause)
         if len(set(made.values())) > 1:
             return Check(name, False, *_uneven(stretch, made, waited))
     partial = [stretch for stretch in stretches if any(stretch not in own for own in counts)]
@@ -103,8 +109,8 @@ def same_collectives(counts: Sequence[Mapping[str, int]], waited: Collection[int
         )
     if not stretches:
         return Check.not_made(name, "no collective was counted")
-    told = [f"{stretch}: {counts[0][stretch]:,}" for stretch in stretches]
-    return Check(name, True, f"the same number on each of {count_of_ranks(len(counts))} ({numbered(told)})")
+    each = [f"{stretch}: {counts[0][stretch]:,}" for stretch in stretches]
+    return Check(name, True, f"the same number on each of {count_of_ranks(len(counts))} ({numbered(each)})")
 
 
 def resumption(whole: Sequence[Any], resumed: Sequence[Any], at: int) -> Check:

@@ -210,7 +210,7 @@ def _collate(rows: Sequence[dict[str, Any]]) -> Batch:
     return {"input_ids": tokens, "attention_mask": (tokens > 0).long(), "labels": labels}
 
 
-def _certificate(case: Case, loss: str | None, ran: list[Ran], counts: list[dict[str, int]]) -> Certificate:
+def _certificate(case: Case, loss: str | None, ran: list[Ran], counts: list[dict[str, int | None]]) -> Certificate:
     """What all ranks did, judged in this process."""
     size, length = case.num_samples(len(ran)), len(ran[0].steps) // EPOCHS
     epochs = [[[step.ids for step in own.steps[e * length :][:length]] for own in ran] for e in range(EPOCHS)]
@@ -287,6 +287,6 @@ def _resumed(ran: list[Ran], at: int) -> Check:
     return resumption(by_step([own.steps for own in ran]), by_step([own.resumed[at] for own in ran]), at)
 
 
-def _of_case(counts: dict[str, int], index: int) -> dict[str, int]:
+def _of_case(counts: dict[str, int | None], index: int) -> dict[str, int | None]:
     """Collectives of one case, by stretch."""
     return {name.partition(":")[2]: count for name, count in counts.items() if name.startswith(f"{index}:")}

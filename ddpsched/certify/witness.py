@@ -36,12 +36,12 @@ def counted(stretch: str) -> Iterator[None]:
 
     So the parent knows the count of a rank that waits for another until it is killed.
     """
-    before, over = collectives(), threading.Event()
+    before, joined, over = collectives(), dist.is_initialized(), threading.Event()
 
     def beat() -> None:
         told = 0
         while not over.wait(BEAT_S):
-            if (now := collectives() - before) != told:
+            if (now := collectives() - before) > told:
                 told = now
                 post(("collectives", stretch, told))
 
@@ -52,12 +52,13 @@ def counted(stretch: str) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-        post(("collectives", stretch, collectives() - before))
+        gone = joined and not dist.is_initialized()  # its groups took their counts with them
+        post(("collectives", stretch, None if gone else collectives() - before))
 
 
-def counts_of(posts: Sequence[Any]) -> dict[str, int]:
-    """From what a rank posted: its collectives by stretch, in order."""
-    found: dict[str, int] = {}
+def counts_of(posts: Sequence[Any]) -> dict[str, int | None]:
+    """From what a rank posted: its collectives by stretch, in order; None where it destroyed its groups in one."""
+    found: dict[str, int | None] = {}
     for each in posts:
         if isinstance(each, tuple) and each[:1] == ("collectives",):
             found[each[1]] = each[2]
@@ -66,12 +67,14 @@ def counts_of(posts: Sequence[Any]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Kept:
-    """A step's gradient. ``digest`` of all of it; ``sketch``: (S,), at the coordinates asked for; ``missing``: names of
-    parameters that got none, zeros here; ``path``: .npy of all of it, (P,), where it was asked for.
+    """A step's gradient. ``digest`` of all of it; ``sketch``: (S,), at the coordinates asked for; ``sums``: (number of
+    parameters, 2), each one's sum and sum of squares; ``missing``: names of parameters that got none, zeros here;
+    ``path``: .npy of all of it, (P,), where it was asked for.
     """
 
     digest: str
     sketch: npt.NDArray[np.floating]
+    sums: npt.NDArray[np.float64]
     missing: tuple[str, ...]
     path: Path | None
 
@@ -105,6 +108,7 @@ def keep_gradient(model: torch.nn.Module, coordinates: Coordinates, path: Path |
     dtype = torch.zeros((), dtype=named[0][1].dtype).numpy().dtype
     whole = None if path is None else np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(size,))
     digest, missing, sketch, start = blake2b(digest_size=16), [], np.empty(len(coordinates), dtype=dtype), 0
+    sums = []
     for name, parameter in named:
         if parameter.grad is None:
             missing.append(name)
@@ -112,6 +116,8 @@ def keep_gradient(model: torch.nn.Module, coordinates: Coordinates, path: Path |
         else:
             piece = _array(parameter.grad)
         digest.update(piece.data)
+        wide = piece.astype(np.float64, copy=False)
+        sums.append((wide.sum(), wide @ wide))
         inside = slice(*np.searchsorted(coordinates, (start, start + len(piece))))
         sketch[inside] = piece[coordinates[inside] - start]
         if whole is not None:
@@ -119,7 +125,30 @@ def keep_gradient(model: torch.nn.Module, coordinates: Coordinates, path: Path |
         start += len(piece)
     if whole is not None:
         whole.flush()
-    return Kept(digest.hexdigest(), sketch, tuple(missing), path)
+    return Kept(digest.hexdigest(), sketch, np.array(sums), tuple(missing), path)
+
+
+def difference(rank: int, own: Kept, first: Kept, tolerance: float) -> tuple[str, str] | None:
+    """What sets a rank's gradient apart from rank 0's, and the likely cause; None where it is the same.
+
+    Equal to the bit, or apart by rounding: at the sketch's coordinates, and in sum and size of every parameter's.
+    """
+    if own.missing != first.missing:
+        name = min(set(own.missing) ^ set(first.missing))
+        without, has = (rank, 0) if name in own.missing else (0, rank)
+        says = f"{name} has grad = None on rank {without} and a gradient on rank {has}"
+        return says, "an optimizer skips None and decays zeros: weights drift apart; give every rank the same"
+    if own.digest == first.digest:
+        return None
+    sizes = np.sqrt(np.abs(np.stack([own.sums[:, 1], first.sums[:, 1]])))
+    whole = float(np.linalg.norm(sizes[1])) or 1.0
+    at_sketch = float(np.linalg.norm(own.sketch - first.sketch)) / (float(np.linalg.norm(first.sketch)) or 1.0)
+    in_sum = float(np.abs(own.sums[:, 0] - first.sums[:, 0]).max()) / (np.sqrt(len(own.sketch)) * whole)
+    apart = max(at_sketch, float(np.linalg.norm(sizes[0] - sizes[1])) / whole, in_sum)
+    if apart <= tolerance:
+        return None
+    says = f"that of rank {rank} differs from rank 0's by {apart:.2g} of its size or more"
+    return says, "not synchronised: ranks step along gradients of their own"
 
 
 def trainable(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:

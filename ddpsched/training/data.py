@@ -1,7 +1,8 @@
 """Ids to tensors: the collation of one micro-batch, padded or packed."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -112,6 +113,22 @@ def _to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
     if device.type == "cuda":  # pinned memory copies without making the host wait
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor
+
+
+@contextmanager
+def without_trace(module: torch.nn.Module) -> Iterator[None]:
+    """Passes of synthetic samples in it neither draw dropout nor move running statistics."""
+    training = {each: each.training for each in module.modules()}
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for each, mode in training.items():
+            each.training = mode
+        for name, buffer in buffers.items():
+            if not torch.equal(module.get_buffer(name), buffer):
+                module.get_buffer(name).copy_(buffer)
 
 
 def synthetic_batch(count: int, length: int, device: torch.device) -> Batch:

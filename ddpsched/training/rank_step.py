@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from ddpsched.plan import Microbatch
 from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
-from ddpsched.training.data import Batch, Collator, synthetic_batch
+from ddpsched.training.data import Batch, Collator, synthetic_batch, without_trace
 from ddpsched.training.loss import loss_sum
 from ddpsched.training.sync import Synchroniser
 from ddpsched.training.sync.traffic import Collective
@@ -151,7 +151,7 @@ class RankStepper:
             _add(spans, marks)
         if sync is not None:
             if not microbatches and sync.needs_backward:
-                with sync.synchronise():
+                with without_trace(self._module), sync.synchronise():
                     (self.loss_sum(synthetic_batch(1, 4, self._device)) * 0.0).backward()
             sync.wait()
         done = mark()

@@ -49,7 +49,7 @@ def test_waits_by_hand() -> None:
     assert table["straggler_wait_s"].tolist() == pytest.approx([2, 0, 1, 0.5, 1.5, 0, 1e-4, 0, 1.0001])
     assert table["exposed_s"].tolist() == pytest.approx([0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0, 0, 0])
     assert table["comm_s"].tolist()[:3] == [1.5, 0.75, 0.25]
-    assert table["hidden_s"].tolist()[:3] == pytest.approx([1, 0.25, 0])
+    assert table["hidden_s"].isna().all()  # without the times of each message
     assert table.loc[3:, ["comm_s", "hidden_s"]].isna().all(axis=None)  # null, not 0
     found = leads(table)
     assert found["lead_s"].tolist() == pytest.approx([1, 0.5, 1e-4])
@@ -114,7 +114,10 @@ def test_parts_add_up(tmp_path: Path, files: bool) -> None:
     assert (table.groupby("step")["straggler"].sum() == 1).all()
     assert table.loc[table["straggler"], "straggler_wait_s"].eq(0).all()
     np.testing.assert_allclose(table["comm_s"], 0.012)
-    np.testing.assert_allclose(table["hidden_s"], 0.008)
+    if files:
+        np.testing.assert_allclose(table["hidden_s"], 0.008)
+    else:  # comm_s says how long, not when
+        assert table["hidden_s"].isna().all()
     assert bool(timeline.transfers) == files
 
 

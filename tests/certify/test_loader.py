@@ -15,6 +15,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
     TensorDataset,
 )
 
@@ -109,6 +110,19 @@ class Lines(IterableDataset[dict[str, int]]):
         return iter({self.key: i} for i in range(self.rank, SIZE, self.world_size))
 
 
+def own_shard(rank: int, world_size: int) -> DataLoader[Any]:
+    return DataLoader(Subset(range(40), range(rank, 40, world_size)), batch_size=4)
+
+
+def divided_twice(rank: int, world_size: int) -> DataLoader[Any]:
+    share = Subset(Subset(range(80), range(40)), range(rank, 40, world_size))
+    return DataLoader(share, batch_size=2, sampler=DistributedSampler(share, world_size, rank))
+
+
+def own_data(rank: int, world_size: int) -> DataLoader[Any]:
+    return DataLoader(range(40 + rank), batch_size=4)
+
+
 def lines(rank: int, world_size: int) -> DataLoader[Any]:
     return DataLoader(Lines(rank, world_size, "id"), batch_size=4)
 
@@ -167,6 +181,15 @@ def test_a_loader_without_a_distributed_sampler_is_blamed() -> None:
     assert "48 ran more than once" in once.says
     assert "every rank runs every sample: no DistributedSampler" in str(once.cause)
     assert check(certify_loader(undivided, 1), "every sample once").holds
+
+
+def test_subsets_are_seen_through() -> None:
+    assert failed(certify_loader(own_shard, 2)) == ["resumption"]
+    twice = check(certify_loader(divided_twice, 2), "every sample once")
+    assert not twice.holds
+    assert "20 runs of them" in twice.says
+    with pytest.raises(DataError, match=r"data sets have lengths \['40', '41'\]"):
+        certify_loader(own_data, 2)
 
 
 def test_a_dropped_batch_is_named() -> None:

@@ -220,6 +220,11 @@ def falling(model: torch.nn.Module, batches: list[Batch]) -> None:
     by_hand(model, batches)
 
 
+def freezing(model: torch.nn.Module, batches: list[Batch]) -> None:
+    model.tokens.weight.requires_grad_(False)
+    by_hand(model, batches)
+
+
 def row_means(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     return F.cross_entropy(model(batch["input_ids"]), batch["labels"])
 
@@ -343,10 +348,21 @@ def test_a_rank_that_does_not_join_is_named() -> None:
 def test_a_rank_that_raises_is_named() -> None:
     with pytest.raises(AssertionError) as caught:
         assert_gradient_exact(falling, classifier, UNEQUAL, timeout_s=20)
-    assert "the step did not end likely cause: rank 1 raised: KeyError: 'lr'" in unwrapped(caught)
+    assert "the step did not end likely cause: rank 1 raised KeyError: 'lr'" in unwrapped(caught)
+
+
+def test_a_step_that_freezes_a_parameter_is_told() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_gradient_exact(freezing, classifier, UNEQUAL, timeout_s=20)
+    assert "changed which parameters require a gradient: tokens.weight" in unwrapped(caught)
 
 
 def test_arguments_that_cannot_be_used() -> None:
+    for tolerance in (-1.0, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match="a relative error between 0 and 1"):
+            assert_gradient_exact(by_hand, classifier, UNEQUAL, tolerance=tolerance)
+    with pytest.raises(ConfigError, match="it holds a list of micro-batches for each rank"):
+        assert_gradient_exact(by_hand, classifier, [])
     for step in (lambda model, batches: None, functools.partial(lambda model, batches: None)):
         with pytest.raises(ConfigError, match=r"train_step cannot be sent to ranks .* define it at the top level"):
             assert_gradient_exact(step, classifier, UNEQUAL)

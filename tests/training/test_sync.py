@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
-from toy import VOCABULARY, Toy, toy
+from toy import VOCABULARY, Output, Toy, toy
 
 from ddpsched.config import SyncConfig
 from ddpsched.errors import RunError
@@ -262,6 +262,61 @@ def test_refusals_of_a_backward() -> None:
     [(twice, sparse)] = run_ranks(refusals, 1)
     assert "got a gradient after it was reduced" in twice
     assert "embedding.weight has a gradient of layout torch.sparse_coo" in sparse
+
+
+def running_statistics() -> dict[str, Any]:
+    """Of a batch normalisation, whose statistics each rank moves by its own samples; and before any step."""
+    dist.init_process_group("gloo")
+    found = {}
+    for kind in KINDS:
+        torch.manual_seed(0)
+        model = Normalised()
+        sync = SYNCS[kind](model, Clock(CPU), SyncConfig(kind=kind))
+        fresh = model.norm.running_mean.clone()
+        for step in (0, 1):
+            for _ in range(2):
+                with sync.synchronise():
+                    loss_of(sync.module, batches(step, 2, 1)[dist.get_rank()][0]).backward()
+                sync.wait()
+                model.zero_grad(set_to_none=True)
+        found[kind] = fresh.tolist(), model.norm.running_mean.tolist(), model.norm.training
+    return found
+
+
+class Normalised(torch.nn.Module):
+    """Batch normalisation changes its running statistics without counting up their version."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = torch.nn.Embedding(VOCABULARY, 4)
+        self.norm, self.head = torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Output:
+        return Output(self.head(self.norm(self.tokens(input_ids).mean(1))))
+
+
+def test_running_statistics_are_rank_0s() -> None:
+    first, second = run_ranks(running_statistics, 2)
+    for kind in KINDS:
+        fresh, mean, training = first[kind]
+        assert fresh == [0.0] * 4, f"{kind}: building it moved them"
+        assert training, kind
+        assert any(mean), kind
+        assert mean == second[kind][1], kind
+
+
+def stray_gradient() -> str:
+    dist.init_process_group("gloo")
+    model = toy(torch.float64)
+    sync = make("bucketed", model)
+    loss_of(model, batches(1, 1, 1)[0][0]).backward()
+    with pytest.raises(RunError) as refused:
+        sync.wait()
+    return str(refused.value)
+
+
+def test_a_backward_outside_is_not_lost_in_silence() -> None:
+    assert "made outside accumulate() and synchronise()" in run_ranks(stray_gradient, 1)[0]
 
 
 def raises(parameter: torch.nn.Parameter) -> None:

@@ -151,6 +151,14 @@ class BucketedSync:
 
     def wait(self) -> None:
         """Where there was no backward at all, this rank's zeros are reduced here."""
+        for index, parameter in enumerate(self._parameters):
+            bucket, place = self._place[index]
+            stray = parameter.grad is not None and parameter.grad is not bucket.views[place]
+            if stray and index not in self._collected:
+                raise RunError(
+                    f"parameter {self._roster.names[index]} has a gradient that was made outside accumulate() and "
+                    "synchronise(); run every backward of a step in one of the two, and clear gradients between steps"
+                )
         self._finish()
         for bucket in self._buckets:
             has = [member in self._collected for member in bucket.members]

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsched.config import SyncConfig
 from ddpsched.errors import RunError
 from ddpsched.training.clock import Clock
-from ddpsched.training.data import synthetic_batch
+from ddpsched.training.data import synthetic_batch, without_trace
 from ddpsched.training.loss import loss_sum
 from ddpsched.training.sync.roster import Buffers, Roster
 from ddpsched.training.sync.traffic import Traffic, wire_dtype
@@ -40,7 +40,8 @@ class DdpSync:
         self._device = next(module.parameters()).device
         self._dtype = next(module.parameters()).dtype
         self._roster, self._buffers = Roster(module), Buffers(module)
-        _backward(module, self._device)
+        with without_trace(module):
+            _backward(module, self._device)
         self._searches = any(parameter.grad is None for parameter in self._roster.parameters)
         module.zero_grad(set_to_none=True)
         self.module: torch.nn.Module = DistributedDataParallel(
@@ -53,9 +54,10 @@ class DdpSync:
         self.module.register_comm_hook(None, self._hook)
         for _ in range(2):  # DDP lays out its buckets anew after the first step
             self._launched.clear()
-            _backward(self.module, self._device)
+            with without_trace(self.module):
+                _backward(self.module, self._device)
         self._sizes = list(self._launched)  # of a whole step
-        self._end_step()
+        self._launched.clear()
         self.traffic.take()
         self.module.zero_grad(set_to_none=True)
 

@@ -55,7 +55,7 @@ def _trained(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
 class Buffers:
     """Buffers that forward changes (running statistics): after each step every rank has rank 0's.
 
-    Which those are is found in the first step, on any rank; constants, which most
+    Which those are is found in the first step that any rank runs a sample in; constants, which most
     buffers of language models are, are not sent again. DDP sends them before each
     forward, where a rank in trouble could not join.
     """
@@ -63,7 +63,7 @@ class Buffers:
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
         self._names = [name for name, _ in module.named_buffers()]
-        self._before = self._state()
+        self._before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         self._changing: list[str] | None = None
 
     def share(self) -> None:
@@ -72,14 +72,11 @@ class Buffers:
             return
         if self._changing is None:
             device = self._module.get_buffer(self._names[0]).device
-            changed = [now != before for now, before in zip(self._state(), self._before, strict=True)]
+            # by content: batch normalisation changes its statistics without counting up their version
+            changed = [not torch.equal(self._module.get_buffer(name), self._before[name]) for name in self._names]
+            self._before.clear()
             anywhere = torch.tensor(changed, dtype=torch.int64, device=device)
             dist.all_reduce(anywhere, dist.ReduceOp.MAX)
             self._changing = [name for name, yes in zip(self._names, anywhere.tolist(), strict=True) if yes]
         for name in self._changing:
             dist.broadcast(self._module.get_buffer(name), src=0)
-
-    def _state(self) -> list[tuple[int, int]]:
-        """Another tensor, or one changed in place, is another state."""
-        buffers = [self._module.get_buffer(name) for name in self._names]
-        return [(id(buffer), buffer._version) for buffer in buffers]
