@@ -221,7 +221,7 @@ def _certificate(case: Case, loss: str | None, ran: list[Ran], counts: list[dict
         next((check for check in once if not check.holds), once[0]),
         same_counts([own.steps for own in ran]),
         same_collectives(counts),
-        first,
+        replace(first, says=f"in the first epoch: {first.says}"),
     ]
     if not checks[1].holds:
         cause = f"{size:,} samples are not divided by {len(ran)} ranks, and accelerate (even_batches) repeats some"
