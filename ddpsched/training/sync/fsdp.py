@@ -34,7 +34,7 @@ class FsdpSync:
         if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
             raise ConfigError(
                 f'sync.kind = "fsdp" needs a torch whose fully_shard can add gradients, and {torch.__version__} cannot '
-                '(2.9 and newer can); use "bucketed" or "ddp"'
+                '(2.13 can); use "bucketed" or "ddp"'
             )
         self.module: torch.nn.Module = module
         self.ready: Any = None
