@@ -9,7 +9,7 @@ import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -17,10 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.figures import GREY, MILLISECONDS
+from analysis.waits import Timeline
 from ddpsched.errors import DataError
-
-if TYPE_CHECKING:
-    from analysis.timeline import Timeline
 
 SHOWN_STEPS, MOST_STEPS = 5, 40
 LETTER = 0.075  # inches, of the steps' names
@@ -50,7 +48,7 @@ def chosen_steps(text: str | None, steps: Sequence[int]) -> list[int]:
     return list(wanted)
 
 
-def draw_timeline(timeline: "Timeline", steps: Sequence[int]) -> Figure:
+def draw_timeline(timeline: Timeline, steps: Sequence[int]) -> Figure:
     """Time to the right, ranks downwards; a dashed line where the last rank of a step was ready."""
     shown = timeline.table[timeline.table["step"].isin(steps)]
     size = int(timeline.config["world_size"])
@@ -133,7 +131,7 @@ def _name_steps(ax: Axes, shown: pd.DataFrame, origin_s: float, inches: float) -
     return flat
 
 
-def _legend(figure: Figure, timeline: "Timeline", shown: pd.DataFrame) -> None:
+def _legend(figure: Figure, timeline: Timeline, shown: pd.DataFrame) -> None:
     """What the figure shows and no more."""
     undecided = shown["maybe_last"] & ~shown["straggler"]
     entries = {

@@ -1,47 +1,14 @@
-"""The timeline of a run: which rank did the others wait for, step by step.
+"""The timeline of a run.
 
 ``python -m analysis.timeline outputs/STUDY/RUN [--steps A:B] [--output DIR]``
 prints a table, a row per rank, and writes ``trace.json`` (for ui.perfetto.dev or
-chrome://tracing) and ``timeline.png``.
-
-Rank r has its plan in hand at b_r, its last gradient ready at ready_r = b_r +
-compute_r, and everybody's gradients in at done_r = ready_r + wait_r, all in
-seconds on one clock, rank 0's. No sum over ranks is complete before the last
-rank has given its share, at L = max_q ready_q, so each wait has two parts::
-
-    wait_r = done_r - ready_r = (L - ready_r) + (done_r - L)
-                                straggler wait  exposed communication
-
-The first would vanish if all ranks were ready together; the second is what
-remains then: communication that hides behind nobody's compute. It is cut at 0, as
-clocks that disagree by their uncertainty u make it slightly negative.
-
-*Straggler* of a step is the rank that was ready last, at L, be it that its compute
-was the longest or that it began late. Two clocks tell two moments apart when these
-lie further apart than u_q + u_r; where the last rank's lead over any other is not
-larger, the step is *undecided* and has no straggler.
-
-*Communication* on a rank is the time covered by its collectives, each from the
-last rank's launch (before which nobody can finish, and a rank that launched
-early only waits) to its end here; *hidden* is the part of it before L. Exposed
-communication may be longer than the rest, by what else stands between L and
-done_r: a barrier, copying. Where the run wrote no timeline files, communication is
-``comm_s``, which begins at this rank's own launch and so holds waiting too: an
-upper bound; what of it was hidden is not known, and null.
-
-Virtual and simulated ranks begin a step together, at the sum of the steps
-before. Nothing travels between virtual ranks, so their communication is null; a
-simulated network's is all exposed, and null where it takes no time.
+chrome://tracing) and ``timeline.png``. What the words mean: ``analysis.waits``.
 """
 
 import argparse
-import json
 import sys
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
@@ -50,158 +17,16 @@ from rich.table import Table
 
 from analysis.draw import save
 from analysis.draw_timeline import chosen_steps, draw_timeline
-from analysis.metrics import warmup_steps
 from analysis.terminal import console, number
-from analysis.trace import Transfer, covered_s, timeline_lines, transfers, write_trace
-from ddpsched.errors import DataError, DdpschedError
-from ddpsched.records import RECORDS, read_lines
-from ddpsched.run_folder import read_status
+from analysis.trace import write_trace
+from analysis.waits import MEANS, RESOLUTION_S, SHARES, Timeline, by_rank, leads, load_timeline
+from ddpsched.errors import DdpschedError
 
-COUNTED = ("step", "rank", "world_size", "num_samples", "padded_tokens")
-NEEDED = ("began_at_s", "compute_s", "wait_s", "step_s")
-TIMES = (*NEEDED, "comm_s", "barrier_s", "vote_s", "optimizer_s")
-MEANS = ("compute_s", "comm_s", "hidden_s", "exposed_s", "straggler_wait_s", "barrier_s", "step_s")
 MEAN_HEADS = (
     "compute\nms", "communi-\ncation\nms", "of it\nhidden\nms", "exposed\nms", "straggler\nwait\nms", "barrier\nms",
     "step\nms",
 )  # fmt: skip
-SHARES = ("compute_s", "straggler_wait_s", "exposed_s")
 SHARE_HEADS = ("compute", "waiting", "exposed")
-RESOLUTION_S = 1e-9  # sums of times carry rounding below this
-
-
-class Clock(NamedTuple):
-    """What was added to all times of a rank to make them rank 0's, and the most by which that may be wrong."""
-
-    rank: int
-    offset_s: float
-    uncertainty_s: float
-
-
-@dataclass(frozen=True, eq=False)
-class Timeline:
-    """``table`` has a row per rank and step; the two mappings are by (step, rank), empty without timeline files."""
-
-    path: Path
-    config: dict[str, Any]
-    environment: dict[str, Any]
-    state: str
-    table: pd.DataFrame
-    clocks: list[Clock]
-    microbatches: dict[tuple[int, int], list[list[float]]]  # begin of data, forward, backward; end of backward
-    transfers: dict[tuple[int, int], list[Transfer]]
-
-    @property
-    def mode(self) -> str:
-        return str(self.config["executor"]["kind"])
-
-    @property
-    def steps(self) -> list[int]:
-        return sorted(self.table["step"].unique().tolist())
-
-    @property
-    def timed(self) -> pd.DataFrame:
-        """The table without the first ``warmup_steps``, as in all timing metrics."""
-        return self.table[self.table["step"].isin(self.steps[warmup_steps(len(self.steps)) :])]
-
-
-def load_timeline(path: Path) -> Timeline:
-    """Read a run's folder; of a run that has not finished, the steps that all ranks recorded.
-
-    Raises DataError where it is not a run's folder, has no records, or its ranks had no common clock.
-    """
-    try:
-        status = read_status(path)
-        if status["state"] == "absent":
-            raise DataError(f"{path} is not a run's folder: it has no status.json; give outputs/STUDY/RUN")
-        config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-        environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
-        finished = (path / RECORDS).exists()
-        records = pd.read_parquet(path / RECORDS) if finished else pd.DataFrame(read_lines(path))
-        lines = timeline_lines(path) if config["executor"]["kind"] == "distributed" else {}
-    except DataError:
-        raise
-    except (OSError, ValueError, KeyError) as error:  # decoders' errors are ValueErrors
-        raise DataError(f"{path} cannot be read as a run's folder: {error}") from None
-    if records.empty:
-        why = ": ".join(filter(None, (status["state"], status.get("reason"))))
-        raise DataError(f"{path} has no records of a step yet ({why})")
-    clocks = [Clock(c["rank"], c["offset_s"], c["uncertainty_s"]) for c in environment.get("clocks") or []]
-    moved = transfers({key: line["collectives"] for key, line in lines.items()}, config["world_size"])
-    table = waits(records, config["executor"]["kind"], {c.rank: c.uncertainty_s for c in clocks}, moved)
-    micro = {key: line["microbatches"] for key, line in lines.items()}
-    return Timeline(path.resolve(), config, environment, status["state"], table, clocks, micro, moved)
-
-
-def waits(
-    records: pd.DataFrame,
-    mode: str,
-    uncertainty_s: Mapping[int, float],
-    moved: Mapping[tuple[int, int], Sequence[Transfer]],
-) -> pd.DataFrame:
-    """One row per rank and step, in this order of steps and ranks: who waited how long, and for whom.
-
-    Beside the records' own columns: ``ready_at_s``, ``done_at_s``, ``straggler_wait_s``,
-    ``exposed_s``, ``comm_s``, ``hidden_s`` as the module defines them, ``straggler``, and
-    ``maybe_last``: true of the straggler, or of those among whom the clocks cannot decide.
-    Raises DataError where a time that these need was not recorded.
-    """
-    table = records.reindex(columns=[*COUNTED, *TIMES]).sort_values(["step", "rank"], ignore_index=True)
-    table[list(TIMES)] = table[list(TIMES)].apply(pd.to_numeric).astype("float64")
-    table = table[table.groupby("step")["rank"].transform("count") == table["world_size"]].reset_index(drop=True)
-    if table.empty:
-        raise DataError("there is no step yet that all ranks recorded")
-    if mode != "distributed":
-        lengths = table.groupby("step")["step_s"].max()
-        table["began_at_s"] = table["step"].map(lengths.cumsum() - lengths)
-    for name in NEEDED:
-        absent = int(table[name].isna().sum())
-        if absent:
-            older = "; it is older than the ranks' common clock: run it again" if name == "began_at_s" else ""
-            raise DataError(f"{name} is missing in {absent} of {len(table)} records of this {mode} run{older}")
-    table["ready_at_s"] = table["began_at_s"] + table["compute_s"]
-    table["done_at_s"] = table["ready_at_s"] + table["wait_s"]
-    by_step = table.groupby("step")
-    table["straggler_wait_s"] = by_step["ready_at_s"].transform("max") - table["ready_at_s"]
-    uncertain = table["rank"].map(dict(uncertainty_s)).fillna(0.0).astype("float64")
-    last = uncertain[by_step["ready_at_s"].transform("idxmax")].to_numpy()
-    table["maybe_last"] = table["straggler_wait_s"] <= uncertain + last
-    table["straggler"] = table["maybe_last"] & (by_step["maybe_last"].transform("sum") == 1)
-    table["exposed_s"] = (table["wait_s"] - table["straggler_wait_s"]).clip(lower=0.0)
-    if mode != "distributed":
-        if table["exposed_s"].max() < RESOLUTION_S:
-            table["exposed_s"] = float("nan")
-        table["comm_s"] = table["exposed_s"]
-    table["hidden_s"] = (table["comm_s"] - table["exposed_s"]) if mode != "distributed" else float("nan")
-    found = [moved.get(key) or [] for key in zip(table["step"], table["rank"], strict=True)]
-    measured = pd.Series([bool(spans) for spans in found])
-    whole = [covered_s([(t.begin_s, t.end_s) for t in spans]) for spans in found]
-    before = [
-        covered_s([(min(t.begin_s, end), min(t.end_s, end)) for t in spans])
-        for spans, end in zip(found, by_step["ready_at_s"].transform("max"), strict=True)
-    ]
-    table["comm_s"] = table["comm_s"].mask(measured, pd.Series(whole))
-    table["hidden_s"] = table["hidden_s"].mask(measured, pd.Series(before))
-    return table
-
-
-def by_rank(table: pd.DataFrame) -> pd.DataFrame:
-    """A row per rank: ``straggler_share`` of steps, the mean of each time, and ``*_share`` of the mean step."""
-    ranks = table.groupby("rank")
-    means = ranks[list(MEANS)].mean()
-    shares = means[list(SHARES)].div(means["step_s"], axis=0)
-    shares.columns = shares.columns.str.replace("_s$", "_share", regex=True)
-    return pd.concat([ranks["straggler"].mean().rename("straggler_share"), means, shares], axis=1)
-
-
-def leads(table: pd.DataFrame) -> pd.DataFrame:
-    """A row per step: ``lead_s``, from the last but one rank's being ready to the last one's, and ``decided``.
-
-    A single rank leads nobody: NaN.
-    """
-    steps = table.groupby("step")
-    lead_s = steps["straggler_wait_s"].apply(lambda waited: waited.sort_values().shift(-1).iloc[0])
-    return pd.DataFrame({"lead_s": lead_s, "decided": steps["straggler"].any()})
 
 
 def terminal_table(timeline: Timeline) -> Table:

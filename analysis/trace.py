@@ -1,9 +1,4 @@
-"""The events of a run: read from its timeline files, written for ui.perfetto.dev and chrome://tracing.
-
-A run with ``executor.timeline = true`` leaves a ``timeline-rank{r}.jsonl`` per rank, a line a step::
-
-    {"step": s, "microbatches": [[data begins, forward begins, backward begins, backward ends], ...],
-     "collectives": [[label, bytes, launched, done], ...], "ready": t, "done": t}
+"""The events of a run, written for ui.perfetto.dev and chrome://tracing.
 
 The Chrome trace has a process per rank. Its thread "compute" holds a slice per
 step, and in it compute (and in that data, forward and backward of each micro-batch,
@@ -19,16 +14,14 @@ rank's next step begins. Format: docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
-if TYPE_CHECKING:
-    from analysis.timeline import Timeline
+from analysis.waits import Timeline
 
 Event = dict[str, Any]
 
@@ -44,76 +37,13 @@ STRAGGLER = "straggler: compute"
 PARTS = ("data", "forward", "backward")
 
 
-class Transfer(NamedTuple):
-    """One collective on one rank: under way from the last rank's launch to its end here."""
-
-    label: str
-    num_bytes: int
-    launched_s: float  # by this rank
-    begin_s: float
-    end_s: float
-
-
-def timeline_lines(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
-    """Lines of all ``timeline-rank*.jsonl`` by (step, rank); a torn last line is left out."""
-    found: dict[tuple[int, int], dict[str, Any]] = {}
-    for file in path.glob("timeline-rank*.jsonl"):
-        rank = int(file.stem.removeprefix("timeline-rank"))
-        for text in file.read_text(encoding="utf-8").splitlines(keepends=True):
-            if text.endswith("\n"):
-                line = json.loads(text)
-                found[line["step"], rank] = line
-    return found
-
-
-def transfers(
-    collectives: Mapping[tuple[int, int], Sequence[Sequence[Any]]], world_size: int
-) -> dict[tuple[int, int], list[Transfer]]:
-    """Match ranks' collectives of a step, ``[label, bytes, launched, done]``, by label and turn.
-
-    Steps that not every rank wrote are left out: their last launch is unknown.
-    """
-    launches: dict[tuple[int, str, int], list[float]] = defaultdict(list)
-    numbered: dict[tuple[int, int], list[tuple[tuple[int, str, int], Sequence[Any]]]] = {}
-    for (step, rank), entries in collectives.items():
-        turns: dict[str, int] = defaultdict(int)
-        numbered[step, rank] = []
-        for entry in entries:
-            same = (step, entry[0], turns[entry[0]])
-            turns[entry[0]] += 1
-            launches[same].append(entry[2])
-            numbered[step, rank].append((same, entry))
-    return {
-        key: [
-            # clocks may put the last launch a little behind the end
-            Transfer(label, num_bytes, launched, min(max(launches[same]), done), done)
-            for same, (label, num_bytes, launched, done) in entries
-        ]
-        for key, entries in numbered.items()
-        if all((key[0], rank) in numbered for rank in range(world_size))
-    }
-
-
-def covered_s(spans: Sequence[tuple[float, float]]) -> float:
-    """Length of the union of ``(begin, end)``.
-
-    >>> covered_s([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)])
-    4.0
-    """
-    total, reached = 0.0, float("-inf")
-    for begin, end in sorted(spans):
-        total += max(0.0, end - max(begin, reached))
-        reached = max(reached, end)
-    return total
-
-
-def write_trace(timeline: "Timeline", path: Path) -> None:
+def write_trace(timeline: Timeline, path: Path) -> None:
     """Write the whole run as one JSON object."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(trace(timeline), allow_nan=False, separators=(",", ":")), encoding="utf-8")
 
 
-def trace(timeline: "Timeline") -> dict[str, Any]:
+def trace(timeline: Timeline) -> dict[str, Any]:
     """The trace as a value: ``traceEvents``, and what they mean in ``otherData``."""
     origin_s = min(0.0, float(timeline.table["began_at_s"].min()))  # another rank may begin before rank 0 does
     clocks = [clock._asdict() for clock in timeline.clocks]
@@ -129,7 +59,7 @@ def microseconds(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
-def _names(timeline: "Timeline") -> Iterator[Event]:
+def _names(timeline: Timeline) -> Iterator[Event]:
     """Process r is rank r; the one after them holds the steps and comes first."""
     size = int(timeline.config["world_size"])
     for pid in range(size + 1):
@@ -146,7 +76,7 @@ def last_ranks(rows: pd.DataFrame) -> str:
     return "rank " + " or ".join(map(str, ranks)) if len(ranks) <= 3 else f"one of {len(ranks)} ranks"
 
 
-def _steps(timeline: "Timeline", origin_s: float) -> Iterator[Event]:
+def _steps(timeline: Timeline, origin_s: float) -> Iterator[Event]:
     """Each step from its first rank's beginning to the next step's."""
     pid = int(timeline.config["world_size"])
     begins = timeline.table.groupby("step")["began_at_s"].min()
@@ -158,7 +88,7 @@ def _steps(timeline: "Timeline", origin_s: float) -> Iterator[Event]:
         yield from _slice(name, pid, microseconds(begin - origin_s), microseconds(end - origin_s), args)
 
 
-def _ranks(timeline: "Timeline", origin_s: float) -> Iterator[Event]:
+def _ranks(timeline: Timeline, origin_s: float) -> Iterator[Event]:
     last = {step: last_ranks(rows) for step, rows in timeline.table.groupby("step")}
     for _, rows in timeline.table.groupby("rank"):
         own = rows.to_dict("records")
@@ -168,7 +98,7 @@ def _ranks(timeline: "Timeline", origin_s: float) -> Iterator[Event]:
 
 
 def _rank_step(
-    timeline: "Timeline", row: dict[Hashable, Any], last: str, next_s: float, origin_s: float
+    timeline: Timeline, row: dict[Hashable, Any], last: str, next_s: float, origin_s: float
 ) -> Iterator[Event]:
     """The step's slice, then what lies in it, each cut where the one around it ends."""
     step, pid, straggler = row["step"], row["rank"], bool(row["straggler"])

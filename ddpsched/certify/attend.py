@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ddpsched.certify.faults import Absent, Fault, planted, take_own_mean
-from ddpsched.certify.likeness import draw_coordinates
+from ddpsched.certify.target import draw_coordinates
 from ddpsched.certify.witness import Kept, counted, kept_gradients, trainable, weights_digest
 from ddpsched.certify.world import post
 from ddpsched.config import RunConfig

@@ -2,15 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from ddpsched.certify.target import Target
 from ddpsched.certify.verdict import numbered
-
-if TYPE_CHECKING:
-    from ddpsched.certify.likeness import Target
 
 Factors = Sequence[tuple[float, str]]  # a factor, and what makes it
 
@@ -39,7 +36,7 @@ class Mistake:
         return f"{self.words}, and {times}: " if self.words else f"{times}: "
 
 
-def factors(target: "Target") -> list[tuple[float, str]]:
+def factors(target: Target) -> list[tuple[float, str]]:
     """Common factors and what makes them: G ranks, A accumulation steps, a count of T."""
     ranks, total = target.num_ranks, target.total
     steps = int(np.bincount(target.ranks).max())
@@ -69,7 +66,7 @@ def factors(target: "Target") -> list[tuple[float, str]]:
     return found
 
 
-def mistakes(target: "Target") -> Iterator[Mistake]:
+def mistakes(target: Target) -> Iterator[Mistake]:
     """From the simplest on; weightings that come to the same are told as the first of them."""
     counts, ranks, total, size = target.counts, target.ranks, target.total, target.num_ranks
     right = np.full(len(counts), 1 / total)

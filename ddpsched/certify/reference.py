@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
-from ddpsched.certify.likeness import TOLERANCES, Likeness, Target, compare, draw_coordinates
+from ddpsched.certify.likeness import TOLERANCES, Likeness, compare
+from ddpsched.certify.target import Target, draw_coordinates
 from ddpsched.certify.witness import trainable
 from ddpsched.config import RunConfig
 from ddpsched.plan import Ids, StepPlan

@@ -18,9 +18,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.tensor import DTensor
 
-from ddpsched.certify.likeness import TOLERANCES, Likeness, Target, compare, draw_coordinates
+from ddpsched.certify.likeness import TOLERANCES, Likeness, compare
 from ddpsched.certify.reference import Losses, reference, without_dropout
 from ddpsched.certify.streams import same_collectives
+from ddpsched.certify.target import Target, draw_coordinates
 from ddpsched.certify.verdict import Certificate, Check, numbered, ranks_named
 from ddpsched.certify.witness import Kept, counted, counts_of, difference, keep_gradient, trainable, weights_digest
 from ddpsched.certify.world import Outcome, at_fault, blame, join_group, run_ranks

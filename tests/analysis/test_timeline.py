@@ -14,8 +14,10 @@ from matplotlib.figure import Figure
 from synthetic import put_on_one_clock, write_run
 
 from analysis.draw_timeline import chosen_steps, draw_timeline
-from analysis.timeline import Timeline, by_rank, leads, load_timeline, main, waits
-from analysis.trace import Transfer, covered_s, trace, transfers
+from analysis.timeline import main
+from analysis.trace import trace
+from analysis.transfers import Transfer, covered_s, transfers
+from analysis.waits import Timeline, by_rank, leads, load_timeline, waits
 from ddpsched.errors import DataError
 
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsched.certify.likeness import TOLERANCES, Target, compare, draw_coordinates
+from ddpsched.certify.likeness import TOLERANCES, compare
+from ddpsched.certify.target import Target, draw_coordinates
 
 SIZE = 400
 
