@@ -87,13 +87,7 @@ class BucketedSync:
         bucket, place = self._place[index]
         view, gradient = bucket.views[place], parameter.grad
         assert gradient is not None
-        if gradient.is_sparse or gradient.shape != view.shape:
-            self._roster.check()
-            raise RunError(
-                f"parameter {self._roster.names[index]} has a gradient of layout {gradient.layout} and shape "
-                f"{tuple(gradient.shape)}; dense ones of shape {tuple(view.shape)} can be added over ranks "
-                "(an Embedding with sparse=True needs sparse=False)"
-            )
+        self._roster.check_gradient(index, gradient)
         if bucket.missing == 0 and self._live:
             raise RunError(
                 f"parameter {self._roster.names[index]} got a gradient after it was reduced: one backward, the last of "
@@ -119,11 +113,10 @@ class BucketedSync:
 
     def _launch(self) -> None:
         bucket = self._buckets[self._launched]
-        has = [member in self._collected for member in bucket.members]
         bucket.used.fill_(1.0)
-        for view, place in zip(bucket.views, range(len(has)), strict=True):
-            if not has[place]:
-                view.zero_()
+        for place, member in enumerate(bucket.members):
+            if member not in self._collected:
+                bucket.views[place].zero_()
                 bucket.used[place] = 0.0
         bucket.missing = 0
         self._launched += 1

@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 from ddpsched.config import SyncConfig
-from ddpsched.errors import RunError
 from ddpsched.training.clock import Clock
 from ddpsched.training.sync.roster import Buffers, Roster
 from ddpsched.training.sync.traffic import Traffic, wire_dtype
@@ -43,12 +42,9 @@ class NaiveSync:
         self._roster.check()
         self.ready = self._clock.mark()
         parameters = self._roster.parameters
-        for name, parameter in zip(self._roster.names, parameters, strict=True):
-            if parameter.grad is not None and parameter.grad.is_sparse:
-                raise RunError(
-                    f"parameter {name} has a sparse gradient; dense ones can be added over ranks (an Embedding with "
-                    "sparse=True needs sparse=False)"
-                )
+        for index, parameter in enumerate(parameters):
+            if parameter.grad is not None:
+                self._roster.check_gradient(index, parameter.grad)
         has = [p.grad is not None for p in parameters]
         pieces = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         used = torch.tensor(has, dtype=torch.float32, device=pieces[0].device)

@@ -41,6 +41,17 @@ class Roster:
                 "last parameter has joined, and freeze parameters before"
             )
 
+    def check_gradient(self, index: int, gradient: torch.Tensor) -> None:
+        """Raises RunError for a gradient that cannot be added over ranks: a sparse one, or one of another shape."""
+        if not gradient.is_sparse and gradient.shape == self._shapes[index]:
+            return
+        self.check()
+        raise RunError(
+            f"parameter {self.names[index]} has a gradient of layout {gradient.layout} and shape "
+            f"{tuple(gradient.shape)}; dense ones of shape {tuple(self._shapes[index])} can be added over ranks "
+            "(an Embedding with sparse=True needs sparse=False)"
+        )
+
 
 def start_alike(module: torch.nn.Module) -> None:
     """All ranks take rank 0's parameters and buffers."""
