@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError
 
-from ddpsched.config import NonNegative, Positive, Table
+from ddpsched.config.base import NonNegative, Positive, Table
 from ddpsched.errors import ConfigError
 from ddpsched.planning.affine import AffineQuadratic, Floored
 from ddpsched.planning.memory import MemoryModel
