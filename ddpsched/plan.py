@@ -25,11 +25,13 @@ Ids = npt.NDArray[np.int64]
 class Microbatch:
     """Samples that go through the model together, padded to the longest of them or packed without padding.
 
-    ``ids``: (count,), int64 sample ids. ``packed``: one row that holds all of them end to end.
+    ``ids``: (count,), int64 sample ids. ``packed``: one row that holds all of them end to end. ``pad_to``: tokens
+    that every row is filled up to, where that is more than the longest.
     """
 
     ids: Ids
     packed: bool = False
+    pad_to: int = 0
 
     def __post_init__(self) -> None:
         ids = self.ids
@@ -40,6 +42,10 @@ class Microbatch:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def padded_length(self, lengths: Ids) -> int:
+        """Tokens of each of its padded rows, from the ``lengths`` of its samples."""
+        return max(int(lengths.max()), self.pad_to)
 
 
 @dataclass
@@ -136,7 +142,14 @@ class StepPlan:
 
     @classmethod
     def cut(
-        cls, epoch: int, step: int, ids: Ids, sizes: Sequence[Sequence[int]], packed: bool = False, **rest: Any
+        cls,
+        epoch: int,
+        step: int,
+        ids: Ids,
+        sizes: Sequence[Sequence[int]],
+        packed: bool = False,
+        pad_to: int = 0,
+        **rest: Any,
     ) -> "StepPlan":
         """A plan from its ids in order, ``sizes[r]`` samples for each micro-batch of rank r; ``rest``: other fields.
 
@@ -153,7 +166,7 @@ class StepPlan:
             for size in own:
                 # what Microbatch(...) makes, at a third of its time: a step has up to G * M of them
                 micro = object.__new__(Microbatch)
-                micro.__dict__["ids"], micro.__dict__["packed"] = ids[start : start + size], packed
+                micro.__dict__.update(ids=ids[start : start + size], packed=packed, pad_to=pad_to)
                 microbatches.append(micro)
                 start += size
             ranks.append(tuple(microbatches))
@@ -201,6 +214,8 @@ class StepPlan:
         for rank in self.ranks:
             header.append(len(rank))
             header.extend([-len(m.ids) if m.packed else len(m.ids) for m in rank])
+        wider = [m.pad_to for rank in self.ranks for m in rank if m.pad_to]
+        header.extend(wider)
         if sys.byteorder == "big":
             header.byteswap()
         blob = header.tobytes() + self.ids.astype("<i8", copy=False).tobytes()

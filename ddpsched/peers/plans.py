@@ -39,7 +39,7 @@ def peer_plans(config: RunConfig, source: Lengths) -> Iterator[StepPlan]:
     )
     step = 0
     for epoch in count() if config.epochs is None else range(config.epochs):
-        order = epoch_order(config.order.kind, len(source), config.seed, epoch)
+        order = epoch_order(config, len(source), epoch, source.lengths)
         problem = peer.fitted(replace(problem, order=order, epoch=epoch))
         first = step
         for ranks in peer.steps(problem):

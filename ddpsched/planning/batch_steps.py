@@ -20,6 +20,7 @@ def batch_steps(epoch: Epoch) -> Iterator[StepPlan]:
     """The plans of one epoch of a batch policy."""
     config, number, cursor = epoch.config, epoch.start.epoch, epoch.start.cursor
     assign, known = BATCH[config.policy.kind], config.data.lengths == "known"
+    pad_to = config.data.max_length if config.data.pad_to == "max_length" else 0
     batches = _batches(epoch)
     for step in itertools.count(epoch.start.step):
         begin = perf_counter()
@@ -31,10 +32,18 @@ def batch_steps(epoch: Epoch) -> Iterator[StepPlan]:
         slowness = _told_slowness(epoch, step)
         told = perf_counter()
         batch = Batch(
-            lengths, len(ids), config.world_size, step, epoch.cost, epoch.caps, slowness, config.policy.max_microbatches
+            lengths,
+            len(ids),
+            config.world_size,
+            step,
+            epoch.cost,
+            epoch.caps,
+            slowness,
+            config.policy.max_microbatches,
+            pad_to,
         )
         cursor += len(ids)
-        plan = batch_plan(number, step, ids, assign(batch), Position(number, step + 1, cursor))
+        plan = batch_plan(number, step, ids, assign(batch), Position(number, step + 1, cursor), pad_to)
         plan.times.offer_s, plan.times.solve_s = looked_up - begin, perf_counter() - told
         if slowness is not None:
             plan.times.exchange_s = told - looked_up
@@ -72,7 +81,9 @@ def _told_slowness(epoch: Epoch, step: int) -> tuple[int, ...] | None:
     return tuple(slowness) if max(slowness) > ALIKE * min(slowness) else None
 
 
-def batch_plan(epoch: int, step: int, ids: Ids, chosen: Assignment, after: Position | None = None) -> StepPlan:
+def batch_plan(
+    epoch: int, step: int, ids: Ids, chosen: Assignment, after: Position | None = None, pad_to: int = 0
+) -> StepPlan:
     """What a batch policy chose for these ids, as a plan with its digest."""
     return StepPlan.cut(
         epoch,
@@ -80,6 +91,7 @@ def batch_plan(epoch: int, step: int, ids: Ids, chosen: Assignment, after: Posit
         ids[chosen.positions],
         chosen.sizes,
         chosen.packed,
+        pad_to,
         predicted_cost=chosen.costs,
         lower_bound=chosen.lower_bound,
         status=chosen.status,

@@ -18,7 +18,7 @@ def rank_cost(cost: CostModel, plan: StepPlan, rank: int, source: Lengths) -> in
             assert isinstance(cost, AffineQuadratic | Floored), "the config refuses others for packed rows"
             total += cost.packed(lengths)
         else:
-            total += int(cost(len(lengths), lengths.max()))
+            total += int(cost(len(lengths), micro.padded_length(lengths)))
     return total
 
 
@@ -40,8 +40,12 @@ def plan_columns(config: RunConfig, plan: StepPlan, rank: int, source: Lengths) 
         "global_batch": plan.global_batch,
         "num_tokens": int(sum(m.sum() for m in micro)),
         "padded_tokens": int(
-            sum(m.sum() if own.packed else len(m) * m.max() for own, m in zip(plan.ranks[rank], micro, strict=True))
+            sum(
+                m.sum() if own.packed else len(m) * own.padded_length(m)
+                for own, m in zip(plan.ranks[rank], micro, strict=True)
+            )
         ),
+        "squared_tokens": int(sum(m @ m for m in micro)),
         "max_length": int(max((m.max() for m in micro), default=0)),
         "num_microbatches": len(micro),
         "loss_scale": plan.loss_scale(rank),

@@ -1,6 +1,7 @@
 """The stream of plans of a run, equal on every rank."""
 
 import itertools
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
@@ -15,16 +16,23 @@ from ddpsched.planning.calibration import Calibration
 from ddpsched.planning.caps import Cap, probed
 from ddpsched.planning.cost import check_range, cost_model
 from ddpsched.planning.epoch import Epoch, Lengths
-from ddpsched.planning.messages import Exchange, offer_row, read_offers
+from ddpsched.planning.fill_steps import fill_steps
+from ddpsched.planning.messages import Exchange, LocalExchange, offer_row, read_offers
 from ddpsched.planning.order import epoch_order
-from ddpsched.planning.policies import WINDOW
+from ddpsched.planning.policies import FILL, WINDOW
 from ddpsched.planning.speed import Speed
 from ddpsched.planning.window_steps import window_steps
 
 
-def num_steps(config: RunConfig, num_samples: int) -> int:
-    """Optimizer steps of the whole run: as given, or epochs * ceil(N / B)."""
-    return config.steps or (config.epochs or 0) * -(-num_samples // config.global_batch)
+def num_steps(config: RunConfig, source: Lengths) -> int:
+    """Optimizer steps of the whole run: as given, or epochs * ceil(N / B); where B varies, as in the first epoch."""
+    if config.steps is not None and config.policy.infinite_loop:
+        return config.steps
+    epochs = config.epochs or 1
+    if config.policy.kind not in FILL:
+        return epochs * -(-len(source) // config.global_batch)
+    first = plan_epoch(config, source, LocalExchange(config.world_size), None, Position())
+    return min(config.steps or sys.maxsize, epochs * sum(1 for _ in first))
 
 
 def plan_steps(
@@ -60,25 +68,28 @@ def plan_steps(
 
 def check_position(config: RunConfig, num_samples: int, position: Position) -> None:
     """Raise ConfigError, naming both, where no epoch of this config and data comes by this position."""
-    kind, size, prefetch = config.policy.kind, config.global_batch, config.policy.prefetch
+    kind, size = config.policy.kind, config.global_batch
+    name, prefetch = ("pool_size", config.policy.pool_size) if kind == "pool" else ("prefetch", config.policy.prefetch)
     if position.cursor > num_samples:
         raise ConfigError(f"the position's cursor = {position.cursor} lies beyond the data: {num_samples} samples")
-    expected = config.world_size if kind in WINDOW and position.cursor else 0
+    expected = config.world_size if (kind in WINDOW or kind == "pool") and position.cursor else 0
     if len(position.windows) != expected:
         raise ConfigError(
             f"the position at cursor = {position.cursor} has windows of {len(position.windows)} ranks, where "
             f"policy.kind = {kind!r} with world_size = {config.world_size} has {expected}"
         )
     sizes, within = [len(ids) for ids in position.windows], position.cursor < num_samples
-    if any(length > prefetch or (within and length < prefetch) for length in sizes):
-        raise ConfigError(f"the position has windows of {sizes} samples, where policy.prefetch = {prefetch}")
+    too_many = sum(sizes) > prefetch * config.world_size or (within and any(length > prefetch for length in sizes))
+    # a pool is filled up before it is chosen from, windows after
+    if too_many or (kind in WINDOW and within and any(length < prefetch for length in sizes)):
+        raise ConfigError(f"the position has windows of {sizes} samples, where policy.{name} = {prefetch}")
     ids = np.concatenate((np.empty(0, dtype=np.int64), *position.windows))
     outside = ids[(ids < 0) | (ids >= num_samples)]
     if len(outside) or len(np.unique(ids)) < len(ids):
         wrong = f"id {outside[0]}" if len(outside) else "an id twice"
         raise ConfigError(f"the position's windows hold {wrong}; the data has ids 0 to {num_samples - 1}, each once")
     planned = position.cursor - len(ids)
-    if planned < 0 or (within and planned % size):
+    if planned < 0 or (within and planned % size and kind not in FILL):
         raise ConfigError(
             f"the position is after {planned} samples of its epoch (cursor = {position.cursor}, {len(ids)} waiting), "
             f"where no step of global_batch = {size} ends"
@@ -95,7 +106,8 @@ def _epochs(
 ) -> Iterator[StepPlan]:
     own_caps = _told_caps(config, exchange, caps)
     step = start.step
-    while start.epoch != config.epochs:
+    epochs = config.epochs if config.policy.infinite_loop else config.epochs or 1
+    while start.epoch != epochs:
         for plan in plan_epoch(config, source, exchange, own_caps, start, speeds):
             yield plan
             step = plan.step + 1
@@ -116,8 +128,9 @@ def plan_epoch(
     """
     cost = cost_model(config.cost)
     check_range(cost, config.global_batch, config.data.max_length)
-    order = epoch_order(config.order.kind, len(source), config.seed, start.epoch)
-    steps = window_steps if config.policy.kind in WINDOW else batch_steps
+    order = epoch_order(config, len(source), start.epoch, source.lengths)
+    kind = config.policy.kind
+    steps = fill_steps if kind in FILL else window_steps if kind in WINDOW else batch_steps
     return steps(Epoch(config, source, exchange, cost, caps, speeds, start, order))
 
 

@@ -51,7 +51,7 @@ class SimulatedExecutor:
             if micro.packed:
                 seconds += self._time.packed(lengths) / self._time.scale
             else:
-                seconds += float(self._time.seconds(len(micro), lengths.max()))
+                seconds += float(self._time.seconds(len(micro), micro.padded_length(lengths)))
         return self._slowness[rank] * seconds
 
     def evaluate(self) -> None:

@@ -20,7 +20,16 @@ from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import plan_steps
 
 MEMORY = MemoryModel(base=1000, per_sample=3, per_token=10, per_square=0.25)
-POLICIES = [("static", 1), ("minmax", 1), ("balanced", 1), ("balanced", 4), ("packed", 1)]
+FILLING: dict[str, dict[str, Any]] = {
+    "token_budget": {"kind": "token_budget", "max_tokens_for_batch": 200},
+    "token_budget, real": {"kind": "token_budget", "max_tokens_for_batch": 200, "budget": "real"},
+    "token_budget, same shape": {"kind": "token_budget", "max_tokens_for_batch": 200, "same_shape": True},
+    "bins": {"kind": "bins", "median_batch": 6},
+    "pool": {"kind": "pool", "max_tokens_for_batch": 200},
+    "pool, first": {"kind": "pool", "max_tokens_for_batch": 200, "strategy": "prefer_first"},
+    "pool, packed": {"kind": "pool", "max_tokens_for_batch": 200, "sequence_packing": True},
+}
+POLICIES = [("static", 1), ("minmax", 1), ("balanced", 1), ("balanced", 4), ("packed", 1), *((k, 1) for k in FILLING)]
 
 
 @given(st.integers(0, 20_000), st.lists(st.integers(1, 100), min_size=1, max_size=30))
@@ -60,7 +69,7 @@ def calibration(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def config_of(calibration: str, policy: str, most: int = 1, **values: Any) -> RunConfig:
-    table = {"kind": policy, "max_microbatches": most, "prefetch": 16}
+    table = {"max_microbatches": most, "prefetch": 16, **FILLING.get(policy, {"kind": policy})}
     memory = {"path": calibration, "budget_bytes": 1}
     return parse({"epochs": 1, "global_batch": 12, "world_size": 3, "policy": table, "memory": memory, **values})
 
@@ -72,7 +81,7 @@ def plans_of(config: RunConfig, lengths: Any, budgets: list[int]) -> list[StepPl
 def need(micro: Microbatch, lengths: Any) -> int:
     """Bytes at the peak."""
     mine = lengths[micro.ids]
-    return MEMORY.packed(mine) if micro.packed else int(MEMORY.bytes(len(mine), mine.max()))
+    return MEMORY.packed(mine) if micro.packed else int(MEMORY.bytes(len(mine), micro.padded_length(mine)))
 
 
 def check(plans: list[StepPlan], lengths: Any, budgets: list[int], most: int) -> None:

@@ -43,7 +43,7 @@ def test_every_epoch_holds_every_id_once(policy: str, lengths: list[int], world:
     batch = world + extra
     config = config_of(policy, world_size=world, global_batch=batch, epochs=epochs)
     plans = plans_of(config, lengths)
-    assert [plan.step for plan in plans] == list(range(num_steps(config, len(lengths))))
+    assert [plan.step for plan in plans] == list(range(num_steps(config, KnownLengths(lengths))))
     for epoch in range(epochs):
         of_epoch = [plan for plan in plans if plan.epoch == epoch]
         assert Counter(i for plan in of_epoch for i in plan.ids) == Counter(range(len(lengths)))

@@ -1,17 +1,35 @@
 """Policies: who runs what in a step.
 
-Two kinds, by what they are given. A *batch* policy gets the lengths of the next
+Three kinds, by what they are given. A *batch* policy gets the lengths of the next
 B samples of the global order and only assigns them. A *window* policy gets the
-gathered table of every rank's prefix costs and says how many each rank takes.
+gathered table of every rank's prefix costs and says how many each rank takes. A
+*filling* policy gets the whole epoch in order and fills micro-batches of sizes of
+their own, so that B varies.
 """
 
 from ddpsched.planning.policies.assignment import Assignment, Batch, BatchPolicy, WindowPolicy
 from ddpsched.planning.policies.balanced import balanced
+from ddpsched.planning.policies.bins import bins
+from ddpsched.planning.policies.filling import Filled, FillingPolicy, Supply
 from ddpsched.planning.policies.minmax import minmax
 from ddpsched.planning.policies.packed import packed
+from ddpsched.planning.policies.pool import pool
 from ddpsched.planning.policies.static import static
+from ddpsched.planning.policies.token_budget import token_budget
 
 BATCH: dict[str, BatchPolicy] = {"static": static, "balanced": balanced, "packed": packed}
 WINDOW: dict[str, WindowPolicy] = {"minmax": minmax}
+FILL: dict[str, FillingPolicy] = {"token_budget": token_budget, "bins": bins, "pool": pool}
 
-__all__ = ["BATCH", "WINDOW", "Assignment", "Batch", "BatchPolicy", "WindowPolicy"]
+__all__ = [
+    "BATCH",
+    "FILL",
+    "WINDOW",
+    "Assignment",
+    "Batch",
+    "BatchPolicy",
+    "Filled",
+    "FillingPolicy",
+    "Supply",
+    "WindowPolicy",
+]

@@ -27,6 +27,7 @@ class Batch:
     caps: tuple[Cap, ...] | None = None
     slowness: tuple[int, ...] | None = None
     max_microbatches: int = 1
+    pad_to: int = 0  # tokens that every padded row has at least
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,10 @@ def static(batch: Batch) -> Assignment:
     costs = None
     if batch.lengths is not None:
         ends = np.cumsum(counts)
-        longest = [int(batch.lengths[end - n : end].max()) if n else 0 for n, end in zip(counts, ends, strict=True)]
+        longest = [
+            max(batch.pad_to, int(batch.lengths[end - n : end].max())) if n else 0
+            for n, end in zip(counts, ends, strict=True)
+        ]
         costs = tuple(batch.cost(np.array(counts), np.array(longest)).tolist())
         if batch.slowness is not None:
             costs = tuple(-(-c * rate // 10**6) for c, rate in zip(costs, batch.slowness, strict=True))

@@ -1,0 +1,286 @@
+"""pool: each rank chooses what fits together from a pool of samples that the global order feeds.
+
+A micro-batch begins with the oldest sample of the pool, so nothing waits for ever,
+and takes others as long as count * longest stays within the budget (their sum
+where rows are packed). Which others:
+
+================ =========================================================================
+prefer_closest   the longest of those not longer than its longest, the oldest of equals;
+                 when none is left, the shortest of the longer ones
+prefer_first     the oldest of those not longer than its longest; then the same
+sequence_packing the oldest, whatever their length; the last ones are those that fill the row
+================ =========================================================================
+
+The pool is filled up again before each micro-batch. When the order is spent all
+ranks choose from one common pool, so that they end together and the last
+micro-batches are as full as any.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+
+from ddpsched.planning.caps import Cap
+from ddpsched.planning.cost import Int
+from ddpsched.planning.policies.filling import Filled, Supply, most_samples
+
+DEFAULT_BUDGET = 32768  # tokens
+
+# A waiting sample is one integer: its length, and below that its youth, so that of equals the oldest is the largest.
+BITS = 40
+MASK = (1 << BITS) - 1
+
+
+def over_budget(lengths: Int, max_tokens: int | None) -> int:
+    """How many samples are longer than the budget, and so run alone."""
+    return int((lengths > (max_tokens or DEFAULT_BUDGET)).sum())
+
+
+def pool(supply: Supply) -> Iterator[Filled]:
+    """Steps of ``batches_per_optimizer_step`` micro-batches a rank.
+
+    Raises InfeasibleError where one sample is over a rank's memory; over the budget it runs alone.
+    """
+    policy, cursor = supply.policy, supply.cursor
+    positions = np.arange(len(supply), dtype=np.int64)
+    keys: list[int] = ((supply.lengths << BITS) | (MASK - positions)).tolist()
+    waiting = supply.windows or tuple(positions[:0] for _ in range(supply.world_size))
+    new = _kind(supply)
+    pools = [new([keys[p] for p in own.tolist()]) for own in waiting]
+    if cursor == len(keys):
+        pools = _common(pools, new)
+    while True:
+        # of each rank, micro-batch by micro-batch
+        chosen: list[list[list[int]]] = [[] for _ in pools]
+        for _ in range(policy.batches_per_optimizer_step):
+            for rank in range(supply.world_size):
+                fresh = keys[cursor : cursor + max(0, policy.pool_size - len(pools[rank]))]
+                cursor += len(fresh)
+                pools[rank].add(fresh)
+                if fresh and cursor == len(keys):
+                    pools = _common(pools, new)
+                if len(pools[rank]):
+                    chosen[rank].append(pools[rank].choose())
+        micro = [keys for rank in chosen for keys in rank]
+        if not micro:
+            return
+        yield Filled(
+            _positions([key for keys in micro for key in keys]),
+            tuple(tuple(map(len, rank)) for rank in chosen),
+            [max(keys) >> BITS for keys in micro],
+            cursor,
+            _waiting(pools),
+            policy.sequence_packing,
+        )
+
+
+def _common(pools: list["Pool"], new: Callable[[list[int]], "Pool"]) -> list["Pool"]:
+    """One pool for all ranks."""
+    return [new([key for own in pools for key in own.waiting()])] * len(pools)
+
+
+def _waiting(pools: list["Pool"]) -> tuple[Int, ...]:
+    """Positions that wait at each rank, the oldest first; of a common pool at rank 0."""
+    mine = [own.waiting() if own not in pools[:rank] else [] for rank, own in enumerate(pools)]
+    return tuple(np.sort(_positions(keys)) for keys in mine)
+
+
+def _positions(keys: list[int]) -> Int:
+    return MASK - (np.array(keys, dtype=np.int64) & MASK)
+
+
+class Pool(Protocol):
+    """The samples that wait at one rank."""
+
+    def __len__(self) -> int: ...
+
+    def waiting(self) -> list[int]: ...
+
+    def add(self, fresh: list[int]) -> None:
+        """Samples younger than all that wait."""
+
+    def choose(self) -> list[int]:
+        """Take a micro-batch out; there is at least one sample."""
+
+
+class Most(Protocol):
+    """``[length]``: the most samples of a micro-batch whose longest has that length; a list, or a rule."""
+
+    def __getitem__(self, length: int, /) -> int: ...
+
+
+def _kind(supply: Supply) -> Callable[[list[int]], Pool]:
+    budget = supply.policy.max_tokens_for_batch or DEFAULT_BUDGET
+    assert isinstance(budget, int), "the config refuses two budgets"
+    most = [max(1, fits) for fits in most_samples(supply.lengths, budget, supply.caps)]
+    if supply.policy.sequence_packing:
+        return lambda keys: Packing(keys, budget, supply.caps or ())
+    kind = Closest if supply.policy.strategy == "prefer_closest" else First
+    return lambda keys: kind(keys, most)
+
+
+class Closest:
+    """prefer_closest."""
+
+    def __init__(self, keys: list[int], most: Most) -> None:
+        self._sorted, self._most = sorted(keys), most
+        self._ages = deque(sorted(keys, key=_age))  # some of them gone
+        self._gone: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+    def waiting(self) -> list[int]:
+        return self._sorted
+
+    def add(self, fresh: list[int]) -> None:
+        self._sorted += fresh
+        self._sorted.sort()
+        self._ages += fresh
+
+    def choose(self) -> list[int]:
+        oldest = self._ages.popleft()
+        while oldest in self._gone:
+            self._gone.remove(oldest)
+            oldest = self._ages.popleft()
+        del self._sorted[bisect_left(self._sorted, oldest)]
+        length = oldest >> BITS
+        room = self._most[length] - 1
+        others = _take(self._sorted, length, room)
+        if len(others) < room:
+            others += _longer(self._sorted, self._most, 1 + len(others))
+        self._gone.update(others)
+        return [oldest, *others]
+
+
+class InTurn:
+    """A pool as its samples arrived, the oldest first."""
+
+    def __init__(self, keys: list[int]) -> None:
+        self._arrived = sorted(keys, key=_age)
+
+    def __len__(self) -> int:
+        return len(self._arrived)
+
+    def waiting(self) -> list[int]:
+        return self._arrived
+
+    def add(self, fresh: list[int]) -> None:
+        self._arrived += fresh
+
+
+class First(InTurn):
+    """prefer_first."""
+
+    def __init__(self, keys: list[int], most: Most) -> None:
+        super().__init__(keys)
+        self._most = most
+
+    def choose(self) -> list[int]:
+        length = self._arrived[0] >> BITS
+        above = (length + 1) << BITS
+        chosen = [key for key in self._arrived if key < above][: self._most[length]]
+        if len(chosen) < self._most[length]:
+            chosen += _longer(sorted(key for key in self._arrived if key >= above), self._most, len(chosen))
+        gone = set(chosen)
+        self._arrived = [key for key in self._arrived if key not in gone]
+        return chosen
+
+
+class Packing(InTurn):
+    """sequence_packing: rows of at most ``budget`` tokens, and of what every rank's memory holds."""
+
+    def __init__(self, keys: list[int], budget: int, caps: tuple[Cap, ...]) -> None:
+        super().__init__(keys)
+        self._sorted = sorted(keys)
+        self._budget, self._caps = budget, caps
+
+    def add(self, fresh: list[int]) -> None:
+        super().add(fresh)
+        self._sorted += fresh
+        self._sorted.sort()
+
+    def choose(self) -> list[int]:
+        # the end of a row is left to samples that fill it to the last token: room for one or two of middling length
+        middling = 2 * (self._sorted[len(self._sorted) // 2] >> BITS)
+        room, count = self._budget, 0
+        for key in self._arrived:
+            left = room - (key >> BITS)
+            if left < middling and count:
+                break
+            room, count = left, count + 1
+        chosen, self._arrived = self._arrived[:count], self._arrived[count:]
+        for key in chosen:
+            del self._sorted[bisect_left(self._sorted, key)]
+        for key in _filling(self._sorted, room):
+            self._arrived.remove(key)
+            chosen.append(key)
+        held = self._held(chosen)
+        if held < len(chosen):
+            self._arrived = sorted(chosen[held:] + self._arrived, key=_age)
+            self._sorted = sorted(self._arrived)
+        return chosen[:held]
+
+    def _held(self, keys: list[int]) -> int:
+        """How many of these, from the first on, fit into memory as one row; at least one, which was made sure of."""
+        lengths = np.array(keys) >> BITS
+        return min((int((np.cumsum(cap.weigh(lengths)) <= cap.room).sum()) for cap in self._caps), default=len(keys))
+
+
+def _age(key: int) -> int:
+    return -(key & MASK)
+
+
+def _take(keys: list[int], length: int, room: int) -> list[int]:
+    """Up to ``room`` of the sorted keys not longer than ``length`` taken out: the longest, the oldest of equals."""
+    stop = bisect_left(keys, (length + 1) << BITS)
+    start = max(0, stop - room)
+    taken = keys[start:stop]
+    del keys[start:stop]
+    return taken
+
+
+def _longer(keys: list[int], most: Most, count: int) -> list[int]:
+    """The shortest of the sorted keys, all longer than what a batch of ``count`` has, as long as it may grow by them.
+
+    They are taken out.
+    """
+    taken: list[int] = []
+    while keys:
+        length = keys[0] >> BITS
+        room = most[length] - count - len(taken)
+        if room <= 0:
+            break
+        taken += _take(keys, length, room)
+    return taken
+
+
+def _filling(keys: list[int], room: int) -> list[int]:
+    """Of the sorted keys those that fill ``room`` to the last token, one or two; else the longest that fits, and on.
+
+    They are taken out.
+    """
+    taken: list[int] = []
+    while keys and keys[0] >> BITS <= room:
+        found = _pair(keys, room) or [bisect_left(keys, (room + 1) << BITS) - 1]
+        for place in sorted(found, reverse=True):
+            taken.append(keys.pop(place))
+            room -= taken[-1] >> BITS
+    return taken
+
+
+def _pair(keys: list[int], room: int) -> list[int] | None:
+    """Places of one key of this length, or of two whose lengths sum to it; None where there are none."""
+    last = bisect_left(keys, (room + 1) << BITS) - 1
+    if keys[last] >> BITS == room:
+        return [last]
+    low, high = 0, last
+    while low < high:
+        total = (keys[low] >> BITS) + (keys[high] >> BITS)
+        if total == room:
+            return [low, high]
+        low, high = (low + 1, high) if total < room else (low, high - 1)
+    return None

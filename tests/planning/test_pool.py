@@ -1,0 +1,172 @@
+"""pool: the choices against a plain telling of them, how full batches get, and how long choosing takes."""
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ddpsched.config import PolicyConfig
+from ddpsched.errors import InfeasibleError
+from ddpsched.planning.caps import Cap, probed
+from ddpsched.planning.lengths import sst2_lengths
+from ddpsched.planning.policies.filling import Filled, Supply
+from ddpsched.planning.policies.pool import over_budget, pool
+from ddpsched.planning.tokenise import tokenise
+from ddpsched.planning.tokenizer import load_tokenizer
+
+
+def supply_of(lengths: Any, world_size: int = 1, **values: Any) -> Supply:
+    given = {key: values.pop(key) for key in ("caps", "cursor", "windows") if key in values}
+    lengths = np.array(lengths, dtype=np.int64)
+    return Supply(np.arange(len(lengths)), lengths, world_size, PolicyConfig(kind="pool", **values), **given)
+
+
+def batches(steps: list[Filled]) -> list[list[list[int]]]:
+    """Of each step the micro-batches, rank by rank, as positions."""
+    found = []
+    for step in steps:
+        positions = iter(step.positions.tolist())
+        found.append([list(islice(positions, size)) for own in step.sizes for size in own])
+    return found
+
+
+def told_plainly(lengths: list[int], size: int, budget: int, strategy: str) -> list[list[int]]:
+    """One rank: every choice by looking at the whole pool, as its definition says."""
+    waiting: list[int] = []
+    fed, found = 0, []
+    while fed < len(lengths) or waiting:
+        while len(waiting) < size and fed < len(lengths):
+            waiting.append(fed)
+            fed += 1
+        batch = [waiting.pop(0)]
+        while True:
+            longest = max(lengths[p] for p in batch)
+            fits = [p for p in waiting if max(longest, lengths[p]) * (len(batch) + 1) <= budget]
+            if not fits:
+                break
+            # smallest padded size first; of equal sizes the closest length, or none preferred; of equals the oldest
+            closest = strategy == "prefer_closest"
+            best = min(fits, key=lambda p: (max(longest, lengths[p]), abs(lengths[p] - longest) * closest, p))
+            waiting.remove(best)
+            batch.append(best)
+        found.append(batch)
+    return found
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=60),
+    st.integers(1, 20),
+    st.integers(1, 90),
+    st.sampled_from(["prefer_closest", "prefer_first"]),
+)
+@example([5, 5, 5, 4, 9, 5], 4, 20, "prefer_closest")
+def test_choices_as_told_plainly(lengths: list[int], size: int, budget: int, strategy: str) -> None:
+    steps = list(pool(supply_of(lengths, pool_size=size, max_tokens_for_batch=budget, strategy=strategy)))
+    expected = told_plainly(lengths, size, budget, strategy)
+    assert [sorted(own) for step in batches(steps) for own in step] == [sorted(own) for own in expected]
+
+
+def test_strategies_differ() -> None:
+    lengths = sst2_lengths(2000, np.random.default_rng(0))
+    closest, first = (
+        batches(list(pool(supply_of(lengths, max_tokens_for_batch=200, strategy=kind))))
+        for kind in ("prefer_closest", "prefer_first")
+    )
+    assert closest != first
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=80),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(1, 20),
+    st.integers(1, 90),
+    st.sampled_from(["prefer_closest", "prefer_first", "sequence_packing"]),
+)
+def test_exactly_once_within_the_budget_and_together(
+    lengths: list[int], ranks: int, batches_a_step: int, size: int, budget: int, kind: str
+) -> None:
+    how: dict[str, Any] = {"sequence_packing": True} if kind == "sequence_packing" else {"strategy": kind}
+    values = {"batches_per_optimizer_step": batches_a_step, "pool_size": size, "max_tokens_for_batch": budget, **how}
+    steps = list(pool(supply_of(lengths, ranks, **values)))
+    assert sorted(p for step in steps for p in step.positions.tolist()) == list(range(len(lengths)))
+    for step in batches(steps):
+        for own in step:
+            tokens = [lengths[p] for p in own]
+            used = sum(tokens) if kind == "sequence_packing" else len(own) * max(tokens)
+            assert used <= budget or len(own) == 1
+    counts = [[len(own) for own in step.sizes] for step in steps]
+    assert all(count == [batches_a_step] * ranks for count in counts[:-1]), "only the last step may have fewer"
+
+
+def test_the_oldest_is_always_in_the_next_batch() -> None:
+    lengths = sst2_lengths(3000, np.random.default_rng(1))
+    for how in ({}, {"strategy": "prefer_first"}, {"sequence_packing": True}):
+        done: set[int] = set()
+        for (own,) in batches(list(pool(supply_of(lengths, pool_size=64, max_tokens_for_batch=200, **how)))):
+            assert min(set(range(len(lengths))) - done) in own
+            done |= set(own)
+
+
+def test_longer_than_the_budget_runs_alone_and_is_counted() -> None:
+    lengths = [5, 40, 6, 60, 7]
+    (steps,) = (batches(list(pool(supply_of(lengths, max_tokens_for_batch=30)))),)
+    assert [[1]] in steps
+    assert [[3]] in steps
+    assert over_budget(np.array(lengths), 30) == 2
+    assert over_budget(np.array(lengths), None) == 0
+
+
+def test_memory_is_never_outgrown() -> None:
+    lengths = sst2_lengths(2000, np.random.default_rng(2))
+    by_bytes = Cap(9000, lambda length: 10 * length + length**2)
+    for cap in (probed(3, 66), by_bytes):
+        for how in ({}, {"strategy": "prefer_first"}, {"sequence_packing": True}):
+            steps = list(pool(supply_of(lengths, 2, max_tokens_for_batch=10**6, caps=(cap, probed(50, 66)), **how)))
+            assert sum(len(step.positions) for step in steps) == len(lengths)
+            for own in (own for step in batches(steps) for own in step):
+                if how.get("sequence_packing"):
+                    assert cap.weigh(lengths[own]).sum() <= cap.room
+                else:
+                    assert len(own) <= cap.limit(lengths[own].max()[None])[0]
+    with pytest.raises(InfeasibleError, match="one sample of 66 tokens alone needs more memory"):
+        next(pool(supply_of([5, 66], caps=(Cap(65, lambda length: length),))))
+
+
+@pytest.fixture(scope="module")
+def sst2(data_dir: Path) -> np.ndarray:
+    """Token lengths of the whole training split."""
+    lines = (data_dir / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    texts = [line.split("\t")[1] for line in lines]
+    table = tokenise(load_tokenizer(str(data_dir / "bert-uncased")), texts, 128)
+    return table.lengths(np.arange(len(table)))
+
+
+def shuffled_supply(lengths: np.ndarray, world_size: int, **values: Any) -> Supply:
+    policy = PolicyConfig(kind="pool", max_tokens_for_batch=round(32 * lengths.mean()), **values)
+    order = np.random.default_rng(0).permutation(len(lengths))
+    return Supply(order, lengths[order], world_size, policy)
+
+
+def test_padding_on_sst2(sst2: np.ndarray) -> None:
+    """A pool of 256 at 8 ranks and a budget of 32 times the mean: at most a tenth is padding, nothing lost."""
+    steps = list(pool(shuffled_supply(sst2, 8, pool_size=256)))
+    sizes = [size for step in steps for own in step.sizes for size in own]
+    longest = [length for step in steps for length in step.longest]
+    efficiency = sst2.sum() / np.dot(sizes, longest)
+    print(f"prefer_closest, pool of 256, 8 ranks: {efficiency:.4f} of the padded tokens are real")
+    assert efficiency >= 0.90
+    assert sum(sizes) == len(sst2)
+
+
+@pytest.mark.parametrize("world_size", [1, 8])
+def test_packed_rows_are_full_on_sst2(sst2: np.ndarray, world_size: int) -> None:
+    supply = shuffled_supply(sst2, world_size, pool_size=256, sequence_packing=True)
+    rows = [supply.lengths[own].sum() for step in batches(list(pool(supply))) for own in step]
+    fill = np.array(rows) / supply.policy.max_tokens_for_batch
+    print(f"sequence_packing, pool of 256, {world_size} ranks: {fill.mean():.5f} of the budget, last row included")
+    assert fill.mean() >= 0.999
