@@ -7,12 +7,24 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "BatchSampler": "ddpsched.integrations.batch_sampler",
+    "PoolStream": "ddpsched.integrations.pool_stream",
+    "StepLoader": "ddpsched.integrations.step_loader",
     "StepPlan": "ddpsched.plan",
+    "VariableBatchSizeLR": "ddpsched.training.variable_lr",
     "World": "ddpsched.world",
     "assert_gradient_exact": "ddpsched.certify.steps",
     "solve": "ddpsched.planning.solvers",
 }
-__all__ = ["BatchSampler", "StepPlan", "World", "assert_gradient_exact", "solve"]
+__all__ = [
+    "BatchSampler",
+    "PoolStream",
+    "StepLoader",
+    "StepPlan",
+    "VariableBatchSizeLR",
+    "World",
+    "assert_gradient_exact",
+    "solve",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,6 @@
-"""Learning-rate rules: the factor on the base rate at each optimizer step."""
+"""Learning-rate rules: the factor on the base rate, by the number of the step and by its size."""
 
+import math
 from collections.abc import Callable
 
 
@@ -18,3 +19,31 @@ def linear_warmup(total_steps: int, warmup: float) -> Callable[[int], float]:
         return max(0.0, (total_steps - step) / max(1, total_steps - rise))
 
     return factor
+
+
+def linear(size: float, reference: float) -> float:
+    """size / reference: a step over k times as much moves k times as far, as k small SGD steps would.
+
+    ``size``, ``reference``: > 0, in the same unit, samples or tokens of a global batch.
+    Source: Goyal et al., Accurate, Large Minibatch SGD (2017), arXiv:1706.02677.
+
+    >>> linear(10, 2), linear(1, 2)
+    (5.0, 0.5)
+    """
+    return size / reference
+
+
+def square_root(size: float, reference: float) -> float:
+    """sqrt(size / reference): the noise of the update keeps its variance; also what Adam's normalised steps ask for.
+
+    Units as in :func:`linear`. Source: Krizhevsky, One weird trick (2014), arXiv:1404.5997; for Adam: Malladi et al.,
+    On the SDEs and Scaling Rules for Adaptive Gradient Algorithms (2022), arXiv:2205.10287.
+
+    >>> square_root(8, 2), square_root(1, 4)
+    (2.0, 0.5)
+    """
+    return math.sqrt(size / reference)
+
+
+# by the names that lr.kind of a config gives them
+RULES: dict[str, Callable[[float, float], float]] = {"linear": linear, "sqrt": square_root}

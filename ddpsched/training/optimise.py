@@ -4,18 +4,31 @@ import math
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.optim.lr_scheduler import LambdaLR
 
-from ddpsched.config import TrainConfig
+from ddpsched.config import LrConfig, TrainConfig
 from ddpsched.training.lr import linear_warmup
+from ddpsched.training.variable_lr import VariableBatchSizeLR
 
 
 class Optimiser:
     """AdamW over a model's parameters with gradient clipping and a warm-up schedule.
 
     Biases and normalisation weights (one-dimensional parameters) are not decayed.
+
+    ``lr``: how the schedule's rate follows the size of a step. ``global_batch``: the
+    size that the rate is meant for where ``lr.reference`` names none, in samples.
+    Raises ValueError where a rule is asked for and neither is given.
     """
 
-    def __init__(self, model: torch.nn.Module, config: TrainConfig, total_steps: int) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        config: TrainConfig,
+        total_steps: int,
+        lr: LrConfig | None = None,
+        global_batch: int | None = None,
+    ) -> None:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         groups = [
             {"params": [p for p in self._parameters if p.ndim > 1], "weight_decay": config.weight_decay},
@@ -23,7 +36,14 @@ class Optimiser:
         ]
         self._adamw = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
         self._allocate()
-        self._schedule = torch.optim.lr_scheduler.LambdaLR(self._adamw, linear_warmup(total_steps, config.warmup))
+        self._lr = LrConfig() if lr is None else lr
+        schedule = LambdaLR(self._adamw, linear_warmup(total_steps, config.warmup))
+        self._schedule: LambdaLR | VariableBatchSizeLR = schedule
+        if self._lr.kind != "fixed":
+            reference = self._lr.reference or global_batch
+            if reference is None:
+                raise ValueError(f"lr.kind = {self._lr.kind!r} needs lr.reference, or the global batch")
+            self._schedule = VariableBatchSizeLR(schedule, reference, self._lr.kind)
         self._max_norm = config.max_grad_norm
 
     def _allocate(self) -> None:
@@ -53,8 +73,16 @@ class Optimiser:
         self._schedule.step()
         self.clear()
 
-    def step(self) -> float:
-        """Apply the gradient, advance the schedule, clear the gradient. Returns the rate that was used."""
+    def step(self, size: float | None = None) -> float:
+        """Apply the gradient, advance the schedule, clear the gradient. Returns the rate that was used.
+
+        ``size``: of this step over all ranks, in ``lr.per``'s unit, samples or tokens. A fixed rate does not look at
+        it; a rule raises ValueError without it, and nothing has moved then.
+        """
+        if isinstance(self._schedule, VariableBatchSizeLR):
+            if size is None:
+                raise ValueError(f"lr.kind = {self._lr.kind!r} needs the size of each step, in {self._lr.per}")
+            self._schedule.scale(size)
         rate = float(self._schedule.get_last_lr()[0])
         assert math.isfinite(rate)
         self._adamw.step()

@@ -1,0 +1,157 @@
+"""A learning rate for steps whose batch size varies: any torch scheduler's, times a factor of the step's size."""
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from ddpsched.errors import ConfigError
+from ddpsched.training.lr import RULES
+
+NEEDED = ("optimizer", "get_last_lr", "step", "state_dict", "load_state_dict")  # of a base scheduler
+
+
+class VariableBatchSizeLR:
+    """The rates of ``base``, a torch scheduler, times ``rule``'s factor for the size of the step at hand.
+
+        lr_g = base_g * f        f = size / reference ("linear") or its square root ("sqrt")
+
+    for each parameter group g. ``reference``: the size that base's rates are meant for;
+    it and the sizes are in one unit, samples or tokens, of the *global* batch, which all
+    ranks know alike. Sizes need not be known before their step.
+
+    A step is ``scale(size)``, ``optimizer.step()``, ``step()``. Between ``step()`` and
+    the next ``scale()`` base's own rates are in force, as for a step of the reference's
+    size. Base alone decides what its rates are, and never sees a scaled one: schedulers
+    such as ExponentialLR take the next rate from the group's, where factors would pile
+    up. So call this object's ``step``, not base's; one that advances once an epoch, or
+    ReduceLROnPlateau's ``step(metric)``, may have many ``scale()`` before it. Momentum
+    and whatever else base moves in the groups is left alone. (AdamW decays weights by
+    lr * weight_decay, so by the scaled rate.)
+
+    *Resuming*: build the optimizer, base and this anew, load the optimizer's state, then
+    this one's, which brings base's. A base with its state loaded may be wrapped as well.
+    Rates always come from ``base.get_last_lr()``, as the optimizer's state may have been
+    saved while its groups' were scaled.
+
+    Raises ValueError for a reference that is not a number above 0, an unknown rule, or a
+    base that is not a scheduler, is a ``VariableBatchSizeLR`` or knows other groups than
+    its optimizer has.
+
+    Source: DeepSpeed's class of the same name, whose sizes are a list for the whole
+    epoch, given beforehand; the rules' own sources are in ``lr.py``.
+
+    A budget of 30 tokens holds 10 samples of 3 tokens, or 4 of 7:
+
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-3)
+    >>> base = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    >>> schedule = VariableBatchSizeLR(base, reference=2)
+    >>> for num_samples in (10, 4):
+    ...     schedule.scale(num_samples)
+    ...     print(schedule.get_last_lr())
+    ...     optimizer.step()
+    ...     schedule.step()
+    [0.005]
+    [0.002]
+    """
+
+    def __init__(self, base: LRScheduler, reference: float, rule: str = "linear") -> None:
+        missing = [name for name in NEEDED if not hasattr(base, name)]
+        if missing:
+            raise ValueError(f"base = {base!r} is not a torch scheduler: it lacks {', '.join(missing)}")
+        if isinstance(base, VariableBatchSizeLR):
+            raise ValueError("base is a VariableBatchSizeLR, and two would scale twice; wrap the scheduler within it")
+        if rule not in RULES:
+            raise ValueError(f"rule = {rule!r}: the known ones are {', '.join(map(repr, RULES))}")
+        self.base, self.optimizer, self.rule = base, base.optimizer, rule
+        self.reference = _positive("reference", reference)
+        self.size: float | None = None  # of the step whose rates are in force; None: base's own are
+        self._apply()  # a resumed optimizer may have come with scaled rates
+
+    def scale(self, size: float) -> None:
+        """Put the rates of a step over ``size`` in force, before ``optimizer.step()``; again, with another size, too.
+
+        ``size``: > 0, in reference's unit. Raises ValueError, with the rates left as they were, for anything else.
+        """
+        checked = _positive("size", size)
+        factor = self._factor(checked)
+        if not 0 < factor < math.inf:
+            raise ValueError(f"size / reference = {size!r} / {self.reference} is beyond what a float can hold")
+        self.size = checked
+        self._apply()
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """After ``optimizer.step()``: base's own rates back into the groups, then ``base.step(*args, **kwargs)``."""
+        self.size = None
+        self._apply()
+        self.base.step(*args, **kwargs)
+
+    def get_last_lr(self) -> list[float]:
+        """The rates now in force, one per parameter group."""
+        factor = 1.0 if self.size is None else self._factor(self.size)
+        return [rate * factor for rate in self._base_rates()]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON takes them where base's are: what scales, the size in force, and base's own state."""
+        return {**self._identity(), "size": self.size, "base": self.base.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state`` was taken, with the rates that were in force there.
+
+        Raises ConfigError, with everything left as it was, for a state of another scheduler, reference or rule.
+        """
+        own = self._identity()
+        needed = {*own, "size", "base"}
+        if not isinstance(state, Mapping) or set(state) != needed or not isinstance(state["base"], Mapping):
+            given = sorted(map(str, state)) if isinstance(state, Mapping) else repr(state)
+            raise ConfigError(f"the state of a VariableBatchSizeLR needs exactly {sorted(needed)}, got {given}")
+        differs = [f"{key} = {state[key]!r}, here {value!r}" for key, value in own.items() if state[key] != value]
+        if differs:
+            raise ConfigError(f"the state is of another VariableBatchSizeLR: {'; '.join(differs)}")
+        before = self.base.state_dict()
+        try:
+            size = None if state["size"] is None else _positive("size", state["size"])
+            self.base.load_state_dict(dict(state["base"]))  # a copy: some of torch's pop from it
+            self._base_rates()
+        except Exception as error:  # torch does not check a state, it trips over it in one way or another
+            self.base.load_state_dict(before)
+            raise ConfigError(f"the state does not fit: {type(error).__name__}: {error}") from error
+        self.size = size
+        self._apply()
+
+    def _identity(self) -> dict[str, Any]:
+        return {"scheduler": type(self.base).__name__, "reference": self.reference, "rule": self.rule}
+
+    def _factor(self, size: float) -> float:
+        return RULES[self.rule](size, self.reference)
+
+    def _base_rates(self) -> list[float]:
+        """Base's current rates, one per group; never read from the groups, which may hold scaled ones."""
+        rates = [float(rate) for rate in self.base.get_last_lr()]
+        if len(rates) != len(self.optimizer.param_groups):
+            raise ValueError(
+                f"base has rates for {len(rates)} parameter groups, its optimizer has "
+                f"{len(self.optimizer.param_groups)}; build the scheduler when all groups are there"
+            )
+        return rates
+
+    def _apply(self) -> None:
+        for group, rate in zip(self.optimizer.param_groups, self.get_last_lr(), strict=True):
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate)  # the tensor itself is what a compiled or captured optimizer reads
+            else:
+                group["lr"] = rate
+
+
+def _positive(name: str, value: Any) -> float:
+    """``value`` as a float; ValueError where it is not a finite number above 0."""
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # an int beyond floats
+        number = math.inf
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name} = {value!r}: give a finite number above 0")
+    return number

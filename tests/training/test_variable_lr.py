@@ -1,0 +1,417 @@
+"""A rate scaled by each step's size: what base alone gives times the factor, whatever came before."""
+
+import copy
+import json
+import random
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.optim import lr_scheduler as schedulers
+from torch.optim.lr_scheduler import LRScheduler
+
+import ddpsched
+from ddpsched.errors import ConfigError
+from ddpsched.training.lr import RULES
+from ddpsched.training.variable_lr import VariableBatchSizeLR
+
+STEPS, REFERENCE = 100, 8
+RATES = (1e-3, 5e-2)  # of the two parameter groups
+SIZES = [random.Random(0).randint(1, 40) for _ in range(STEPS)]
+
+Build = Callable[[torch.optim.Optimizer], LRScheduler]
+BASES: dict[str, Build] = {
+    "LambdaLR": lambda o: schedulers.LambdaLR(o, [lambda step: 1 / (1 + step), lambda step: 0.9**step]),
+    "MultiplicativeLR": lambda o: schedulers.MultiplicativeLR(o, lambda step: 0.97),
+    "StepLR": lambda o: schedulers.StepLR(o, 7, 0.5),
+    "MultiStepLR": lambda o: schedulers.MultiStepLR(o, [5, 20], 0.5),
+    "ConstantLR": lambda o: schedulers.ConstantLR(o, 0.5, 5),
+    "LinearLR": lambda o: schedulers.LinearLR(o, 0.3, 1, 20),
+    "ExponentialLR": lambda o: schedulers.ExponentialLR(o, 0.97),
+    "PolynomialLR": lambda o: schedulers.PolynomialLR(o, 120, 2.0),
+    "CosineAnnealingLR": lambda o: schedulers.CosineAnnealingLR(o, 30),
+    "CosineAnnealingWarmRestarts": lambda o: schedulers.CosineAnnealingWarmRestarts(o, 10),
+    "CyclicLR": lambda o: schedulers.CyclicLR(o, [1e-4, 1e-3], [1e-3, 1e-1], step_size_up=7),
+    "OneCycleLR": lambda o: schedulers.OneCycleLR(o, [1e-2, 1e-1], total_steps=STEPS + 1),
+    "SequentialLR": lambda o: schedulers.SequentialLR(
+        o, [schedulers.LinearLR(o, 0.1, 1, 10), schedulers.ExponentialLR(o, 0.97)], [10]
+    ),
+    "ChainedScheduler": lambda o: schedulers.ChainedScheduler(
+        [schedulers.ConstantLR(o, 0.5, 5), schedulers.ExponentialLR(o, 0.97)], optimizer=o
+    ),
+    "ReduceLROnPlateau": lambda o: schedulers.ReduceLROnPlateau(o, patience=2, factor=0.7, min_lr=[1e-5, 1e-3]),
+}
+# the next rate is made from the group's: a scaled one must not be there
+RECURSIVE = ["MultiplicativeLR", "StepLR", "ExponentialLR", "SequentialLR", "ChainedScheduler", "ReduceLROnPlateau"]
+
+
+def sgd(tensors: bool = False) -> torch.optim.Optimizer:
+    torch.manual_seed(0)
+    rates = [torch.tensor(rate, dtype=torch.float64) if tensors else rate for rate in RATES]
+    groups = [{"params": [torch.nn.Parameter(torch.randn(3))], "lr": rate} for rate in rates]
+    return torch.optim.SGD(groups, momentum=0.9)
+
+
+def advance(schedule: Any, step: int) -> None:
+    base = getattr(schedule, "base", schedule)
+    metric = (1.0 / (1 + min(step, 4)),)  # gets no better from the fifth step on
+    schedule.step(*metric if isinstance(base, schedulers.ReduceLROnPlateau) else ())
+
+
+def in_force(optimizer: torch.optim.Optimizer) -> list[tuple[float, float]]:
+    """Rate and momentum of each group."""
+    return [(float(group["lr"]), float(group["momentum"])) for group in optimizer.param_groups]
+
+
+def unscaled(build: Build, tensors: bool = False) -> list[list[tuple[float, float]]]:
+    """What base alone has in force in each step."""
+    optimizer = sgd(tensors)
+    base, seen = build(optimizer), []
+    for step in range(STEPS):
+        seen.append(in_force(optimizer))
+        optimizer.step()
+        advance(base, step)
+    return seen
+
+
+def check_scaled(
+    build: Build, rule: str = "linear", kind: type[VariableBatchSizeLR] = VariableBatchSizeLR, tensors: bool = False
+) -> None:
+    """In every step, rates are base's own times the factor, and momentum is base's own."""
+    optimizer = sgd(tensors)
+    schedule = kind(build(optimizer), REFERENCE, rule)
+    for step, (size, own) in enumerate(zip(SIZES, unscaled(build, tensors), strict=True)):
+        assert in_force(optimizer) == own, "between step() and scale(), base's own"
+        schedule.scale(SIZES[-1 - step])  # thought better of: another size before the step
+        schedule.scale(size)
+        factor = RULES[rule](size, REFERENCE)
+        assert in_force(optimizer) == [(rate * factor, momentum) for rate, momentum in own]
+        assert schedule.get_last_lr() == [rate for rate, _ in in_force(optimizer)]
+        optimizer.step()
+        advance(schedule, step)
+
+
+class Compounding(VariableBatchSizeLR):
+    """Scales what the groups have now."""
+
+    def _base_rates(self) -> list[float]:
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+
+class Leaking(VariableBatchSizeLR):
+    """Steps base while the groups are scaled."""
+
+    def step(self, *args: Any) -> None:
+        self.base.step(*args)
+        self.size = None
+        self._apply()
+
+
+class OneForAll(VariableBatchSizeLR):
+    """Knows one rate for all groups."""
+
+    def _base_rates(self) -> list[float]:
+        return [super()._base_rates()[0]] * len(self.optimizer.param_groups)
+
+
+class Disturbing(VariableBatchSizeLR):
+    """Puts more than the rates back."""
+
+    def scale(self, size: float) -> None:
+        super().scale(size)
+        for group in self.optimizer.param_groups:
+            group["momentum"] = self.optimizer.defaults["momentum"]
+
+
+def test_the_worked_example() -> None:
+    """30 tokens a step, 1e-3 at a batch of 2: 10 samples of 3 tokens, then 4 of 7."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-3)
+    schedule = ddpsched.VariableBatchSizeLR(schedulers.LambdaLR(optimizer, lambda step: 1.0), 2)
+    used = []
+    for length in (3, 7):
+        schedule.scale(30 // length)
+        used.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert used == [5e-3, 2e-3]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", BASES)
+def test_nothing_compounds(name: str, rule: str) -> None:
+    check_scaled(BASES[name], rule)
+
+
+@pytest.mark.parametrize("name", ["LambdaLR", "ExponentialLR", "CosineAnnealingLR"])
+def test_rates_that_are_tensors(name: str) -> None:
+    """They are written into, not replaced: a captured optimizer reads the tensor that it knows."""
+    check_scaled(BASES[name], tensors=True)
+    optimizer = sgd(tensors=True)
+    tensors = [group["lr"] for group in optimizer.param_groups]
+    VariableBatchSizeLR(BASES[name](optimizer), REFERENCE).scale(24)
+    assert all(group["lr"] is tensor for group, tensor in zip(optimizer.param_groups, tensors, strict=True))
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_the_comparison_sees_a_rate_that_compounds(name: str) -> None:
+    with pytest.raises(AssertionError):
+        check_scaled(BASES[name], kind=Compounding)
+
+
+@pytest.mark.parametrize("name", RECURSIVE)
+def test_the_comparison_sees_a_scaled_rate_that_reaches_base(name: str) -> None:
+    with pytest.raises(AssertionError):
+        check_scaled(BASES[name], kind=Leaking)
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_the_comparison_sees_one_rate_for_all_groups(name: str) -> None:
+    with pytest.raises(AssertionError):
+        check_scaled(BASES[name], kind=OneForAll)
+
+
+@pytest.mark.parametrize("name", ["OneCycleLR", "CyclicLR"])
+def test_the_comparison_sees_a_disturbed_momentum(name: str) -> None:
+    with pytest.raises(AssertionError):
+        check_scaled(BASES[name], kind=Disturbing)
+
+
+class Training:
+    """Some steps on a quadratic, which can be stopped anywhere and resumed from plain values."""
+
+    POINTS = ("unscaled", "scaled", "stepped")  # before scale(), before optimizer.step(), before step()
+
+    def __init__(self, build: Build, kind: type[VariableBatchSizeLR] = VariableBatchSizeLR) -> None:
+        self.optimizer = sgd()
+        self.base, self.kind = build(self.optimizer), kind
+        self.schedule = kind(self.base, REFERENCE)
+        self.weights = [group["params"][0] for group in self.optimizer.param_groups]
+
+    def run(self, first: int, last: int, begin: str = "unscaled", end: str = "unscaled") -> list[list[float]]:
+        """Steps ``first`` to ``last - 1``, and of ``last`` what comes before ``end``; the rates that were used."""
+        used = []
+        for step in range(first, last + 1):
+            done = self.POINTS.index(begin) if step == first else 0
+            left = self.POINTS.index(end) if step == last else 3
+            if done <= 0 < left:
+                self.schedule.scale(SIZES[step])
+            if done <= 1 < left:
+                for weight in self.weights:
+                    weight.grad = 2 * weight.detach()
+                used.append([group["lr"] for group in self.optimizer.param_groups])
+                self.optimizer.step()
+            if done <= 2 < left:
+                advance(self.schedule, step)
+        return used
+
+    def saved(self) -> dict[str, Any]:
+        return {
+            "weights": [weight.detach().clone() for weight in self.weights],
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
+            "schedule": json.loads(json.dumps(self.schedule.state_dict())),
+        }
+
+    def load(self, saved: dict[str, Any], how: str) -> None:
+        """``wrapper``: after the optimizer; ``wrapper first``: before; ``base``: base alone, which is then wrapped."""
+        with torch.no_grad():
+            for weight, value in zip(self.weights, saved["weights"], strict=True):
+                weight.copy_(value)
+        if how == "wrapper first":
+            self.schedule.load_state_dict(saved["schedule"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        if how == "wrapper":
+            self.schedule.load_state_dict(saved["schedule"])
+        if how == "base":
+            self.base.load_state_dict(dict(saved["schedule"]["base"]))  # CyclicLR pops from what it is given
+            self.schedule = self.kind(self.base, REFERENCE)
+            if saved["schedule"]["size"] is not None:
+                self.schedule.scale(saved["schedule"]["size"])
+
+
+JSONABLE = [name for name in BASES if name != "MultiStepLR"]  # whose state is keyed by numbers, which JSON makes texts
+
+
+def check_resumed(build: Build, point: str, how: str, kind: type[VariableBatchSizeLR] = VariableBatchSizeLR) -> None:
+    """Stopped at ``point`` of step 25 and resumed, against a run that was never stopped."""
+    whole, first, second = Training(build), Training(build), Training(build, kind)
+    expected = whole.run(0, 60)
+    used = first.run(0, 25, end=point)
+    saved = first.saved()
+    kept = copy.deepcopy(saved)
+    first.run(25, 40, begin=point)  # goes on, which a saved state does not see
+    second.load(saved, how)
+    assert saved["schedule"] == kept["schedule"]
+    assert used + second.run(25, 60, begin=point) == expected
+    assert all(torch.equal(a, b) for a, b in zip(second.weights, whole.weights, strict=True))
+
+
+@pytest.mark.parametrize("how", ["wrapper", "wrapper first", "base"])
+@pytest.mark.parametrize("point", Training.POINTS)
+@pytest.mark.parametrize("name", JSONABLE)
+def test_a_resumed_run_is_the_uninterrupted_one(name: str, point: str, how: str) -> None:
+    check_resumed(BASES[name], point, how)
+
+
+class Forgetting(VariableBatchSizeLR):
+    """Loses the size in force."""
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict({**state, "size": None})
+
+
+class Restarting(VariableBatchSizeLR):
+    """Sets base back to its first step when it is wrapped."""
+
+    def __init__(self, base: LRScheduler, *rest: Any) -> None:
+        super().__init__(base, *rest)
+        base.last_epoch = -1
+        self.step()
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "point"),
+    [
+        (Compounding, "base", "scaled"),
+        (Compounding, "wrapper", "scaled"),
+        (Forgetting, "wrapper", "scaled"),
+        (Restarting, "base", "unscaled"),
+    ],
+)
+def test_the_resumption_test_can_fail(kind: type[VariableBatchSizeLR], how: str, point: str) -> None:
+    with pytest.raises(AssertionError):
+        check_resumed(BASES["CosineAnnealingLR"], point, how, kind)
+
+
+def test_wrapping_takes_scaled_rates_back() -> None:
+    """What an optimizer saved while scaled brings along is not base's rate."""
+    saved = Training(BASES["ExponentialLR"])
+    saved.run(0, 3, end="scaled")
+    optimizer = sgd()
+    base = BASES["ExponentialLR"](optimizer)
+    optimizer.load_state_dict(saved.optimizer.state_dict())
+    base.load_state_dict(saved.base.state_dict())
+    own = [rate * 0.97**3 for rate in RATES]
+    assert [group["lr"] for group in optimizer.param_groups] != pytest.approx(own)
+    VariableBatchSizeLR(base, REFERENCE)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx(own)
+
+
+def test_a_base_that_advances_once_an_epoch() -> None:
+    optimizer = sgd()
+    schedule = VariableBatchSizeLR(schedulers.ExponentialLR(optimizer, 0.5), REFERENCE)
+    for epoch in range(3):
+        for size in SIZES[:10]:
+            schedule.scale(size)
+            optimizer.step()
+            assert schedule.get_last_lr() == [rate * 0.5**epoch * (size / REFERENCE) for rate in RATES]
+        schedule.step()
+
+
+def plain() -> VariableBatchSizeLR:
+    return VariableBatchSizeLR(BASES["ExponentialLR"](sgd()), REFERENCE)
+
+
+BAD = [0, -1, -0.5, float("nan"), float("inf"), -float("inf"), None, "8", True, 1j, [8], torch.tensor(8), 10**400]
+
+
+@pytest.mark.parametrize("value", BAD, ids=lambda value: repr(value)[:12])
+def test_sizes_and_references_that_are_no_numbers_above_0(value: Any) -> None:
+    base = BASES["ExponentialLR"](sgd())
+    with pytest.raises(ValueError, match=r"reference = .*: give a finite number above 0"):
+        VariableBatchSizeLR(base, value)
+    schedule = VariableBatchSizeLR(base, REFERENCE)
+    schedule.scale(24)
+    with pytest.raises(ValueError, match=r"size = .*: give a finite number above 0"):
+        schedule.scale(value)
+    assert schedule.get_last_lr() == [rate * 3 for rate in RATES]  # as before
+
+
+@pytest.mark.parametrize("value", [16, 16.0, np.int64(16), np.float32(16), Fraction(16)], ids=repr)
+def test_any_real_number_is_a_size(value: Any) -> None:
+    schedule = plain()
+    schedule.scale(value)
+    assert schedule.get_last_lr() == [rate * 2 for rate in RATES]
+    assert type(schedule.state_dict()["size"]) is float
+
+
+@pytest.mark.parametrize(("reference", "size"), [(1e-300, 1e300), (1e300, 1e-300)])
+def test_a_factor_beyond_floats(reference: float, size: float) -> None:
+    schedule = VariableBatchSizeLR(BASES["ExponentialLR"](sgd()), reference)
+    with pytest.raises(ValueError, match="beyond what a float can hold"):
+        schedule.scale(size)
+    assert schedule.get_last_lr() == list(RATES)
+
+
+@pytest.mark.parametrize("rule", ["cubic", "", None, "fixed"])
+def test_an_unknown_rule(rule: Any) -> None:
+    with pytest.raises(ValueError, match=r"rule = .*: the known ones are 'linear', 'sqrt'"):
+        VariableBatchSizeLR(BASES["ExponentialLR"](sgd()), REFERENCE, rule)
+
+
+def test_what_is_no_scheduler() -> None:
+    for thing in (sgd(), None, 1e-3, schedulers.ExponentialLR):
+        with pytest.raises(ValueError, match="is not a torch scheduler: it lacks"):
+            VariableBatchSizeLR(thing, REFERENCE)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="two would scale twice"):
+        VariableBatchSizeLR(plain(), REFERENCE)  # type: ignore[arg-type]
+
+
+def test_a_group_that_base_does_not_know() -> None:
+    optimizer = sgd()
+    base = BASES["ExponentialLR"](optimizer)
+    schedule = VariableBatchSizeLR(base, REFERENCE)
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 0.1})
+    with pytest.raises(ValueError, match="rates for 2 parameter groups, its optimizer has 3"):
+        VariableBatchSizeLR(base, REFERENCE)
+    with pytest.raises(ValueError, match="rates for 2 parameter groups, its optimizer has 3"):
+        schedule.scale(4)
+
+
+def state(**changes: Any) -> dict[str, Any]:
+    return {**plain().state_dict(), **changes}
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (state(reference=9.0), r"reference = 9\.0, here 8\.0"),
+        (state(rule="sqrt"), "rule = 'sqrt', here 'linear'"),
+        (state(scheduler="StepLR"), "scheduler = 'StepLR', here 'ExponentialLR'"),
+        (state(size=0), "size = 0: give a finite number above 0"),
+        (state(size="4"), "size = '4'"),
+        (state(size=float("nan")), "size = nan"),
+        (state(base=None), "needs exactly"),
+        (state(more=1), "needs exactly .*'more'"),
+        ({key: value for key, value in state().items() if key != "size"}, "needs exactly"),
+        ({}, r"needs exactly .*got \[\]"),
+        (None, "needs exactly .*got None"),
+        (state(base={**state()["base"], "_last_lr": [0.1]}), "rates for 1 parameter groups"),
+        (state(base={**state()["base"], "_last_lr": None}), "does not fit: TypeError"),
+    ],
+    ids=lambda value: value[:24] if isinstance(value, str) else "",
+)
+def test_a_state_that_does_not_fit_changes_nothing(bad: Any, why: str) -> None:
+    schedule = plain()
+    schedule.optimizer.step()
+    schedule.step()
+    schedule.scale(24)
+    before, rates = copy.deepcopy(schedule.state_dict()), in_force(schedule.optimizer)
+    with pytest.raises(ConfigError, match=why):
+        schedule.load_state_dict(bad)
+    assert schedule.state_dict() == before
+    assert in_force(schedule.optimizer) == rates
+    schedule.load_state_dict(state())  # and one that fits is still taken
+    assert schedule.get_last_lr() == list(RATES)
+
+
+def test_torch_trips_over_a_state_of_another_shape() -> None:
+    """SequentialLR pops what it needs; a state without leaves it as it was."""
+    schedule = VariableBatchSizeLR(BASES["SequentialLR"](sgd()), REFERENCE)
+    before = copy.deepcopy(schedule.state_dict())
+    other = {**before, "base": {key: value for key, value in before["base"].items() if key != "_schedulers"}}
+    with pytest.raises(ConfigError, match="does not fit: KeyError"):
+        schedule.load_state_dict(other)
+    assert schedule.state_dict() == before
