@@ -31,9 +31,11 @@ class StepRecord:
     global_batch: int  # B, all ranks' samples in this step
     num_tokens: int  # real tokens of this rank
     padded_tokens: int  # sum over micro-batches of count * longest
+    num_targets: int | None = None  # n_r, label tokens of this rank; null for a classifier
     max_length: int  # longest sample of this rank; 0 where it had none
     num_microbatches: int
-    loss_scale: float  # G * b_r / B
+    loss_scale: float  # G * b_r / B, of a mean over samples
+    squared_tokens: int | None = None  # sum of the squared lengths of this rank's samples
     predicted_cost: int | None = None  # in the cost model's own units
     lower_bound: int | None = None
     # planning, off the critical path
@@ -55,7 +57,7 @@ class StepRecord:
     optimizer_s: float | None = None
     step_s: float | None = None
     peak_memory_bytes: int | None = None
-    loss: float | None = None  # this rank's mean
+    loss: float | None = None  # this rank's mean: per label token where train.target is token_mean, else per sample
     grad_norm: float | None = None  # of the whole step, before clipping
     lr: float | None = None  # null where the step was skipped, as its gradient was not finite
     plan_hash: str = ""

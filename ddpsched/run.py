@@ -2,11 +2,14 @@
 
 import itertools
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from ddpsched.config import RunConfig
 from ddpsched.environment import describe
@@ -17,6 +20,7 @@ from ddpsched.planning.columns import rank_cost
 from ddpsched.planning.cost import cost_model
 from ddpsched.planning.messages import Exchange, Flag
 from ddpsched.planning.planner import ahead, num_steps, plan_steps
+from ddpsched.planning.policies.pool import over_budget
 from ddpsched.planning.samples import Samples, load_samples
 from ddpsched.planning.simulated import SimulatedExecutor
 from ddpsched.planning.speed import Speed
@@ -63,7 +67,7 @@ def run(config: RunConfig, *, overwrite: bool = False, force: bool = False) -> P
     world = _world(config)
     folder = RunFolder(config, overwrite)
     samples = load_samples(config)
-    total_steps = num_steps(config, len(samples.train))
+    total_steps = num_steps(config, samples.train)
     with Guard(folder, world, watching=config.executor.kind == "distributed" and World.launched()) as guard:
         executor = _executor(config, samples, total_steps, world, force)
         exchange, environment = executor.exchange, _environment(config, samples, executor)
@@ -76,6 +80,7 @@ def run(config: RunConfig, *, overwrite: bool = False, force: bool = False) -> P
                 folder.begin(environment)
             exchange.barrier()
             guard.start_logs()
+            _say(config, environment)
             with RecordWriter(folder.path, world.rank) as writer:
                 steps = _observed(config, itertools.chain([first], plans), executor, samples, speeds)
                 _loop(config, steps, executor, writer, folder, world, total_steps)
@@ -124,9 +129,11 @@ def _loop(
     total_steps: int,
 ) -> None:
     full: OSError | None = None
-    done = 0
+    done = real = computed = 0
     for plan, records in steps:
         done = plan.step + 1
+        real += sum(record.num_tokens for record in records)
+        computed += sum(record.padded_tokens for record in records)
         try:
             for record in records:
                 writer.write(record)
@@ -143,6 +150,7 @@ def _loop(
             _evaluate(executor, folder, world, done)
     if full is not None:
         raise full
+    log.info("%.1f %% of the %d tokens computed here were padding", 100 * (1 - real / max(1, computed)), computed)
     _evaluate(executor, folder, world, done)
 
 
@@ -150,15 +158,24 @@ def _evaluate(executor: Executor, folder: RunFolder, world: World, step: int) ->
     sums = executor.evaluate()
     if sums is None or not world.is_main:
         return
+    loss = sums.loss_sum / sums.count
+    learns_tokens = sums.num_targets is not None
     row = {
         "step": step,
-        "loss": sums.loss_sum / sums.num_samples,
-        "accuracy": sums.num_correct / sums.num_samples,
+        "loss": loss,
+        "accuracy": sums.num_correct / sums.count,
         "num_samples": int(sums.num_samples),
         "majority": sums.majority,
+        "perplexity": _perplexity(loss) if learns_tokens else None,
+        "num_targets": None if sums.num_targets is None else int(sums.num_targets),
     }
     folder.add_evaluation(row)
     log.info("after step %d: dev loss %.4f, accuracy %.4f (majority %.4f)", *list(row.values())[:3], row["majority"])
+
+
+def _perplexity(loss: float) -> float | None:
+    """exp(loss); None beyond what a number holds, or where there is no loss."""
+    return math.exp(loss) if loss < 700 else None
 
 
 def _executor(config: RunConfig, samples: Samples, total_steps: int, world: World, force: bool) -> Executor:
@@ -199,6 +216,25 @@ def _world(config: RunConfig) -> World:
     return world
 
 
+def _over_budget(config: RunConfig, samples: Samples) -> int | None:
+    """How many samples are longer than a pool's budget, and run alone; None for other policies."""
+    budget = config.policy.max_tokens_for_batch
+    if config.policy.kind != "pool":
+        return None
+    assert not isinstance(budget, list), "the config refuses two budgets"
+    return over_budget(samples.train.lengths(np.arange(len(samples.train))), budget)
+
+
+def _say(config: RunConfig, environment: dict[str, Any]) -> None:
+    """What a user would not expect."""
+    if config.policy.sequence_packing:
+        log.info("policy.sequence_packing fills rows by their sum of tokens; policy.strategy is ignored")
+    if environment["num_over_budget"]:
+        log.info(
+            "%d samples are longer than policy.max_tokens_for_batch, and run alone", environment["num_over_budget"]
+        )
+
+
 def _environment(config: RunConfig, samples: Samples, executor: Executor) -> dict[str, Any]:
     learner = getattr(executor, "learner", None)
     device = None if learner is None else learner.device
@@ -215,6 +251,8 @@ def _environment(config: RunConfig, samples: Samples, executor: Executor) -> dic
         "data": samples.dataset.source,
         "num_samples": len(samples.train),
         "num_truncated": samples.train.num_truncated if config.data.lengths == "known" else None,
+        "num_over_budget": _over_budget(config, samples),
+        "num_dropped_tokens": getattr(samples.train, "num_dropped", None),
         "num_parameters": None if learner is None else learner.num_parameters,
         "caps": executor.world_caps,
         "clocks": [asdict(clock) for clock in getattr(executor, "clock_offsets", [])] or None,

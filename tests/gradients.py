@@ -17,10 +17,10 @@ def kept_gradients() -> Iterator[list[np.ndarray]]:
     kept: list[np.ndarray] = []
     step = Optimiser.step
 
-    def keep(self: Optimiser) -> float:
+    def keep(self: Optimiser, size: float | None = None) -> float:
         gradients = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in self._parameters]
         kept.append(torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy().copy())
-        return step(self)
+        return step(self, size)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Optimiser, "step", keep)

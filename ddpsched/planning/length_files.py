@@ -9,23 +9,33 @@ import numpy as np
 from ddpsched.errors import DataError
 from ddpsched.planning.cost import Int
 from ddpsched.planning.tables import READERS, read_columns
-from ddpsched.planning.tokenise import load_tokenizer, tokenise
+from ddpsched.planning.tokenise import tokenise
+from ddpsched.planning.tokenizer import load_tokenizer
 
 NUMBERS = (".npy", ".txt")
+UNCUT = 2**31  # tokens
 
 
 def read_lengths(
-    path: Path, column: str = "length", texts: Sequence[str] = (), tokenizer: str | None = None, max_length: int = 512
+    path: Path,
+    column: str = "length",
+    texts: Sequence[str] = (),
+    tokenizer: str | None = None,
+    max_length: int = 512,
+    prompt: str | None = None,
 ) -> Int:
     """(N,), int64, tokens of each sample.
 
     ``path``: a flat ``.npy`` array, a ``.txt`` with one number a line, or a CSV, TSV, JSON-lines or Parquet file whose
     ``column`` holds the numbers. With ``texts``, columns of such a file, each row's texts are joined by a newline and
-    counted by ``tokenizer`` (a folder or a hub name), special tokens included, cut to ``max_length``.
+    counted by ``tokenizer`` (a folder or a hub name), special tokens included, cut to ``max_length``. ``prompt``, a
+    column too, is counted with them as a pair, as a run with ``data.prompt`` has it: with BERT's one [SEP] more.
     Raises DataError where a length is not a whole number of at least 1, and names the row.
     """
     if texts:
-        return _count(path, texts, tokenizer, max_length)
+        return _count(path, texts, tokenizer, max_length, prompt)
+    if prompt is not None:
+        raise DataError(f"a prompt is named ({prompt}), but no column of texts behind it; name it with --text")
     if tokenizer is not None:
         raise DataError("a tokenizer is given, but no column of texts to count; name it with --text")
     if not path.exists():
@@ -96,15 +106,20 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def _count(path: Path, columns: Sequence[str], tokenizer: str | None, max_length: int) -> Int:
+def _count(path: Path, columns: Sequence[str], tokenizer: str | None, max_length: int, prompt: str | None) -> Int:
     if tokenizer is None:
         raise DataError("columns of texts are named, but no tokenizer to count them; name a folder with --tokenizer")
-    found = read_columns(path, {f"--text {name}": name for name in columns})
-    rows = list(zip(*(found[name] for name in columns), strict=True))
+    options = {f"--text {name}": name for name in columns} | ({} if prompt is None else {"--prompt": prompt})
+    found = read_columns(path, options)
+    rows = list(zip(*(found[name] for name in options.values()), strict=True))
     for number, row in enumerate(rows, 1):
         if not all(isinstance(text, str) and text.strip() for text in row):
             raise DataError(f"{path}, row {number}: {row!r:.80} has a blank or missing text; mend or remove the row")
     if not rows:
         raise DataError(f"{path}: no rows")
-    table = tokenise(load_tokenizer(tokenizer), ["\n".join(row) for row in rows], max_length)
-    return table.lengths(np.arange(len(table)))
+    joined = ["\n".join(row[: len(columns)]) for row in rows]
+    if prompt is None:
+        table = tokenise(load_tokenizer(tokenizer), joined, max_length)
+    else:  # whole, as a prompt that leaves its text no room can still be counted
+        table = tokenise(load_tokenizer(tokenizer), joined, UNCUT, prompts=[row[-1] for row in rows])
+    return np.minimum(table.lengths(np.arange(len(table))), max_length)

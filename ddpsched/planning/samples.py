@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from ddpsched.config import RunConfig
 from ddpsched.errors import ConfigError
-from ddpsched.planning.texts import Dataset, load_dataset
-from ddpsched.planning.tokenise import OnlineTokens, TokenTable, load_tokenizer, pad_id, tokenise
+from ddpsched.planning.concatenate import UNCUT, SliceTable
+from ddpsched.planning.texts import Dataset, Split, load_dataset
+from ddpsched.planning.tokenise import OnlineTokens, TokenTable, tokenise
+from ddpsched.planning.tokenizer import load_tokenizer, pad_id
 from ddpsched.planning.words import embedded_tokenizer
 
 
@@ -14,8 +16,8 @@ class Samples:
     """``train`` and ``dev`` give lengths and rows by id; ``dev`` may be absent."""
 
     dataset: Dataset
-    train: TokenTable | OnlineTokens
-    dev: TokenTable | None
+    train: TokenTable | OnlineTokens | SliceTable
+    dev: TokenTable | SliceTable | None
     vocab_size: int
     pad_id: int
 
@@ -27,7 +29,7 @@ def load_samples(config: RunConfig) -> Samples:
     is named for a model that brings none.
     """
     data = config.data
-    dataset = load_dataset(data, config.seed)
+    dataset = load_dataset(data, config.seed, config.model.task)
     name = data.tokenizer or (None if config.model.name == "tiny" else config.model.name)
     if data.path is None and data.name is None:
         tokenizer = embedded_tokenizer() if data.tokenizer is None else load_tokenizer(data.tokenizer)
@@ -38,10 +40,19 @@ def load_samples(config: RunConfig) -> Samples:
         )
     else:
         tokenizer = load_tokenizer(name)
-    train: TokenTable | OnlineTokens
+    joined = data.concatenate
+    # nothing stands before a first token to predict it from
+    least = 2 if config.model.task == "causal_lm" and not joined else 1
+    most = UNCUT if joined else data.max_length
+
+    def table(split: Split) -> TokenTable | SliceTable:
+        found = tokenise(tokenizer, split.texts, most, prompts=split.prompts, rows=split.rows, least=least)
+        return SliceTable(found, data.max_length, data.within_documents) if joined else found
+
+    own, dev = dataset.train, None if dataset.dev is None else table(dataset.dev)
+    train: TokenTable | OnlineTokens | SliceTable
     if data.lengths == "online":
-        train = OnlineTokens(tokenizer, dataset.train.texts, data.max_length)
+        train = OnlineTokens(tokenizer, own.texts, data.max_length, own.prompts, own.rows, least)
     else:
-        train = tokenise(tokenizer, dataset.train.texts, data.max_length)
-    dev = None if dataset.dev is None else tokenise(tokenizer, dataset.dev.texts, data.max_length)
+        train = table(own)
     return Samples(dataset, train, dev, tokenizer.get_vocab_size(), pad_id(tokenizer))

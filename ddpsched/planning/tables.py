@@ -109,7 +109,8 @@ def _jsonl(path: Path, wanted: Wanted) -> Columns:
 
 
 def _example(wanted: Wanted) -> str:
-    return json.dumps({column: "some text" if "text" in option else 0 for option, column in wanted.items()})
+    said = {option: "text" in option or "prompt" in option for option in wanted}
+    return json.dumps({column: "some text" if said[option] else 0 for option, column in wanted.items()})
 
 
 def _parquet(path: Path, wanted: Wanted) -> Columns:

@@ -1,13 +1,13 @@
-"""Where texts and labels come from: a file, a folder, the hub, or the embedded sentences.
+"""Where samples come from: a file, a folder, the hub, or the embedded sentences.
 
 Whatever the source, ``load_dataset`` gives the same checked value: every text
-says something, every label is an integer from 0 to ``num_labels - 1``.
+and every prompt says something, every label is an integer from 0 to ``num_labels - 1``.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +19,32 @@ from ddpsched.planning.hub import offline_unless_reachable
 from ddpsched.planning.tables import READERS, Columns, read_columns, require_columns
 
 DEV_NAMES = ("dev", "validation", "val")
+Ids = npt.NDArray[np.int64]
+Task = Literal["classification", "causal_lm"]
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """N texts and their labels, int64 ``(N,)``."""
+    """N samples: ``texts``; a classifier's ``labels``, int64 ``(N,)``; the ``prompts`` before a language model's texts,
+    if there are any. ``rows``: each one's row in the source, counted from 1; None for 1 to N.
+    """
 
     texts: Sequence[str]
-    labels: npt.NDArray[np.int64]
+    labels: Ids | None = None
+    prompts: Sequence[str] | None = None
+    rows: Sequence[int] | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def take(self, ids: Ids) -> "Split":
+        """The samples ``ids``, which keep the numbers of their rows."""
+        return Split(
+            [self.texts[i] for i in ids],
+            None if self.labels is None else self.labels[ids],
+            None if self.prompts is None else [self.prompts[i] for i in ids],
+            [int(i) + 1 if self.rows is None else self.rows[i] for i in ids],
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,121 +56,163 @@ class Dataset:
     source: str
 
 
-def load_dataset(config: DataConfig, seed: int) -> Dataset:
-    """The data that ``config`` names; ``seed`` matters to the embedded sentences alone.
+def load_dataset(config: DataConfig, seed: int, task: Task = "classification") -> Dataset:
+    """The data that ``config`` names; ``seed`` draws the embedded sentences and what is held out.
 
     ``path`` is a file, or a folder with a train file or saved by ``datasets``;
     ``name`` is a data set on the hub; neither means the embedded sentences.
-    ``config.dev`` names a file for evaluation in place of the source's own.
+    ``config.dev`` names a file for evaluation in place of the source's own; without
+    either, a share ``config.held_out`` of the training rows is evaluated on instead.
 
     DataError names the file, the row (1 is the first below the header), the
     column and the value that cannot be used, and what to do.
     """
+    load = _Loader(config, task)
     if config.path:
-        dataset = _from_path(Path(config.path).expanduser(), config)
+        dataset = load.path(Path(config.path).expanduser())
     elif config.name:
-        dataset = _from_hub(config.name, config)
+        dataset = load.hub(config.name)
     else:
-        dataset = _embedded(config.size, seed)
+        dataset = load.embedded(seed)
     if config.dev:
         file = Path(config.dev).expanduser()
-        dataset = Dataset(dataset.train, _read(file, config), f"{dataset.source}, dev {file}")
+        dataset = Dataset(dataset.train, load.file(file), f"{dataset.source}, dev {file}")
+    if config.held_out and dataset.dev is None:
+        dataset = _held_out(dataset, config.held_out, seed)
     if len(dataset.train) < 2:
-        raise DataError(f"{dataset.source}: {len(dataset.train)} row; training needs at least 2")
+        raise DataError(
+            f"{dataset.source}: {len(dataset.train)} row{'s' * (len(dataset.train) != 1)}; training needs at least 2"
+        )
     return dataset
 
 
-def _embedded(size: int, seed: int) -> Dataset:
-    train_seed, dev_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
-    train, dev = Split(*compose(size, train_seed)), Split(*compose(max(200, size // 8), dev_seed))
-    return Dataset(train, dev, f"embedded sentences, {len(train)} train and {len(dev)} dev, seed {seed}")
-
-
-def _from_path(path: Path, config: DataConfig) -> Dataset:
-    if not path.exists():
-        raise DataError(f"data.path = {path}: no such file or folder; check the path (it is relative to {Path.cwd()})")
-    if not path.is_dir():
-        dev = _beside(path) if path.stem == "train" and not config.dev else None
-        return Dataset(_read(path, config), _read(dev, config) if dev else None, str(path))
-    if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
-        return _from_disk(path, config)
-    train = [path / f"train{suffix}" for suffix in READERS if (path / f"train{suffix}").exists()]
-    if len(train) != 1:
-        found = " and ".join(file.name for file in train) or "no train file"
+def _held_out(dataset: Dataset, share: float, seed: int) -> Dataset:
+    """A share of the training rows, at least one, moved to the dev split; those that stay keep their order."""
+    size = len(dataset.train)
+    count = max(1, round(share * size))
+    if size - count < 2:
         raise DataError(
-            f"data.path = {path}: the folder has {found}; give one train file ({', '.join(READERS)}) "
-            "as data.path, or a folder written by datasets' save_to_disk"
+            f"{dataset.source}: data.held_out = {share} takes {count} of {size} rows; training needs at least 2 of them"
         )
-    return _from_path(train[0], config)
+    mixed = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,))).permutation(size)
+    out, kept = np.sort(mixed[:count]), np.sort(mixed[count:])
+    source = f"{dataset.source}, {count} of {size} rows held out (seed {seed})"
+    return Dataset(dataset.train.take(kept), dataset.train.take(out), source)
+
+
+class _Loader:
+    """The columns that ``task`` needs, from any source."""
+
+    def __init__(self, config: DataConfig, task: Task) -> None:
+        self._config = config
+        self._wanted = {"data.text": config.text}
+        if task == "classification":
+            self._wanted["data.label"] = config.label
+        elif config.prompt is not None:
+            self._wanted["data.prompt"] = config.prompt
+
+    def path(self, path: Path) -> Dataset:
+        if not path.exists():
+            raise DataError(
+                f"data.path = {path}: no such file or folder; check the path (it is relative to {Path.cwd()})"
+            )
+        if not path.is_dir():
+            dev = _beside(path) if path.stem == "train" and not self._config.dev else None
+            return Dataset(self.file(path, self._config.rows), self.file(dev) if dev else None, str(path))
+        if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
+            return self._disk(path)
+        train = [path / f"train{suffix}" for suffix in READERS if (path / f"train{suffix}").exists()]
+        if len(train) != 1:
+            found = " and ".join(file.name for file in train) or "no train file"
+            raise DataError(
+                f"data.path = {path}: the folder has {found}; give one train file ({', '.join(READERS)}) "
+                "as data.path, or a folder written by datasets' save_to_disk"
+            )
+        return self.path(train[0])
+
+    def file(self, file: Path, limit: int | None = None) -> Split:
+        """The first ``limit`` rows, or all of them."""
+        found = read_columns(file, self._wanted)
+        return self._checked({name: values[:limit] for name, values in found.items()}, str(file))
+
+    def _disk(self, path: Path) -> Dataset:
+        import datasets
+
+        try:
+            loaded = datasets.load_from_disk(str(path))
+        except Exception as error:  # whatever a damaged folder provokes in datasets and pyarrow
+            raise DataError(
+                f"data.path = {path}: cannot be read as a saved data set ({error}); save it again"
+            ) from error
+        return self._splits(loaded, str(path))
+
+    def hub(self, name: str) -> Dataset:
+        import datasets
+        import huggingface_hub
+
+        source = f"{name}/{self._config.subset}" if self._config.subset else name
+        with offline_unless_reachable(huggingface_hub.constants, datasets.config):
+            try:
+                loaded = datasets.load_dataset(name, self._config.subset)
+            except Exception as error:  # dozens of kinds: network, rights, name, subset, files
+                raise DataError(
+                    f"data.name = {source}: cannot be loaded ({error}); give a local copy with "
+                    "data.path=FILE, or leave data.name out for the embedded sentences; a cache prepared on a "
+                    "machine with network works here with HF_HUB_OFFLINE=1"
+                ) from error
+        return self._splits(loaded, source)
+
+    def _splits(self, loaded: Any, source: str) -> Dataset:
+        """``loaded``: a ``datasets.Dataset``, or a ``DatasetDict`` with a train split."""
+        splits = loaded if isinstance(loaded, dict) else {"train": loaded}
+        if "train" not in splits:
+            raise DataError(f"{source}: no train split; it has {', '.join(splits)}")
+        train = self._split(splits["train"], f"{source}, train", self._config.rows)
+        dev = next((name for name in DEV_NAMES if name in splits and not self._config.dev), None)
+        return Dataset(train, self._split(splits[dev], f"{source}, {dev}") if dev else None, source)
+
+    def _split(self, rows: Any, source: str, limit: int | None = None) -> Split:
+        require_columns(source, rows.column_names, self._wanted)
+        table = rows.with_format("arrow")[:limit]
+        return self._checked({name: table.column(name).to_pylist() for name in self._wanted.values()}, source)
+
+    def _checked(self, columns: Columns, source: str) -> Split:
+        """The columns as a ``Split``; DataError where a text, a prompt or a label cannot be used."""
+        config = self._config
+        texts = columns[config.text]
+        if not texts:
+            raise DataError(f"{source}: no rows; give at least 2 for training, 1 for evaluation")
+        fault = "is null, blank or no valid text"
+        _refuse(source, config.text, texts, _is_text, fault, "write a text")
+        if "data.prompt" in self._wanted:
+            prompts = columns[self._wanted["data.prompt"]]
+            _refuse(source, self._wanted["data.prompt"], prompts, _is_text, fault, "write a prompt")
+            return Split(texts, prompts=prompts)
+        if "data.label" not in self._wanted:
+            return Split(texts)
+        labels, allowed = columns[config.label], range(config.num_labels)
+        not_one = f"is not an integer from 0 to {allowed[-1]} (data.num_labels = {config.num_labels})"
+        _refuse(source, config.label, labels, lambda label: _integer(label) in allowed, not_one, "correct the label")
+        return Split(texts, np.array([_integer(label) for label in labels], dtype=np.int64))
+
+    def embedded(self, seed: int) -> Dataset:
+        if "data.prompt" in self._wanted:
+            raise DataError(
+                f"data.prompt = {self._config.prompt!r}: the embedded sentences have no prompts; leave it out, or name "
+                "a data set with data.path"
+            )
+        size, limit = self._config.size, self._config.rows
+        train_seed, dev_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
+        (texts, labels), (dev_texts, dev_labels) = compose(size, train_seed), compose(max(200, size // 8), dev_seed)
+        train, dev = Split(texts[:limit], labels[:limit]), Split(dev_texts, dev_labels)
+        if "data.label" not in self._wanted:
+            train, dev = Split(train.texts), Split(dev.texts)
+        return Dataset(train, dev, f"embedded sentences, {len(train)} train and {len(dev)} dev, seed {seed}")
 
 
 def _beside(train: Path) -> Path | None:
     siblings = (train.with_name(name + train.suffix) for name in DEV_NAMES)
     return next((file for file in siblings if file.exists()), None)
-
-
-def _read(file: Path, config: DataConfig) -> Split:
-    return _checked(read_columns(file, _wanted(config)), config, str(file))
-
-
-def _from_disk(path: Path, config: DataConfig) -> Dataset:
-    import datasets
-
-    try:
-        loaded = datasets.load_from_disk(str(path))
-    except Exception as error:  # whatever a damaged folder provokes in datasets and pyarrow
-        raise DataError(f"data.path = {path}: cannot be read as a saved data set ({error}); save it again") from error
-    return _from_splits(loaded, config, str(path))
-
-
-def _from_hub(name: str, config: DataConfig) -> Dataset:
-    import datasets
-    import huggingface_hub
-
-    source = f"{name}/{config.subset}" if config.subset else name
-    with offline_unless_reachable(huggingface_hub.constants, datasets.config):
-        try:
-            loaded = datasets.load_dataset(name, config.subset)
-        except Exception as error:  # dozens of kinds: network, rights, name, subset, files
-            raise DataError(
-                f"data.name = {source}: cannot be loaded ({error}); give a local copy with "
-                "data.path=FILE, or leave data.name out for the embedded sentences; a cache prepared on a "
-                "machine with network works here with HF_HUB_OFFLINE=1"
-            ) from error
-    return _from_splits(loaded, config, source)
-
-
-def _from_splits(loaded: Any, config: DataConfig, source: str) -> Dataset:
-    """``loaded``: a ``datasets.Dataset``, or a ``DatasetDict`` with a train split."""
-    splits = loaded if isinstance(loaded, dict) else {"train": loaded}
-    if "train" not in splits:
-        raise DataError(f"{source}: no train split; it has {', '.join(splits)}")
-    dev = next((name for name in DEV_NAMES if name in splits and not config.dev), None)
-    train, *rest = (_split(splits[name], config, f"{source}, {name}") for name in ("train", dev) if name)
-    return Dataset(train, rest[0] if rest else None, source)
-
-
-def _split(rows: Any, config: DataConfig, source: str) -> Split:
-    wanted = _wanted(config)
-    require_columns(source, rows.column_names, wanted)
-    table = rows.with_format("arrow")[:]
-    return _checked({name: table.column(name).to_pylist() for name in wanted.values()}, config, source)
-
-
-def _wanted(config: DataConfig) -> dict[str, str]:
-    return {"data.text": config.text, "data.label": config.label}
-
-
-def _checked(columns: Columns, config: DataConfig, source: str) -> Split:
-    """The columns as a ``Split``; DataError where a text or a label cannot be used."""
-    texts, labels = columns[config.text], columns[config.label]
-    if not texts:
-        raise DataError(f"{source}: no rows; give at least 2 for training, 1 for evaluation")
-    _refuse(source, config.text, texts, _is_text, "is null, blank or no valid text", "write a text")
-    allowed = range(config.num_labels)
-    not_a_label = f"is not an integer from 0 to {allowed[-1]} (data.num_labels = {config.num_labels})"
-    _refuse(source, config.label, labels, lambda label: _integer(label) in allowed, not_a_label, "correct the label")
-    return Split(texts, np.array([_integer(label) for label in labels], dtype=np.int64))
 
 
 def _refuse(

@@ -9,6 +9,7 @@ The yardstick, over an epoch, is what the slowest ranks pay against what the rea
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -58,25 +59,25 @@ class Ruler:
         self._sums: list[float] = []
         self._squares = 0.0
 
-    def add_epoch(self, steps: Iterable[Step]) -> None:
-        """All steps of one epoch."""
+    def add_epoch(self, steps: Iterable[Step], pad_to: Iterable[int] = repeat(0)) -> None:
+        """All steps of one epoch. ``pad_to``: of each step, a length that its rows are padded to at least."""
         self._seen[:] = 0
         first = len(self._sizes)
-        for step in steps:
-            self._add(step)
+        for step, width in zip(steps, pad_to, strict=False):
+            self._add(step, width)
         self._full_sizes += self._sizes[first:-1]
         self._epochs += 1
         self._dropped += int((self._seen == 0).sum())
         self._repeated += int(np.maximum(self._seen - 1, 0).sum())
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: Step, pad_to: int) -> None:
         micro = [(rank, ids) for rank, own in enumerate(step) for ids in own if len(ids)]
         counts = np.array([len(ids) for _, ids in micro])
         ids = np.concatenate([ids for _, ids in micro])
         np.add.at(self._seen, ids, 1)
         lengths = self._lengths[ids]
         starts = np.concatenate(([0], np.cumsum(counts)[:-1]))
-        longest = np.maximum.reduceat(lengths, starts)
+        longest = np.maximum(np.maximum.reduceat(lengths, starts), pad_to)
         owners = np.array([rank for rank, _ in micro])
         costs = self._per_rank(self._cost, owners, counts, longest, lengths, starts)
         self._largest += max(costs)

@@ -26,7 +26,7 @@ from ddpsched.planning.messages import Flag
 from ddpsched.planning.samples import load_samples
 from ddpsched.records import write_json
 from ddpsched.training.clock import PeakMemory, return_freed_memory
-from ddpsched.training.data import Batch, synthetic_batch
+from ddpsched.training.data import Batch
 from ddpsched.training.learner import Learner, pick_device
 from ddpsched.training.trouble import flag_of
 from ddpsched.world import World
@@ -82,7 +82,9 @@ def identity_of(config: RunConfig, learner: Learner) -> Identity:
     values: dict[str, Any] = {"class": type(learner.model).__name__}
     if shape is not None:
         values |= {key: getattr(shape, key, None) for key in SIZES}
-        values |= {key: value for key, value in shape.to_dict().items() if "dropout" in key}
+        values |= {key: value for key, value in shape.to_dict().items() if "dropout" in key or "pdrop" in key}
+    if config.model.mask != "key_padding":  # attention takes other kernels, and squares of memory
+        values["mask"] = config.model.mask
     return Identity(
         model=config.model.name,
         parameters=learner.num_parameters,
@@ -147,7 +149,7 @@ def _seconds(learner: Learner, point: GridPoint) -> float:
 def _peaks(learner: Learner, grid: Sequence[GridPoint]) -> dict[GridPoint, int | None]:
     """Peak bytes of each point that fits; gradients are there already, as for a step's second micro-batch."""
     stepper, memory = learner.stepper(), PeakMemory(learner.device)
-    stepper.loss_sum(synthetic_batch(1, 4, learner.device)).backward()
+    stepper.loss_sum(learner.collate.synthetic(1, 4)).backward()
     found: dict[GridPoint, int | None] = {}
     too_large: list[GridPoint] = []
     for point in grid:
@@ -172,7 +174,4 @@ def _peaks(learner: Learner, grid: Sequence[GridPoint]) -> dict[GridPoint, int |
 
 def _batch(learner: Learner, point: GridPoint) -> Batch:
     """Synthetic, its last sample padded where there are several: kernels for full rows may be others."""
-    batch = synthetic_batch(point.count, point.length, learner.device)
-    if point.count > 1 and batch.attention_mask is not None:
-        batch.attention_mask[-1, -1] = 0
-    return batch
+    return learner.collate.synthetic(point.count, point.length, shorter=int(point.count > 1 and point.length > 1))

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Callable
 from datetime import timedelta
 from time import perf_counter
 from typing import Any
@@ -20,7 +21,7 @@ from ddpsched.records import StepRecord
 from ddpsched.training.calibrate import check_calibrations
 from ddpsched.training.exchange import GroupExchange
 from ddpsched.training.learner import Evaluation, Learner, pick_device, step_seed
-from ddpsched.training.loss import sum_scale
+from ddpsched.training.loss import Counts, sum_scale
 from ddpsched.training.probe import allowance
 from ddpsched.training.rank_step import RankStep
 from ddpsched.training.trouble import flag_of
@@ -30,11 +31,12 @@ log = logging.getLogger("ddpsched")
 
 
 class DistributedExecutor:
-    """Gradients are added over ranks, so each summed loss is scaled by 1/B.
+    """Gradients are added over ranks, so each summed loss is scaled by 1/B, or by 1/N of the step's label tokens.
 
     A step: forward and backward of this rank's micro-batches while the sum of all
-    ranks' counts and, in another thread, the next step's offers travel; then the
-    vote; then clipping and the optimizer, the same on every rank.
+    ranks' counts (for 1/N it has to be there before the first backward) and, in another
+    thread, the next step's offers travel; then the vote; then clipping and the
+    optimizer, the same on every rank.
     """
 
     def __init__(
@@ -76,22 +78,27 @@ class DistributedExecutor:
     def execute(self, plan: StepPlan) -> list[StepRecord]:
         """Run this rank's share of the step; its one record."""
         begin = perf_counter()
-        rank, count = self._world.rank, int(plan.counts[self._world.rank])
-        total = self.exchange.sum_batch(count)
-        step, trouble = self._run(plan, rank, sum_scale(plan.global_batch))
+        rank, target = self._world.rank, self._config.target
+        counts = self.learner.counts(plan.rank_ids(rank))
+        summed = self.exchange.sum_batch(counts)
+
+        def scale() -> float:
+            return sum_scale(plan.global_batch if target == "sample_mean" else Counts(*summed.wait()).targets)
+
+        step, trouble = self._run(plan, rank, scale)
         vote_from = perf_counter()
-        summed = total.wait()
+        total = Counts(*summed.wait())
         columns = plan_columns(self._config, plan, rank, self._source)
         self._vote(plan, columns, self._objection if trouble is None else flag_of(trouble), trouble)
         vote_s = perf_counter() - vote_from
         assert step is not None
-        assert summed == plan.global_batch, f"step {plan.step}: B = {plan.global_batch}, but ranks sum to {summed}"
+        assert total.samples == plan.global_batch, f"step {plan.step}: B = {plan.global_batch}, ranks sum to {total}"
         clock = self.learner.clock
         optimizer_from = clock.mark()
         norm = self.learner.optimiser.gradient_norm()
-        rate = self._update(plan, columns, step, float(norm))
+        rate = self._update(plan, columns, step, float(norm), total)
         optimizer_s = clock.seconds(optimizer_from, clock.mark())
-        own = step.columns(clock, count)
+        own = step.columns(clock, counts.of(target))
         wait_s = clock.seconds(step.ready, step.done)
         step_s = perf_counter() - begin + (plan.times.wait_s or 0.0)
         zero_s = self._first_step(begin)
@@ -101,6 +108,7 @@ class DistributedExecutor:
             StepRecord(
                 **columns,
                 **own,
+                num_targets=self.learner.label_tokens(counts),
                 began_at_s=clock.host_s(step.begin) - zero_s,
                 wait_s=wait_s,
                 vote_s=vote_s,
@@ -111,10 +119,12 @@ class DistributedExecutor:
             )
         ]
 
-    def _update(self, plan: StepPlan, columns: dict[str, Any], step: RankStep, norm: float) -> float | None:
+    def _update(
+        self, plan: StepPlan, columns: dict[str, Any], step: RankStep, norm: float, total: Counts
+    ) -> float | None:
         """The rate that was used; None where the step was skipped. Every rank sees the same norm and does alike."""
         if math.isfinite(norm):
-            return self.learner.optimiser.step()
+            return self.learner.optimiser.step(self.learner.size(total))
         if self._config.train.non_finite == "skip":
             log.warning("step %d: the gradient is NaN or infinite; skipped on all ranks", plan.step)
             self.learner.optimiser.skip()
@@ -130,7 +140,7 @@ class DistributedExecutor:
             self._zero_s = on_rank_0 - self.clock_offsets[self._world.rank].offset_s
         return self._zero_s
 
-    def _run(self, plan: StepPlan, rank: int, scale: float) -> tuple[RankStep | None, Exception | None]:
+    def _run(self, plan: StepPlan, rank: int, scale: Callable[[], float]) -> tuple[RankStep | None, Exception | None]:
         """The step, or what broke it; then the other ranks are still given their collectives."""
         sync = self.learner.sync
         assert sync is not None
@@ -160,7 +170,13 @@ class DistributedExecutor:
         if own is None:
             return None
         total = self.exchange.total
-        return Evaluation(total(own.loss_sum), total(own.num_correct), total(own.num_samples), own.majority)
+        return Evaluation(
+            total(own.loss_sum),
+            total(own.num_correct),
+            total(own.num_samples),
+            own.majority,
+            None if own.num_targets is None else total(own.num_targets),
+        )
 
     def close(self) -> None:
         dist.destroy_process_group()

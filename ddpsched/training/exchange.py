@@ -4,6 +4,7 @@ Offers travel in the planning thread, votes in the training thread: two threads
 must never interleave collectives on one group.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
@@ -30,9 +31,11 @@ class GroupExchange:
     def vote(self, rows: Rows) -> Rows:
         return self._gather(rows, self._votes)
 
-    def sum_batch(self, count: int) -> "Sum":
-        """Start adding up ``count`` over ranks: the report's all-reduce of b_r, read when the step needs it."""
-        tensor = torch.tensor([count], dtype=torch.int64)
+    def sum_batch(self, counts: Sequence[int]) -> "Sum":
+        """Start adding up ``counts`` over ranks, as many on each: the report's all-reduce of b_r, and of tokens and
+        label tokens, read when the step needs it.
+        """
+        tensor = torch.tensor(counts, dtype=torch.int64)
         return Sum(tensor, dist.all_reduce(tensor, group=self._votes, async_op=True))
 
     def total(self, value: float) -> float:
@@ -64,7 +67,11 @@ class Sum:
 
     def __init__(self, tensor: torch.Tensor, work: dist.Work) -> None:
         self._tensor, self._work = tensor, work
+        self._done = False
 
-    def wait(self) -> int:
-        self._work.wait()
-        return int(self._tensor)
+    def wait(self) -> list[int]:
+        """The sums; however often it is asked."""
+        if not self._done:
+            self._work.wait()
+            self._done = True
+        return [int(value) for value in self._tensor]

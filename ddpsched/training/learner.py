@@ -1,6 +1,5 @@
 """What is trained and with what: model, data and optimizer on one device. Both executors drive it."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,28 +7,18 @@ import torch
 
 from ddpsched.config import RunConfig
 from ddpsched.errors import ConfigError
+from ddpsched.plan import Ids
 from ddpsched.planning.samples import Samples
 from ddpsched.training.clock import Clock
 from ddpsched.training.data import Collator
-from ddpsched.training.loss import loss_sum
+from ddpsched.training.evaluate import Evaluation, evaluate
+from ddpsched.training.loss import Counts
+from ddpsched.training.masks import enable_mask
 from ddpsched.training.model import build_model, num_positions
 from ddpsched.training.optimise import Optimiser
 from ddpsched.training.packed import enable_packing
 from ddpsched.training.rank_step import RankStepper
 from ddpsched.training.sync import SYNCS, Synchroniser
-from ddpsched.training.sync.fsdp import whole
-
-EVALUATION_TOKENS = 4096  # padded, per batch
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Sums over the dev split, or over a share of it."""
-
-    loss_sum: float
-    num_correct: float
-    num_samples: float
-    majority: float  # share of the most frequent label in the whole split
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
@@ -78,17 +67,25 @@ class Learner:
             raise ConfigError(
                 f"data.max_length = {config.data.max_length}, but {config.model.name!r} has {longest} positions"
             )
-        if config.policy.packs:
+        if config.policy.packs or config.data.within_documents:
             enable_packing(model, config.model.name, config.data.max_length)
+        enable_mask(model, config.model.name, config.model.mask, config.data.max_length)
         self.device, self.clock = device, Clock(device)
         self.model: torch.nn.Module = model.to(device=device, dtype=dtype).train()
         self.autocast: Any = torch.bfloat16 if precision == "bfloat16" else None
         self.sync: Synchroniser | None = None
         if synchronised:
             self.sync = SYNCS[config.sync.kind](self.model, self.clock, config.sync)
-        self.optimiser = Optimiser(self.model, config.train, total_steps)
-        self.collate = Collator(samples.train, samples.dataset.train.labels, samples.pad_id, device)
-        self._samples, self._bounded = samples, config.memory.path is not None
+        self.optimiser = Optimiser(self.model, config.train, total_steps, config.lr, config.global_batch)
+        self._samples, self._config = samples, config
+        self.collate = Collator(
+            samples.train,
+            samples.dataset.train.labels,
+            samples.pad_id,
+            device,
+            config.model.mask,
+            weighted=config.target == "sample_mean",
+        )
 
     @property
     def num_parameters(self) -> int:
@@ -97,28 +94,25 @@ class Learner:
     def stepper(self, synchronised: bool = False) -> RankStepper:
         """What runs micro-batches through the model, or through the synchroniser's wrapping of it."""
         sync = self.sync if synchronised else None
-        return RankStepper(self.model, self.collate, self.clock, self.autocast, self._bounded, sync)
+        bounded = self._config.memory.path is not None
+        return RankStepper(self.model, self.collate, self.clock, self.autocast, bounded, sync)
 
-    @torch.no_grad()
+    def counts(self, ids: Ids) -> Counts:
+        """What these training samples come to; the ids of a rank, so that no rank needs the lengths of another's."""
+        train = self._samples.train
+        learns_tokens = self._config.model.task == "causal_lm"
+        return Counts(
+            len(ids), int(train.lengths(ids).sum()), int(train.num_targets(ids).sum()) if learns_tokens else 0
+        )
+
+    def size(self, total: Counts) -> int:
+        """What the learning rate follows of a step: its samples over all ranks, or its tokens."""
+        return total.tokens if self._config.lr.per == "tokens" else total.samples
+
+    def label_tokens(self, counts: Counts) -> int | None:
+        """Of a record: None for a classifier, which has none."""
+        return counts.targets if self._config.model.task == "causal_lm" else None
+
     def evaluate(self, rank: int = 0, size: int = 1) -> Evaluation | None:
-        """Loss and correct answers on every ``size``-th dev sample from ``rank`` on; None without a dev split."""
-        dev, split = self._samples.dev, self._samples.dataset.dev
-        if dev is None or split is None:
-            return None
-        ids = np.arange(rank, len(dev), size)
-        lengths = dev.lengths(ids)
-        ids = ids[np.argsort(-lengths, kind="stable")]
-        collate = Collator(dev, split.labels, self._samples.pad_id, self.device)
-        self.model.eval()
-        total, correct, start = 0.0, 0, 0
-        with whole(self.model):
-            while start < len(ids):
-                # longest first, so the next one is the longest of its batch
-                count = max(1, EVALUATION_TOKENS // int(dev.lengths(ids[start : start + 1])[0]))
-                batch = collate(ids[start : start + count])
-                logits = self.model(**batch.inputs).logits
-                total += float(loss_sum(logits, batch.labels))
-                correct += int((logits.argmax(-1) == batch.labels).sum())
-                start += count
-        self.model.train()
-        return Evaluation(total, correct, len(ids), np.bincount(split.labels).max() / len(split))
+        """On every ``size``-th dev sample from ``rank`` on; None without a dev split."""
+        return evaluate(self.model, self._samples, self._config.model.mask, self.device, rank, size)

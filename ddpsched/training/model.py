@@ -1,4 +1,4 @@
-"""Which sequence classifier is trained."""
+"""Which model is trained: a sequence classifier, or a causal language model."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,43 +6,61 @@ from typing import Any
 
 import torch
 from huggingface_hub import constants
-from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, DistilBertConfig, PreTrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    DistilBertConfig,
+    GPT2Config,
+    PreTrainedConfig,
+)
 
 from ddpsched.config import ModelConfig
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.planning.hub import offline_unless_reachable
 
-# Shapes that need no network when weights are random.
-GEOMETRIES: dict[str, Callable[..., PreTrainedConfig]] = {
-    "tiny": partial(DistilBertConfig, dim=64, n_layers=2, n_heads=4, hidden_dim=256, max_position_embeddings=512),
-    "distilbert-base-uncased": partial(DistilBertConfig, dim=768, n_layers=6, n_heads=12, hidden_dim=3072),
-    "nreimers/MiniLM-L6-H384-uncased": partial(
-        BertConfig, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
-    ),
+# Shapes that need no network when weights are random, by task. GPT-2's own ids of a text's ends lie beyond most
+# vocabularies.
+_GPT2 = partial(GPT2Config, bos_token_id=None, eos_token_id=None)
+GEOMETRIES: dict[str, dict[str, Callable[..., PreTrainedConfig]]] = {
+    "classification": {
+        "tiny": partial(DistilBertConfig, dim=64, n_layers=2, n_heads=4, hidden_dim=256, max_position_embeddings=512),
+        "distilbert-base-uncased": partial(DistilBertConfig, dim=768, n_layers=6, n_heads=12, hidden_dim=3072),
+        "nreimers/MiniLM-L6-H384-uncased": partial(
+            BertConfig, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
+        ),
+    },
+    "causal_lm": {
+        "tiny": partial(_GPT2, n_embd=64, n_layer=2, n_head=4, n_positions=512),
+        "distilgpt2": partial(_GPT2, n_layer=6),
+        "gpt2": _GPT2,
+    },
 }
+HEADS: dict[str, Any] = {"classification": AutoModelForSequenceClassification, "causal_lm": AutoModelForCausalLM}
 
 
 def build_model(config: ModelConfig, num_labels: int, vocab_size: int, pad_id: int) -> torch.nn.Module:
     """The model in float32 on the CPU, its random part drawn from torch's current seed.
 
-    Raises ConfigError where a vocabulary does not fit the pretrained embeddings and
+    ``num_labels``: of a classifier. Raises ConfigError where a vocabulary does not fit the pretrained embeddings and
     DataError where a name can be found neither locally nor on the hub.
     """
-    if config.weights == "random" and config.name in GEOMETRIES:
-        shape = GEOMETRIES[config.name](vocab_size=vocab_size, pad_token_id=pad_id, num_labels=num_labels)
-        _set_dropout(shape, config.dropout)
-        return AutoModelForSequenceClassification.from_config(shape)
+    shapes, options = GEOMETRIES[config.task], {"num_labels": num_labels} if config.task == "classification" else {}
+    if config.weights == "random" and config.name in shapes:
+        shape = shapes[config.name](vocab_size=vocab_size, pad_token_id=pad_id, **options)
+        return HEADS[config.task].from_config(_as_trained(shape, config))
     if config.name == "tiny":
         raise ConfigError('model.name = "tiny" has no pretrained weights; set model.weights = "random"')
     try:
-        return _from_hub_or_folder(config, num_labels, vocab_size, pad_id)
+        return _from_hub_or_folder(config, vocab_size, pad_id, options)
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
         raise DataError(
             f"model.name = {config.name!r} could not be loaded ({_first_line(error)}). Without a network there are two "
             "ways out: give model.name the path of a local folder that holds config.json and model.safetensors, or set "
-            f'model.weights = "random" with one of the built-in shapes {sorted(GEOMETRIES)}'
+            f'model.weights = "random" with one of the built-in shapes {sorted(shapes)}'
         ) from None
 
 
@@ -60,14 +78,15 @@ def num_positions(model: Any) -> int | None:
     return None if limit is None else limit - first_position(model)
 
 
-def _from_hub_or_folder(config: ModelConfig, num_labels: int, vocab_size: int, pad_id: int) -> torch.nn.Module:
+def _from_hub_or_folder(config: ModelConfig, vocab_size: int, pad_id: int, options: dict[str, Any]) -> torch.nn.Module:
+    head = HEADS[config.task]
     with offline_unless_reachable(constants):
-        found = AutoConfig.from_pretrained(config.name, num_labels=num_labels, trust_remote_code=False)
-        _set_dropout(found, config.dropout)
+        found = AutoConfig.from_pretrained(config.name, trust_remote_code=False, **options)
+        found = _as_trained(found, config)
         if config.weights == "random":
             found.vocab_size, found.pad_token_id = max(found.vocab_size, vocab_size), pad_id
-            return AutoModelForSequenceClassification.from_config(found)
-        model = AutoModelForSequenceClassification.from_pretrained(
+            return head.from_config(found)
+        model = head.from_pretrained(
             config.name, config=found, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
         )
     if vocab_size > model.config.vocab_size:
@@ -78,12 +97,14 @@ def _from_hub_or_folder(config: ModelConfig, num_labels: int, vocab_size: int, p
     return model
 
 
-def _set_dropout(found: PreTrainedConfig, rate: float | None) -> None:
-    if rate is None:
-        return
-    names: list[str] = [key for key in found.to_dict() if "dropout" in key and "layer" not in key]
-    for name in names:
-        setattr(found, name, rate)
+def _as_trained(found: PreTrainedConfig, config: ModelConfig) -> PreTrainedConfig:
+    """With the dropout asked for, and without the keys and values of earlier tokens, which only generating reads."""
+    if config.task == "causal_lm":
+        found.use_cache = False
+    if config.dropout is not None:
+        for name in [key for key in found.to_dict() if ("dropout" in key or "pdrop" in key) and "layer" not in key]:
+            setattr(found, name, config.dropout)
+    return found
 
 
 def _first_line(error: Exception) -> str:

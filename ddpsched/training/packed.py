@@ -1,4 +1,4 @@
-"""Packed rows: what a transformers classifier needs so that samples in one row do not see each other.
+"""Packed rows: what a transformers model needs so that samples in one row do not see each other.
 
 A packed row holds its samples end to end, (1, tokens), without padding. Three
 things would mix them up, and each is set right where it happens:
@@ -6,11 +6,12 @@ things would mix them up, and each is set right where it happens:
 =================== =====================================================================
 positions           are counted from 0 in each sample, from the model's own first position
 attention           over the whole row becomes each sample's attention to itself
-the head            reads the first token of a row, and is given each sample's as a row
+the head            of a classifier reads the first token of a row, and is given each
+                    sample's as a row; a language model's reads every token, as before
 =================== =====================================================================
 
-Everything else in an encoder treats each token for itself. A batch brings its
-``packing`` as a keyword of forward, which transformers' encoders hand down to
+Everything else in a transformer treats each token for itself. A batch brings its
+``packing`` as a keyword of forward, which transformers' models hand down to
 their attention; padded batches bring none and run as under plain SDPA.
 """
 
@@ -24,6 +25,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from ddpsched.errors import ConfigError
+from ddpsched.training.compared import TOLERANCE, exactly, gap, some_rows
 from ddpsched.training.data import Packing, pack, pad
 from ddpsched.training.model import first_position
 
@@ -31,67 +33,69 @@ try:
     from torch.nn.attention.varlen import varlen_attn  # torch 2.10
 except ImportError:
     varlen_attn = None  # type: ignore[assignment]
+    VARLEN = frozenset[str]()
+else:
+    VARLEN = frozenset(inspect.signature(varlen_attn).parameters)  # more with each torch
 
 Row = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # query, key and value of a packed row
 
 NAME = "ddpsched_packed"  # in transformers' registers of attention and mask functions
 CPU = torch.device("cpu")
-TOLERANCE = 1e-4  # of the spread of logits over samples, in float64: rounding stays below, any mixing of samples above
-LONGEST = 70  # tokens of the longest sample compared; beyond ModernBERT's window of 64 to each side
 
 
 def enable_packing(model: Any, name: str, max_length: int) -> None:
-    """Let ``model``, a float32 classifier on the CPU, run packed batches beside padded ones.
+    """Let ``model``, in float32 on the CPU, run packed batches beside padded ones; it classifies, or predicts tokens.
 
-    Raises ConfigError, with the reason, where its packed logits are not its padded
-    ones; that is found by computing both, in float64 and without dropout.
+    Raises ConfigError, with the reason, where its packed logits are not the padded
+    ones it had before; that is found by computing both, in float64 and without dropout.
     """
-    why = _cannot(model)
+    why = _cannot(model, max_length)
     if why is None:
-        _prepare(model)
         try:
-            apart = difference(model, max_length)
+            apart = _prepare_and_compare(model, max_length)
             if not apart <= TOLERANCE:  # also where it is NaN, as all logits are equal and nothing was compared
-                why = f"its packed logits differ from its padded ones by {apart:.1e} of their spread over samples"
+                why = f"its packed logits differ from its padded ones by {apart:.1e} of their spread"
         except Exception as error:
             why = f"a packed batch fails in it ({type(error).__name__}: {error})"
     if why is not None:
-        raise ConfigError(f"model {name!r} cannot run packed: {why}; use policy.kind = 'balanced'")
+        raise ConfigError(
+            f"model {name!r} cannot run packed: {why}; use policy.kind = 'balanced' without data.within_documents"
+        )
 
 
-def difference(model: Any, max_length: int) -> float:
-    """Largest gap between packed and padded logits of a few samples, over the spread of logits among samples."""
-    random = np.random.default_rng(0)
-    labels = np.arange(4)  # which sample it is, as packing changes the order
-    lengths = [min(length, max_length) for length in (7, LONGEST, 3, 7)]
-    pad_id = model.config.pad_token_id or 0
-    # a pad token inside a sample has no position of its own in some models
-    words = np.setdiff1d(np.arange(model.config.vocab_size), [pad_id])
-    rows = [random.choice(words, length) for length in lengths]
-    padded, packed = pad(rows, labels, pad_id, CPU), pack(rows, labels, CPU)
-    training = model.training
-    model.double().eval()
-    try:
-        with torch.no_grad():
-            expected = model(**padded.inputs).logits  # (count, num_labels)
-            found = model(**packed.inputs).logits
-    finally:
-        model.float().train(training)  # exact: every number was a float32 before
-    gap = (found - expected[packed.labels]).abs().max()
-    return float(gap / (expected - expected.mean(0)).abs().max())
+def _prepare_and_compare(model: Any, max_length: int) -> float:
+    """Largest gap between the padded logits of a few samples, as they were, and the packed ones, over their spread."""
+    rows, pad_id = some_rows(model, max_length), model.config.pad_token_id or 0
+    order = np.arange(len(rows))  # labels that say which sample it is, as packing changes the order
+    padded, row = pad(rows, order, pad_id, CPU), pack(rows, order, CPU)
+    assert row.packing is not None
+    with exactly(model):
+        expected = model(**padded.inputs).logits
+    classifies = expected.dim() == 2  # (count, num_labels); a language model's are (count, longest, words)
+    _prepare(model, classifies)
+    with exactly(model):
+        found = model(**row.inputs).logits
+    if classifies:
+        return gap(found, expected[row.labels])
+    # (1, tokens, words), in the order of the row
+    real = zip(row.labels, row.packing.lengths, strict=True)
+    return gap(found[0], torch.cat([expected[sample, :length] for sample, length in real]))
 
 
-def _cannot(model: Any) -> str | None:
+def _cannot(model: Any, max_length: int) -> str | None:
     """What the model lacks before anything is computed."""
     if not model.is_backend_compatible():
         return "its attention cannot be exchanged (transformers' AttentionInterface)"
     if "position_ids" not in inspect.signature(model.forward).parameters:
         return "its forward takes no position_ids"
+    chunk = getattr(model.config.get_text_config(), "attention_chunk_size", None)
+    if chunk is not None and chunk < max_length:  # chunks may be longer than what is compared
+        return f"it attends in chunks of {chunk} tokens"
     return None
 
 
-def _prepare(model: Any) -> None:
-    """Exchange the attention, shift the positions, and hand the head the first token of each sample."""
+def _prepare(model: Any, classifies: bool) -> None:
+    """Exchange the attention, shift the positions, and hand a classifier's head the first token of each sample."""
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, _mask)
     model.set_attn_implementation(NAME)
@@ -105,6 +109,8 @@ def _prepare(model: Any) -> None:
             return args, kwargs
 
         base.register_forward_pre_hook(shift_positions, with_kwargs=True)
+    if not classifies:
+        return
     # a pooler inside the base model, as BERT's, reads the encoder's output
     stack = next((s for s in (getattr(base, n, None) for n in ("encoder", "transformer")) if s is not None), base)
     stack.register_forward_hook(_first_tokens, with_kwargs=True)
@@ -134,21 +140,22 @@ def attention(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """SDPA, in a packed row from each sample to itself.
+    """SDPA, in a packed row from each sample to itself; in a causal model from each token to those before it.
 
     ``query``, ``key``, ``value``: (rows, heads, tokens, head_dim), rows = 1 where
-    packed. ``sliding_window``: tokens reach only those fewer than that many away.
-    Returns (rows, tokens, heads, head_dim) and no weights.
+    packed; the latter two may have fewer heads. ``sliding_window``: tokens reach only
+    those fewer than that many away. Returns (rows, tokens, heads, head_dim) and no weights.
     """
     if packing is None:
         if attention_mask is None:
-            attention_mask = _band(query.shape[2], sliding_window, query.device)
+            attention_mask = _band(query.shape[2], sliding_window, _is_causal(module, options), query.device)
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     # (1, heads, tokens, head_dim) -> (tokens, heads, head_dim), three views
     row = (query.squeeze(0).transpose(0, 1), key.squeeze(0).transpose(0, 1), value.squeeze(0).transpose(0, 1))
-    if _has_kernel(module, query, sliding_window, **options):
+    told = _for_kernel(module, query, sliding_window, **options)
+    if told is not None:
         ends, longest = packing.offsets, packing.lengths[-1]
-        found: Any = varlen_attn(*row, ends, ends, longest, longest)
+        found: Any = varlen_attn(*row, ends, ends, longest, longest, **told)
         return found.unsqueeze(0), None
     return _each_to_itself(module, row, packing, sliding_window, options).unsqueeze(0), None
 
@@ -158,7 +165,7 @@ def _each_to_itself(
 ) -> torch.Tensor:
     """SDPA once for all samples of one length; no padding, nothing computed between samples.
 
-    ``row``: query, key and value, each (tokens, heads, head_dim). Returns the same shape.
+    ``row``: query, key and value, each (tokens, heads, head_dim). Returns the query's shape.
     """
     # one split a tensor: its backward is one concatenation, where slices would each fill a whole row with zeros
     sizes = [count * length for count, length in packing.groups]
@@ -167,36 +174,63 @@ def _each_to_itself(
     for (count, length), piece in zip(packing.groups, pieces, strict=True):
         # (count * length, heads, head_dim) -> (count, heads, length, head_dim)
         samples = [tensor.unflatten(0, (count, length)).transpose(1, 2) for tensor in piece]
-        mask = _band(length, sliding_window, row[0].device)
+        mask = _band(length, sliding_window, _is_causal(module, options), row[0].device)
         found.append(sdpa_attention_forward(module, *samples, mask, **options)[0].flatten(0, 1))
     return torch.cat(found)
 
 
-def _band(length: int, sliding_window: int | None, device: torch.device) -> torch.Tensor | None:
-    """(length, length), true where two tokens are within the window; None where all are."""
+def _band(length: int, sliding_window: int | None, causal: bool, device: torch.device) -> torch.Tensor | None:
+    """(length, length), true where a token may look at another; None where no window says so.
+
+    Without a mask SDPA sees to what is causal itself, with one it leaves that to the mask.
+    """
     if sliding_window is None or length <= sliding_window:
         return None
     positions = torch.arange(length, device=device)
-    return (positions[:, None] - positions[None]).abs() < sliding_window
+    back = positions[:, None] - positions
+    near = back.abs() < sliding_window
+    return near & (back >= 0) if causal else near
 
 
-def _has_kernel(
+def _is_causal(module: Any, options: dict[str, Any]) -> bool:
+    """As transformers' SDPA decides: by the caller's word, or else the module's."""
+    said = options.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if said is None else said)
+
+
+def _for_kernel(
     module: Any,
     query: torch.Tensor,
     sliding_window: int | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     **options: Any,
-) -> bool:
-    """Whether torch's variable-length kernel computes this attention: it has one scale and no dropout."""
-    return (
-        varlen_attn is not None
-        and query.device.type == "cuda"
-        and torch.cuda.get_device_capability(query.device) >= (8, 0)
-        and query.dtype in (torch.float16, torch.bfloat16)
-        and dropout == 0.0
-        and sliding_window is None
-        and scaling in (None, query.shape[-1] ** -0.5)
-        and not getattr(module, "is_causal", True)
-        and getattr(module, "num_key_value_groups", 1) == 1
-    )
+) -> dict[str, Any] | None:
+    """What torch's variable-length kernel is told beside the row; None where it does not compute this attention.
+
+    It has one scale and no dropout; windows and grouped heads came with later versions.
+    """
+    if (
+        varlen_attn is None
+        or query.device.type != "cuda"
+        or torch.cuda.get_device_capability(query.device) < (8, 0)
+        or query.dtype not in (torch.float16, torch.bfloat16)
+        or dropout != 0.0
+        or scaling not in (None, query.shape[-1] ** -0.5)
+    ):
+        return None
+    told = _words(_is_causal(module, options), sliding_window, getattr(module, "num_key_value_groups", 1))
+    return told if VARLEN.issuperset(told) else None
+
+
+def _words(causal: bool, sliding_window: int | None, groups: int) -> dict[str, Any]:
+    """Keywords of the kernel; those that change nothing are left out, as torch may not know them yet."""
+    told: dict[str, Any] = {}
+    if causal and sliding_window is None and "window_size" not in VARLEN:
+        told["is_causal"] = True  # torch 2.10
+    elif causal or sliding_window is not None:
+        reach = -1 if sliding_window is None else sliding_window - 1
+        told["window_size"] = (reach, 0 if causal else reach)
+    if groups > 1:
+        told["enable_gqa"] = True
+    return told

@@ -13,7 +13,6 @@ from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.planning.calibration import Calibration
 from ddpsched.planning.messages import Flag
 from ddpsched.training.clock import PeakMemory, return_freed_memory
-from ddpsched.training.data import synthetic_batch
 from ddpsched.training.learner import Learner
 from ddpsched.training.trouble import flag_of
 
@@ -86,9 +85,9 @@ def _peak(learner: Learner, count: int, length: int) -> int | None:
     """Peak bytes of one forward and backward; None where the device ran out."""
     stepper, memory = learner.stepper(), PeakMemory(learner.device)
     try:
-        stepper.loss_sum(synthetic_batch(count, length, learner.device)).backward()  # the allocator settles
+        stepper.loss_sum(learner.collate.synthetic(count, length)).backward()  # the allocator settles
         memory.reset()
-        stepper.loss_sum(synthetic_batch(count, length, learner.device)).backward()
+        stepper.loss_sum(learner.collate.synthetic(count, length)).backward()
     except Exception as error:
         if flag_of(error) is not Flag.OUT_OF_MEMORY:
             raise

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from ddpsched.plan import Microbatch
 from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
-from ddpsched.training.data import Batch, Collator, synthetic_batch, without_trace
+from ddpsched.training.data import Batch, Collator, without_trace
 from ddpsched.training.loss import loss_sum
 from ddpsched.training.sync import Synchroniser
 from ddpsched.training.sync.traffic import Collective
@@ -26,7 +26,7 @@ class RankStep:
     begin: Any
     ready: Any  # the last gradient of this rank is there
     done: Any  # all ranks' gradients are in
-    loss_sum: torch.Tensor  # of this rank's samples, on the device
+    loss_sum: torch.Tensor  # of this rank's samples, or label tokens, on the device
     data: list[tuple[Any, Any]]
     forward: list[tuple[Any, Any]]
     backward: list[tuple[Any, Any]]
@@ -36,7 +36,7 @@ class RankStep:
     barrier: tuple[Any, Any] | None
 
     def columns(self, clock: Clock, count: int) -> dict[str, Any]:
-        """Columns of the record."""
+        """Columns of the record; ``count``: of what the loss is the sum, samples or label tokens."""
         return {
             "data_s": sum(clock.seconds(*span) for span in self.data),
             "forward_s": sum(clock.seconds(*span) for span in self.forward),
@@ -105,21 +105,24 @@ class RankStepper:
         mixed = torch.autocast(self._device.type, self._autocast) if self._autocast else nullcontext()
         with mixed:
             logits = forward(**batch.inputs).logits
-        return loss_sum(logits, batch.labels)
+        return loss_sum(logits, batch.labels, batch.weights)
 
     def warm_up(self) -> None:
         """One synthetic forward and backward: first calls allocate and compile, and would be charged to rank 0."""
-        self.loss_sum(synthetic_batch(2, 8, self._device)).backward()
+        self.loss_sum(self._collate.synthetic(2, 8)).backward()
         self._module.zero_grad(set_to_none=True)
 
     def run(
         self,
         microbatches: Sequence[Microbatch],
-        scale: float,
+        scale: Callable[[], float],
         seed: int,
         slowness: float = 1.0,
     ) -> RankStep:
-        """Add ``scale`` times the gradient of the summed loss to the model's.
+        """Add ``scale()`` times the gradient of the summed loss to the model's.
+
+        The scale is asked for after the first forward: it may have to be waited for, as label tokens are added up over
+        ranks meanwhile. That wait is in the backward's time, as waits for other ranks are.
 
         With a synchroniser the last backward also sets the gradients under way; a rank
         without samples runs a synthetic one at weight 0 where it needs a backward.
@@ -141,18 +144,18 @@ class RankStepper:
                 for extra in repeats(len(micro), slowness):
                     _add(spans, self._in_vain(micro, extra))
                 marks = [mark()]
-                batch = self._collate(micro.ids, micro.packed)
+                batch = self._collate(micro.ids, micro.packed, micro.pad_to)
                 marks.append(mark())
                 loss = self.loss_sum(batch)
                 marks.append(mark())
-                (loss * scale).backward()
+                (loss * scale()).backward()
                 marks.append(mark())
             total += loss.detach()
             _add(spans, marks)
         if sync is not None:
             if not microbatches and sync.needs_backward:
                 with without_trace(self._module), sync.synchronise():
-                    (self.loss_sum(synthetic_batch(1, 4, self._device)) * 0.0).backward()
+                    (self.loss_sum(self._collate.synthetic(1, 4)) * 0.0).backward()
             sync.wait()
         done = mark()
         return RankStep(
@@ -178,7 +181,7 @@ class RankStepper:
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices):  # dropout of the real work is drawn as if this had not been
             marks = [self.clock.mark()]
-            batch = self._collate(self._collate.some(micro.ids, count), micro.packed)
+            batch = self._collate(self._collate.some(micro.ids, count), micro.packed, micro.pad_to)
             marks.append(self.clock.mark())
             loss = self._loss_sum(lambda **inputs: functional_call(self._model, buffers, kwargs=inputs), batch)
             marks.append(self.clock.mark())

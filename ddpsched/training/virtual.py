@@ -13,14 +13,14 @@ from ddpsched.planning.samples import Samples
 from ddpsched.records import StepRecord
 from ddpsched.training.calibrate import check_calibrations
 from ddpsched.training.learner import Evaluation, Learner, pick_device, step_seed
-from ddpsched.training.loss import sum_scale
+from ddpsched.training.loss import Counts, sum_scale
 from ddpsched.training.probe import allowance
 from ddpsched.training.rank_step import RankStep
 from ddpsched.training.trouble import flag_of
 
 
 class VirtualExecutor:
-    """Gradients add up in place, so each summed loss is scaled by 1/B.
+    """Gradients add up in place, so each summed loss is scaled by 1/B, or by 1/N of the step's label tokens.
 
     Ranks run in an order that rotates from step to step, so that no rank is always
     the one that meets a cold cache. A step lasts as long as the slowest rank's
@@ -42,32 +42,36 @@ class VirtualExecutor:
     def execute(self, plan: StepPlan) -> list[StepRecord]:
         """Run the step; one record per rank, in rank order."""
         config, size, clock = self._config, plan.world_size, self._stepper.clock
-        scale = sum_scale(plan.global_batch)
+        counts = [self.learner.counts(plan.rank_ids(rank)) for rank in range(size)]
+        total = Counts(*map(sum, zip(*counts, strict=True)))
+        assert total.samples == plan.global_batch
+        scale = sum_scale(total.of(config.target))
         done: dict[int, RankStep] = {}
         for turn in range(size):
             rank = (plan.step + turn) % size
             try:
                 seed = step_seed(config.seed, plan.step, rank)
-                done[rank] = self._stepper.run(plan.ranks[rank], scale, seed, slowness=self._slowness[rank])
+                done[rank] = self._stepper.run(plan.ranks[rank], lambda: scale, seed, slowness=self._slowness[rank])
             except Exception as error:
                 self._object(plan, rank, flag_of(error), error)
         begin = clock.mark()
         norm = self.learner.optimiser.gradient_norm()
         rate: float | None = None
         if math.isfinite(norm):
-            rate = self.learner.optimiser.step()
+            rate = self.learner.optimiser.step(self.learner.size(total))
         elif config.train.non_finite == "skip":
             self.learner.optimiser.skip()
         else:
             culprit = next((r for r in range(size) if not torch.isfinite(done[r].loss_sum)), 0)
             self._object(plan, culprit, Flag.NON_FINITE, None)
         optimizer_s = clock.seconds(begin, clock.mark())
-        own = [done[rank].columns(clock, int(plan.counts[rank])) for rank in range(size)]
+        own = [done[rank].columns(clock, counts[rank].of(config.target)) for rank in range(size)]
         slowest = max(columns["compute_s"] or 0.0 for columns in own)
         return [
             StepRecord(
                 **plan_columns(config, plan, rank, self._source),
                 **own[rank],
+                num_targets=self.learner.label_tokens(counts[rank]),
                 wait_s=slowest - (own[rank]["compute_s"] or 0.0),
                 optimizer_s=optimizer_s,
                 step_s=slowest + optimizer_s,

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddpsched.config import parse
 from ddpsched.errors import DataError
 from ddpsched.planning.length_files import read_lengths
-from ddpsched.planning.tokenise import load_tokenizer
+from ddpsched.planning.samples import load_samples
+from ddpsched.planning.tokenizer import load_tokenizer
 
 LENGTHS = [5, 3, 12, 1, 66]
 
@@ -174,6 +176,21 @@ def test_texts_are_joined_and_counted(name: str, tokenizer: str, tmp_path: Path)
     assert read_lengths(path, texts=both, tokenizer=tokenizer, max_length=6).tolist() == [4, 6, 6]
 
 
+def test_a_prompt_is_counted_as_a_run_counts_it(tokenizer: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    pd.DataFrame(TEXTS).to_csv(path, index=False)
+    more = {"texts": ("answer",), "prompt": "question", "tokenizer": tokenizer}
+    assert read_lengths(path, **more).tolist() == [5, 7, 13], "one [SEP] more than joined"
+    assert read_lengths(path, max_length=6, **more).tolist() == [5, 6, 6], "a prompt of 7 is counted all the same"
+    keys = {"path": str(path), "text": "answer", "prompt": "question", "tokenizer": tokenizer}
+    samples = load_samples(parse({"steps": 1, "data": keys, "model": {"task": "causal_lm"}}))
+    assert samples.train.lengths(np.arange(3)).tolist() == [5, 7, 13]
+    with pytest.raises(DataError, match=r"a prompt is named \(question\), but no column of texts behind it"):
+        read_lengths(path, prompt="question", tokenizer=tokenizer)
+    with pytest.raises(DataError, match=r"did you mean --prompt=question\?"):
+        read_lengths(path, texts=("answer",), prompt="questn", tokenizer=tokenizer)
+
+
 def test_what_of_texts_is_refused(tokenizer: str, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     pd.DataFrame(TEXTS).to_csv(path, index=False)
@@ -208,3 +225,5 @@ def test_a_real_file_of_texts(data_dir: Path) -> None:
     for i in range(0, len(rows), 400):
         assert found[i] == len(tokenizer.encode(f"{rows[i]['question']}\n{rows[i]['answer']}").ids)
     assert (len(found), found.max(), round(found.mean())) == (7473, 448, 158)
+    pairs = read_lengths(path, texts=("answer",), prompt="question", tokenizer=folder)
+    np.testing.assert_array_equal(pairs, found + 1)

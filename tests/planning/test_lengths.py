@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from ddpsched.planning.lengths import sst2_histogram, sst2_lengths
-from ddpsched.planning.tokenise import load_tokenizer, tokenise
+from ddpsched.planning.tokenise import tokenise
+from ddpsched.planning.tokenizer import load_tokenizer
 
 
 def test_the_histogram_has_the_known_statistics() -> None:

@@ -114,6 +114,114 @@ def test_columns_and_number_of_labels_are_the_configs(tmp_path: Path) -> None:
     assert dataset.train.labels.tolist() == [0, 1, 2, 3, 4]
 
 
+PAIRS = [("what is 2 + 2 ?", "4"), ("and 3 + 3 ?", "it is 6"), ("and 1 ?", "1")]
+
+
+def write_pairs(path: Path, rows: list[tuple[Any, Any]]) -> None:
+    path.write_text("".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in rows), encoding="utf-8")
+
+
+def load_pairs(path: Path, **keys: Any) -> Dataset:
+    return load_dataset(DataConfig(path=str(path), **{"text": "answer", "prompt": "question"} | keys), 0, "causal_lm")
+
+
+def test_a_language_model_needs_texts_and_no_labels(tmp_path: Path) -> None:
+    file = tmp_path / "train.jsonl"
+    write_pairs(file, PAIRS)
+    write_pairs(tmp_path / "dev.jsonl", PAIRS[:1])
+    dataset = load_pairs(file)
+    assert (list(dataset.train.prompts or []), list(dataset.train.texts)) == tuple(map(list, zip(*PAIRS, strict=True)))
+    assert dataset.train.labels is None
+    assert dataset.dev is not None
+    assert list(dataset.dev.prompts or []) == [PAIRS[0][0]]
+    alone = load_pairs(file, prompt=None)
+    assert alone.train.prompts is None
+    assert list(alone.train.texts) == [answer for _, answer in PAIRS]
+    import datasets
+
+    datasets.Dataset.from_list([{"question": q, "answer": a} for q, a in PAIRS]).save_to_disk(str(tmp_path / "saved"))
+    saved = load_pairs(tmp_path / "saved")
+    assert list(saved.train.prompts or []) == list(dataset.train.prompts or [])
+
+
+def test_the_embedded_sentences_are_a_language_models_too() -> None:
+    dataset = load_dataset(DataConfig(size=50), 3, "causal_lm")
+    assert dataset.train.texts == load_dataset(DataConfig(size=50), 3).train.texts
+    assert dataset.train.labels is dataset.train.prompts is None
+    with pytest.raises(DataError, match=r"data.prompt = 'question': the embedded sentences have no prompts; leave it"):
+        load_dataset(DataConfig(size=50, prompt="question"), 3, "causal_lm")
+
+
+def test_prompts_that_cannot_be_used(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    write_pairs(file, PAIRS)
+    with pytest.raises(DataError, match=r"no column 'questions'; .* did you mean data.prompt=question\?"):
+        load_pairs(file, prompt="questions")
+    for at, column in enumerate(("question", "answer")):
+        for nothing in ("", "  ", None):
+            pair = tuple(nothing if i == at else text for i, text in enumerate(PAIRS[0]))
+            write_pairs(file, [*PAIRS, pair])
+            with pytest.raises(DataError, match=rf"row 4, column '{column}': .* is null, blank .* or remove the rows"):
+                load_pairs(file)
+
+
+def test_only_the_first_rows(tmp_path: Path) -> None:
+    for suffix in (".tsv", ".parquet"):
+        WRITERS[suffix](tmp_path / f"train{suffix}", [*ROWS, ("", 7)])  # what is not used need not be usable
+        WRITERS[suffix](tmp_path / f"dev{suffix}", ROWS)
+        dataset = load(tmp_path / f"train{suffix}", rows=3)
+        assert dataset.dev is not None
+        assert (list(dataset.train.texts), len(dataset.dev)) == ([text for text, _ in ROWS[:3]], 4)
+    assert "row 5" in refusal(tmp_path / "train.tsv", rows=5)
+    assert "1 row; training needs at least 2" in refusal(tmp_path / "train.tsv", rows=1)
+    embedded, few = (load_dataset(DataConfig(size=100, rows=rows), 0) for rows in (None, 7))
+    assert few.train.texts == embedded.train.texts[:7]
+    assert len(few.train.labels if few.train.labels is not None else []) == 7
+    assert len(few.dev or []) == 200
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"sentence": ["a", "b", "c"], "label": [0, 1, 1]})
+    datasets.DatasetDict(train=rows, validation=rows).save_to_disk(str(tmp_path / "saved"))
+    saved = load(tmp_path / "saved", rows=2)
+    assert (len(saved.train), len(saved.dev or [])) == (2, 3)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.01])
+def test_rows_held_out(tmp_path: Path, share: float) -> None:
+    file = tmp_path / "a.tsv"
+    texts = [f"text {i}" for i in range(40)]
+    write_tsv(file, [(text, i % 2) for i, text in enumerate(texts)])
+    config = DataConfig(path=str(file), held_out=share, rows=32)
+    first, again, other = (load_dataset(config, seed) for seed in (5, 5, 6))
+    assert first.dev is not None
+    assert other.dev is not None
+    count = max(1, round(32 * share))
+    assert (len(first.train), len(first.dev)) == (32 - count, count)
+    assert sorted([*first.train.texts, *first.dev.texts]) == sorted(texts[:32])
+    for split in (first.train, first.dev):
+        numbers = [int(text.split()[1]) for text in split.texts]
+        assert numbers == sorted(numbers), "in the order of the file"
+        assert split.labels is not None
+        assert split.labels.tolist() == [number % 2 for number in numbers]
+        assert split.rows == [number + 1 for number in numbers], "errors name the file's own rows"
+    assert first.train.texts == again.train.texts != other.train.texts
+    assert f"{count} of 32 rows held out (seed 5)" in first.source
+
+
+def test_nothing_is_held_out_where_there_is_a_dev_split(tmp_path: Path) -> None:
+    write_tsv(tmp_path / "train.tsv", ROWS)
+    write_tsv(tmp_path / "dev.tsv", ROWS[:1])
+    dataset = load(tmp_path / "train.tsv", held_out=0.5)
+    assert (len(dataset.train), len(dataset.dev or [])) == (4, 1)
+
+
+def test_two_rows_must_be_left_to_train_on(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    write_tsv(file, ROWS)
+    assert len(load(file, held_out=0.5).train) == 2
+    assert "data.held_out = 0.75 takes 3 of 4 rows; training needs at least 2 of them" in refusal(file, held_out=0.75)
+
+
 def test_real_sst2(data_dir: Path) -> None:
     dataset = load(data_dir / "sst2" / "train.tsv")
     assert dataset.dev is not None

@@ -11,9 +11,11 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from ddpsched.errors import DataError
-from ddpsched.planning import tokenise as module
+from ddpsched.planning import encode as module
 from ddpsched.planning.embedded import compose, embedded_tokenizer
-from ddpsched.planning.tokenise import OnlineTokens, TokenTable, load_tokenizer, pad_id, tokenise
+from ddpsched.planning.encode import Encoded, Encoder
+from ddpsched.planning.tokenise import OnlineTokens, TokenTable, tokenise
+from ddpsched.planning.tokenizer import load_tokenizer, pad_id
 
 TEXTS = compose(300, seed=7)[0]
 CLS, SEP = 2, 3
@@ -26,13 +28,13 @@ def rows(table: TokenTable | OnlineTokens) -> list[list[int]]:
 def count_encodings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of all tokenising calls from now on."""
     calls: list[int] = []
-    encode = module._encode
+    encode = Encoder.encode
 
-    def counting(tokenizer: Tokenizer, texts: list[str], ids: Sequence[int]) -> object:
+    def counting(self: Encoder, texts: Sequence[str], prompts: Sequence[str] | None, rows: Sequence[int]) -> Encoded:
         calls.append(len(texts))
-        return encode(tokenizer, texts, ids)
+        return encode(self, texts, prompts, rows)
 
-    monkeypatch.setattr(module, "_encode", counting)
+    monkeypatch.setattr(Encoder, "encode", counting)
     return calls
 
 
@@ -87,7 +89,7 @@ def test_max_length_needs_room_for_a_word() -> None:
 
 def test_a_text_without_tokens_is_an_error() -> None:
     bare = Tokenizer(models.BPE({"a": 0}, []))  # drops what it does not know, adds no special tokens
-    with pytest.raises(DataError, match=r"1 texts have no tokens .*rows \[2\]"):
+    with pytest.raises(DataError, match=r"1 texts have no tokens .*rows 2\)"):
         tokenise(bare, ["a", "xyz"], 8, cache_dir=None)
 
 
@@ -192,6 +194,76 @@ def test_rows_cannot_be_changed_by_a_caller() -> None:
     for table in (tokenise(tokenizer, TEXTS, 128, cache_dir=None), OnlineTokens(tokenizer, TEXTS, 128)):
         with pytest.raises(ValueError, match="read-only"):
             table.row(0)[0] = 1
+
+
+PAIRED = [("the plot", "is superb"), ("a", "moving film about love and war"), ("a long list of words", "dull")]
+
+
+def both_ways(max_length: int = 9) -> list[TokenTable | OnlineTokens]:
+    """Prompts and texts at once, and online."""
+    prompts, texts = zip(*PAIRED, strict=True)
+    return [
+        tokenise(embedded_tokenizer(), texts, max_length, None, prompts),
+        OnlineTokens(embedded_tokenizer(), texts, max_length, prompts),
+    ]
+
+
+def test_prompts_are_not_learnt() -> None:
+    for table in both_ways():
+        assert table.num_truncated == (0 if isinstance(table, OnlineTokens) else 1)
+        for id, (prompt, _) in enumerate(PAIRED):
+            masked = len(prompt.split()) + 2  # [CLS] prompt [SEP]
+            row, labels = table.row(id), table.labels(id)
+            assert labels.tolist() == [-100] * masked + row[masked:].tolist()
+            assert labels.dtype == np.int32
+            assert table.parts([id]).tolist() == [[masked, len(row) - masked]]
+        ids = np.array([[2, 0], [1, 1]])
+        counted = [[np.count_nonzero(table.labels(i)[1:] != -100) for i in line] for line in ids.tolist()]
+        assert table.num_targets(ids).tolist() == counted
+        assert table.num_targets(ids).dtype == table.parts([0, 2]).dtype == np.int64
+        assert table.parts([0, 2, 1]).sum(axis=1).tolist() == table.lengths([0, 2, 1]).tolist()
+        assert table.num_truncated == 1
+
+
+def test_without_prompts_all_but_the_first_token_is_learnt() -> None:
+    for table in (
+        tokenise(embedded_tokenizer(), TEXTS, 128, cache_dir=None),
+        OnlineTokens(embedded_tokenizer(), TEXTS, 128),
+    ):
+        assert table.labels(5).tolist() == table.row(5).tolist()
+        assert table.num_targets([5, 7]).tolist() == (table.lengths([5, 7]) - 1).tolist()
+        assert table.parts([5]).tolist() == [[0, len(table.row(5))]]
+        assert table.parts([]).shape == (0, 2)
+
+
+def test_the_cache_knows_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = count_encodings(monkeypatch)
+    found = []
+    for prompts, texts, least in (
+        (None, ["a film", "war"], 1),
+        (None, ["a film", "war"], 2),
+        (["a", "film"], ["a film", "war"], 2),
+        (["film", "a"], ["a film", "war"], 2),
+        (["a film", "war"], ["a", "film"], 2),
+        (["a fil", "mfilm"], ["a film", "war"], 2),
+    ):
+        first = tokenise(embedded_tokenizer(), texts, 10, tmp_path, prompts, least=least)
+        again = tokenise(embedded_tokenizer(), texts, 10, tmp_path, prompts, least=least)
+        assert rows(first) == rows(again)
+        assert first.prompts.tolist() == again.prompts.tolist()
+        assert (again.prompts.dtype, len(again.prompts)) == (np.int64, 2)
+        found.append((rows(first), first.prompts.tolist()))
+    assert calls == [2] * 6, "each of them once"
+    assert found[0] == found[1]
+    assert len({str(each) for each in found}) == 5
+
+
+def test_rows_are_named_as_the_source_numbers_them() -> None:
+    bare = Tokenizer(models.BPE({"a": 0}, []))
+    with pytest.raises(DataError, match=r"\(rows 9\)"):
+        tokenise(bare, ["a", "xyz"], 8, None, rows=[4, 9])
+    with pytest.raises(DataError, match=r"\(rows 9\)"):
+        OnlineTokens(bare, ["a", "xyz"], 8, rows=[4, 9]).row(1)
 
 
 def test_two_threads_may_share_online_tokens() -> None:

@@ -35,9 +35,9 @@ def train(outputs: Path, executor: str, sync: str) -> list[float]:
         return honest(self, batch) * (float("nan") if here else 1.0)
 
     def noted(update: Any) -> Any:
-        def wrapper(self: Optimiser) -> Any:
+        def wrapper(self: Optimiser, *size: float) -> Any:
             sums.append(float(sum(p.double().sum() for p in self._parameters)))
-            return update(self)
+            return update(self, *size)
 
         return wrapper
 

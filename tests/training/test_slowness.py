@@ -110,7 +110,7 @@ def step_of(slowness: float) -> tuple[Counting, torch.Tensor, Any]:
     model = Counting()
     stepper = RankStepper(model, Collator(samples.train, samples.dataset.train.labels, 0, CPU), Clock(CPU), None)
     micro = [Microbatch([3, 1, 2]), Microbatch([7])]
-    step = stepper.run(micro, sum_scale(4), seed=5, slowness=slowness)
+    step = stepper.run(micro, lambda: sum_scale(4), seed=5, slowness=slowness)
     return model, torch.rand(3), step.columns(stepper.clock, 4)
 
 

@@ -11,8 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsched.config import SyncConfig
 from ddpsched.errors import RunError
 from ddpsched.training.clock import Clock
-from ddpsched.training.data import synthetic_batch, without_trace
-from ddpsched.training.loss import loss_sum
+from ddpsched.training.data import without_trace
 from ddpsched.training.sync.roster import Buffers, Roster
 from ddpsched.training.sync.traffic import Traffic, wire_dtype
 
@@ -107,6 +106,6 @@ class DdpSync:
 
 
 def _backward(module: torch.nn.Module, device: torch.device) -> None:
-    batch = synthetic_batch(1, 4, device)
-    logits = module(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
-    (loss_sum(logits, batch.labels) * 0.0).backward()
+    """Of four tokens at weight 0: all that counts is which parameters it reaches, so any function of logits does."""
+    tokens = torch.ones((1, 4), dtype=torch.int64, device=device)
+    (module(input_ids=tokens, attention_mask=tokens).logits.sum() * 0.0).backward()

@@ -1,0 +1,33 @@
+"""Prompts and texts of very unequal lengths in a file, with the tokenizer that knows their words."""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddpsched.planning.embedded import compose, embedded_tokenizer
+
+
+def write_prompted(folder: Path, size: int = 64, seed: int = 0) -> dict[str, Any]:
+    """Keys of [data] for it: half of the prompts are short before long texts, half the other way round.
+
+    Files that are there already stay: ranks may ask for the same folder.
+    """
+    keys = {"path": str(folder / "train.jsonl"), "prompt": "question", "text": "answer", "tokenizer": str(folder)}
+    if folder.exists():
+        return keys
+    texts = iter(sorted(compose(2 * size, seed)[0], key=len))
+    short, long = [next(texts) for _ in range(size)], list(texts)
+    rng = np.random.default_rng(seed)
+    pairs = [(a, b) if i % 2 else (b, a) for i, (a, b) in enumerate(zip(short, rng.permutation(long), strict=True))]
+    aside = folder.with_name(f"{folder.name}-{os.getpid()}")
+    aside.mkdir(parents=True)
+    lines = [json.dumps({"question": question, "answer": str(answer)}) for question, answer in pairs]
+    (aside / "train.jsonl").write_text("".join(f"{line}\n" for line in rng.permutation(lines)), encoding="utf-8")
+    embedded_tokenizer().save(str(aside / "tokenizer.json"))
+    with suppress(OSError):  # another rank was faster, with the same files
+        aside.rename(folder)
+    return keys
