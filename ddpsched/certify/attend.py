@@ -19,7 +19,7 @@ from ddpsched.errors import NonFiniteError, PlanMismatch, StepOutOfMemory
 from ddpsched.plan import Ids, Position, StepPlan
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.samples import Samples, load_samples
-from ddpsched.planning.tokenise import TokenTable
+from ddpsched.planning.tokenise import OnlineTokens
 from ddpsched.training.distributed import DistributedExecutor
 from ddpsched.training.virtual import VirtualExecutor
 from ddpsched.world import World
@@ -71,14 +71,14 @@ Tell = Callable[[Planned | Ran | Refused | Weights], None]
 def attend(config: RunConfig, fault: Fault | None, folder: Path) -> None:
     """One of several ranks; tells the process that started it. ``folder`` gets rank 0's gradients."""
     samples = load_samples(config)
-    steps = num_steps(config, len(samples.train))
+    steps = num_steps(config, samples.train)
     with closing(DistributedExecutor(config, samples, steps, World.detect(), force=True)) as executor:
         _attend(config, samples, executor, fault, folder, post)
 
 
 def attend_alone(config: RunConfig, samples: Samples, fault: Fault | None, folder: Path, tell: Tell) -> None:
     """All ranks in this process, one after another."""
-    executor = VirtualExecutor(config, samples, num_steps(config, len(samples.train)), force=True)
+    executor = VirtualExecutor(config, samples, num_steps(config, samples.train), force=True)
     _attend(config, samples, executor, fault, folder, tell)
 
 
@@ -111,7 +111,10 @@ def _attend(
     coordinates = draw_coordinates(sum(p.numel() for _, p in trainable(model)), np.random.default_rng(config.seed))
     tell(Weights(weights_digest(model)))
     for step in steps:
-        hook = take_own_mean(model, plans[step], ranks[0]) if fault == "no_scale" else None
+        hook = None
+        if fault == "no_scale":
+            own = [executor.learner.counts(plans[step].rank_ids(r)).of(config.target) for r in range(config.world_size)]
+            hook = take_own_mean(model, own, ranks[0])
         if fault == "missing_collective" and step == at and ranks[0] == config.world_size - 1:
             executor.exchange = Absent(executor.exchange, config.world_size)  # type: ignore[assignment]
         path = folder / f"step{step}.npy" if ranks[0] == 0 else None
@@ -161,7 +164,7 @@ def _resumed(
 
 def telling(epoch: Sequence[StepPlan], samples: Samples) -> list[int]:
     """Steps in which a wrong gradient shows: the first, the most uneven, and the last, which is often a smaller one."""
-    known = isinstance(samples.train, TokenTable)
+    known = not isinstance(samples.train, OnlineTokens)
 
     def unevenness(step: int) -> tuple[int, int, int]:
         plan = epoch[step]

@@ -21,6 +21,11 @@ SMALL: dict[str, Any] = {
     "data": {"size": 180},
     "executor": {"kind": "distributed", "timeout_s": 30.0},
 }
+POLICIES: dict[str, dict[str, Any]] = {  # what these need to make as small steps
+    "token_budget": {"max_tokens_for_batch": 128, "batches_per_optimizer_step": 2},
+    "bins": {"median_batch": 3},
+    "pool": {"max_tokens_for_batch": 80},
+}
 WORLD_SIZE = 4
 
 
@@ -99,7 +104,8 @@ def _check(request: Request, subject: str, overrides: Sequence[str]) -> None:
 def _small(request: Request, overrides: Sequence[str]) -> RunConfig:
     """A tiny model on the embedded sentences."""
     world_size = request.world_size or WORLD_SIZE
-    values = {**SMALL, "world_size": world_size, "policy": {"kind": request.policy, "prefetch": SMALL["global_batch"]}}
+    policy = {"kind": request.policy, "prefetch": SMALL["global_batch"], **POLICIES.get(request.policy or "", {})}
+    values = {**SMALL, "world_size": world_size, "policy": policy}
     return parse(apply_overrides(values, overrides), source=f"--policy {request.policy}")
 
 

@@ -71,11 +71,11 @@ class Absent:
         return np.repeat(rows, self._world_size, axis=0)
 
 
-def take_own_mean(model: Any, plan: StepPlan, rank: int) -> Any:
-    """From now on, until ``remove()`` of what is returned: this rank takes the mean over its own samples, as a loss
-    with ``reduction="mean"`` does, and ranks are averaged.
+def take_own_mean(model: Any, counts: Sequence[int], rank: int) -> Any:
+    """From now on, until ``remove()`` of what is returned: this rank takes the mean over its own samples, or label
+    tokens, as a loss with ``reduction="mean"`` does, and ranks are averaged. ``counts``: of them on each rank.
     """
-    factor = plan.global_batch / (plan.world_size * max(1, int(plan.counts[rank])))
+    factor = sum(counts) / (len(counts) * max(1, counts[rank]))
 
     def scale(module: Any, args: Any, output: Any) -> None:
         if output.logits.requires_grad:

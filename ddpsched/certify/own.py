@@ -119,7 +119,7 @@ def _planned(outcomes: Sequence[Outcome]) -> list[Planned]:
 
 def _gradient(reference: RunReference, outcomes: Sequence[Outcome], telling: Sequence[StepPlan]) -> Check:
     """What rank 0's optimizer got, against the mean over the global batch."""
-    name, what = "gradient", "against the mean over the global batch, computed by one process"
+    name, what = "gradient", f"against the mean over the {reference.over}, computed by one process"
     ran = {post.step: post for post in outcomes[0].posts if isinstance(post, Ran)}
     judged: list[tuple[StepPlan, Likeness]] = []
     for plan in telling:
@@ -235,12 +235,17 @@ def _subject(config: RunConfig) -> str:
 
 def _facts(config: RunConfig, samples: Samples, planned: Planned, reference: RunReference) -> list[str]:
     length, steps = len(planned.streams[0]), [plan.step for plan in planned.telling]
+    batch = "a global batch that varies" if config.policy.fills else f"global_batch = {config.global_batch}"
     facts = [
         f"{config.model.name}, {reference.size:,} parameters, {config.train.precision}",
-        f"{len(samples.train):,} samples, global_batch = {config.global_batch}: an epoch of {length:,} steps",
+        f"{len(samples.train):,} samples, {batch}: an epoch of {length:,} steps",
         f"planned: the whole epoch and more; run: steps {numbered(steps)} (first, most uneven, last), at rate 0 and "
         "without clipping",
     ]
+    if config.model.task == "causal_lm":
+        by_sample = "sample, whose loss is the mean over its label tokens,"
+        weighs = by_sample if config.target == "sample_mean" else "label token"
+        facts.append(f"train.target = {config.target}: every {weighs} weighs the same")
     if reference.dropout:
         facts.append(f"dropout (up to {reference.dropout:g}) was switched off: with it on, a gradient is a random draw")
     if config.cost.online:

@@ -15,7 +15,8 @@ from ddpsched.certify.witness import trainable
 from ddpsched.config import RunConfig
 from ddpsched.plan import Ids, StepPlan
 from ddpsched.planning.samples import Samples
-from ddpsched.training.data import Batch, Collator
+from ddpsched.training.data import NOT_LEARNT, Batch, Collator
+from ddpsched.training.masks import enable_mask
 from ddpsched.training.model import build_model
 
 # what rounding alone may do to one sample's gradient, relatively: some bits beyond the last that a number has; one
@@ -105,15 +106,17 @@ class RunReference:
             torch.manual_seed(own.seed)
             # the config's own dropout, to tell which; weights are drawn the same whatever it is
             model = build_model(config.model, own.data.num_labels, samples.vocab_size, samples.pad_id)
+        enable_mask(model, own.model.name, own.model.mask, own.data.max_length)
         self.dropout = without_dropout(model)
         dtype = torch.float64 if own.train.precision == "float64" else torch.float32
         self.model: torch.nn.Module = model.to(dtype).train()
         self._precision = own.train.precision
         self.tolerance = TOLERANCES[own.train.precision]
         self.size = sum(parameter.numel() for _, parameter in trainable(self.model))
-        self._seed, self._samples, self._world_size = own.seed, samples, own.world_size
+        self.over = ("label tokens of the " if own.target == "token_mean" else "") + "global batch"
+        self._own, self._samples = own, samples
         labels, device = samples.dataset.train.labels, torch.device("cpu")
-        self._collate = Collator(samples.train, labels, samples.pad_id, device)
+        self._collate = Collator(samples.train, labels, samples.pad_id, device, own.model.mask)
 
     def judge(self, plan: StepPlan, found: np.ndarray) -> Likeness:
         """Micro-batches as the plan has them; singly, where these do not explain what was found, or rounding might."""
@@ -128,24 +131,34 @@ class RunReference:
         return compare(found, target, max(self.tolerance, rounding))
 
     def _target(self, parts: Sequence[tuple[int, Ids]]) -> Target:
-        lengths = [self._samples.train.lengths(ids) for _, ids in parts]
+        train, by_token = self._samples.train, self._own.target == "token_mean"
+        lengths = [train.lengths(ids) for _, ids in parts]
         names = [f"sample {ids[0]}" for _, ids in parts] if all(len(ids) == 1 for _, ids in parts) else []
         return reference(
             self.model,
             (self._collate(ids) for _, ids in parts),
             self._losses,
             [rank for rank, _ in parts],
-            coordinates=draw_coordinates(self.size, np.random.default_rng(self._seed)),
+            coordinates=draw_coordinates(self.size, np.random.default_rng(self._own.seed)),
             names=names,
             others={
                 "tokens": np.array([own.sum() for own in lengths]),
                 "padded tokens": np.array([len(own) * own.max() for own in lengths]),
+                **({"samples": np.array([len(own) for own in lengths])} if by_token else {}),
             },
-            world_size=self._world_size,
+            world_size=self._own.world_size,
+            unit="tokens" if by_token else "samples",
         )
 
     def _losses(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         mixed = self._precision == "bfloat16"
         with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
             logits = model(**batch.inputs).logits
-        return F.cross_entropy(logits.float() if mixed else logits, batch.labels, reduction="none")
+        logits = logits.float() if mixed else logits
+        if batch.labels.dim() == 1:
+            return F.cross_entropy(logits, batch.labels, reduction="none")
+        # (count, longest - 1): the losses of next tokens, 0 where these are not learnt
+        next_ones = batch.labels[:, 1:]
+        tokens = F.cross_entropy(logits[:, :-1].transpose(1, 2), next_ones, reduction="none")
+        learnt = next_ones != NOT_LEARNT
+        return tokens[learnt] if self._own.target == "token_mean" else tokens.sum(1) / learnt.sum(1)
