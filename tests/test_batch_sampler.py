@@ -57,7 +57,7 @@ def test_bad_arguments() -> None:
         BatchSampler(LENGTHS, 16, World(0, 4)).sum_scale(7)
 
 
-def sampler(policy: str, rank: int = 0, **changes: Any) -> BatchSampler:
+def sampler(policy: Any, rank: int = 0, **changes: Any) -> BatchSampler:
     values = {"lengths": LENGTHS, "global_batch": 16, "world": World(rank, 4), "policy": policy, "seed": 5, **changes}
     return BatchSampler(**values)
 
@@ -199,15 +199,18 @@ def test_torchdatas_loader_itself(workers: int, done: int) -> None:
 @pytest.mark.parametrize(
     ("policy", "changes", "words"),
     [
-        ("static", {}, "policy = 'minmax', here 'static'; prefetch = 8, here None"),
+        ("static", {}, "policy.kind = 'minmax', here 'static'; policy.prefetch = 8, here the default"),
         ("minmax", {"prefetch": 9}, "prefetch = 8, here 9"),
         ("minmax", {"global_batch": 15}, "global_batch = 16, here 15"),
         ("minmax", {"world": World(0, 2)}, "world_size = 4, here 2"),
         ("minmax", {"seed": 6}, "seed = 5, here 6"),
         ("minmax", {"lengths": LENGTHS[:100]}, "num_samples = 103, here 100"),
+        ("minmax", {"lengths": LENGTHS[::-1]}, "other data: the digest of its lengths is '[0-9a-f]{32}', here '"),
+        ("minmax", {"order": "sequential"}, "order.kind = 'shuffled', here 'sequential'"),
+        ({"kind": "minmax", "solver": "threshold"}, {}, "policy.solver = the default, here 'threshold'"),
     ],
 )
-def test_the_state_of_another_sampler(policy: str, changes: dict[str, Any], words: str) -> None:
+def test_the_state_of_another_sampler(policy: Any, changes: dict[str, Any], words: str) -> None:
     first, other = sampler("minmax"), sampler(policy, **changes)
     next(iter(first))
     for reader in (other, iter(other)):

@@ -5,12 +5,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ddpsched.config import parse
 from ddpsched.errors import ConfigError
+from ddpsched.integrations.plan_source import PlanSource
 from ddpsched.plan import Position, StepPlan
-from ddpsched.planning.epoch import KnownLengths
-from ddpsched.planning.messages import LocalExchange
-from ddpsched.planning.planner import check_position, plan_epoch
 from ddpsched.world import World
 
 
@@ -20,8 +17,16 @@ class BatchSampler:
     ``lengths``: (N,) token lengths of all samples, the same on every rank; so every
     rank plans for all and nothing is communicated. All ranks yield equally often,
     and every id once per epoch; a list may be empty at the very end of an epoch, where
-    fewer samples than ranks are left. ``policy``: "static", "minmax" (``prefetch``
-    samples in each rank's window) or "balanced".
+    fewer samples than ranks are left.
+
+    ``policy``: "static", "minmax", "balanced" or "packed", which share out steps of
+    ``global_batch`` samples; or a mapping of its ``kind`` and options, as the table
+    [policy] of a config has them. "token_budget", "bins" and "pool" fill micro-batches
+    of their own sizes, and take no global batch:
+    ``policy={"kind": "pool", "max_tokens_for_batch": 4096, "pool_size": 256}``.
+    ``prefetch``: of minmax, samples in each rank's window. ``order``: "shuffled",
+    "sequential" or "length_grouped", or a mapping likewise. A step is one micro-batch
+    a rank here; what gives a rank several is refused, and is StepLoader's.
 
     The gradient is exact when the *summed* loss of the i-th list is multiplied by
     ``sum_scale(i)`` and gradients are averaged over ranks, as DDP does. Call
@@ -43,36 +48,56 @@ class BatchSampler:
     >>> resumed.load_state_dict(state)
     >>> resumed.first_step, list(resumed) == list(lists)
     (1, True)
+
+    At most 16 padded tokens a list:
+
+    >>> budget = {"kind": "token_budget", "max_tokens_for_batch": 16}
+    >>> filled = [BatchSampler([3, 9, 4, 8, 5, 7], None, World(r, 2), budget, order="sequential") for r in range(2)]
+    >>> for step, lists in enumerate(zip(*filled)):
+    ...     print(*lists, filled[0].sum_scale(step))
+    [0] [1] 1.0
+    [2, 3] [4, 5] 0.5
     """
 
     def __init__(
         self,
         lengths: npt.ArrayLike,
-        global_batch: int,
-        world: World,
-        policy: str = "balanced",
+        global_batch: int | None = None,
+        world: World | None = None,
+        policy: str | Mapping[str, Any] = "balanced",
         prefetch: int | None = None,
         seed: int = 0,
+        order: str | Mapping[str, Any] = "shuffled",
     ) -> None:
-        self._lengths = KnownLengths(lengths)
-        window = prefetch or -(-2 * global_batch // world.size)
-        self._config = parse(
-            {
-                "epochs": 1,
-                "seed": seed,
-                "global_batch": global_batch,
-                "world_size": world.size,
-                "policy": {"kind": policy, "prefetch": window},
-            },
-            source="BatchSampler",
+        if world is None:
+            raise ConfigError("BatchSampler needs world: World(rank, size), or World.detect() under torchrun")
+        self._source = PlanSource(
+            "BatchSampler", lengths, world, _windowed(policy, prefetch), global_batch, seed, order
         )
+        self._one_micro_batch()
         self._world = world
         self._start = self._reached = Position()  # of the next iteration; of the one that moved last
+        self._handed_out: dict[int, int] = {}  # step -> its global batch, of the epoch that moved last
+
+    def _one_micro_batch(self) -> None:
+        policy = self._source.config.policy
+        for key in ("batches_per_optimizer_step", "max_microbatches"):
+            value = getattr(policy, key)
+            if value > 1:
+                raise ConfigError(
+                    f"BatchSampler: policy.{key} = {value}, but a list is one micro-batch; use ddpsched.StepLoader, "
+                    "which yields all micro-batches of a step"
+                )
+        if policy.same_shape:
+            raise ConfigError(
+                "BatchSampler: policy.same_shape pads all ranks' micro-batches to one length, which a list of ids "
+                "cannot tell; use ddpsched.StepLoader, whose sample_padding_fn gets it"
+            )
 
     def set_epoch(self, epoch: int) -> None:
         """The order of the next iteration, which begins at its first step, or where a loaded state of it stands."""
         if epoch != self._start.epoch:
-            self._start = Position(epoch)
+            self._start, self._handed_out = Position(epoch), {}
         self._reached = self._start
 
     @property
@@ -82,69 +107,64 @@ class BatchSampler:
 
     def plans(self) -> Iterator[StepPlan]:
         """The plans of the next iteration: all ranks' samples."""
-        return self._plans(self._start)
+        return self._source.plans(self._start)
 
     def __iter__(self) -> "RankLists":
         return RankLists(self, self._start)
 
     def __len__(self) -> int:
-        """Steps per epoch: ceil(N / B); of the whole one, also where an iteration goes on within it."""
-        return -(-len(self._lengths) // self._config.global_batch)
+        """Steps of the epoch: ceil(N / B); of the whole one, also where an iteration goes on within it.
+
+        Where a policy fills micro-batches this plans the epoch, once; another epoch may have more or fewer.
+        """
+        return self._source.num_steps(self._start.epoch)
 
     def sum_scale(self, index: int) -> float:
         """G / B_i for the i-th step of an epoch; B_i is the global batch, smaller in the last step.
 
         Steps count from the epoch's beginning: ``for i, batch in enumerate(loader, sampler.first_step)``.
+        Where a policy fills micro-batches, B_i is known once the list is handed out, or all have been planned by
+        ``len()``. IndexError for a step that the epoch does not have, or whose B_i is not known yet.
         """
-        if not 0 <= index < len(self):
-            raise IndexError(f"step {index} of an epoch of {len(self)} steps")
-        size = self._config.global_batch
-        return self._world.size / min(size, len(self._lengths) - index * size)
+        return self._world.size / self._global_batch(index)
+
+    def _global_batch(self, index: int) -> int:
+        source, epoch = self._source, self._start.epoch
+        if not source.fills:
+            if not 0 <= index < len(self):
+                raise IndexError(f"step {index} of an epoch of {len(self)} steps")
+            size = source.config.global_batch
+            return min(size, len(source) - index * size)
+        if index in self._handed_out:
+            return self._handed_out[index]
+        sizes = source.known_sizes(epoch)
+        if sizes is None:
+            raise IndexError(
+                f"step {index} of epoch {epoch} is not planned yet, and policy {source.config.policy.kind!r} fills "
+                "global batches of sizes of their own; ask once its list is handed out, or call len(sampler) before, "
+                "which plans the whole epoch"
+            )
+        if not 0 <= index < len(sizes):
+            raise IndexError(f"step {index} of an epoch of {len(sizes)} steps")
+        return sizes[index]
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, as JSON takes them: what makes the plans, and the position.
 
         After the last list of an epoch nothing of it is left; once its iteration has ended, the next epoch begins.
         """
-        return self._state(self._reached)
+        return self._source.state(self._reached)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where ``state`` was taken, in its epoch; ConfigError where it is of other data or another policy."""
-        self._start = self._reached = self._position(state)
+        self._start = self._reached = self._source.position(state)
+        self._handed_out = {}
 
-    def _plans(self, start: Position) -> Iterator[StepPlan]:
-        return plan_epoch(self._config, self._lengths, LocalExchange(self._world.size), None, start)
-
-    def _identity(self) -> dict[str, Any]:
-        policy = self._config.policy
-        return {
-            "policy": policy.kind,
-            "prefetch": policy.prefetch if policy.kind == "minmax" else None,
-            "global_batch": self._config.global_batch,
-            "world_size": self._config.world_size,
-            "seed": self._config.seed,
-            "num_samples": len(self._lengths),
-        }
-
-    def _state(self, position: Position) -> dict[str, Any]:
-        return {**self._identity(), "position": position.as_dict()}
-
-    def _position(self, state: Mapping[str, Any]) -> Position:
-        own = self._identity()
-        needed = sorted([*own, "position"])
-        if not isinstance(state, Mapping) or set(state) != set(needed):
-            given = sorted(map(str, state)) if isinstance(state, Mapping) else repr(state)
-            raise ConfigError(f"the state of a BatchSampler needs exactly {needed}, got {given}")
-        differs = [f"{key} = {state[key]!r}, here {value!r}" for key, value in own.items() if state[key] != value]
-        if differs:
-            raise ConfigError(f"the state is of another BatchSampler: {'; '.join(differs)}")
-        position = Position.from_dict(state["position"])
-        check_position(self._config, len(self._lengths), position)
-        return position
-
-    def _moved(self, position: Position) -> None:
+    def _moved(self, position: Position, plan: StepPlan | None = None) -> None:
         # a loaded state is used up by the first list, not by iter(): a DataLoader calls iter() twice
         self._start, self._reached = Position(self._start.epoch), position
+        if plan is not None and plan.epoch == self._start.epoch:
+            self._handed_out[plan.step] = plan.global_batch
 
 
 class RankLists(Iterator[list[int]]):
@@ -157,7 +177,7 @@ class RankLists(Iterator[list[int]]):
     def __next__(self) -> list[int]:
         first = self._plans is None
         if self._plans is None:
-            self._plans = self._sampler._plans(self._reached)
+            self._plans = self._sampler._source.plans(self._reached)
         plan = next(self._plans, None)
         if plan is None:
             if self._reached.cursor:
@@ -165,7 +185,7 @@ class RankLists(Iterator[list[int]]):
             raise StopIteration
         assert plan.after is not None
         self._reached = plan.after
-        self._sampler._moved(self._reached)
+        self._sampler._moved(self._reached, plan)
         return plan.rank_ids(self._sampler._world.rank).tolist()
 
     def _end(self, nothing_left: bool) -> None:
@@ -176,8 +196,18 @@ class RankLists(Iterator[list[int]]):
 
     def state_dict(self) -> dict[str, Any]:
         """As :meth:`BatchSampler.state_dict`, of this iteration."""
-        return self._sampler._state(self._reached)
+        return self._sampler._source.state(self._reached)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """As :meth:`BatchSampler.load_state_dict`, of this iteration."""
-        self._reached, self._plans = self._sampler._position(state), None
+        self._reached, self._plans = self._sampler._source.position(state), None
+
+
+def _windowed(policy: str | Mapping[str, Any], prefetch: int | None) -> str | Mapping[str, Any]:
+    """The policy with ``prefetch`` in it, which other policies than minmax do not read."""
+    options = policy if isinstance(policy, Mapping) else {"kind": policy}
+    if prefetch is None or options.get("kind") != "minmax":
+        return policy
+    if "prefetch" in options:
+        raise ConfigError(f"prefetch = {prefetch}, and {options['prefetch']!r} in policy; give it once")
+    return {**options, "prefetch": prefetch}

@@ -1,0 +1,185 @@
+"""What samplers and loaders plan from: lengths, policy and order; and the state that tells them apart."""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpsched.config import FILLING, parse
+from ddpsched.errors import ConfigError
+from ddpsched.plan import Position, StepPlan
+from ddpsched.planning.epoch import KnownLengths
+from ddpsched.planning.messages import LocalExchange
+from ddpsched.planning.planner import check_position, plan_epoch
+from ddpsched.world import World
+
+_DEFAULT = "the default"  # of an option that a state leaves out
+OF_MINMAX = ("prefetch", "solver")  # keys that other policies have too, but do not read
+
+
+class PlanSource:
+    """The plans of any epoch, equal on every rank; nothing is communicated.
+
+    ``lengths``: (N,), or (N, 2) of two parts, as :class:`KnownLengths` takes them. ``policy``: a name, or a mapping of
+    ``kind`` and its options, as the table [policy] of a config has them. ``global_batch``: B; None for the policies
+    that fill micro-batches, whose B varies. ``order``: a name, or a mapping like [order]. ``owner``: who asks, for
+    messages. Raises ConfigError or DataError for arguments out of range.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        lengths: npt.ArrayLike,
+        world: World,
+        policy: str | Mapping[str, Any],
+        global_batch: int | None,
+        seed: int,
+        order: str | Mapping[str, Any],
+    ) -> None:
+        self._owner, self.world = owner, world
+        self.lengths = KnownLengths(lengths)
+        self._given = np.asarray(lengths)
+        options = _options(owner, "policy", policy)
+        kind = options["kind"]
+        if kind == "peer":
+            raise ConfigError(f"{owner}: policy 'peer' asks another package, whose own loader is the way to use it")
+        if kind in FILLING and global_batch is not None:
+            raise ConfigError(
+                f"{owner}: global_batch = {global_batch}, but policy {kind!r} fills micro-batches of sizes of their "
+                "own, so the global batch varies; leave global_batch out"
+            )
+        if kind not in FILLING and global_batch is None:
+            raise ConfigError(f"{owner}: policy {kind!r} needs global_batch, the samples of a step over all ranks")
+        if kind == "minmax" and global_batch is not None and options.get("prefetch") is None:
+            options["prefetch"] = -(-2 * global_batch // world.size)
+        values: dict[str, Any] = {"epochs": 1, "seed": seed, "world_size": world.size, "policy": options}
+        if global_batch is not None:
+            values["global_batch"] = global_batch
+        if isinstance(options.get("max_tokens_for_batch"), list | tuple):
+            self.lengths.parts(np.arange(1))  # ConfigError where they have no parts
+            # a config asks which column they are counted in; here they are given
+            values |= {"data": {"prompt": "prompt"}, "model": {"task": "causal_lm"}}
+        self.config = parse(_plain({**values, "order": _options(owner, "order", order)}), source=owner)
+        self._sizes: dict[int, tuple[int, ...]] = {}
+
+    def __len__(self) -> int:
+        """N, samples."""
+        return len(self.lengths)
+
+    @property
+    def fills(self) -> bool:
+        """Whether the global batch varies from step to step."""
+        return self.config.policy.fills
+
+    def plans(self, start: Position) -> Iterator[StepPlan]:
+        """Of the epoch of ``start``, from there on; none where it is the epoch's end."""
+        return plan_epoch(self.config, self.lengths, LocalExchange(self.world.size), None, start)
+
+    def run(self, start: Position, end: int | None, most: int | None) -> Iterator[StepPlan]:
+        """Epoch after epoch, until ``end`` would begin, or ``most`` steps are there in all; None for no such limit."""
+        step = start.step
+        while (end is None or start.epoch < end) and (most is None or step < most):
+            for plan in self.plans(start):
+                yield plan
+                step = plan.step + 1
+                if step == most:
+                    return
+            start = Position(start.epoch + 1, step)
+
+    def num_steps(self, epoch: int) -> int:
+        """ceil(N / B); where B varies, found by planning the epoch, once."""
+        return len(self.sizes(epoch)) if self.fills else -(-len(self) // self.config.global_batch)
+
+    def sizes(self, epoch: int) -> tuple[int, ...]:
+        """The global batch of each step of an epoch that is planned for it, once."""
+        if epoch not in self._sizes:
+            self._sizes[epoch] = tuple(plan.global_batch for plan in self.plans(Position(epoch)))
+        return self._sizes[epoch]
+
+    def known_sizes(self, epoch: int) -> tuple[int, ...] | None:
+        """``sizes(epoch)`` where it was asked for before."""
+        return self._sizes.get(epoch)
+
+    def state(self, position: Position, **more: int) -> dict[str, Any]:
+        """Plain values, as JSON takes them: what makes the plans, and where they stand."""
+        return {**self._identity, **more, "position": position.as_dict()}
+
+    def position(self, state: Mapping[str, Any], *more: str) -> Position:
+        """Where ``state`` stands; ConfigError where it is of other data, another policy, seed, order or world size.
+
+        ``more``: further keys that it must have.
+        """
+        own = self._identity
+        needed = sorted([*own, *more, "position"])
+        if not isinstance(state, Mapping) or set(state) != set(needed):
+            given = sorted(map(str, state)) if isinstance(state, Mapping) else repr(state)
+            raise ConfigError(f"the state of a {self._owner} needs exactly {needed}, got {given}")
+        theirs, ours = _flat({key: state[key] for key in own}), _flat(own)
+        differs = [
+            _difference(key, theirs.get(key, _DEFAULT), ours.get(key, _DEFAULT))
+            for key in dict.fromkeys([*ours, *theirs])
+            if theirs.get(key, _DEFAULT) != ours.get(key, _DEFAULT)
+        ]
+        if differs:
+            raise ConfigError(f"the state is of another {self._owner}: {'; '.join(differs)}")
+        position = Position.from_dict(state["position"])
+        check_position(self.config, len(self), position)
+        return position
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        config = self.config
+        # infinite_loop says how long a run goes on, not what its steps are
+        left_out = {"infinite_loop", *(() if config.policy.kind == "minmax" else OF_MINMAX)}
+        order_keys = None if config.order.kind == "length_grouped" else {"kind"}
+        return {
+            "policy": config.policy.model_dump(exclude=left_out, exclude_defaults=True) | {"kind": config.policy.kind},
+            "order": config.order.model_dump(include=order_keys),
+            "global_batch": None if self.fills else config.global_batch,
+            "world_size": config.world_size,
+            "seed": config.seed,
+            "num_samples": len(self),
+            "data": self._digest(),
+        }
+
+    def _digest(self) -> str:
+        """128 bits over all lengths: other data of the same size is another stream."""
+        return blake2b(np.ascontiguousarray(self._given, dtype="<i8").data, digest_size=16).hexdigest()
+
+
+def _options(owner: str, name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(given, str):
+        return {"kind": given}
+    if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
+        raise ConfigError(f"{owner}: {name} = {given!r}, needs a name, or a mapping with its name under 'kind'")
+    return dict(given)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of NumPy and tuples as the config takes them: budgets are often computed from lengths."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"policy": {"kind": k}}`` -> ``{"policy.kind": k}``."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}.{inner}": each for inner, each in value.items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+def _difference(key: str, theirs: Any, ours: Any) -> str:
+    said = [each if each is _DEFAULT else repr(each) for each in (theirs, ours)]
+    if key == "data":
+        return f"other data: the digest of its lengths is {said[0]}, here {said[1]}"
+    return f"{key} = {said[0]}, here {said[1]}"

@@ -1,0 +1,213 @@
+"""Policy pool over an iterable data set, whose lengths nobody knows beforehand: each rank chooses from its own."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from ddpsched.config import PolicyConfig, parse
+from ddpsched.errors import ConfigError
+from ddpsched.integrations.pool_picks import Picked, PoolPicks
+from ddpsched.integrations.sample_reader import SampleReader
+from ddpsched.integrations.step_share import StepShare
+from ddpsched.planning.policies.pool import DEFAULT_BUDGET
+from ddpsched.world import World
+
+
+class PoolStream:
+    """Of each optimizer step the list of this rank's micro-batches, chosen from a pool that the iterable feeds.
+
+    ``iterable``: this rank's samples, whatever yields them; a DataLoader with
+    ``batch_size=None`` reads them in worker processes. ``length_fn(sample)``: tokens.
+    The pool holds ``pool_size`` samples; a micro-batch begins with the oldest and takes
+    others as ``strategy`` says ("prefer_closest" in length, or "prefer_first"), as long
+    as count * longest stays within ``max_tokens_for_batch``; with ``sequence_packing``
+    as long as their sum does, whatever the strategy. A longer sample runs alone;
+    ``over_budget`` counts these.
+
+    A step has ``batches_per_optimizer_step`` of them; each is ``collate_fn(samples)``, or
+    the list of samples, which ``sample_padding_fn(sample, length)`` has filled up to the
+    longest of them. ``infinite_loop``: an epoch that is over is followed by the next,
+    announced by the iterable's ``set_epoch(e)``, and the pool stays full; so all ranks
+    yield ``max_num_steps`` lists, or lists without end.
+
+    *Ranks of a step* do not know each other's samples, unless ``agree`` tells them:
+    given this rank's samples in the step it answers those of all ranks, as
+    ``ddpsched.integrations.agree.sum_over_ranks`` does. Then ``step.sum_scale`` is
+    G / B, and with ``infinite_loop=False``, which needs it on several ranks, all end
+    together: a rank that ran dry yields empty lists until all have, and joins the others
+    with a gradient of zero, say that of a batch seen before, times zero. An ``agree``
+    that answers with a bool says whether the step takes place, and B stays unknown.
+
+    ``step``: the :class:`StepShare` of the list yielded last. ``state_dict()`` holds
+    the samples that wait, so it is for torch.save or pickle, and each rank has its own.
+    With it loaded the next iteration goes on there: at once where the iterable has
+    ``state_dict`` and ``load_state_dict`` too, else by reading this epoch's samples
+    again. Raises ConfigError for arguments out of range, DataError for bad samples.
+
+    Source: cosmos-rl's ``LoadBalancedDataset``, whose defaults these are, and whose
+    choices but for packed rows; it resumes by choosing all batches before again.
+
+    >>> class Words:
+    ...     def __iter__(self):
+    ...         return iter("an essay of nine words fills a pool quickly".split())
+    >>> stream = PoolStream(Words(), len, pool_size=4, max_tokens_for_batch=10, infinite_loop=False)
+    >>> for batches in stream:
+    ...     print(batches, stream.step.rank_tokens)
+    [['an', 'of']] 4
+    [['essay', 'words']] 10
+    [['nine', 'pool']] 8
+    [['fills', 'a']] 6
+    [['quickly']] 7
+    """
+
+    def __init__(
+        self,
+        iterable: Iterable[Any],
+        length_fn: Callable[[Any], int],
+        *,
+        world: World | None = None,
+        pool_size: int = 32,
+        max_tokens_for_batch: int = DEFAULT_BUDGET,
+        strategy: str | None = None,
+        sequence_packing: bool = False,
+        batches_per_optimizer_step: int = 1,
+        max_num_steps: int | None = None,
+        infinite_loop: bool = True,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        sample_padding_fn: Callable[[Any, int], Any] | None = None,
+        agree: Callable[[int], int] | None = None,
+    ) -> None:
+        self.world = world or World()
+        options = {
+            "kind": "pool", "pool_size": pool_size, "max_tokens_for_batch": max_tokens_for_batch,
+            "strategy": strategy or "prefer_closest", "sequence_packing": sequence_packing,
+            "batches_per_optimizer_step": batches_per_optimizer_step, "infinite_loop": infinite_loop,
+        }  # fmt: skip
+        limit = {"epochs": 1} if max_num_steps is None else {"steps": max_num_steps}
+        config = parse({**limit, "world_size": self.world.size, "policy": options}, source="PoolStream")
+        if sequence_packing and sample_padding_fn is not None:
+            raise ConfigError("PoolStream: packed rows have no padding; leave sample_padding_fn out")
+        if sequence_packing and strategy is not None:
+            warnings.warn("strategy is ignored where sequence_packing fills rows without padding", stacklevel=2)
+        if not infinite_loop and self.world.size > 1 and agree is None:
+            raise ConfigError(
+                f"PoolStream: with infinite_loop=False, each of {self.world.size} ranks ends with its own data, which "
+                "the others do not know; give agree=sum_over_ranks (ddpsched.integrations.agree)"
+            )
+        self.policy: PolicyConfig = config.policy
+        self.max_num_steps = max_num_steps
+        self._iterable, self._length_fn, self._agree = iterable, length_fn, agree
+        self._collate, self._pad = collate_fn, sample_padding_fn
+        self._next = self._reached = self._begin(0)  # what the next iteration goes on with; where the last one stands
+        self.over_budget = 0
+        self.step: StepShare | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration begins with this epoch, or where a loaded state or skipped steps of it stand."""
+        if epoch not in (self._next.first_epoch, self._next.reader.epoch):
+            self._next = self._begin(epoch)
+        self._reached = self._next
+
+    def skip_batches(self, count: int) -> None:
+        """Leave out the next ``count`` optimizer steps: their samples are read, but neither padded nor collated.
+
+        They count as steps of the next iteration. Ranks do not agree meanwhile: skip the same number on each.
+        """
+        if type(count) is not int or count < 0:
+            raise ConfigError(f"skip_batches({count!r}): give a number of optimizer steps, 0 or more")
+        for _ in range(count):
+            self._picked(self._next)
+            self._next.steps += 1
+        self._reached = self._next
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        picks, self._next = self._next, self._begin(self._next.first_epoch)
+        return self._lists(picks)
+
+    def _begin(self, epoch: int) -> PoolPicks:
+        return PoolPicks(self.policy, SampleReader(self._iterable, self._length_fn, self.policy.infinite_loop, epoch))
+
+    def _lists(self, picks: PoolPicks) -> Iterator[list[Any]]:
+        nothing_left = picks.steps > 0  # of the epoch of a loaded state
+        while self.max_num_steps is None or picks.steps < self.max_num_steps:
+            micro = self._picked(picks)
+            share = self._share(picks, micro)
+            if share is None:
+                if self.max_num_steps is None:  # once an epoch is over, the next begins; of a whole run the end is kept
+                    self._reached = self._begin(picks.reader.epoch + 1)
+                    if nothing_left:
+                        self._next = self._reached
+                return
+            nothing_left = False
+            picks.steps += 1
+            self._reached, self.step = picks, share
+            yield [self._batch(each) for each in micro]
+
+    def _picked(self, picks: PoolPicks) -> list[Picked]:
+        micro = picks.next_step()
+        self.over_budget += sum(max(each.lengths) > picks.budget for each in micro)
+        return micro
+
+    def _share(self, picks: PoolPicks, micro: list[Picked]) -> StepShare | None:
+        """None where no rank has a sample left."""
+        own = sum(len(each.samples) for each in micro)
+        total = own if self._agree is None else self._agree(own)
+        if not total:
+            return None
+        alone, told = self.world.size == 1, self._agree is not None and not isinstance(total, bool)
+        if told and total < own:
+            raise ConfigError(f"agree({own}) gave {total}: all ranks together cannot have fewer samples than this one")
+        tokens = sum(sum(each.lengths) for each in micro)
+        return StepShare(
+            epoch=picks.reader.epoch,
+            step=picks.steps,
+            world_size=self.world.size,
+            rank_samples=own,
+            rank_tokens=tokens,
+            rank_microbatches=len(micro),
+            num_samples=own if alone else int(total) if told else None,
+            num_tokens=tokens if alone else None,
+        )
+
+    def _batch(self, micro: Picked) -> Any:
+        samples = micro.samples
+        if self._pad is not None:
+            samples = [self._pad(sample, max(micro.lengths)) for sample in samples]
+        return samples if self._collate is None else self._collate(samples)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What makes this rank's choices, where the list yielded last stands, and the samples that wait."""
+        return {**self._identity(), "over_budget": self.over_budget, **self._reached.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state`` was taken; ConfigError where it is of another rank, world size or policy.
+
+        Other data is found out with the next list, where the iterable's samples are read again.
+        """
+        own, picks = self._identity(), self._begin(0)
+        needed = sorted([*own, "over_budget", *picks.state_dict()])
+        if not isinstance(state, Mapping) or set(state) != set(needed):
+            given = sorted(map(str, state)) if isinstance(state, Mapping) else repr(state)
+            raise ConfigError(f"the state of a PoolStream needs exactly {needed}, got {given}")
+        differs = [f"{key} = {state[key]!r}, here {value!r}" for key, value in own.items() if state[key] != value]
+        if differs:
+            raise ConfigError(f"the state is of another PoolStream: {'; '.join(differs)}")
+        if self.max_num_steps is not None and state["steps"] > self.max_num_steps:
+            raise ConfigError(
+                f"the state is after {state['steps']} steps, but max_num_steps = {self.max_num_steps}; raise it"
+            )
+        picks.load_state_dict(state)
+        self.over_budget = state["over_budget"]
+        self._next = self._reached = picks
+
+    def _identity(self) -> dict[str, Any]:
+        policy = self.policy
+        return {
+            "pool_size": policy.pool_size,
+            "max_tokens_for_batch": policy.max_tokens_for_batch,
+            "strategy": "sequence_packing" if policy.sequence_packing else policy.strategy,
+            "batches_per_optimizer_step": policy.batches_per_optimizer_step,
+            "infinite_loop": policy.infinite_loop,
+            "rank": self.world.rank,
+            "world_size": self.world.size,
+        }

@@ -1,0 +1,290 @@
+"""A torch loader of whole optimizer steps: the list of this rank's micro-batches, for loops of your own."""
+
+import itertools
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import DataLoader, IterableDataset
+
+from ddpsched.errors import ConfigError, DataError
+from ddpsched.integrations.micro_batches import Keys, MicroBatches, keys_of, unchanged
+from ddpsched.integrations.plan_source import PlanSource
+from ddpsched.integrations.step_share import StepShare
+from ddpsched.plan import Position, StepPlan
+from ddpsched.planning.policies.pool import over_budget
+from ddpsched.world import World
+
+OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order")  # of DataLoader's arguments
+
+
+class StepLoader:
+    """Of each optimizer step the list of this rank's collated micro-batches, by any policy.
+
+        for batches in loader:                                     # one optimizer step
+            weight = loader.step.sum_scale if batches else 0.0
+            batches = batches or [loader.stand_in()]
+            for i, batch in enumerate(batches):                    # this rank's micro-batches
+                with model.no_sync() if i + 1 < len(batches) else nullcontext():
+                    (weight * summed_loss(model, batch)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    gives, with ``model`` in torch's DDP, the gradient of the mean over the step's global
+    batch: ``sum_scale`` is for gradients that are averaged over ranks, ``add_scale`` for
+    those that are added up. All ranks yield equally often, and their samples are every id
+    once per epoch. At an epoch's end a rank may have fewer micro-batches than others, and
+    the list may be empty; DDP's ranks must meet once a step all the same, hence the
+    ``stand_in`` that weighs nothing. Without DDP plain ``backward()`` will do.
+
+    ``dataset``: with ``[id]``, or ``__getitems__``. ``lengths``: (N,) tokens of its
+    samples, or (N, 2) of two parts, the same on every rank. ``policy``,
+    ``global_batch``, ``order``, ``seed``: as of BatchSampler; a mapping may give a rank
+    several micro-batches, as ``{"kind": "pool", "max_tokens_for_batch": 4096,
+    "batches_per_optimizer_step": 4}``.
+
+    *How long*: ``max_num_steps`` optimizer steps, through as many epochs as these take
+    (``infinite_loop=False``: to the end of the first at most, for all ranks alike); or
+    ``epochs``; with neither, one epoch an iteration, which ``set_epoch(e)`` names.
+
+    *How samples become batches*: ``sample_padding_fn(sample, length)`` fills one sample
+    up to ``length``, its micro-batch's longest or what ``same_shape`` asks for;
+    ``collate_fn(samples)`` makes the batch, else torch's. Packed rows come to collate_fn
+    as the list of their samples, unpadded, and with no say of ``strategy``.
+    ``num_workers``, ``pin_memory`` and further options are DataLoader's; a worker loads
+    a whole step.
+
+    ``step``: the :class:`StepShare` of the list yielded last. ``state_dict()`` says
+    where that list stands, whatever workers have loaded ahead, and is the same on every
+    rank; with it loaded, the next iteration goes on there without the steps before.
+
+    Raises ConfigError or DataError for arguments out of range.
+
+    >>> lengths = [3, 9, 4, 8, 5, 7]
+    >>> policy = {"kind": "token_budget", "max_tokens_for_batch": 9, "batches_per_optimizer_step": 2}
+    >>> loader = StepLoader(range(6), lengths, World(0, 1), policy, order="sequential", collate_fn=list)
+    >>> for batches in loader:
+    ...     print(batches, loader.step.num_tokens, loader.step.sum_scale)
+    [[0], [1]] 12 0.5
+    [[2], [3]] 12 0.5
+    [[4], [5]] 12 0.5
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        lengths: npt.ArrayLike,
+        world: World,
+        policy: str | Mapping[str, Any] = "balanced",
+        *,
+        global_batch: int | None = None,
+        seed: int = 0,
+        order: str | Mapping[str, Any] = "shuffled",
+        max_num_steps: int | None = None,
+        epochs: int | None = None,
+        infinite_loop: bool = True,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        sample_padding_fn: Callable[[Any, int], Any] | None = None,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+        **loader_options: Any,
+    ) -> None:
+        self._source = PlanSource("StepLoader", lengths, world, policy, global_batch, seed, order)
+        _check_data(dataset, len(self._source))
+        _check_limits(max_num_steps, epochs)
+        _check_padding(self._source, policy, sample_padding_fn)
+        taken = [name for name in OURS if name in loader_options]
+        if taken:
+            raise ConfigError(f"StepLoader: {', '.join(taken)}: the policy decides which samples come when; leave out")
+        self._max_num_steps, self._epochs = max_num_steps, epochs
+        self._infinite = infinite_loop and self._source.config.policy.infinite_loop
+        self._world = world
+        self._batches = MicroBatches(dataset, collate_fn, sample_padding_fn)
+        self._keys = Keys()
+        self._loader = DataLoader(
+            self._batches,
+            batch_size=None,
+            sampler=self._keys,
+            collate_fn=unchanged,
+            num_workers=num_workers,
+            pin_memory=pin_memory,
+            **loader_options,
+        )
+        self._first = 0  # the epoch with which the next iteration begins, or its loaded state's began
+        self._start = self._reached = Position()  # of the next iteration; of the list yielded last
+        self.step: StepShare | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which the next iteration begins, or goes on."""
+        return self._start.epoch
+
+    @property
+    def first_step(self) -> int:
+        """The step with which the next iteration begins: 0, but where a state was loaded or steps are skipped."""
+        return self._start.step
+
+    @property
+    def over_budget(self) -> int:
+        """Samples that are longer than the budget of a pool, and run alone; 0 for other policies."""
+        policy = self._source.config.policy
+        if policy.kind != "pool":
+            return 0
+        assert not isinstance(policy.max_tokens_for_batch, list), "the config refuses two budgets"
+        return over_budget(self._source.lengths.lengths(np.arange(len(self._source))), policy.max_tokens_for_batch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration begins with this epoch, or where a loaded state or skipped steps of it stand."""
+        if epoch not in (self._first, self._start.epoch):
+            self._begin(epoch)
+        self._reached = self._start
+
+    def skip_batches(self, count: int) -> None:
+        """Leave out the next ``count`` optimizer steps: they are planned, but no sample is loaded.
+
+        They count as steps of the next iteration. ConfigError where it does not have as many.
+        """
+        if type(count) is not int or count < 0:
+            raise ConfigError(f"skip_batches({count!r}): give a number of optimizer steps, 0 or more")
+        position, done = self._start, 0
+        for plan in itertools.islice(self._plans(position), count):
+            assert plan.after is not None
+            position, done = plan.after, done + 1
+        if done < count:
+            raise ConfigError(f"skip_batches({count}): only {done} optimizer steps are left")
+        self._start = self._reached = position
+
+    def stand_in(self) -> Any:
+        """A batch of one sample, the shortest: what a rank without samples can put through the model, times zero."""
+        lengths = self._source.lengths.lengths(np.arange(len(self._source)))
+        shortest = int(lengths.argmin())
+        return self._batches.micro_batch([shortest], int(lengths[shortest]))
+
+    def plans(self) -> Iterator[StepPlan]:
+        """The plans of the next iteration: all ranks' samples; nothing is loaded."""
+        return self._plans(self._start)
+
+    def __len__(self) -> int:
+        """Optimizer steps of an iteration; of the whole one, also where it goes on within.
+
+        Where a policy fills micro-batches and epochs decide, this plans each of them, once.
+        """
+        most = self._max_num_steps
+        if most is not None and self._infinite:
+            return most
+        steps = sum(self._source.num_steps(self._first + number) for number in range(self._epochs or 1))
+        return steps if most is None else min(most, steps)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return self._lists(self._start)
+
+    def _lists(self, start: Position) -> Iterator[list[Any]]:
+        asked: deque[StepPlan] = deque()  # plans whose batches are on their way: workers are ahead of the loop
+        plans = partial(self._source.run, start, self._end, self._max_num_steps)
+        # of values alone: a way from workers that stay back to this loader would be a cycle, which may be collected
+        # within a worker forked later, where torch waits for the others in vain
+        self._keys.make = partial(keys_of, plans, self._world.rank, self._source.lengths, asked)
+        position, yielded = start, False
+        for batches in self._loader:
+            plan = asked.popleft()
+            assert plan.after is not None
+            position, yielded = plan.after, True
+            # a loaded state is used up by the first list, not before
+            self._start, self._reached = Position(self._first), position
+            self.step = StepShare.of(plan, self._source.lengths, self._world)
+            yield batches
+        if self._one_epoch and position.cursor:
+            self._reached = Position(self._first + 1)  # of a whole run its end is kept, which more steps may go on from
+            if not yielded:  # nothing was left of a loaded state's epoch
+                self._begin(self._first + 1)
+
+    def _plans(self, start: Position) -> Iterator[StepPlan]:
+        return self._source.run(start, self._end, self._max_num_steps)
+
+    def _begin(self, epoch: int) -> None:
+        self._first, self._start, self._reached = epoch, Position(epoch), Position(epoch)
+
+    @property
+    def _one_epoch(self) -> bool:
+        return self._max_num_steps is None and self._epochs is None
+
+    @property
+    def _end(self) -> int | None:
+        """The epoch that is not begun any more; None where steps alone decide."""
+        if self._max_num_steps is not None and self._infinite:
+            return None
+        return self._first + (self._epochs or 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON takes them: what makes the plans, and where the list yielded last stands.
+
+        Once an iteration over one epoch has ended, the next epoch begins.
+        """
+        first = self._reached.epoch if self._one_epoch else self._first
+        return self._source.state(self._reached, first_epoch=first)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state`` was taken; ConfigError where it is of other data, policy, seed, order or world size.
+
+        ``max_num_steps`` and ``epochs`` may be others than they were there, as long as they lie beyond it.
+        """
+        position = self._source.position(state, "first_epoch")
+        first = state["first_epoch"]
+        if type(first) is not int or not 0 <= first <= position.epoch:
+            raise ConfigError(
+                f"the state's first_epoch = {first!r} is not one of 0 to {position.epoch}, its position's"
+            )
+        if self._max_num_steps is not None and position.step > self._max_num_steps:
+            raise ConfigError(
+                f"the state is after {position.step} steps, but max_num_steps = {self._max_num_steps}; raise it"
+            )
+        if self._one_epoch and first != position.epoch:
+            raise ConfigError(
+                f"the state is in epoch {position.epoch} of a run that began with {first}, but here an iteration is "
+                "one epoch; give max_num_steps or epochs"
+            )
+        if self._epochs is not None and position.epoch > first + self._epochs:
+            raise ConfigError(
+                f"the state is in epoch {position.epoch} of a run that began with {first}, but epochs = {self._epochs}"
+            )
+        self._first, self._start, self._reached = first, position, position
+
+
+def _check_data(dataset: Any, num_lengths: int) -> None:
+    if isinstance(dataset, IterableDataset) or not (
+        hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
+    ):
+        raise ConfigError(
+            f"StepLoader: {type(dataset).__name__} has no samples by id; use ddpsched.PoolStream for a data set that "
+            "is iterated"
+        )
+    if hasattr(dataset, "__len__") and len(dataset) != num_lengths:
+        raise DataError(f"the data set has {len(dataset)} samples, but there are {num_lengths} lengths; give one each")
+
+
+def _check_limits(max_num_steps: int | None, epochs: int | None) -> None:
+    if max_num_steps is not None and epochs is not None:
+        raise ConfigError(f"StepLoader: max_num_steps = {max_num_steps} and epochs = {epochs}: give one of the two")
+    for name, value in (("max_num_steps", max_num_steps), ("epochs", epochs)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise ConfigError(f"StepLoader: {name} = {value!r}, needs an integer of 1 or more")
+
+
+def _check_padding(source: PlanSource, given: Any, sample_padding_fn: Any) -> None:
+    policy = source.config.policy
+    if policy.packs and sample_padding_fn is not None:
+        raise ConfigError(
+            "StepLoader: packed rows have no padding, so sample_padding_fn has nothing to do; leave it out, and let "
+            "collate_fn lay the samples end to end"
+        )
+    if policy.same_shape and sample_padding_fn is None:
+        raise ConfigError(
+            "StepLoader: policy.same_shape pads all micro-batches of a step to one length, which sample_padding_fn "
+            "gets; give one"
+        )
+    if policy.sequence_packing and isinstance(given, Mapping) and "strategy" in given:
+        warnings.warn("policy.strategy is ignored where sequence_packing fills rows without padding", stacklevel=3)

@@ -1,0 +1,64 @@
+"""What a step holds, and one rank's share of it: the numbers that a loop's loss and learning rate need."""
+
+from dataclasses import dataclass
+
+from ddpsched.errors import ConfigError
+from ddpsched.plan import StepPlan
+from ddpsched.planning.epoch import Lengths
+from ddpsched.world import World
+
+
+@dataclass(frozen=True)
+class StepShare:
+    """One optimizer step, as the rank that runs a share of it sees it.
+
+    ``step``: from 0, over the whole iteration. ``num_samples``: B, samples of the step over all ranks, what
+    ``VariableBatchSizeLR.scale`` takes; None where ranks do not tell each other. ``num_tokens``: their tokens, without
+    padding, likewise. ``rank_samples``, ``rank_tokens`` and ``rank_microbatches``: of these, this rank's.
+
+    >>> share = StepShare(0, 7, world_size=2, rank_samples=5, rank_tokens=60, rank_microbatches=2, num_samples=8)
+    >>> share.sum_scale, share.add_scale
+    (0.25, 0.125)
+    """
+
+    epoch: int
+    step: int
+    world_size: int
+    rank_samples: int
+    rank_tokens: int
+    rank_microbatches: int
+    num_samples: int | None = None
+    num_tokens: int | None = None
+
+    @property
+    def sum_scale(self) -> float:
+        """G / B: what *summed* losses are multiplied by where gradients are averaged over ranks, as DDP does."""
+        return self.world_size / self._global_batch()
+
+    @property
+    def add_scale(self) -> float:
+        """1 / B: what summed losses are multiplied by where gradients are added up over ranks."""
+        return 1 / self._global_batch()
+
+    def _global_batch(self) -> int:
+        if self.num_samples is None:
+            raise ConfigError(
+                f"the samples of this step on all {self.world_size} ranks are not known here, as each rank fills its "
+                "own; give PoolStream agree=sum_over_ranks (ddpsched.integrations.agree)"
+            )
+        return self.num_samples
+
+    @classmethod
+    def of(cls, plan: StepPlan, lengths: Lengths, world: World) -> "StepShare":
+        """What ``plan`` gives rank ``world.rank``."""
+        own = plan.rank_ids(world.rank)
+        return cls(
+            epoch=plan.epoch,
+            step=plan.step,
+            world_size=plan.world_size,
+            rank_samples=len(own),
+            rank_tokens=int(lengths.lengths(own).sum()),
+            rank_microbatches=len(plan.ranks[world.rank]),
+            num_samples=plan.global_batch,
+            num_tokens=int(lengths.lengths(plan.ids).sum()),
+        )

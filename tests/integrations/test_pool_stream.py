@@ -1,0 +1,394 @@
+"""PoolStream: pool's choices over data that is iterated, and where it stands."""
+
+import logging
+import pickle
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import IterableDataset
+
+from ddpsched import PoolStream, World
+from ddpsched.config import PolicyConfig
+from ddpsched.errors import ConfigError, DataError, PeerMissing
+from ddpsched.peers.cosmos_rl import PACKAGE
+from ddpsched.peers.packages import need_alone
+from ddpsched.planning.lengths import sst2_lengths
+from ddpsched.planning.policies.filling import Supply
+from ddpsched.planning.policies.pool import pool
+
+LENGTHS = sst2_lengths(500, np.random.default_rng(0)).tolist()
+Sample = tuple[int, int]  # number, length
+
+
+class Rows:
+    """Each epoch the samples in another order; ``opened``: the epochs begun, ``given``: samples handed out."""
+
+    def __init__(self, lengths: Any = LENGTHS, shuffles: bool = True) -> None:
+        self.rows, self.shuffles = list(enumerate(lengths)), shuffles
+        self.epoch, self.opened, self.given = 0, list[int](), 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def order(self) -> list[Sample]:
+        places = np.random.default_rng(self.epoch).permutation(len(self.rows)).tolist()
+        return [self.rows[place] for place in places] if self.shuffles else self.rows
+
+    def __iter__(self) -> Iterator[Sample]:
+        self.opened.append(self.epoch)
+        for row in self.order():
+            self.given += 1
+            yield row
+
+
+class Stateful(Rows):
+    """The same, and it says where it stands, as StatefulDataLoader and datasets do."""
+
+    place = begin = 0
+
+    def __iter__(self) -> Iterator[Sample]:
+        self.opened.append(self.epoch)
+        self.place, self.begin = self.begin, 0
+        for row in self.order()[self.place :]:
+            self.given += 1
+            self.place += 1
+            yield row
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.begin = state["place"]
+
+
+def length_of(sample: Sample) -> int:
+    return sample[1]
+
+
+def stream(rows: Any = None, **options: Any) -> PoolStream:
+    return PoolStream(Rows() if rows is None else rows, length_of, **{"max_tokens_for_batch": 400, **options})
+
+
+def numbers(lists: list[list[list[Sample]]]) -> list[list[list[int]]]:
+    """Of each step and micro-batch, sorted: which samples it has, whatever their turn."""
+    return [[sorted(number for number, _ in batch) for batch in batches] for batches in lists]
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "prefer_closest": {},
+    "prefer_first": {"strategy": "prefer_first"},
+    "packing": {"sequence_packing": True},
+}
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=60),
+    st.integers(1, 20),
+    st.integers(1, 90),
+    st.integers(1, 3),
+    st.sampled_from(list(KINDS)),
+)
+def test_one_rank_of_the_policy_chooses_the_same(
+    lengths: list[int], size: int, budget: int, batches: int, kind: str
+) -> None:
+    """Which knows all lengths beforehand; every sample once, also where a step has several micro-batches."""
+    options = {"pool_size": size, "max_tokens_for_batch": budget, "batches_per_optimizer_step": batches, **KINDS[kind]}
+    supply = Supply(np.arange(len(lengths)), np.array(lengths), 1, PolicyConfig(kind="pool", **options))
+    expected = []
+    for step in pool(supply):
+        positions = iter(step.positions.tolist())
+        expected.append([sorted(islice(positions, count)) for count in step.sizes[0]])
+    made = stream(Rows(lengths, shuffles=False), infinite_loop=False, **options)
+    assert numbers(list(made)) == expected
+    assert made.over_budget == sum(length > budget for length in lengths)
+
+
+@pytest.mark.parametrize("strategy", ["prefer_closest", "prefer_first"])
+@pytest.mark.parametrize("size", [32, 256])
+@pytest.mark.parametrize("budget", [400, 50])  # the longest have more than 50
+@pytest.mark.parametrize(("infinite", "batches"), [(False, 1), (False, 3), (True, 1)])
+def test_choices_of_cosmos_rl(strategy: str, size: int, budget: int, infinite: bool, batches: int) -> None:
+    """Its own code, fed with the same samples, to the stream's end; without an end, over the borders of epochs."""
+    try:
+        module = need_alone("cosmos_rl.dispatcher.data.load_balanced_dataset", PACKAGE)
+    except PeerMissing as missing:
+        pytest.skip(missing.reason)
+    logging.getLogger("cosmos").setLevel(logging.WARNING)
+    samples = [{"input_ids": range(length), "id": id} for id, length in enumerate(LENGTHS)]
+    theirs = module.LoadBalancedDataset(
+        samples, pool_size=size, max_tokens_for_batch=budget, batching_strategy=strategy, infinite_loop=infinite,
+        accumulate_steps=batches,
+    )  # fmt: skip
+    shard = module.ShardedIterableDataset(samples, 0, 1)  # what its rank reads, epoch by epoch
+    ours = PoolStream(
+        shard, lambda sample: len(sample["input_ids"]), pool_size=size, max_tokens_for_batch=budget,
+        strategy=strategy, infinite_loop=infinite, batches_per_optimizer_step=batches,
+    )  # fmt: skip
+    limit = 300 if infinite else None
+    expected, got = (
+        [[sorted(sample["id"] for sample in batch) for batch in step] for step in islice(lists, limit)]
+        for lists in (theirs, ours)
+    )
+    assert got == expected
+    assert sum(len(batch) for step in expected for batch in step) >= 500
+
+
+def test_defaults_are_cosmos_rls() -> None:
+    policy = PoolStream(Rows(), length_of).policy
+    assert (policy.pool_size, policy.strategy, policy.sequence_packing) == (32, "prefer_closest", False)
+    assert (policy.max_tokens_for_batch, policy.batches_per_optimizer_step, policy.infinite_loop) == (32768, 1, True)
+
+
+def test_epoch_after_epoch() -> None:
+    """The pool stays full from one to the next; each begins anew, in an order of its own, and has every sample once."""
+    rows = Rows()
+    made = stream(rows, pool_size=16, max_num_steps=100, batches_per_optimizer_step=2)
+    lists = list(made)
+    assert len(lists) == 100
+    assert all(len(batches) == 2 for batches in lists), "no step has fewer at an epoch's end"
+    assert rows.opened == list(range(len(rows.opened)))
+    assert len(rows.opened) > 2
+    counts = Counter(number for batches in lists for batch in batches for number, _ in batch)
+    assert max(counts.values()) - min(counts.values()) <= 2, "those of the epoch at hand, and 16 that wait"
+    assert made.step is not None
+    assert made.step.epoch == len(rows.opened) - 1
+    rows = Rows()
+    made = stream(rows)
+    made.set_epoch(3)
+    list(islice(made, 100))
+    assert rows.opened[:2] == [3, 4]
+
+
+def test_one_epoch_an_iteration() -> None:
+    rows = Rows()
+    made = stream(rows, infinite_loop=False)
+    first = list(made)
+    made.set_epoch(1)
+    second = list(made)
+    assert rows.opened == [0, 1]
+    for lists in (first, second):
+        assert sorted(number for batches in numbers(lists) for batch in batches for number in batch) == list(range(500))
+    assert first != second
+    assert len(list(stream(infinite_loop=False, max_num_steps=5))) == 5
+    assert numbers(list(stream(infinite_loop=False, max_num_steps=10**6))) == numbers(first)
+
+
+def test_the_share_of_a_step_and_its_batches() -> None:
+    made = stream(infinite_loop=False, batches_per_optimizer_step=2, collate_fn=tuple,
+                  sample_padding_fn=lambda sample, length: (*sample, length))  # fmt: skip
+    for number, batches in enumerate(made):
+        share = made.step
+        assert share is not None
+        flat = [sample for batch in batches for sample in batch]
+        assert (share.step, share.rank_microbatches, share.rank_samples) == (number, len(batches), len(flat))
+        assert share.rank_tokens == share.num_tokens == sum(length for _, length, _ in flat)
+        assert share.sum_scale == 1 / len(flat)
+        for batch in batches:
+            assert isinstance(batch, tuple)
+            assert {filled for _, _, filled in batch} == {max(length for _, length, _ in batch)}
+
+
+def test_longer_than_the_budget_runs_alone_and_is_counted() -> None:
+    made = stream(Rows([5, 40, 6, 60, 7, 30], shuffles=False), max_tokens_for_batch=30, infinite_loop=False)
+    assert numbers(list(made)) == [[[0, 2, 4]], [[1]], [[3]], [[5]]]
+    assert made.over_budget == 2
+
+
+@pytest.mark.parametrize("rows", [Rows, Stateful])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("done", [0, 1, 7, 40, 60])
+def test_the_same_lists_from_a_state(rows: type[Rows], kind: str, done: int) -> None:
+    """In the first epoch and in later ones; data that says where it stands is not read again, other data is."""
+    options = {**KINDS[kind], "max_num_steps": 60, "batches_per_optimizer_step": 2}
+    whole = list(stream(rows(), **options))
+    first = stream(rows(), **options)
+    got, state = list(islice(first, done)), pickle.loads(pickle.dumps(first.state_dict()))
+    source = rows()
+    resumed = stream(source, **options)
+    resumed.load_state_dict(state)
+    assert source.given == 0
+    assert numbers(got + list(resumed)) == numbers(whole)
+    if done == 40:
+        assert source.opened[0] == state["reader"]["epoch"] > 0
+        fresh = sum(len(batch) for batches in whole[40:] for batch in batches)
+        again = source.given - fresh - len(resumed.state_dict()["waiting"]) + len(state["waiting"])
+        assert again == (0 if rows is Stateful else state["reader"]["count"])
+
+
+def test_a_state_one_step_off_is_another_stream() -> None:
+    whole, first = list(stream(max_num_steps=20)), stream(max_num_steps=20)
+    list(islice(first, 4))
+    resumed = stream(max_num_steps=20)
+    resumed.load_state_dict(first.state_dict())
+    assert list(resumed) != whole[5:]
+
+
+@pytest.mark.parametrize("rows", [Rows, Stateful])
+def test_states_around_the_end_of_an_epoch(rows: type[Rows]) -> None:
+    epochs, first = [], stream(rows(), infinite_loop=False)
+    for epoch in range(3):
+        first.set_epoch(epoch)
+        epochs.append(list(first))
+    first.set_epoch(1)
+    lists = iter(first)
+    list(islice(lists, len(epochs[1])))
+    nothing_left = first.state_dict()
+    assert next(lists, None) is None
+    over = first.state_dict()
+    resumed = stream(rows(), infinite_loop=False)
+    resumed.load_state_dict(nothing_left)
+    resumed.set_epoch(1)  # as loops over epochs do
+    assert (list(resumed), list(resumed)) == ([], epochs[2])
+    resumed.load_state_dict(over)
+    assert list(resumed) == epochs[2]
+    run = stream(rows(), infinite_loop=False, max_num_steps=10**6)
+    list(run)
+    again = stream(rows(), infinite_loop=False, max_num_steps=10**6)
+    again.load_state_dict(run.state_dict())
+    assert list(again) == [], "a whole run's end is kept"
+
+
+class Iterated(Stateful, IterableDataset[Sample]):
+    pass
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("done", [3, 40, 59])
+def test_torchdatas_loader_feeds_and_resumes(workers: int, done: int) -> None:
+    """Also a worker process that has read ahead."""
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def made() -> PoolStream:
+        source = loaders.StatefulDataLoader(Iterated(), batch_size=None, num_workers=workers)
+        return stream(source, max_num_steps=60)
+
+    first = made()
+    got = list(islice(first, done))
+    resumed = made()
+    resumed.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+    assert numbers(got + list(resumed)) == numbers(list(stream(max_num_steps=60)))
+    assert resumed.step is not None
+    assert resumed.step.epoch > 0
+
+
+def test_skipped_steps_are_read_but_not_made() -> None:
+    whole, made = list(stream(max_num_steps=20)), list[int]()
+    skipping = stream(max_num_steps=20, collate_fn=lambda samples: made.append(len(samples)) or samples)
+    skipping.skip_batches(5)
+    skipping.skip_batches(7)
+    again = stream(max_num_steps=20)
+    again.load_state_dict(skipping.state_dict())
+    assert made == []
+    skipping.set_epoch(0)
+    assert list(skipping) == list(again) == whole[12:]
+    assert len(made) == 8
+    assert list(skipping) == whole
+    skipping.skip_batches(25)
+    assert list(skipping) == []
+    with pytest.raises(ConfigError, match="give a number of optimizer steps"):
+        skipping.skip_batches(-1)
+
+
+def test_what_a_rank_does_not_know_and_what_it_is_told() -> None:
+    blind = stream(world=World(1, 2))
+    next(iter(blind))
+    assert blind.step is not None
+    assert blind.step.num_samples is None
+    with pytest.raises(ConfigError, match="samples of this step on all 2 ranks are not known here"):
+        blind.step.sum_scale  # noqa: B018
+    told = stream(world=World(1, 2), agree=lambda own: own + 3)
+    (batch,) = next(iter(told))
+    assert told.step is not None
+    assert told.step.sum_scale == 2 / (len(batch) + 3)
+    only_whether = stream(world=World(1, 2), agree=bool, infinite_loop=False)
+    assert len(list(only_whether)) > 5
+    assert only_whether.step is not None
+    assert only_whether.step.num_samples is None
+    ends = iter([True, True, False])
+    assert len(list(stream(world=World(1, 2), agree=lambda own: next(ends)))) == 2
+    with pytest.raises(ConfigError, match=r"agree\(\d+\) gave 1: all ranks together"):
+        next(iter(stream(world=World(1, 2), agree=lambda own: 1)))
+
+
+def test_a_dry_rank_yields_empty_lists() -> None:
+    totals = iter([9, 5, 5, 0])
+    made = stream(Rows([3, 3], shuffles=False), world=World(0, 2), infinite_loop=False, agree=lambda own: next(totals))
+    assert numbers(list(made)) == [[[0, 1]], [], []]
+    assert made.step is not None
+    assert (made.step.rank_samples, made.step.rank_microbatches, made.step.sum_scale) == (0, 0, 2 / 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"pool_size": 0}, "PoolStream: policy.pool_size = 0"),
+        ({"strategy": "best"}, "PoolStream: policy.strategy = 'best'"),
+        ({"max_tokens_for_batch": [8, 8]}, "pool takes one"),
+        ({"max_num_steps": 0}, "PoolStream: steps = 0"),
+        ({"sequence_packing": True, "sample_padding_fn": min}, "packed rows have no padding"),
+        ({"infinite_loop": False, "world": World(0, 2)}, "each of 2 ranks ends with its own data.*give agree"),
+    ],
+)
+def test_bad_arguments(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        stream(**options)
+
+
+def test_a_strategy_under_packing_is_said_to_be_ignored() -> None:
+    with pytest.warns(UserWarning, match="strategy is ignored") as caught:
+        stream(sequence_packing=True, strategy="prefer_first")
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stream(sequence_packing=True)
+
+
+def test_bad_samples() -> None:
+    for wrong, words in ((0, "gave 0, needs at least 1"), (1.5, "give its tokens"), (None, "give its tokens")):
+        with pytest.raises(DataError, match=f"length_fn of sample 1 of epoch 0.*{words}"):
+            list(PoolStream([1, wrong], lambda sample: sample, infinite_loop=False))
+    with pytest.raises(DataError, match="no sample in epoch 0"):
+        next(iter(PoolStream([], len)))
+    with pytest.raises(DataError, match="no sample in epoch 1; each epoch needs at least one, and an"):
+        list(islice(PoolStream(iter(["a"] * 9), len, pool_size=4), 100))
+    assert list(PoolStream([], len, infinite_loop=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"pool_size": 16}, "the state is of another PoolStream: pool_size = 32, here 16$"),
+        ({"strategy": "prefer_first"}, "strategy = 'prefer_closest', here 'prefer_first'$"),
+        ({"sequence_packing": True}, "strategy = 'prefer_closest', here 'sequence_packing'$"),
+        ({"world": World(0, 2)}, "world_size = 1, here 2$"),
+        ({"max_num_steps": 2}, "after 3 steps, but max_num_steps = 2"),
+    ],
+)
+def test_the_state_of_another_stream(options: dict[str, Any], words: str) -> None:
+    first = stream()
+    list(islice(first, 3))
+    other = stream(**options)
+    with pytest.raises(ConfigError, match=words):
+        other.load_state_dict(first.state_dict())
+    assert list(islice(other, 2)) == list(islice(stream(**options), 2)), "a refused state changes nothing"
+    with pytest.raises(ConfigError, match="needs exactly"):
+        other.load_state_dict({})
+
+
+def test_other_data_is_found_out_when_it_is_read_again() -> None:
+    first = stream(shuffled := Rows())
+    list(islice(first, 20))
+    state = first.state_dict()
+    assert state["reader"]["epoch"] == shuffled.epoch
+    for other in (Rows(LENGTHS[::-1]), Rows(LENGTHS[:20])):
+        resumed = stream(other)
+        resumed.load_state_dict(state)
+        with pytest.raises(ConfigError, match="the state is of other data"):
+            next(iter(resumed))

@@ -1,0 +1,52 @@
+"""PoolStream on two real ranks whose data are of unlike sizes: they end together, and the scale counts both."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from ranks import run_ranks
+
+from ddpsched import PoolStream, World
+from ddpsched.certify.world import join_group
+from ddpsched.integrations.agree import sum_over_ranks
+
+SIZES = (40, 150)
+
+
+class Lengths:
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(np.random.default_rng(self.rank).integers(1, 30, SIZES[self.rank]).tolist())
+
+
+def read_to_the_end() -> list[tuple[list[int], float | None]]:
+    """Of each step: the lengths that this rank runs, and the scale."""
+    join_group()
+    world = World.detect()
+    stream = PoolStream(
+        Lengths(world.rank), int, world=world, max_tokens_for_batch=100, infinite_loop=False,
+        batches_per_optimizer_step=2, agree=sum_over_ranks,
+    )  # fmt: skip
+    steps = []
+    for batches in stream:
+        assert stream.step is not None
+        steps.append(([length for batch in batches for length in batch], stream.step.sum_scale))
+    assert list(stream) != [], "and once more from the beginning"
+    return steps
+
+
+def test_ranks_end_together_and_weigh_all_samples_alike() -> None:
+    ranks = run_ranks(read_to_the_end, 2)
+    for rank, steps in enumerate(ranks):
+        assert sorted(length for own, _ in steps for length in own) == sorted(Lengths(rank))
+    assert len(ranks[0]) == len(ranks[1])
+    dry = [not own for own, _ in ranks[0]]
+    assert dry == sorted(dry), "empty lists are the last"
+    assert sum(dry) > 3
+    for (mine, scale), (theirs, same) in zip(*ranks, strict=True):
+        assert scale == same == 2 / (len(mine) + len(theirs))
+
+
+def test_alone_the_sum_is_the_number() -> None:
+    assert sum_over_ranks(7) == 7

@@ -1,0 +1,167 @@
+"""StepLoader resumes: the same lists from a small state, in the middle of an epoch, without loading the ones before."""
+
+import json
+from itertools import islice
+from typing import Any
+
+import pytest
+from test_step_loader import LENGTHS, POLICIES, Rows, loader
+
+from ddpsched import StepLoader, World
+from ddpsched.errors import ConfigError
+
+
+def kept(made: StepLoader) -> dict[str, Any]:
+    return json.loads(json.dumps(made.state_dict()))
+
+
+def shares(made: StepLoader) -> list[Any]:
+    return [(batches, made.step) for batches in made]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_same_lists_in_the_middle_of_an_epoch(name: str, workers: int) -> None:
+    """Of the state of rank 1, which is rank 0's; with workers that had loaded ahead when it was taken."""
+    whole = [loader(name, rank, max_num_steps=25) for rank in range(2)]
+    expected = [shares(each) for each in whole]
+    per_epoch = len(loader(name))
+    for done in (0, 1, 3, per_epoch, per_epoch + 2, 25):
+        first = [loader(name, rank, max_num_steps=25, num_workers=workers) for rank in range(2)]
+        got = [[(batches, each.step) for batches in islice(each, done)] for each in first]
+        state = kept(first[1])
+        assert state == kept(first[0])
+        for rank in range(2):
+            resumed = loader(name, rank, max_num_steps=25)
+            resumed.load_state_dict(state)
+            assert (resumed.first_step, len(resumed)) == (done, 25)
+            assert got[rank] + shares(resumed) == expected[rank]
+
+
+@pytest.mark.parametrize("name", ["balanced", "bins", "pool"])
+def test_a_state_one_step_off_is_another_stream(name: str) -> None:
+    expected = list(loader(name))
+    for done, equal in ((3, True), (2, False)):
+        first = loader(name)
+        list(islice(first, done))
+        resumed = loader(name)
+        resumed.load_state_dict(first.state_dict())
+        assert (list(resumed) == expected[3:]) == equal
+
+
+def test_no_sample_of_the_steps_before_is_loaded() -> None:
+    first, data = loader("pool", max_num_steps=40), Rows()
+    list(islice(first, 30))
+    resumed = loader("pool", dataset=data, max_num_steps=40)
+    resumed.load_state_dict(first.state_dict())
+    assert data.asked == []
+    assert data.asked == [id for batches in resumed for batch in batches for id in batch]
+
+
+def test_around_the_end_of_an_epoch() -> None:
+    """One epoch an iteration: after the last list nothing is left of it, after its end the next begins."""
+    epochs, first = [], loader("pool")
+    for epoch in range(3):
+        first.set_epoch(epoch)
+        epochs.append(list(first))
+    first.set_epoch(1)
+    lists = iter(first)
+    list(islice(lists, len(epochs[1])))
+    nothing_left = kept(first)
+    assert next(lists, None) is None
+    over = kept(first)
+    assert list(first) == epochs[1], "without set_epoch an epoch is iterated again"
+    resumed = loader("pool")
+    resumed.load_state_dict(nothing_left)
+    assert (resumed.epoch, list(resumed), list(resumed)) == (1, [], epochs[2])
+    resumed.load_state_dict(over)
+    assert (resumed.epoch, list(resumed)) == (2, epochs[2])
+    resumed.load_state_dict(nothing_left)
+    resumed.set_epoch(0)
+    assert list(resumed) == epochs[0], "another epoch than the state's begins at its first step"
+
+
+def test_the_end_of_a_run_and_more_steps_after_it() -> None:
+    whole = list(loader("pool", max_num_steps=30))
+    first = loader("pool", max_num_steps=20)
+    assert list(first) == whole[:20]
+    resumed = loader("pool", max_num_steps=20)
+    resumed.load_state_dict(kept(first))
+    assert list(resumed) == []
+    longer = loader("pool", max_num_steps=30)
+    longer.load_state_dict(kept(first))
+    assert list(longer) == whole[20:]
+    with pytest.raises(ConfigError, match="the state is after 20 steps, but max_num_steps = 19"):
+        loader("pool", max_num_steps=19).load_state_dict(kept(first))
+    two, three = loader("pool", epochs=2), list(loader("pool", epochs=3))
+    done = list(two)
+    more = loader("pool", epochs=3)
+    more.load_state_dict(kept(two))
+    assert done + list(more) == three
+    later = loader("pool", epochs=3)
+    list(later)
+    with pytest.raises(ConfigError, match="in epoch 2 of a run that began with 0, but epochs = 1"):
+        loader("pool", epochs=1).load_state_dict(kept(later))
+    with pytest.raises(ConfigError, match="here an iteration is one epoch; give max_num_steps or epochs"):
+        loader("pool").load_state_dict(kept(later))
+
+
+def test_epochs_counted_from_the_one_that_is_set() -> None:
+    whole = list(loader("bins", epochs=4))
+    per_epoch = len(loader("bins"))
+    later = loader("bins", epochs=2)
+    later.set_epoch(1)
+    lists = list(later)
+    assert lists == whole[per_epoch : 3 * per_epoch]
+    first = loader("bins", epochs=2)
+    first.set_epoch(1)
+    list(islice(first, per_epoch + 1))
+    resumed = loader("bins", epochs=2)
+    resumed.load_state_dict(kept(first))
+    assert list(resumed) == lists[per_epoch + 1 :]
+
+
+def test_skipping_goes_on_from_a_loaded_state() -> None:
+    whole, first = list(loader("pool", max_num_steps=20)), loader("pool", max_num_steps=20)
+    list(islice(first, 5))
+    resumed = loader("pool", max_num_steps=20)
+    resumed.load_state_dict(kept(first))
+    resumed.skip_batches(6)
+    again = loader("pool", max_num_steps=20)
+    again.load_state_dict(kept(resumed))
+    assert list(resumed) == list(again) == whole[11:]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"lengths": LENGTHS[::-1]}, "the state is of another StepLoader: other data: the digest of its lengths"),
+        ({"seed": 6}, "seed = 5, here 6$"),
+        ({"order": "sequential"}, "order.kind = 'shuffled', here 'sequential'$"),
+        ({"world": World(0, 3)}, "world_size = 2, here 3$"),
+        ({"policy": {**POLICIES["pool"], "batches_per_optimizer_step": 3}}, "batches_per_optimizer_step = 2, here 3$"),
+        ({"policy": POLICIES["bins"]}, "policy.kind = 'pool', here 'bins'"),
+    ],
+)
+def test_the_state_of_another_loader(changes: dict[str, Any], words: str) -> None:
+    first = loader("pool")
+    list(islice(first, 2))
+    other = loader("pool", **changes)
+    with pytest.raises(ConfigError, match=words):
+        other.load_state_dict(kept(first))
+    assert list(other) == list(loader("pool", **changes)), "a refused state changes nothing"
+
+
+def test_a_state_that_cannot_be_read() -> None:
+    first = loader("pool")
+    list(islice(first, 2))
+    state = kept(first)
+    for wrong, words in (
+        (None, "the state of a StepLoader needs exactly"),
+        ({key: value for key, value in state.items() if key != "first_epoch"}, "needs exactly .*'first_epoch'"),
+        ({**state, "first_epoch": 1}, "first_epoch = 1 is not one of 0 to 0"),
+        ({**state, "first_epoch": None}, "first_epoch = None"),
+        ({**state, "position": {**state["position"], "cursor": 4000}}, "cursor = 4000 lies beyond the data"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            loader("pool").load_state_dict(wrong)  # type: ignore[arg-type]
