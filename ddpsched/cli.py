@@ -64,7 +64,8 @@ def plan(
     world_size: Annotated[int, typer.Option(min=1, help="G, ranks")],
     global_batch: Annotated[int, typer.Option(min=1, help="B, samples per step over all ranks")],
     policy: Annotated[
-        list[str] | None, typer.Option(help="static | minmax | balanced | packed; all without it")
+        list[str] | None,
+        typer.Option(help="static | minmax | balanced | packed | token_budget | bins | pool; all without it"),
     ] = None,
     max_microbatches: Annotated[
         int | None, typer.Option(min=1, help="M, most micro-batches of a rank in a step")
@@ -74,6 +75,7 @@ def plan(
     seed: Annotated[int, typer.Option(help="of the order")] = 0,
     column: Annotated[str, typer.Option(help="column of a table that holds the lengths")] = "length",
     text: Annotated[list[str] | None, typer.Option(help="column of texts to count instead; several are joined")] = None,
+    prompt: Annotated[str | None, typer.Option(help="column that stands before the text, as data.prompt does")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="folder or hub name, for --text")] = None,
     max_length: Annotated[int, typer.Option(help="where --text cuts, in tokens")] = 512,
     prefetch: Annotated[int | None, typer.Option(min=1, help="K of minmax; 2 B / G without it")] = None,
@@ -97,7 +99,8 @@ def plan(
 
         answer(
             Request(
-                lengths=lengths, column=column, texts=tuple(text or ()), tokenizer=tokenizer, max_length=max_length,
+                lengths=lengths, column=column, texts=tuple(text or ()), prompt=prompt, tokenizer=tokenizer,
+                max_length=max_length,
                 world_size=world_size, global_batch=global_batch, policies=tuple(policy or ()),
                 max_microbatches=max_microbatches, lookahead=lookahead, epochs=epochs, seed=seed, prefetch=prefetch,
                 alpha=alpha, gamma=gamma, calibration=calibration, memory=memory, peers=tuple(peer or ()),

@@ -14,16 +14,22 @@ import numpy as np
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError, DdpschedError, PeerMissing
 from ddpsched.peers import PEERS, Problem
+from ddpsched.peers.budget import fit_budget
 from ddpsched.plan import StepPlan
 from ddpsched.planning.affine import AffineQuadratic, Floored
 from ddpsched.planning.cost import CostModel, Int, cost_model
 from ddpsched.planning.epoch import KnownLengths
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.order import epoch_order
-from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.yardstick import Ruler, Yardstick
 
 MICROBATCHES = 4  # of the arm with several, where no most is given
+POOL, POOL_BATCHES = 32, 4  # samples in a rank's pool: its default, or as many batches where that is more
+
+Arm = dict[str, dict[str, Any]]  # tables of a config: [policy], and what else is different from static
+# what says how large a step of these is; it is found so that a step has B samples on average
+FITTED = {"token_budget": "max_tokens_for_batch", "bins": "median_batch", "pool": "max_tokens_for_batch"}
 
 
 @dataclass(frozen=True)
@@ -46,17 +52,18 @@ class Question:
     memory: dict[str, Any] | None = None
     time: CostModel | None = None
 
-    def config(self, policy: dict[str, Any]) -> RunConfig:
+    def config(self, arm: Arm) -> RunConfig:
         """The run that this arm would be. Raises ConfigError."""
         prefetch = self.prefetch or -(-2 * self.global_batch // self.world_size)
         return parse(
             {
                 "epochs": self.epochs,
-                "data": {"max_length": max(3, int(self.lengths.max()))},
+                "data": {"max_length": max(3, int(self.lengths.max())), **arm.get("data", {})},
+                "order": arm.get("order", {}),
                 "seed": self.seed,
                 "global_batch": self.global_batch,
                 "world_size": self.world_size,
-                "policy": {"prefetch": prefetch, **policy},
+                "policy": {"prefetch": prefetch, **arm["policy"]},
                 "cost": self.cost or {},
                 "memory": self.memory or {},
                 "executor": {"kind": "simulated"},
@@ -89,39 +96,69 @@ class Row:
         }
 
 
-def arms(question: Question, policies: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Name -> ``[policy]`` table: those named, or all that apply."""
+def arms(question: Question, policies: Sequence[str]) -> dict[str, Arm]:
+    """Name -> tables of a config: those named, or all that apply."""
     most, ahead = question.max_microbatches, question.lookahead
     if policies:
-        chosen = [_arm(kind, most or 1, ahead) for kind in policies]
-    else:
-        chosen = [_arm("static", 1, 1), _arm("minmax", 1, 1), _arm("balanced", 1, 1)]
-        if (most or MICROBATCHES) > 1:
-            chosen.append(_arm("balanced", most or MICROBATCHES, 1))
-        chosen.append(_arm("packed", 1, 1))
-        if ahead > 1:
-            chosen += [_arm("balanced", 1, ahead), _arm("balanced", most or MICROBATCHES, ahead)]
-            chosen.append(_arm("packed", 1, ahead))
-    return dict(chosen)
+        return dict(_arm(question, kind, most or 1, ahead) for kind in policies)
+    chosen = [_arm(question, kind, 1, 1) for kind in ("static", "minmax", "balanced")]
+    if (most or MICROBATCHES) > 1:
+        chosen.append(_arm(question, "balanced", most or MICROBATCHES, 1))
+    chosen.append(_arm(question, "packed", 1, 1))
+    if ahead > 1:
+        chosen += [_arm(question, "balanced", m, ahead) for m in (1, most or MICROBATCHES)]
+        chosen.append(_arm(question, "packed", 1, ahead))
+    chosen += [_arm(question, kind, 1, 1) for kind in FITTED]
+    pool = dict(chosen)["pool"]["policy"]
+    return {
+        "padded to the longest": {"policy": {"kind": "static"}, "data": {"pad_to": "max_length"}},
+        **dict(chosen),
+        "pool, packed": {"policy": {**pool, "sequence_packing": True}},
+        "static, length_grouped": {"policy": {"kind": "static"}, "order": {"kind": "length_grouped"}},
+    }
 
 
-def _arm(kind: str, most: int, ahead: int) -> tuple[str, dict[str, Any]]:
+def _arm(question: Question, kind: str, most: int, ahead: int) -> tuple[str, Arm]:
     policy: dict[str, Any] = {"kind": kind}
     words = [kind]
+    if kind == "token_budget":
+        policy["max_tokens_for_batch"] = int(question.lengths.max())
+    if kind == "pool":
+        policy["pool_size"] = max(POOL, POOL_BATCHES * question.global_batch // question.world_size)
     if kind == "balanced" and most > 1:
         policy["max_microbatches"] = most
         words.append(f"M = {most}")
     if kind in ("balanced", "packed") and ahead > 1:
         policy["lookahead"] = ahead
         words.append(f"W = {ahead}")
-    return ", ".join(words), policy
+    return ", ".join(words), {"policy": policy}
+
+
+def fitted(question: Question, arm: Arm) -> RunConfig:
+    """The run of an arm, its budget or batch size such that the first epoch's steps have B samples on average."""
+    key = FITTED.get(arm["policy"]["kind"])
+    if key is None:
+        return question.config(arm)
+    source = KnownLengths(question.lengths)
+
+    def config(value: int) -> RunConfig:
+        return question.config({**arm, "policy": {**arm["policy"], key: value}})
+
+    def mean(value: int) -> float:
+        return len(question.lengths) / num_steps(config(value).model_copy(update={"epochs": 1}), source)
+
+    share = question.global_batch / question.world_size
+    tokens = key == "max_tokens_for_batch"
+    lowest, guess = (int(question.lengths.max()), share * float(question.lengths.mean())) if tokens else (1, share)
+    target = min(question.global_batch, len(question.lengths))
+    return config(fit_budget(mean, target, lowest, max(1, round(guess))))
 
 
 def compare(question: Question, policies: Sequence[str] = (), peers: Sequence[str] = ()) -> Iterator[Row]:
     """A row for each policy and peer, as it is done. Raises ConfigError for what no arm could plan."""
-    for name, policy in arms(question, policies).items():
+    for name, arm in arms(question, policies).items():
         try:
-            yield measure(question, name, question.config(policy))
+            yield measure(question, name, fitted(question, arm))
         except DdpschedError as error:
             if policies:  # asked for by name: its fault is the answer
                 raise
@@ -144,7 +181,7 @@ def plans(question: Question, config: RunConfig) -> Iterator[StepPlan]:
 
 def measure(question: Question, name: str, config: RunConfig) -> Row:
     """Plan every epoch, timed; then score it."""
-    packed, cost = config.policy.kind == "packed", cost_model(config.cost)
+    packed, cost = config.policy.packs, cost_model(config.cost)
     ruler = Ruler(question.lengths, question.world_size, cost, packed, question.time)
     gc.collect()
     gc.freeze()  # what earlier arms left behind is not for this one to be searched for garbage
@@ -155,7 +192,11 @@ def measure(question: Question, name: str, config: RunConfig) -> Row:
     times = [plan.times for plan in made]
     seconds = sum((t.offer_s or 0.0) + (t.exchange_s or 0.0) + (t.solve_s or 0.0) for t in times)
     for epoch in range(question.epochs):
-        ruler.add_epoch([[micro.ids for micro in rank] for rank in plan.ranks] for plan in made if plan.epoch == epoch)
+        steps = [plan for plan in made if plan.epoch == epoch]
+        ruler.add_epoch(
+            [[[micro.ids for micro in rank] for rank in plan.ranks] for plan in steps],
+            [max(micro.pad_to for rank in plan.ranks for micro in rank) for plan in steps],
+        )
     bounds = [(max(plan.predicted_cost), plan.lower_bound) for plan in made if plan.predicted_cost and plan.lower_bound]
     gap = sum(cost for cost, _ in bounds) / sum(bound for _, bound in bounds) - 1 if bounds else None
     return Row(name, ruler.read(), seconds / (len(question.lengths) * question.epochs) * 1e6, gap)
@@ -163,7 +204,7 @@ def measure(question: Question, name: str, config: RunConfig) -> Row:
 
 def _peer(question: Question, name: str) -> Row:
     peer = PEERS[name]
-    config = question.config({"kind": "static"})
+    config = question.config({"policy": {"kind": "static"}})
     cost = cost_model(config.cost)
     if peer.packed and not isinstance(cost, AffineQuadratic | Floored):
         return Row(name, skipped=f"packed rows have no cost.kind = {config.cost.kind!r}")
@@ -179,7 +220,7 @@ def _peer(question: Question, name: str) -> Row:
     )
     seconds = 0.0
     for epoch in range(question.epochs):
-        order = epoch_order(config.order.kind, len(question.lengths), question.seed, epoch)
+        order = epoch_order(config, len(question.lengths), epoch, question.lengths.__getitem__)
         problem = peer.fitted(replace(problem, order=order, epoch=epoch))
         next(peer.steps(problem), None)  # what is imported for the first step is no planning
         begin = perf_counter()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddpsched.compare.arms import Question, Row, arms, compare
+from ddpsched.compare.arms import Question, Row, arms, compare, fitted
 from ddpsched.compare.export import export
 from ddpsched.errors import ConfigError
 from ddpsched.peers import PEERS
@@ -21,6 +21,7 @@ class Request:
     lengths: Path
     column: str
     texts: tuple[str, ...]
+    prompt: str | None = None
     tokenizer: str | None
     max_length: int
     world_size: int
@@ -62,14 +63,16 @@ def answer(request: Request) -> None:
 
         draw(rows, title, request.figure)
     if request.export is not None:
-        ((_, policy),) = arms(question, request.policies).items()
-        count = export(question, question.config(policy), request.export)
+        ((_, arm),) = arms(question, request.policies).items()
+        count = export(question, fitted(question, arm), request.export)
         if not request.json:
             print(f"{count:,} rows written to {request.export}")
 
 
 def _question(request: Request) -> Question:
-    lengths = read_lengths(request.lengths, request.column, request.texts, request.tokenizer, request.max_length)
+    lengths = read_lengths(
+        request.lengths, request.column, request.texts, request.tokenizer, request.max_length, request.prompt
+    )
     cost: dict[str, Any] = {"kind": "padded_tokens", "alpha": request.alpha, "gamma": request.gamma}
     memory: dict[str, Any] | None = None
     time = None
@@ -107,8 +110,8 @@ def _check(request: Request, question: Question) -> None:
     ):
         if value > 1 and request.policies and not set(request.policies) & set(users):
             raise ConfigError(f"{option} {value} is for {' and '.join(users)}, not {', '.join(request.policies)}")
-    for _, policy in arms(question, request.policies or ("static",)).items():
-        question.config(policy)
+    for _, arm in arms(question, request.policies or ("static",)).items():
+        question.config(arm)
     if request.export is not None and len(set(request.policies)) != 1:
         raise ConfigError("--export writes the plans of one policy; name it, as in --policy balanced")
     for name in request.peers:

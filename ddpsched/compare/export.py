@@ -49,7 +49,7 @@ def _exported(plan: StepPlan, lengths: Int) -> Iterator[Int]:
         for number, micro in enumerate(own):
             length = lengths[micro.ids]
             place = np.broadcast_to(np.array([[plan.epoch], [plan.step], [rank], [number]]), (4, len(micro)))
-            pad_to = length if micro.packed else np.full(len(micro), length.max())
+            pad_to = length if micro.packed else np.full(len(micro), micro.padded_length(length))
             yield np.vstack([place, np.arange(len(micro)), micro.ids, length, pad_to])
 
 
