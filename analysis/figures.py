@@ -26,6 +26,7 @@ COLOURS = {
     "bins": "#56B4E9",
     "pool": "#E69F00",
 }
+SHADES = {"static (max_length)": "#999999"}  # an arm too many for one colour's dashes
 OTHER = "#CC79A7"
 GREY = "#555555"
 DASHES = ("-", "--", ":", "-.")  # arms of one policy share its colour
@@ -38,7 +39,7 @@ MEBIBYTES = 2.0**-20  # of bytes
 
 def colour(arm: str) -> str:
     """The arm's policy's colour, the same in every figure."""
-    return COLOURS.get(arm.split(" ")[0], OTHER)
+    return SHADES.get(arm) or COLOURS.get(arm.split(" ")[0], OTHER)
 
 
 def dash(arm: str, arms: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from ddpsched.records import COLUMNS, RECORDS
 # What no metric can do without; any other column may be missing or null.
 REQUIRED = ("step", "rank", "world_size", "num_samples", "global_batch", "num_tokens", "padded_tokens")
 TEXT = ("run", "mode", "policy", "plan_hash")
-EVALUATION_COLUMNS = ("step", "loss", "accuracy", "num_samples", "majority")
+EVALUATION_COLUMNS = ("step", "loss", "accuracy", "perplexity", "num_samples", "majority")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +52,11 @@ class Run:
     @property
     def seed(self) -> int:
         return int(self.config["seed"])
+
+    @property
+    def loss_per(self) -> str:
+        """The column of what a record's loss is the mean over: label tokens, unless samples weigh the same."""
+        return "num_samples" if self.config["train"].get("target") == "sample_mean" else "num_targets"
 
     @property
     def device(self) -> str:

@@ -25,11 +25,12 @@ def warmup_steps(num_steps: int) -> int:
     return 5 if num_steps > 50 else min(1, num_steps - 1)
 
 
-def per_step(records: pd.DataFrame) -> pd.DataFrame:
+def per_step(records: pd.DataFrame, loss_per: str = "num_targets") -> pd.DataFrame:
     """One row per step (the index): maxima, means, standard deviations and sums over ranks.
 
     ``step_s`` is the longest over ranks, as is ``plan_wait_s``: the slowest rank
-    holds up the step. A column that no rank measured is NaN.
+    holds up the step. ``loss_per``: the column of what a rank's loss is the mean over;
+    samples, where that is null. A column that no rank measured is NaN.
     """
     ranks = records.groupby("step", sort=True)
     table = pd.DataFrame(
@@ -49,8 +50,12 @@ def per_step(records: pd.DataFrame) -> pd.DataFrame:
     table["sum_step_s"] = ranks["step_s"].sum(min_count=1)
     table["sum_wait_s"] = ranks["wait_s"].sum(min_count=1)
     table["plan_wait_s"] = ranks["plan_wait_s"].max()
-    weighted = (records["loss"] * records["num_samples"]).groupby(records["step"]).sum(min_count=1)
-    table["loss"] = weighted / table["num_samples"]  # the sample mean of the global batch
+    table["squared_tokens"] = ranks["squared_tokens"].sum(min_count=1)
+    table["epoch"] = ranks["epoch"].first()
+    weight = records[loss_per].astype("float64").fillna(records["num_samples"])
+    table["loss_weight"] = weight.groupby(records["step"]).sum()
+    weighted = (records["loss"] * weight).groupby(records["step"]).sum(min_count=1)
+    table["loss"] = weighted / table["loss_weight"]  # the mean over the global batch
     return table
 
 
@@ -166,7 +171,7 @@ def length_distances(records: pd.DataFrame, static: pd.DataFrame) -> dict[str, f
 
 def _final(evaluations: pd.DataFrame | None) -> dict[str, float]:
     last = evaluations.iloc[-1] if evaluations is not None and len(evaluations) else pd.Series(dtype="float64")
-    return {f"dev_{name}": float(last.get(name, np.nan)) for name in ("loss", "accuracy", "majority")}
+    return {f"dev_{name}": float(last.get(name, np.nan)) for name in ("loss", "accuracy", "perplexity", "majority")}
 
 
 def pearson(x: npt.ArrayLike, y: npt.ArrayLike) -> float:

@@ -40,6 +40,33 @@ def comparison(tables: dict[str, Any]) -> Table:
     return table
 
 
+# of the arms of a comparison: heading, key, factor, format
+SIDE_BY_SIDE = (
+    ("mean\nglobal\nbatch", "batch_mean", 1, ".1f"),
+    ("real\ntokens\n/s", "tokens_per_s", 1, ".0f"),
+    ("\n/\nstatic", "speed_ratio", 1, ".2f"),
+    ("pad-\nding\n%", "padding", 100, ".1f"),
+    ("imba-\nlance\ntokens", "imbalance_tokens", 1, ".2f"),
+    ("imba-\nlance\ncompute", "imbalance_compute", 1, ".2f"),
+    ("\norder\nbias", "order_bias", 1, ".3f"),
+    ("loss at\nequal\nsamples", "loss_at_equal", 1, ".3f"),
+    ("loss at\nequal\ntime", "loss_at_equal_s", 1, ".3f"),
+    ("\ndev\nloss", "dev_loss", 1, ".3f"),
+)
+
+
+def side_by_side(tables: dict[str, Any]) -> Table:
+    """A row per arm of one setting's comparison."""
+    table = Table(title=escape(tables["label"]), title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
+    table.add_column("\n\narm", min_width=24)
+    for heading, *_ in SIDE_BY_SIDE:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for arm in tables["arms"]:
+        cells = [number(arm.get(key), factor, form) for _, key, factor, form in SIDE_BY_SIDE]
+        table.add_row(escape(arm["arm"]), *cells)
+    return table
+
+
 def number(value: float | None, factor: float, form: str) -> str:
     """A cell; what was not measured is a dash."""
     return "-" if value is None else format(value * factor, form)

@@ -13,6 +13,15 @@ whose keys change together::
 Each point of the product is one run, named by its values; the first axis varies
 fastest, so that the arms of a comparison run one after another. ``[[also]]``
 tables add single runs, for an arm that says something in one setting only.
+
+What a table says may depend on the other axes' values, which go by the names
+that they have in a run's name::
+
+    [[grid.arm]]
+    name = "pool"
+    "policy.kind" = "pool"
+    "policy.max_tokens_for_batch" = { sst2 = 104, gsm8k = 1300 }   # one a data set; tables within for more axes
+    task = ["sst2", "gsm8k"]                                       # beside these values of the axis `task` alone
 """
 
 import itertools
@@ -23,39 +32,46 @@ from typing import Any
 from ddpsched.config import RunConfig, apply_overrides, parse, read_toml, set_key
 from ddpsched.errors import ConfigError
 
+Point = dict[str, Any]  # a value for each axis
+
 
 def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfig]:
     """The runs of a study, in the order they are run.
 
     ``key=value`` words change the base (and so every run); one that names a grid
-    axis, ``policy.kind=minmax``, leaves that one value (and no ``[[also]]``). Raises ConfigError for an
+    axis, ``policy.kind=minmax``, leaves that one value (and no ``[[also]]``); one that begins with the name of a
+    table of an axis, ``sst2.data.path=DIR``, changes that table. Raises ConfigError for an
     unknown table, an axis that is no list, or a run that is not valid.
     """
     values = read_toml(path)
     unknown = set(values) - {"base", "grid", "also"}
     if unknown or "base" not in values:
         raise ConfigError(f"study {path}: tables are [base], [grid] and [[also]], found {sorted(values)}")
-    grid: dict[str, list[Any]] = dict(values.get("grid", {}))
+    grid = {key: _values(path, key, choices) for key, choices in values.get("grid", {}).items()}
+    names = {axis: [_label(axis, value) for value in choices] for axis, choices in grid.items()}
     base, also = values["base"], values.get("also", [])
     for word in overrides:
         changed = apply_overrides({}, [word])
-        axis = word.partition("=")[0]
-        if axis in grid:
-            grid[axis], also = [_only(grid[axis], _leaf(changed, axis))], []
+        key = word.partition("=")[0]
+        table = _named(grid, key.partition(".")[0])
+        if key in grid:
+            grid[key], also = [_only(grid[key], _leaf(changed, key))], []
+        elif table is not None and "." in key:
+            table[key.partition(".")[2]] = _leaf(changed, key)
         else:
             base = apply_overrides(base, [word])
     base = {"study": Path(path).stem, **base}
     points: list[tuple[str, list[tuple[str, Any]]]] = []
-    axes = [[(key, value) for value in _values(path, key, choices)] for key, choices in grid.items()]
-    for point in itertools.product(*reversed(axes)):
-        point = tuple(reversed(point))
-        name = "-".join(filter(None, (_label(key, value) for key, value in point))) or "run"
-        points.append((name, [pair for key, value in point for pair in _settings(key, value)]))
-    points += [(_label("also", table), _settings("also", table)) for table in also]
+    for combination in itertools.product(*reversed(grid.values())):
+        point = dict(zip(grid, reversed(combination), strict=True))
+        if _stand_together(path, point, names):
+            name = "-".join(filter(None, itertools.starmap(_label, point.items()))) or "run"
+            points.append((name, [pair for axis in point for pair in _settings(axis, point, names)]))
+    points += [(_label("also", table), _settings("also", {"also": table}, {})) for table in also]
     runs = [_merged(base, name, pairs, source=f"study {path}, run {name}") for name, pairs in points]
-    names = [run.name for run in runs]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"study {path}: several runs share a name: {names}")
+    names_of_runs = [run.name for run in runs]
+    if len(set(names_of_runs)) < len(runs):
+        raise ConfigError(f"study {path}: several runs share a name: {names_of_runs}")
     return runs
 
 
@@ -72,10 +88,42 @@ def _values(path: str | Path, key: str, choices: Any) -> list[Any]:
     return choices
 
 
-def _settings(key: str, value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, dict):
-        return [(inner, one) for inner, one in value.items() if inner != "name"]
-    return [(key, value)]
+def _named(grid: dict[str, list[Any]], name: str) -> dict[str, Any] | None:
+    """The table of that name in any axis."""
+    tables = (value for choices in grid.values() for value in choices if isinstance(value, dict))
+    return next((table for table in tables if table.get("name") == name), None)
+
+
+def _stand_together(path: str | Path, point: Point, names: dict[str, list[str]]) -> bool:
+    """Whether every table of the point stands beside values that it names for other axes, where it names any."""
+    for value in point.values():
+        for axis in names.keys() & (value if isinstance(value, dict) else {}):
+            wanted = value[axis] if isinstance(value[axis], list) else [value[axis]]
+            if not set(wanted) <= set(names[axis]):
+                raise ConfigError(f"study {path}: {axis} = {value[axis]!r}, but its values are {names[axis]}")
+            if _label(axis, point[axis]) not in wanted:
+                return False
+    return True
+
+
+def _settings(axis: str, point: Point, names: dict[str, list[str]]) -> list[tuple[str, Any]]:
+    """Dotted keys and values of one axis' value; its own name and the axes that it stands beside are no keys."""
+    value = point[axis]
+    if not isinstance(value, dict):
+        return [(axis, value)]
+    beside = {_label(other, point[other]) for other in names}
+    known = {name for other in names for name in names[other]}
+    inner = {key: one for key, one in value.items() if key != "name" and key not in names}
+    return [pair for key, one in inner.items() for pair in _flat(key, one, beside, known)]
+
+
+def _flat(key: str, value: Any, beside: set[str], known: set[str]) -> list[tuple[str, Any]]:
+    """``{"data": {"rows": 1}}`` as ``data.rows = 1``; of a table of other values' names, what stands under ours."""
+    if not isinstance(value, dict):
+        return [(key, value)]
+    if value.keys() <= known:
+        return [pair for name in value.keys() & beside for pair in _flat(key, value[name], beside, known)]
+    return [pair for inner, one in value.items() for pair in _flat(f"{key}.{inner}", one, beside, known)]
 
 
 def _label(key: str, value: Any) -> str:

@@ -1,21 +1,21 @@
 """``python -m report.build [STUDY ...] [--output DIR]``: the report as Markdown and one HTML page.
 
 Without a study it takes the local ``outputs/study*`` that have finished (and
-``outputs/yardstick*`` beside them), else the results frozen in ``report/results/``. ``--freeze``
-writes into ``report/`` itself and fills the README's table: so frozen results are made.
+``outputs/yardstick*`` beside them) and ``outputs/policies*``, and for what is missing the results
+frozen in ``report/results/``. ``--freeze`` writes into ``report/`` itself and fills the README's
+table: so frozen results are made; parts that no study is given for stay as they are.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from analysis.load import load_study
 from ddpsched.errors import DataError, DdpschedError
 from report import front
 from report.render import markdown, page
-from report.results import Results, collect, read, read_synchronisers, write
+from report.results import COMPARISON, Results, collect, filled, read, write
 
 HERE = Path(__file__).parent
 FROZEN = HERE / "results"
@@ -33,9 +33,12 @@ def build(results: Results, output: Path) -> Path:
 
 
 def finished(outputs: Path) -> list[Path]:
-    """Local full studies, and yardsticks beside them, in which every run is done; none without a study."""
-    studies = [folder for folder in sorted(outputs.glob("study*")) if _is_done(folder)]
-    return studies + [folder for folder in sorted(outputs.glob("yardstick*")) if studies and _is_done(folder)]
+    """Local studies in which every run is done; yardsticks only beside a full study."""
+    studies, yardsticks, comparisons = (
+        [folder for folder in sorted(outputs.glob(f"{name}*")) if _is_done(folder)]
+        for name in ("study", "yardstick", COMPARISON)
+    )
+    return studies + (yardsticks if studies else []) + comparisons
 
 
 def _is_done(folder: Path) -> bool:
@@ -56,10 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         studies = given.studies or finished(Path("outputs"))
-        print(f"from {', '.join(map(str, studies)) or FROZEN}", file=sys.stderr)
-        results = collect(studies) if studies else read(FROZEN)
-        if given.freeze:  # no study measures them, a benchmark does
-            results = replace(results, synchronisers=read_synchronisers(FROZEN))
+        results = collect(studies)
+        if given.freeze or not given.studies or not results.settings:
+            results = filled(results, read(FROZEN))
+            studies = [*studies, FROZEN]
+        print(f"from {', '.join(map(str, studies))}", file=sys.stderr)
         path = build(results, HERE if given.freeze else given.output)
         if given.freeze:
             front.update(HERE.parent / "README.md", results)

@@ -32,21 +32,21 @@ MEMORY = 1.05  # of static's peak
 
 def conclusions(settings: Sequence[Setting]) -> list[Conclusion]:
     """The conclusions of every setting, in order."""
-    found: list[Conclusion] = []
-    for setting in settings:
-        for name, statement, value, threshold, above in _claims(setting):
-            holds = None if value is None else bool(value > threshold if above else value < threshold)
-            found.append(
-                {
-                    "id": f"{name}@{setting['slug']}",
-                    "setting": setting["label"],
-                    "statement": statement,
-                    "holds": holds,
-                    "value": value,
-                    "threshold": threshold,
-                }
-            )
-    return found
+    return [judged(setting["slug"], setting["label"], claim) for setting in settings for claim in _claims(setting)]
+
+
+def judged(slug: str, label: str, claim: Claim) -> Conclusion:
+    """A claim held against its threshold."""
+    name, statement, value, threshold, above = claim
+    holds = None if value is None else bool(value > threshold if above else value < threshold)
+    return {
+        "id": f"{name}@{slug}",
+        "setting": label,
+        "statement": statement,
+        "holds": holds,
+        "value": value,
+        "threshold": threshold,
+    }
 
 
 def ratio(setting: Setting, arm: str, baseline: str, column: str) -> dict[str, Any]:

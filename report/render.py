@@ -13,9 +13,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from report import wording
+from report import compared, compared_words, wording
 from report.conclusions import conclusions, ratio
-from report.results import Results, figure_names
+from report.results import Results, figure_names, loss_figure
 from report.set_up import set_up
 
 HERE = Path(__file__).parent
@@ -51,7 +51,9 @@ def markdown(results: Results, figures_folder: str) -> str:
         settings=settings,
         left_out=results.left_out,
         synchronisers=results.synchronisers,
+        comparison=results.comparison,
         conclusions=conclusions(results.settings),
+        compared_conclusions=compared.conclusions(results.comparison),
         captions=CAPTIONS,
         next_figure=partial(next, count(1)),
         **_lookups(results, figures_folder),
@@ -95,19 +97,23 @@ def _lookups(results: Results, figures_folder: str) -> dict[str, Callable[..., A
         counts = sorted({int(arm["warmup_steps"]) for setting in results.settings for arm in setting["arms"]})
         return " or ".join(map(str, counts))
 
+    def curves(setting: Mapping[str, Any]) -> str | None:
+        file = loss_figure(setting)
+        return Markup(f"{figures_folder}/{file}") if file in results.figures else None
+
     found: Sequence[Callable[..., Any]] = (
         figures, static, others, pairs, listed_yardsticks, learning, warmups,
-        tag, forced, ratio, set_up,
+        tag, forced, ratio, set_up, curves,
     )  # fmt: skip
     return {function.__name__: function for function in found}
 
 
-def _phrases() -> dict[str, Callable[..., str]]:
+def _phrases() -> dict[str, Any]:
     names = (
         "change", "percent", "number", "duration", "size", "interval", "signed", "tracking", "overhead", "shift",
         "mismatch", "outcome", "significant", "verdict",
     )  # fmt: skip
-    return {name: getattr(wording, name) for name in names}
+    return {name: getattr(wording, name) for name in names} | {"compared": compared, "says": compared_words}
 
 
 def page(text: str, figures: Mapping[str, bytes]) -> str:

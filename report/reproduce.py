@@ -20,8 +20,8 @@ from analysis.terminal import console
 from ddpsched.errors import DataError, DdpschedError, RunError
 from experiments.study import load_study
 from report.build import DEFAULT_OUTPUT, FROZEN, build
-from report.conclusions import Conclusion, conclusions
-from report.results import Results, collect, read
+from report.conclusions import Conclusion
+from report.results import Results, all_conclusions, collect, filled, read
 from report.wording import significant, verdict
 
 STUDIES = ("experiments/study.toml", "experiments/yardstick.toml")
@@ -46,9 +46,15 @@ def run_studies(files: Sequence[str], overrides: Sequence[str]) -> list[Path]:
 
 def frozen_conclusions(folder: Path, studies: set[str]) -> list[Conclusion]:
     """What the frozen report concluded from these studies."""
-    set_ups = read(folder).set_ups
+    found = of_studies(read(folder))
     frozen: list[Conclusion] = json.loads((folder / "conclusions.json").read_text(encoding="utf-8"))
-    return [c for c in frozen if set_ups[c["id"].partition("@")[2]]["config"]["study"] in studies]
+    return [c for c in frozen if found[c["id"].partition("@")[2]] in studies]
+
+
+def of_studies(results: Results) -> dict[str, str]:
+    """The name of the study by its settings' slugs."""
+    set_ups = results.set_ups | {setting["slug"]: setting for setting in results.comparison}
+    return {slug: set_up["config"]["study"] for slug, set_up in set_ups.items()}
 
 
 def compare(frozen: Sequence[Conclusion], fresh: Sequence[Conclusion]) -> list[dict[str, Any]]:
@@ -101,11 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.compare and given.overrides:
             raise DataError(f"{' '.join(given.overrides)}: nothing is run with --compare, so nothing can be overridden")
-        read(given.frozen)  # before hours of running
+        frozen = read(given.frozen)  # before hours of running
         fresh: Results = collect(given.compare or run_studies(given.study or STUDIES, given.overrides))
-        page = build(fresh, given.output)
-        studies = {set_up["config"]["study"] for set_up in fresh.set_ups.values()}
-        rows = compare(frozen_conclusions(given.frozen, studies), conclusions(fresh.settings))
+        page = build(fresh if fresh.settings else filled(fresh, frozen), given.output)
+        rows = compare(frozen_conclusions(given.frozen, set(of_studies(fresh).values())), all_conclusions(fresh))
     except DdpschedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

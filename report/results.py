@@ -3,19 +3,23 @@
 import json
 import re
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from analysis import tables
+from analysis import comparison, tables
+from analysis.arms import compare_all
 from analysis.draw import draw_setting
 from analysis.figures import FIGURES
-from analysis.load import load_study
+from analysis.load import Study, load_study
 from analysis.settings import settings
 from ddpsched.errors import DataError
 from ddpsched.records import write_json
-from report.conclusions import conclusions
+from report import compared
+from report.conclusions import Conclusion, conclusions
+
+COMPARISON = "policies"  # how the folder of a study begins that compares all policies
 
 # A path from the root or from folders above, but not the tail of a URL: it says where somebody keeps
 # files and nothing else.
@@ -31,6 +35,7 @@ class Results:
     left_out: dict[str, str]
     figures: dict[str, bytes]  # file name -> PNG
     synchronisers: list[dict[str, Any]] = field(default_factory=list)  # tables of experiments.benchmarks.syncs
+    comparison: list[dict[str, Any]] = field(default_factory=list)  # of the study of all policies, a table a setting
 
 
 def collect(studies: Sequence[Path]) -> Results:
@@ -39,6 +44,9 @@ def collect(studies: Sequence[Path]) -> Results:
     for folder in studies:
         study = load_study(folder)
         found.left_out.update({f"{folder.name}/{name}": portable(why) for name, why in study.left_out.items()})
+        if folder.name.startswith(COMPARISON):
+            _compare(study, found)
+            continue
         for setting in settings(study.runs):
             # the set-up is the scheduled arm's, whose window and cost matter, where there is one
             shown = next((run for run in setting.runs if run.policy != "static"), setting.runs[0])
@@ -55,6 +63,30 @@ def collect(studies: Sequence[Path]) -> Results:
     return found
 
 
+def _compare(study: Study, found: Results) -> None:
+    """Add the comparison of policies."""
+    with tempfile.TemporaryDirectory() as drawn:
+        content = comparison.write(compare_all(study.runs), Path(drawn))
+        found.comparison.extend(portable(content))
+        found.figures.update({path.name: path.read_bytes() for path in Path(drawn).glob("*.png")})
+
+
+def filled(results: Results, frozen: Results) -> Results:
+    """The parts that nobody ran, as they are frozen."""
+    if not results.settings:
+        left_out = frozen.left_out | results.left_out
+        results = replace(results, settings=frozen.settings, set_ups=frozen.set_ups, left_out=left_out)
+    results = replace(
+        results,
+        synchronisers=results.synchronisers or frozen.synchronisers,
+        comparison=results.comparison or frozen.comparison,
+    )
+    shown = {name for setting in results.settings for name in figure_names(setting["slug"]).values()}
+    shown |= {loss_figure(setting) for setting in results.comparison}
+    figures = {name: content for name, content in frozen.figures.items() if name in shown}
+    return replace(results, figures=figures | results.figures)
+
+
 def read(folder: Path) -> Results:
     """Results that ``write`` left in a folder. Raises DataError where there are none."""
     try:
@@ -63,7 +95,9 @@ def read(folder: Path) -> Results:
     except OSError as error:
         raise DataError(f"no frozen results: {error}; give a study's folder, outputs/STUDY") from None
     figures = {path.name: path.read_bytes() for path in sorted((folder / "figures").glob("*.png"))}
-    return Results(content["settings"], set_ups, content["left_out"], figures, read_synchronisers(folder))
+    file = folder / "comparison.json"
+    arms = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    return Results(content["settings"], set_ups, content["left_out"], figures, read_synchronisers(folder), arms)
 
 
 def read_synchronisers(folder: Path) -> list[dict[str, Any]]:
@@ -75,7 +109,10 @@ def write(results: Results, folder: Path) -> None:
     """Tables, conclusions, environments and figures, as ``read`` finds them."""
     tables.write(folder, results.settings, results.left_out)
     write_json(folder / "environment.json", results.set_ups)
-    write_json(folder / "conclusions.json", conclusions(results.settings))
+    write_json(folder / "conclusions.json", all_conclusions(results))
+    (folder / "comparison.json").unlink(missing_ok=True)
+    if results.comparison:
+        write_json(folder / "comparison.json", results.comparison)
     for table in results.synchronisers:
         (folder / "synchronisers").mkdir(exist_ok=True)
         write_json(folder / "synchronisers" / f"{table['model'].rpartition('/')[2]}.json", table)
@@ -84,6 +121,16 @@ def write(results: Results, folder: Path) -> None:
         stale.unlink()
     for name, content in results.figures.items():
         (folder / "figures" / name).write_bytes(content)
+
+
+def all_conclusions(results: Results) -> list[Conclusion]:
+    """Of the studies, and of the comparison of policies."""
+    return [*conclusions(results.settings), *compared.conclusions(results.comparison)]
+
+
+def loss_figure(setting: Mapping[str, Any]) -> str:
+    """The file name of a compared setting's loss curves."""
+    return f"{setting['slug']}-loss.png"
 
 
 def figure_names(slug: str) -> dict[str, str]:

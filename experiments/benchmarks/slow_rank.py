@@ -26,7 +26,7 @@ from experiments.benchmarks.steps import leave, start_executor
 def imbalance(config: RunConfig) -> npt.NDArray[np.float64]:
     """(steps,), largest / mean of the ranks' measured compute."""
     samples = load_samples(config)
-    executor = start_executor(config, samples, num_steps(config, len(samples.train)))
+    executor = start_executor(config, samples, num_steps(config, samples.train))
     speeds = [Speed() for _ in executor.exchange.ranks] if config.cost.online else None
     cost, found = cost_model(config.cost), []
     for plan in plan_steps(config, samples.train, executor.exchange, executor.caps, speeds):

@@ -46,7 +46,7 @@ def arm_config(config: RunConfig, arm: str) -> RunConfig:
 def measure(config: RunConfig, arms: Sequence[str]) -> dict[str, npt.NDArray[np.float64]]:
     """By arm: (steps, 3), the largest rank's compute, the step (both in seconds) and the largest padded tokens."""
     samples = load_samples(config)
-    steps = num_steps(config, len(samples.train))
+    steps = num_steps(config, samples.train)
     configs = {arm: arm_config(config, arm) for arm in arms}
     packing = next((own for own in configs.values() if own.policy.packs), config)  # the model must be able to
     executor = start_executor(packing, samples, steps)

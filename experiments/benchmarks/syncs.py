@@ -51,7 +51,7 @@ def step_times(config: RunConfig, kinds: Sequence[str]) -> dict[str, Stamps]:
             kind = kinds[(plan.step + turn) % len(kinds)]
             learner, stepper = steppers[kind]
             exchange.barrier()
-            step = stepper.run(plan.ranks[world.rank], 1.0 / plan.global_batch, seed=plan.step)
+            step = stepper.run(plan.ranks[world.rank], lambda batch=plan.global_batch: 1.0 / batch, seed=plan.step)
             learner.optimiser.clear()
             marks = [learner.clock.host_s(mark) + offset_s for mark in (step.begin, step.ready, step.done)]
             sent = [len(step.collectives), sum(c.num_bytes for c in step.collectives)]
@@ -66,7 +66,7 @@ def peak_memory(config: RunConfig) -> int:
     ((learner, stepper),) = steppers.values()
     peaks = []
     for plan in plans:
-        step = stepper.run(plan.ranks[world.rank], 1.0 / plan.global_batch, seed=plan.step)
+        step = stepper.run(plan.ranks[world.rank], lambda batch=plan.global_batch: 1.0 / batch, seed=plan.step)
         learner.optimiser.gradient_norm()
         learner.optimiser.step()
         peaks.append(step.peak_memory_bytes or 0)
@@ -80,7 +80,7 @@ def _start(config: RunConfig, kinds: Sequence[str]) -> Any:
 
     join_group(config.executor.timeout_s)
     world, samples = World.detect(), load_samples(config)
-    steps = num_steps(config, len(samples.train))
+    steps = num_steps(config, samples.train)
     steppers = {}
     for kind in kinds:
         own = config if kind == config.sync.kind else with_kind(config, kind)

@@ -51,6 +51,70 @@ def test_an_axis_of_tables_changes_keys_together(tmp_path: Path) -> None:
     assert [run.name for run in load_study(write_study(tmp_path, text), ["setting=b"])] == ["static-b", "minmax-b"]
 
 
+ARMS = """
+[base]
+epochs = 1
+[[grid.arm]]
+name = "static"
+policy.kind = "static"
+[[grid.arm]]
+name = "budget"
+policy.kind = "token_budget"
+"policy.max_tokens_for_batch" = { long = 900, short = { g2 = 100, g4 = 50 } }
+[[grid.arm]]
+name = "joined"
+"policy.kind" = "static"
+"data.max_length" = { long = 448 }
+task = "long"
+[[grid.task]]
+name = "short"
+data = { name = "some/short", rows = 7 }
+[[grid.task]]
+name = "long"
+data = { name = "some/long" }
+[[grid.ranks]]
+name = "g2"
+world_size = 2
+[[grid.ranks]]
+name = "g4"
+world_size = 4
+"""
+
+
+def test_a_table_may_depend_on_the_other_axes(tmp_path: Path) -> None:
+    runs = {run.name: run for run in load_study(write_study(tmp_path, ARMS))}
+    assert list(runs) == [
+        f"{arm}-{task}-{ranks}"
+        for ranks in ("g2", "g4")
+        for task, arms in (("short", ("static", "budget")), ("long", ("static", "budget", "joined")))
+        for arm in arms
+    ]
+    budgets = {name: run.policy.max_tokens_for_batch for name, run in runs.items() if "budget" in name}
+    assert list(budgets.values()) == [100, 900, 50, 900]
+    assert [run.data.max_length for name, run in runs.items() if "joined" in name] == [448, 448]
+    assert {run.data.rows for name, run in runs.items() if "short" in name} == {7}
+    assert list(map(str, load_study(write_study(tmp_path, ARMS), ["task=short", "ranks=g2"]))) == [
+        str(runs["static-short-g2"]),
+        str(runs["budget-short-g2"]),
+    ]
+
+
+def test_a_word_may_change_one_value_of_an_axis(tmp_path: Path) -> None:
+    words = ["short.data.path=DIR/a.tsv", "long.data.path=DIR/b", "data.tokenizer=DIR/t", "g4.executor.threads=2"]
+    runs = load_study(write_study(tmp_path, ARMS), words)
+    assert {run.data.path for run in runs if "short" in run.name} == {"DIR/a.tsv"}
+    assert {run.data.path for run in runs if "long" in run.name} == {"DIR/b"}
+    assert {(run.data.name, run.data.tokenizer) for run in runs if "long" in run.name} == {("some/long", "DIR/t")}
+    assert {run.executor.threads for run in runs if run.world_size == 4} == {2}
+    with pytest.raises(ConfigError, match="unknown key shorter"):
+        load_study(write_study(tmp_path, ARMS), ["shorter.data.path=DIR/a.tsv"])
+
+
+def test_a_table_beside_a_value_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"task = 'lnog', but its values are \['short', 'long'\]"):
+        load_study(write_study(tmp_path, ARMS.replace('task = "long"', 'task = "lnog"')))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -20,7 +20,7 @@ from report.wording import change, learning, outcome
 ARMS = ("static", "minmax", "balanced")
 HEADINGS = [
     "Abstract", "Introduction", "Problem formulation", "Solution", "Loss scaling", "Out-of-memory control", "Set-up",
-    "Results", "Discussion", "Conclusion", "References",
+    "Results", "Policies compared", "Discussion", "Conclusion", "References",
 ]  # fmt: skip
 
 

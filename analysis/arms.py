@@ -1,0 +1,151 @@
+"""The arms of a setting side by side: speed, padding, balance, bias, and what was learnt for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.batches import SUMS, batches, speed_ratio
+from analysis.curves import Curve, curve
+from analysis.load import Run
+from analysis.metrics import per_step, summarise
+from analysis.settings import Setting, settings
+from analysis.tables import plain
+
+BASELINE = "static"
+SMOOTHING = 0.1  # of what the run that saw least saw
+KEPT = (  # of a run's metrics
+    "num_steps", "samples_per_s", "tokens_per_s", "step_mean_s", "step_p95_s", "wait_share", "yardstick",
+    "dev_loss", "dev_accuracy", "dev_majority", "dev_perplexity",
+)  # fmt: skip
+UNITS = {"num_samples": "samples", "num_tokens": "real tokens"}  # what training is counted in
+FROM_CURVES = ("loss_at_equal", "seen_at_equal_s", "loss_at_equal_s", "final_loss", "total_s")
+AGAINST = ("speed_ratio", "speed_low", "speed_high", "same_steps")
+NOT_A_SUBSET = ("main", "default")  # what the hub calls a data set's only part
+
+
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """One arm's runs in order of seed, their steps and (where a loss was measured) loss curves."""
+
+    label: str
+    runs: list[Run]
+    steps: list[pd.DataFrame]
+    curves: list[Curve | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """The arms of one setting, and the budgets at which all of them have a loss.
+
+    ``unit``: "num_samples", or "num_tokens" where some arm's samples are not the documents; ``window``: how much of it
+    a loss is the mean over; ``budget``, ``budget_s``: what the run that saw least saw, what the fastest took.
+    """
+
+    setting: Setting
+    arms: list[Arm]
+    unit: str
+    window: float
+    budget: float
+    budget_s: float
+
+    @property
+    def slug(self) -> str:
+        """``policies-sst2-virtual-g4``: unlike the setting's, it says which data."""
+        run = self.setting.runs[0]
+        return f"{run.study}-{data_name(run)}-{run.mode}-g{run.config['world_size']}"
+
+    @property
+    def label(self) -> str:
+        run = self.setting.runs[0]
+        return f"{data_name(run)}, G = {run.config['world_size']}, {run.mode}"
+
+
+def data_name(run: Run) -> str:
+    """``sst2``: what the config calls the data, wherever a copy of it lies."""
+    data = run.config["data"]
+    named = [data.get("subset"), data.get("name"), data.get("path"), "embedded"]
+    name = next(name for name in named if name and name not in NOT_A_SUBSET)
+    return Path(name).stem
+
+
+def compare(setting: Setting) -> Compared:
+    """Read the runs of a setting."""
+    joined = any(run.config["data"].get("concatenate") for run in setting.runs)
+    unit = "num_tokens" if joined else "num_samples"
+    arms = []
+    for label, runs in setting.arms.items():
+        steps = [per_step(run.records, run.loss_per) for run in runs]
+        arms.append(Arm(label, runs, steps, [curve(table, unit) for table in steps]))
+    curves = [one for arm in arms for one in arm.curves if one is not None]
+    budget = min((one.end for one in curves), default=float("nan"))
+    budget_s = min((one.end_s for one in curves), default=float("nan"))
+    return Compared(setting, arms, unit, SMOOTHING * budget, budget, budget_s)
+
+
+def compare_all(runs: Sequence[Run]) -> list[Compared]:
+    """Every setting's: classifiers first, a data set's settings together."""
+
+    def place(compared: Compared) -> tuple[bool, str, int, str]:
+        run = compared.setting.runs[0]
+        causal = run.config["model"].get("task") == "causal_lm"
+        return causal, data_name(run), -int(run.config["world_size"]), compared.setting.slug
+
+    return sorted(map(compare, settings(runs)), key=place)
+
+
+def arm_row(arm: Arm, compared: Compared) -> dict[str, Any]:
+    """The arm's figures, each the mean over its runs."""
+    rows = []
+    for run, steps, line in zip(arm.runs, arm.steps, arm.curves, strict=True):
+        summary = summarise(run.records, run.evaluations)
+        row = {key: summary[key] for key in KEPT} | batches(steps) | {"num_samples": float(steps["num_samples"].sum())}
+        figures = [float("nan")] * len(FROM_CURVES)
+        if line is not None:
+            at = [compared.budget, float(line.seen_at(compared.budget_s)), line.end]
+            loss, loss_s, final = line.smoothed(at, compared.window)
+            figures = [loss, at[1], loss_s, final, line.end_s]
+        row |= dict(zip(FROM_CURVES, figures, strict=True))
+        rows.append(row)
+    means = {str(key): value for key, value in pd.DataFrame(rows).mean().items()}
+    return {"arm": arm.label, "policy": arm.runs[0].policy, "num_runs": len(arm.runs), **means}
+
+
+def against(arm: Arm, baseline: Arm, rng: np.random.Generator) -> dict[str, Any]:
+    """Real tokens a second over the baseline's, and whether each step holds the baseline's samples.
+
+    The latter is read off the sums of lengths to the powers 0, 1 and 2 in each step.
+    """
+    ratio, low, high = speed_ratio(arm.steps, baseline.steps, rng)
+    mine, theirs = (each.steps[0][list(SUMS)] for each in (arm, baseline))
+    return dict(zip(AGAINST, (ratio, low, high, mine.equals(theirs)), strict=True))
+
+
+def tables(compared: Compared, seed: int = 0) -> dict[str, Any]:
+    """One setting's comparison as plain values, NaN as None."""
+    rng = np.random.default_rng(seed)
+    baseline = next((arm for arm in compared.arms if arm.label == BASELINE), None)
+    rows = [
+        arm_row(arm, compared)
+        | (against(arm, baseline, rng) if baseline and arm is not baseline else dict.fromkeys(AGAINST))
+        for arm in compared.arms
+    ]
+    (budgets,) = plain(pd.DataFrame([{key: getattr(compared, key) for key in ("window", "budget", "budget_s")}]))
+    runs = compared.setting.runs
+    first = runs[0]
+    return {
+        "slug": compared.slug,
+        "label": compared.label,
+        "mode": first.mode,
+        "task": first.config["model"].get("task", "classification"),
+        "unit": compared.unit,
+        **budgets,
+        "arms": plain(pd.DataFrame(rows)),
+        "runs": [{"run": run.name, "seed": run.seed} for run in runs],
+        "windows": sorted({run.config["policy"]["prefetch"] for run in runs if run.policy == "minmax"}),
+        "config": first.config,
+        "environment": first.environment,
+    }

@@ -1,0 +1,77 @@
+"""What the steps of a run hold: padding, balance between ranks, how large batches are, and who is in them together.
+
+Everything is a ratio of sums over steps, so that a step counts by what it holds:
+means over steps would not compare arms whose steps differ in size.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from analysis.metrics import warmup_steps
+
+Array = npt.NDArray[np.float64]
+SUMS = ("num_samples", "num_tokens", "squared_tokens")  # of lengths to the powers 0, 1 and 2
+
+
+def batches(steps: pd.DataFrame) -> dict[str, float]:
+    """The figures of one run's ``metrics.per_step`` table; what was not measured is NaN."""
+    timed = steps.iloc[warmup_steps(len(steps)) :]
+    sizes = steps["num_samples"].astype("float64")
+    full = sizes[steps["epoch"].eq(steps["epoch"].shift(-1))]  # an epoch's last step holds what is left
+    if full.empty:
+        full = sizes
+    return {
+        "padding": 1 - steps["num_tokens"].sum() / steps["padded_tokens"].sum(),
+        "imbalance_tokens": steps["max_padded_tokens"].sum() / steps["mean_padded_tokens"].sum(),
+        "imbalance_compute": _sum(timed["max_compute_s"]) / _sum(timed["mean_compute_s"]),
+        "batch_mean": sizes.mean(),
+        "batch_cv": full.std(ddof=0) / full.mean(),
+        "order_bias": order_bias(*(steps[name].to_numpy(dtype="float64") for name in SUMS)),
+    }
+
+
+def _sum(column: pd.Series) -> float:
+    return float(column.sum(min_count=1))
+
+
+def order_bias(sizes: Array, sums: Array, squares: Array) -> float:
+    """Intra-class correlation of length within global batches: about 0 as shuffled, 1 where a step's lengths are equal.
+
+    ``sizes``, ``sums``, ``squares``: (steps,), the count, sum and sum of squares of the lengths in each step.
+    ICC(1) of a one-way analysis of variance, (MSB - MSW) / (MSB + (n0 - 1) MSW), where MSB and MSW are the mean
+    squares between and within steps and n0 the mean size, corrected for its spread; it may fall a little below 0.
+    Source: Donner (1986), International Statistical Review 54.
+    """
+    total, steps = sizes.sum(), len(sizes)
+    if steps < 2 or total <= steps or not np.isfinite(squares).all():
+        return float("nan")
+    within_sums = float((sums**2 / sizes).sum())
+    msb = (within_sums - float(sums.sum()) ** 2 / total) / (steps - 1)
+    msw = (float(squares.sum()) - within_sums) / (total - steps)
+    n0 = (total - float((sizes**2).sum()) / total) / (steps - 1)
+    return float((msb - msw) / (msb + (n0 - 1) * msw)) if msb or msw else 0.0
+
+
+def speed_ratio(
+    mine: Sequence[pd.DataFrame], theirs: Sequence[pd.DataFrame], rng: np.random.Generator, confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """Real tokens a second of one arm over another's, with a bootstrap interval: (ratio, low, high).
+
+    A step table per run. Steps are drawn with replacement from each arm on its own, as the steps of two arms do not
+    hold the same samples. All NaN where an arm's time was not measured.
+    """
+    (ratio, drawn), (other_ratio, other_drawn) = (_speeds(tables, rng) for tables in (mine, theirs))
+    tail = 50 * (1 - confidence)
+    low, high = np.percentile(drawn / other_drawn, [tail, 100 - tail])
+    return ratio / other_ratio, float(low), float(high)
+
+
+def _speeds(tables: Sequence[pd.DataFrame], rng: np.random.Generator, draws: int = 2000) -> tuple[float, Array]:
+    """Real tokens a second, and what it is in ``draws`` resamples of the steps."""
+    timed = pd.concat([table.iloc[warmup_steps(len(table)) :] for table in tables])
+    tokens, seconds = (timed[name].to_numpy(dtype="float64") for name in ("num_tokens", "step_s"))
+    chosen = rng.integers(len(timed), size=(draws, len(timed)))
+    return tokens.sum() / seconds.sum(), tokens[chosen].sum(axis=1) / seconds[chosen].sum(axis=1)

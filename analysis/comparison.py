@@ -1,0 +1,51 @@
+"""``python -m analysis.comparison outputs/STUDY``: all arms of each setting side by side.
+
+Writes ``figures/comparison.json`` and a figure of loss curves a setting, and prints the tables.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis.arms import Compared, compare_all, tables
+from analysis.draw import save
+from analysis.draw_curves import draw_curves
+from analysis.load import load_study
+from analysis.terminal import console, side_by_side
+from ddpsched.errors import DdpschedError
+from ddpsched.records import write_json
+
+
+def write(found: Sequence[Compared], folder: Path) -> list[dict[str, Any]]:
+    """``comparison.json`` and a figure a setting in ``folder``; the tables."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = [tables(compared) for compared in found]
+    write_json(folder / "comparison.json", content)
+    for compared in found:
+        save(draw_curves(compared), folder / f"{compared.slug}-loss.png")
+    return content
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m analysis.comparison", description=__doc__)
+    parser.add_argument("study", type=Path, help="a study's folder, outputs/STUDY")
+    folder: Path = parser.parse_args(arguments).study
+    out = console()
+    try:
+        study = load_study(folder)
+        content = write(compare_all(study.runs), folder / "figures")
+    except DdpschedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for table in content:
+        out.print(side_by_side(table))
+    for name, reason in study.left_out.items():
+        out.print(f"left out: {name}: {reason}", markup=False)
+    out.print(f"figures and comparison.json: {folder / 'figures'}", markup=False, soft_wrap=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Loss against samples and against time, all arms of a setting in one figure."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from analysis.arms import UNITS, Arm, Compared
+from analysis.curves import Curve, points
+from analysis.figures import GREY, colour, dash
+
+
+def draw_curves(compared: Compared) -> Figure:
+    """Training loss above, and below it the evaluations' loss where there are several; each arm's lowest seed."""
+    arms = [arm for arm in compared.arms if arm.curves[0] is not None]
+    several = any(len(arm.runs[0].evaluations) > 1 for arm in arms)
+    rows = 2 if several else 1
+    figure = Figure(figsize=(9.2, 1.6 + 3.0 * rows), layout="constrained")
+    axes = figure.subplots(rows, 2, sharex="col", sharey="row", squeeze=False)
+    figure.suptitle(f"{compared.label}, {compared.setting.runs[0].device}", fontsize=10, x=0.01, ha="left")
+    draw_losses(arms, compared.window, axes[0])
+    if several:
+        draw_evaluations(arms, axes[1])
+    axes[-1][0].set_xlabel(f"{UNITS[compared.unit]} seen")
+    axes[-1][0].xaxis.set(major_locator=MaxNLocator(6), major_formatter=EngFormatter(sep=""))
+    axes[-1][1].set_xlabel("time (s, logarithmic), sum of step times")
+    if np.isfinite(compared.budget_s):
+        _logarithmic(axes[-1][1])
+    for ax, budget in zip(axes.T, (compared.budget, compared.budget_s), strict=True):
+        for panel in ax:
+            panel.axvline(budget, color=GREY, lw=0.8, ls=":")
+    if not arms:
+        axes[0][0].text(0.5, 0.5, "no loss was measured", transform=axes[0][0].transAxes, ha="center", color=GREY)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8, handlelength=3)
+    return figure
+
+
+def draw_losses(arms: Sequence[Arm], window: float, panels: Sequence[Axes]) -> None:
+    """Training loss, the mean over the last ``window`` samples."""
+    labels = [arm.label for arm in arms]
+    lines = []
+    for arm in arms:
+        line = _first(arm)
+        seen = points(line, window)
+        loss = line.smoothed(seen, window)
+        lines.append(loss)
+        for ax, x in zip(panels, (seen, line.seconds_at(seen)), strict=True):
+            ax.plot(x, loss, color=colour(arm.label), ls=dash(arm.label, labels), lw=1.5, label=arm.label)
+    panels[0].set_ylabel(f"training loss\n(mean of the last {window:,.0f})".replace(",", "\u2009"))
+    _finish(panels)
+
+
+def draw_evaluations(arms: Sequence[Arm], panels: Sequence[Axes]) -> None:
+    """Loss on the dev set after the step of each evaluation."""
+    labels = [arm.label for arm in arms]
+    for arm in arms:
+        line, found = _first(arm), arm.runs[0].evaluations
+        at = _position(found["step"], len(line.seen) - 1)
+        for ax, x in zip(panels, (line.seen[at], line.seconds[at]), strict=True):
+            ax.plot(x, found["loss"], color=colour(arm.label), ls=dash(arm.label, labels), lw=1, marker="o", ms=3)
+    panels[0].set_ylabel("dev loss")
+    _finish(panels)
+
+
+def _first(arm: Arm) -> Curve:
+    line = arm.curves[0]
+    assert line is not None, "arms without a loss are left out before"
+    return line
+
+
+def _position(steps: pd.Series, last: int) -> np.ndarray:
+    """``evaluations`` count steps done, and curves begin with 0 steps done."""
+    return np.minimum(steps.to_numpy(dtype=np.int64), last)
+
+
+def _logarithmic(ax: Axes) -> None:
+    """Arms that are as much faster as others lie as far apart, and slow ones do not squeeze the rest together."""
+    ax.set_xscale("log")
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    ax.xaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter=plain, minor_formatter=NullFormatter())
+
+
+def _finish(panels: Sequence[Axes]) -> None:
+    for ax in panels:
+        ax.grid(alpha=0.25, lw=0.5)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.margins(x=0.01)

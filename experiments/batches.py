@@ -1,0 +1,201 @@
+"""What the micro-batches of a step look like, and what `ddpsched plan` leaves out of its table.
+
+    python -m experiments.batches [--output report/notes/figures]    # draws
+    python -m experiments.batches DIR [--trace SST-2] [--seed 0]     # prints
+
+*Draws* one step of the token budget, on two ranks with two micro-batches each, plain beside same_shape: a rectangle a
+micro-batch, a row a sample. The lengths are those of tests/planning/test_token_budget.py.
+
+*Prints* the yardstick of what the pages in report/notes compare: orders under a token budget, ways to draw bins, pools
+of other sizes, G = 4 and B = 32. DIR holds `sst2/train.tsv`, `gsm8k/train.jsonl` and `bert-uncased/`. Budgets and batch
+sizes are found such that a step has B samples on average, as `ddpsched plan` finds them.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from rich.console import Console
+
+from analysis.draw import save
+from ddpsched.compare import Question
+from ddpsched.compare.arms import Arm, fitted, measure
+from ddpsched.compare.show import table
+from ddpsched.config import parse
+from ddpsched.plan import StepPlan
+from ddpsched.planning.cost import Int
+from ddpsched.planning.epoch import KnownLengths
+from ddpsched.planning.length_files import read_lengths
+from ddpsched.planning.messages import LocalExchange
+from ddpsched.planning.planner import plan_steps
+
+FIGURES = Path(__file__).parents[1] / "report" / "notes" / "figures"
+LENGTHS = (2, 3, 3, 2, 3, 3, 2, 3, 3, 3, 7, 7, 6, 7, 5, 7)  # ten short samples, then six longer ones
+RANKS, ACCUMULATION, BUDGET = 2, 2, 30
+SHAPES = {"plain": {}, "same_shape = true": {"same_shape": True}}
+
+REAL, PADDING, INK = "#0072B2", "#E69F00", "#222222"  # blue and orange of the okabe_ito colours
+GAP, BELOW = 1.2, 3.0  # tokens between columns; rows below a rank, for words
+
+TRACES: dict[str, dict[str, Any]] = {
+    "SST-2": {"path": "sst2/train.tsv", "texts": ("sentence",)},
+    "GSM8K": {"path": "gsm8k/train.jsonl", "texts": ("answer",), "prompt": "question"},
+}
+GROUPED: dict[str, Any] = {"kind": "length_grouped"}
+TOKENS: dict[str, Any] = {"kind": "token_budget"}
+RECIPE: dict[str, Any] = {"kind": "bins", "replacement": True}
+ARMS: dict[str, Arm] = {
+    "static, grouped over 1 batch": {"policy": {"kind": "static"}, "order": {**GROUPED, "mega_batches": 1}},
+    "static, grouped over 4 batches": {"policy": {"kind": "static"}, "order": {**GROUPED, "mega_batches": 4}},
+    "static, grouped over 50 batches": {"policy": {"kind": "static"}, "order": GROUPED},
+    "token_budget": {"policy": TOKENS},
+    "token_budget, grouped": {"policy": TOKENS, "order": GROUPED},
+    "token_budget, real": {"policy": {**TOKENS, "budget": "real"}},
+    "token_budget, real, grouped": {"policy": {**TOKENS, "budget": "real"}, "order": GROUPED},
+    "token_budget, same_shape": {"policy": {**TOKENS, "same_shape": True}},
+    "token_budget, same_shape, grouped": {"policy": {**TOKENS, "same_shape": True}, "order": GROUPED},
+    "bins": {"policy": {"kind": "bins"}},
+    "bins, a bin for each rank": {"policy": {"kind": "bins", "per_rank_bins": True}},
+    "bins, replacement": {"policy": RECIPE},
+    "bins, replacement, a bin for each rank": {"policy": {**RECIPE, "per_rank_bins": True}},
+    "pool of 32": {"policy": {"kind": "pool"}},
+    "pool of 32, prefer_first": {"policy": {"kind": "pool", "strategy": "prefer_first"}},
+    "pool of 32, packed": {"policy": {"kind": "pool", "sequence_packing": True}},
+    "pool of 256": {"policy": {"kind": "pool", "pool_size": 256}},
+    "pool of 256, prefer_first": {"policy": {"kind": "pool", "pool_size": 256, "strategy": "prefer_first"}},
+    "pool of 256, packed": {"policy": {"kind": "pool", "pool_size": 256, "sequence_packing": True}},
+}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A micro-batch: ``lengths`` of its samples, each padded to ``width`` tokens; no samples, no micro-batch."""
+
+    rank: int
+    turn: int
+    lengths: tuple[int, ...]
+    width: int
+
+    @property
+    def padded(self) -> int:
+        return len(self.lengths) * self.width
+
+    @property
+    def words(self) -> str:
+        """Below the rectangle."""
+        if not self.lengths:
+            return "no micro-batch"
+        return f"{len(self.lengths)} × {self.width} = {self.padded} tokens\n{self.padded - sum(self.lengths)} padding"
+
+
+def first_step(**policy: Any) -> StepPlan:
+    """Of the figure's samples, planned as a run plans them."""
+    values = {
+        "epochs": 1,
+        "world_size": RANKS,
+        "order": {"kind": "sequential"},
+        "policy": {
+            "kind": "token_budget",
+            "max_tokens_for_batch": BUDGET,
+            "batches_per_optimizer_step": ACCUMULATION,
+            **policy,
+        },
+    }
+    return next(plan_steps(parse(values), KnownLengths(LENGTHS), LocalExchange(RANKS)))
+
+
+def drawn(plan: StepPlan) -> Iterator[Drawn]:
+    """Every place for a micro-batch, the empty ones too."""
+    lengths = np.array(LENGTHS)
+    for rank, own in enumerate(plan.ranks):
+        for turn in range(ACCUMULATION):
+            if turn < len(own):
+                held = lengths[own[turn].ids]
+                yield Drawn(rank, turn, tuple(held.tolist()), own[turn].padded_length(held))
+            else:
+                yield Drawn(rank, turn, (), 0)
+
+
+def figure() -> Figure:
+    """The step both ways, on one scale."""
+    found = {title: list(drawn(first_step(**policy))) for title, policy in SHAPES.items()}
+    boxes = [each for own in found.values() for each in own]
+    column = max(each.width for each in boxes) + GAP
+    panel = ACCUMULATION * column + 2 * GAP
+    heights = [max(len(each.lengths) for each in boxes if each.rank == rank) for rank in range(RANKS)]
+    tops = [sum(heights[:rank]) + rank * BELOW for rank in range(RANKS)]
+    bottom = sum(heights) + RANKS * BELOW
+    shown = Figure(figsize=(10, 5), layout="constrained")
+    axes = shown.subplots()
+    for number, (title, own) in enumerate(found.items()):
+        left, real, padded = number * panel, sum(LENGTHS), sum(each.padded for each in own)
+        axes.text(left, -2.4, f"{title}: {real} of {padded} tokens are real", fontsize=11, fontweight="bold")
+        for turn in range(ACCUMULATION):
+            axes.text(left + turn * column, -0.6, f"micro-batch {turn + 1}", fontsize=9, color=INK)
+        for each in own:
+            _rectangle(axes, each, left + each.turn * column, tops[each.rank])
+    for rank, (top, height) in enumerate(zip(tops, heights, strict=True)):
+        axes.text(-0.5, top + height / 2, f"rank {rank}", fontsize=10, rotation=90, ha="right", va="center", color=INK)
+    axes.set(xlim=(-2, len(found) * panel - 2 * GAP), ylim=(bottom, -3.4))
+    axes.axis("off")
+    marks = [Patch(facecolor=REAL, edgecolor="white", label="real token"), _padding(0, 0, 1, label="padding")]
+    shown.legend(handles=marks, loc="outside lower center", ncols=2, frameon=False, fontsize=10)
+    return shown
+
+
+def _rectangle(axes: Axes, each: Drawn, left: float, top: float) -> None:
+    """A row a sample, a square a token, and below it what it holds."""
+    for row, length in enumerate(each.lengths):
+        for token in range(length):
+            axes.add_patch(Rectangle((left + token, top + row), 1, 1, facecolor=REAL, edgecolor="white", linewidth=0.8))
+        if length < each.width:
+            axes.add_patch(_padding(left + length, top + row, each.width - length))
+    axes.add_patch(Rectangle((left, top), each.width, len(each.lengths), fill=False, edgecolor=INK, linewidth=1.2))
+    axes.text(left, top + len(each.lengths) + 0.3, each.words, fontsize=9, va="top", color=INK)
+
+
+def _padding(left: float, top: float, width: float, label: str = "") -> Rectangle:
+    return Rectangle(
+        (left, top), width, 1, facecolor="#FBE8C4", edgecolor=PADDING, hatch="////", linewidth=0.6, label=label
+    )
+
+
+def draw(folder: Path) -> Path:
+    """``<folder>/token_budget.png``."""
+    path = folder / "token_budget.png"
+    save(figure(), path)
+    return path
+
+
+def lengths_of(folder: Path, trace: str) -> Int:
+    """Token lengths of a training set, cut to 512."""
+    where = dict(TRACES[trace])
+    return read_lengths(folder / where.pop("path"), tokenizer=str(folder / "bert-uncased"), **where)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Draw, or print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", metavar="DIR")
+    parser.add_argument("--output", type=Path, default=FIGURES)
+    parser.add_argument("--trace", choices=TRACES, action="append")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(words)
+    if options.folder is None:
+        print(draw(options.output))
+        return
+    for trace in options.trace or TRACES:
+        question = Question(lengths_of(options.folder, trace), 4, 32, seed=options.seed)
+        rows = [measure(question, name, fitted(question, arm)) for name, arm in ARMS.items()]
+        title = f"{trace}: {len(question.lengths):,} samples; G = 4, B = 32, seed {options.seed}"
+        Console(width=140).print(table(rows, title))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""What keeps padding unseen costs: masks of tokens, of pairs of tokens, and one triangle for all, side by side.
+
+    python -m experiments.benchmarks.masks [shape=COUNTxLONGEST ...] [CONFIG] [key=value ...]
+
+Without a CONFIG the tiny classifier and the tiny causal language model; a config's own model and task else. Samples
+have from a quarter of the longest length up to it. *Mask*: the bytes of the mask itself, as the model gets it. *Peak*:
+how far a forward and backward goes above what the process holds before, the median over rounds. *Apart*: the largest
+difference of outputs at real tokens from those with key_padding. *Time*: collation, forward and backward over that of
+key_padding, from rounds in which each kind runs once, in rotating turn, with its 95 % interval.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ddpsched.cli import guarded
+from ddpsched.config import RunConfig, apply_overrides, load, parse
+from ddpsched.errors import ConfigError
+from ddpsched.planning.words import embedded_tokenizer
+from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
+from ddpsched.training.data import Batch, pad
+from ddpsched.training.learner import pick_device
+from ddpsched.training.loss import loss_sum
+from ddpsched.training.masks import enable_mask
+from ddpsched.training.model import build_model
+from experiments.benchmarks.steps import ratio, said
+
+SHAPES = ((8, 128), (8, 512), (32, 128))
+KINDS = ("key_padding", "per_sample", "shared")  # the first is what the others are compared with
+TASKS = ("classification", "causal_lm")
+LEFT_OUT = 2  # first rounds, while allocators settle
+ROUNDS = 12
+
+
+class Runner:
+    """A config's model on its device, and samples of ``count`` lengths up to ``longest`` for it."""
+
+    def __init__(self, config: RunConfig, count: int, longest: int) -> None:
+        torch.set_num_threads(config.executor.threads)
+        torch.manual_seed(config.seed)
+        vocab_size = embedded_tokenizer().get_vocab_size()
+        self.device = pick_device(config, 0)
+        self._model: Any = build_model(config.model, config.data.num_labels, vocab_size, 0)
+        self.kinds, self.refused = [KINDS[0]], dict[str, str]()
+        for kind in KINDS[1:]:
+            if kind == "shared" and config.model.task != "causal_lm":
+                continue  # a config refuses it
+            try:
+                enable_mask(self._model, config.model.name, kind, longest)
+                self.kinds.append(kind)
+            except ConfigError as error:
+                self.refused[kind] = str(error)
+        self._model.to(self.device)
+        random = np.random.default_rng(config.seed)
+        lengths = np.linspace(longest // 4, longest, count).round().astype(int)
+        self._rows = [random.integers(1, vocab_size, length) for length in lengths]
+        self._labels = self._rows if config.model.task == "causal_lm" else np.arange(count) % config.data.num_labels
+        self._clock, self._memory = Clock(self.device), PeakMemory(self.device)
+
+    def batch(self, kind: str) -> Batch:
+        return pad(self._rows, self._labels, 0, self.device, mask=kind)
+
+    @torch.no_grad()
+    def outputs(self, kind: str) -> torch.Tensor:
+        """Logits, without dropout: of samples, or (real tokens, words)."""
+        logits = self._model.eval()(**self.batch(kind).inputs).logits
+        real = self.batch(KINDS[0]).attention_mask
+        assert real is not None
+        return logits if logits.dim() == 2 else logits[real > 0]
+
+    def work(self, kind: str) -> tuple[float, int | None]:
+        """Seconds of a forward and backward, and bytes at its peak above what was held before."""
+        self._model.train()
+        self._model.zero_grad(set_to_none=False)  # gradients are part of what is held
+        return_freed_memory()
+        self._memory.reset()
+        held, begin = self._memory.read(), self._clock.mark()
+        batch = self.batch(kind)
+        loss_sum(self._model(**batch.inputs).logits, batch.labels).backward()
+        seconds, peak = self._clock.seconds(begin, self._clock.mark()), self._memory.read()
+        return seconds, None if peak is None or held is None else peak - held
+
+
+def measure(config: RunConfig, count: int, longest: int, rounds: int = ROUNDS) -> list[dict[str, Any]]:
+    """A row a kind: bytes, seconds and the largest difference; ``ratio`` is to the first's seconds."""
+    runner = Runner(config, count, longest)
+    found: dict[str, list[tuple[float, int | None]]] = {kind: [] for kind in runner.kinds}
+    for step in range(LEFT_OUT + rounds):
+        for turn in range(len(runner.kinds)):
+            kind = runner.kinds[(step + turn) % len(runner.kinds)]
+            found[kind].append(runner.work(kind))
+    rows: list[dict[str, Any]] = []
+    first, expected = np.array([s for s, _ in found[KINDS[0]][LEFT_OUT:]]), runner.outputs(KINDS[0])
+    for kind in runner.kinds:
+        seconds = np.array([s for s, _ in found[kind][LEFT_OUT:]])
+        peaks = [peak for _, peak in found[kind][LEFT_OUT:] if peak is not None]
+        mask = runner.batch(kind).attention_mask
+        assert mask is not None
+        rows.append(
+            {
+                "task": config.model.task,
+                "model": config.model.name,
+                "count": count,
+                "longest": longest,
+                "kind": kind,
+                "mask_bytes": mask.nbytes,
+                "peak_bytes": int(np.median(peaks)) if peaks else None,
+                "apart": float((runner.outputs(kind) - expected).abs().max()),
+                "seconds": float(seconds.mean()),
+                "ratio": ratio(first, seconds) if kind != KINDS[0] else None,
+                "refused": None,
+            }
+        )
+    base = {"task": config.model.task, "model": config.model.name, "count": count, "longest": longest}
+    return rows + [{**base, "kind": kind, "refused": why} for kind, why in runner.refused.items()]
+
+
+def report(rows: Sequence[dict[str, Any]]) -> Table:
+    """For the terminal."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("task", "model", "B x T", "mask"):
+        table.add_column(name, no_wrap=True)
+    for name in ("mask bytes", "peak MB", f"peak\n/ {KINDS[0]}", "apart", "seconds", f"time\n/ {KINDS[0]} (95 %)"):
+        table.add_column(name, justify="right", no_wrap=True)
+    base: int | None = None
+    for row in rows:
+        cells = [row["task"], Path(row["model"]).name, f"{row['count']} x {row['longest']}", row["kind"]]
+        if row["refused"]:
+            table.add_row(*cells, "refused")
+            continue
+        peak = row["peak_bytes"]
+        base = peak if row["kind"] == KINDS[0] else base
+        table.add_row(
+            *cells,
+            f"{row['mask_bytes']:,}",
+            "" if peak is None else f"{peak / 1e6:.1f}",
+            "" if not peak or not base or row["kind"] == KINDS[0] else f"{peak / base:.2f}",
+            f"{row['apart']:.1e}",
+            f"{row['seconds']:.3f}",
+            said(row["ratio"]),
+        )
+    return table
+
+
+def configs(words: Sequence[str]) -> Iterator[RunConfig]:
+    """Of the words behind the shapes: a config's, or both tasks' defaults."""
+    if words and "=" not in words[0]:
+        yield load(words[0], list(words[1:]))
+        return
+    for task in TASKS:
+        base: dict[str, Any] = {"steps": 1, "model": {"task": task}, "executor": {"kind": "virtual", "device": "cpu"}}
+        yield parse(apply_overrides(base, list(words)))
+
+
+def main(words: Sequence[str]) -> int:
+    """Exit code 0 when it was measured."""
+    asked = [word.removeprefix("shape=").split("x") for word in words if word.startswith("shape=")]
+    rest = [word for word in words if not word.startswith("shape=")]
+
+    def body() -> None:
+        rows = []
+        for config in configs(rest):
+            for shape in asked or SHAPES:
+                rows += measure(config, int(shape[0]), int(shape[1]))
+        Console(width=max(140, Console().width)).print(report(rows))
+        for row in rows:
+            if row["refused"]:
+                print(row["refused"])
+
+    return guarded(body)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,133 @@
+"""How long choosing from a pool takes, and how full its micro-batches get.
+
+    python -m experiments.benchmarks.pool [DIR] [--samples 67349]
+
+DIR holds `sst2/train.tsv` and `bert-uncased/`; without it lengths are drawn from SST-2's histogram. Eight ranks, a
+budget of 32 times the mean length, one epoch. `us/sample` is planning as a whole, from the epoch's lengths to plans
+with their digests; the ways answer in turn, and the figure is the median of the rounds. `source` is cosmos-rl's own
+dataset at the same pool and budget on one rank's share, where it is installed (extra `peers`).
+"""
+
+import argparse
+import statistics
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ddpsched.config import RunConfig, parse
+from ddpsched.errors import PeerMissing
+from ddpsched.peers.packages import need_alone
+from ddpsched.plan import StepPlan
+from ddpsched.planning.affine import Int
+from ddpsched.planning.epoch import KnownLengths
+from ddpsched.planning.length_files import read_lengths
+from ddpsched.planning.lengths import sst2_lengths
+from ddpsched.planning.messages import LocalExchange
+from ddpsched.planning.planner import plan_steps
+
+RANKS, PER_RANK, POOLS, ROUNDS = 8, 32, (32, 256), 5
+SOURCE_SAMPLES = 4000  # of its own, slower way
+WAYS: dict[str, dict[str, Any]] = {
+    "prefer_closest": {},
+    "prefer_first": {"strategy": "prefer_first"},
+    "sequence_packing": {"sequence_packing": True},
+}
+
+
+def config_of(lengths: Int, pool_size: int, way: str) -> RunConfig:
+    """One epoch of this pool."""
+    budget = round(PER_RANK * float(lengths.mean()))
+    policy = {"kind": "pool", "pool_size": pool_size, "max_tokens_for_batch": budget, **WAYS[way]}
+    return parse({"epochs": 1, "world_size": RANKS, "policy": policy})
+
+
+def planned(config: RunConfig, lengths: Int) -> tuple[float, list[StepPlan]]:
+    """Microseconds a sample, and the plans."""
+    begin = perf_counter()
+    plans = list(plan_steps(config, KnownLengths(lengths), LocalExchange(RANKS)))
+    return (perf_counter() - begin) / len(lengths) * 1e6, plans
+
+
+def used(plans: list[StepPlan], lengths: Int, config: RunConfig) -> float:
+    """Real tokens over padded ones; over the budget where rows are packed."""
+    micro = [lengths[m.ids] for plan in plans for rank in plan.ranks for m in rank]
+    budget = config.policy.max_tokens_for_batch
+    assert isinstance(budget, int)
+    whole = len(micro) * budget if config.policy.packs else sum(len(own) * int(own.max()) for own in micro)
+    return float(lengths.sum() / whole)
+
+
+def source(lengths: Int, pool_size: int, way: str) -> float | None:
+    """Microseconds a sample of cosmos-rl's own choices; None where it is not installed."""
+    try:
+        module = need_alone("cosmos_rl.dispatcher.data.load_balanced_dataset", "--no-deps cosmos-rl==0.4.7")
+    except PeerMissing:
+        return None
+    import logging
+
+    logging.getLogger("cosmos").setLevel(logging.WARNING)
+    samples = [{"input_ids": range(length)} for length in lengths[:SOURCE_SAMPLES].tolist()]
+    dataset = module.LoadBalancedDataset(
+        samples,
+        pool_size=pool_size,
+        max_tokens_for_batch=round(PER_RANK * float(lengths.mean())),
+        infinite_loop=False,
+        batching_strategy="prefer_first" if way == "prefer_first" else "prefer_closest",
+        seq_packing_enabled=way == "sequence_packing",
+    )
+    begin = perf_counter()
+    for _ in dataset:
+        pass
+    return (perf_counter() - begin) / len(samples) * 1e6
+
+
+def report(lengths: Int, rounds: int = ROUNDS) -> Table:
+    """A line for each pool and way."""
+    cases = [(pool_size, way) for pool_size in POOLS for way in WAYS]
+    times: dict[tuple[int, str], list[float]] = {case: [] for case in cases}
+    shares: dict[tuple[int, str], float] = {}
+    for turn in range(rounds):
+        for place in range(len(cases)):
+            case = cases[(turn + place) % len(cases)]
+            config = config_of(lengths, *case)
+            taken, plans = planned(config, lengths)
+            times[case].append(taken)
+            shares[case] = used(plans, lengths, config)
+    shown = Table(
+        title=f"{len(lengths):,} samples, {RANKS} ranks, budget {round(PER_RANK * float(lengths.mean()))} tokens",
+        caption="used: real tokens over padded ones; packed: over the budget, the epoch's last row included",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+    )
+    for name in ("pool", "way", "used", "us/sample", "source us/sample"):
+        shown.add_column(name, justify="left" if name == "way" else "right")
+    for case in cases:
+        theirs = source(lengths, *case)
+        taken = statistics.median(times[case])
+        shown.add_row(
+            str(case[0]), case[1], f"{shares[case]:.4f}", f"{taken:.2f}", "-" if theirs is None else f"{theirs:.1f}"
+        )
+    return shown
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--samples", type=int, default=67_349, help="drawn where no folder is given")
+    options = parser.parse_args()
+    if options.folder is None:
+        lengths = sst2_lengths(options.samples, np.random.default_rng(0))
+    else:
+        tokenizer = str(options.folder / "bert-uncased")
+        lengths = read_lengths(options.folder / "sst2" / "train.tsv", texts=("sentence",), tokenizer=tokenizer)
+    Console(width=110).print(report(lengths))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""What the comparison of policies says in words, from its numbers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis.arms import UNITS
+from report.compared import BIAS, MATERIAL, baseline, noise, others
+from report.wording import duration, listed, number, percent
+
+Setting = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+# arm, as labelled, and what its ranks get
+ARMS = {
+    "static (max_length)": "B/G samples, each padded to the longest length allowed",
+    "static": "B/G samples, padded to the longest of the micro-batch",
+    "static (length_grouped)": "the same, from an order in which samples of like length are neighbours",
+    "static (concatenated)": "slices of all documents joined end to end, each of the longest length allowed",
+    "static (concatenated, within documents)": "the same slices, whose tokens attend to their own document alone",
+    "minmax": "the first samples of each rank's window, their counts solved so that the largest cost is least",
+    "balanced": "static's global batch, split by length in one micro-batch a rank",
+    "balanced (M = 4)": "static's global batch, split in up to four micro-batches a rank",
+    "packed": "static's global batch, in rows without padding",
+    "token_budget": "as many of the next samples as a budget of padded tokens allows",
+    "token_budget (linear LR)": "the same; the learning rate follows the samples of each step",
+    "token_budget (sqrt LR)": "the same; the learning rate follows their root",
+    "token_budget (same shape)": "the same; all micro-batches of a step have one count and one length",
+    "bins": "samples of one range of lengths, each range with its own batch size",
+    "pool (prefer_closest)": "of a pool, the oldest sample and those closest to its length, up to a budget",
+    "pool (prefer_first)": "of a pool, the oldest sample and the oldest no longer than it, up to a budget",
+    "pool (packed)": "of a pool, the oldest samples in rows without padding, up to a budget of tokens",
+}
+
+
+def described(settings: Sequence[Setting]) -> list[tuple[str, str]]:
+    """Each arm of any setting, and what its ranks get where that is known, in the order of ``ARMS``."""
+    present = {row["arm"] for setting in settings for row in setting["arms"]}
+    return [(arm, what) for arm, what in ARMS.items() if arm in present]
+
+
+def unit(setting: Setting) -> str:
+    """What training is counted in."""
+    return UNITS[setting["unit"]]
+
+
+def speed(setting: Setting) -> str:
+    """Which arms are faster than static, and which are slower."""
+    rows = [row for row in others(setting) if row.get("speed_low") is not None]
+    if not rows:
+        return "Speeds were not measured, or there is no static arm to hold them against."
+    best = max(rows, key=lambda row: float(row["speed_ratio"]))
+    faster = [row["arm"] for row in rows if row["speed_low"] > 1]
+    slower = [row["arm"] for row in rows if row["speed_high"] < 1]
+    alike = [row["arm"] for row in rows if row["speed_low"] <= 1 <= row["speed_high"]]
+    most = (
+        f"Most real tokens a second are trained by {best['arm']}, {number(best['speed_ratio'])} times static's "
+        f"(95 % interval {number(best['speed_low'])} to {number(best['speed_high'])})."
+        if best["speed_ratio"] > 1
+        else "No arm trains more real tokens a second than static."
+    )
+    return (
+        f"{most} Measurably faster than static: {few(faster)}; slower: {few(slower)}; not to be told from it: "
+        f"{few(alike)}."
+    )
+
+
+def few(arms: Sequence[str]) -> str:
+    """Their names, or how many they are where the table says it better.
+
+    >>> few(["a", "b"]), few(list("abcdef"))
+    ('a and b', '6 arms')
+    """
+    return listed(list(arms)) if len(arms) <= 4 else f"{len(arms)} arms"
+
+
+def shape(setting: Setting) -> str:
+    """Padding, balance and order bias: the ends of each."""
+    rows = setting["arms"]
+    least, most = _ends(rows, "padding")
+    even, uneven = _ends(rows, "imbalance_tokens")
+    biased = [row for row in rows if row["order_bias"] is not None and row["order_bias"] >= BIAS]
+    biased.sort(key=lambda row: -float(row["order_bias"]))
+    named = [f"{row['arm']} ({number(row['order_bias'])})" for row in biased]
+    return (
+        f"Padding is {percent(least['padding'])} ({least['arm']}) to {percent(most['padding'])} ({most['arm']}) of "
+        f"what is computed. The largest rank has {number(even['imbalance_tokens'])} ({even['arm']}) to "
+        f"{number(uneven['imbalance_tokens'])} ({uneven['arm']}) times the mean rank's padded tokens. Samples of like "
+        f"length share steps (order bias of {BIAS} or more) with: {listed(named)}."
+    )
+
+
+def learning(setting: Setting) -> str:
+    """Losses after equal training and after equal time, and the spread among equal gradients, which is chance."""
+    static = baseline(setting)
+    if static is None or static.get("loss_at_equal") is None:
+        return "Training losses cannot be held against static's."
+    rows = [row for row in others(setting) if row.get("loss_at_equal") is not None]
+    same = ["static", *(row["arm"] for row in rows if row.get("same_steps"))]
+    said = [
+        f"The arms {listed(same)} train the same samples in the same steps, so their gradients differ by dropout and "
+        f"rounding alone: that their training losses after the same {unit(setting)} lie {number(noise(setting), 3)} "
+        "apart is chance."
+        if len(same) > 1
+        else "No other arm has static's gradients, so nothing says how large a difference chance would make."
+    ]
+    for key, when in (("loss_at_equal", unit(setting)), ("loss_at_equal_s", duration(setting["budget_s"]))):
+        known = [row for row in rows if row.get(key) is not None and static.get(key)]
+        lower = [row["arm"] for row in known if row[key] < (1 - MATERIAL) * static[key]]
+        higher = [row["arm"] for row in known if row[key] > (1 + MATERIAL) * static[key]]
+        far = f"more than {percent(MATERIAL, 0)}"
+        said.append(
+            f"After the same {when}, {far} below static's: {few(lower)}; above: {few(higher)}."
+            if lower or higher
+            else f"After the same {when}, no arm is {far} away from static."
+        )
+    return " ".join(said)
+
+
+def evaluation(setting: Setting) -> str:
+    """The ends of the dev losses, and the spread among equal gradients."""
+    rows = [row for row in setting["arms"] if row.get("dev_loss") is not None]
+    if not rows:
+        return "No arm was evaluated."
+    best, worst = _ends(rows, "dev_loss")
+    said = (
+        f"After the whole epoch the dev loss is {number(best['dev_loss'], 3)} ({best['arm']}) to "
+        f"{number(worst['dev_loss'], 3)} ({worst['arm']})"
+    )
+    spread = noise(setting, "dev_loss")
+    return f"{said}; among arms of equal gradients it spreads by {number(spread, 3)}." if spread else f"{said}."
+
+
+def _ends(rows: Sequence[Row], key: str) -> tuple[Row, Row]:
+    return min(rows, key=lambda row: float(row[key])), max(rows, key=lambda row: float(row[key]))
