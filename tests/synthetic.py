@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddpsched.config import dump, parse
+from ddpsched.config import dump, parse, set_key
 from ddpsched.records import RecordWriter, StepRecord, compact, write_json
 
 ENVIRONMENT: dict[str, Any] = {
@@ -40,13 +40,17 @@ def write_run(
     environment: dict[str, Any] | None = None,
     drop: tuple[str, ...] = (),
     prefetch: int = 24,
+    name: str | None = None,
+    options: dict[str, Any] | None = None,
 ) -> Path:
-    """A run's folder. ``slower`` multiplies compute time; columns in ``drop`` are null."""
-    name = f"{policy}-{mode}-g{world_size}-s{seed}"
+    """A run's folder. ``slower`` multiplies compute time; columns in ``drop`` are null; ``options``: dotted keys."""
+    name = name or f"{policy}-{mode}-g{world_size}-s{seed}"
     values = {
         "name": name, "study": study.name, "outputs": str(study.parent), "seed": seed, "steps": steps,
         "world_size": world_size, "policy": {"kind": policy, "prefetch": prefetch}, "executor": {"kind": mode},
     }  # fmt: skip
+    for key, value in (options or {}).items():
+        set_key(values, key, value)
     resolved = parse(values)
     folder = study / name
     folder.mkdir(parents=True)
@@ -122,6 +126,7 @@ def rows(policy: str, seed: int, steps: int, world_size: int, mode: str, slower:
                 StepRecord(
                     run="", mode=mode, policy=policy, seed=seed, epoch=0, step=step, rank=rank, world_size=world_size,
                     num_samples=len(share), global_batch=32, num_tokens=sum(share), padded_tokens=padded[rank],
+                    squared_tokens=sum(length**2 for length in share),
                     max_length=max(share), num_microbatches=1, loss_scale=world_size * len(share) / 32,
                     predicted_cost=padded[rank], lower_bound=max(padded), offer_s=2e-4, exchange_s=3e-4, solve_s=1e-4,
                     plan_wait_s=5e-5, compute_s=compute[rank], cpu_s=compute[rank] if measured else None,
