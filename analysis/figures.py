@@ -7,6 +7,7 @@ inside the panel.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ COLOURS = {
 SHADES = {"static (max_length)": "#999999"}  # an arm too many for one colour's dashes
 OTHER = "#CC79A7"
 GREY = "#555555"
-DASHES = ("-", "--", ":", "-.")  # arms of one policy share its colour
+DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))  # arms of one policy share its colour
 
 
 # From a column's own unit to the one on the axis.
@@ -42,7 +43,7 @@ def colour(arm: str) -> str:
     return SHADES.get(arm) or COLOURS.get(arm.split(" ")[0], OTHER)
 
 
-def dash(arm: str, arms: Sequence[str]) -> str:
+def dash(arm: str, arms: Sequence[str]) -> Any:
     """Solid for the first arm of a policy, then the other dashes."""
     return DASHES[[a for a in arms if colour(a) == colour(arm)].index(arm) % len(DASHES)]
 

@@ -48,6 +48,8 @@ class Executor(Protocol):
     @property
     def world_caps(self) -> list[int] | None: ...
 
+    def expect(self, total_steps: int) -> None: ...  # so many, which the learning rate is to fall over
+
     def execute(self, plan: StepPlan) -> list[StepRecord]: ...
 
     def evaluate(self) -> "Evaluation | None": ...
@@ -70,6 +72,9 @@ def run(config: RunConfig, *, overwrite: bool = False, force: bool = False) -> P
     total_steps = num_steps(config, samples.train)
     with Guard(folder, world, watching=config.executor.kind == "distributed" and World.launched()) as guard:
         executor = _executor(config, samples, total_steps, world, force)
+        if config.policy.fills and executor.world_caps is not None:  # smaller micro-batches are more steps
+            total_steps = num_steps(config, samples.train, executor.world_caps)
+            executor.expect(total_steps)
         exchange, environment = executor.exchange, _environment(config, samples, executor)
         speeds = [Speed() for _ in exchange.ranks] if config.cost.online else None
         with closing(executor), closing(ahead(_plans(config, samples, executor, speeds))) as plans:

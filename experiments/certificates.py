@@ -14,7 +14,10 @@ from ddpsched.certify.verdict import Certificate, Check
 from ddpsched.cli import guarded
 from experiments import loops
 
-POLICIES = {"static": [], "minmax": [], "balanced": [], "balanced, M = 4": ["policy.max_microbatches=4"], "packed": []}
+POLICIES = {
+    "static": [], "minmax": [], "balanced": [], "balanced, M = 4": ["policy.max_microbatches=4"], "packed": [],
+    "token_budget": [], "bins": [], "pool": [], "pool, packed": ["policy.sequence_packing=true"],
+}  # fmt: skip
 FIXED = "ddpsched.integrations.losses:summed_cross_entropy"
 Row = tuple[str, bool, Certificate]  # what, whether it should hold, what came of it
 

@@ -14,6 +14,7 @@ Row = Mapping[str, Any]
 ARMS = {
     "static (max_length)": "B/G samples, each padded to the longest length allowed",
     "static": "B/G samples, padded to the longest of the micro-batch",
+    "static (sequential)": "the same, in the order of the data",
     "static (length_grouped)": "the same, from an order in which samples of like length are neighbours",
     "static (concatenated)": "slices of all documents joined end to end, each of the longest length allowed",
     "static (concatenated, within documents)": "the same slices, whose tokens attend to their own document alone",
@@ -24,6 +25,7 @@ ARMS = {
     "token_budget": "as many of the next samples as a budget of padded tokens allows",
     "token_budget (linear LR)": "the same; the learning rate follows the samples of each step",
     "token_budget (sqrt LR)": "the same; the learning rate follows their root",
+    "token_budget (length_grouped)": "the same, from an order in which samples of like length are neighbours",
     "token_budget (same shape)": "the same; all micro-batches of a step have one count and one length",
     "bins": "samples of one range of lengths, each range with its own batch size",
     "pool (prefer_closest)": "of a pool, the oldest sample and those closest to its length, up to a budget",

@@ -20,9 +20,11 @@ from ddpsched.errors import (
     RunExistsError,
 )
 from ddpsched.planning import window_steps
+from ddpsched.planning.calibration import Bytes, Calibration, Identity, Residuals, Seconds
 from ddpsched.records import COLUMNS, compact, read_lines
 from ddpsched.run import run
 from ddpsched.run_folder import read_status
+from ddpsched.training import virtual
 
 
 def run_all(outputs: Path, policies: list[str], ports: list[int], values: dict[str, Any]) -> None:
@@ -211,3 +213,32 @@ def test_compaction_keeps_what_was_not_measured_null(finished: Path) -> None:
     rows = pd.read_parquet(compact(finished / "minmax-simulated"))
     assert rows["loss"].isna().all()
     assert rows["num_samples"].dtype == np.int64
+
+
+def test_a_rate_that_falls_over_all_steps_that_memory_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Smaller micro-batches are more steps than a plan without caps has; the rate must not be 0 before their end."""
+    off = Residuals(train_mean=0, train_max=0, held_out_mean=0, held_out_max=0, worst_underestimate=0)
+    memory = Bytes(base=0, per_sample=0, per_token=1, per_square=0)
+    found = Calibration(
+        identity=Identity(model="tiny", max_length=64), versions={}, seconds_residuals=off, bytes_residuals=off,
+        seconds=Seconds(alpha=1e-3, beta=1e-5, gamma=0, delta=0, floor=0), points=[], bytes=memory,
+    )  # fmt: skip
+    (tmp_path / "calibration.json").write_text(found.model_dump_json(), encoding="utf-8")
+    config = parse(
+        {
+            "outputs": str(tmp_path),
+            "epochs": 1,
+            "world_size": 2,
+            "data": {"size": 300, "max_length": 64},
+            "policy": {"kind": "token_budget", "max_tokens_for_batch": 2000},
+            "memory": {"path": str(tmp_path / "calibration.json"), "budget_bytes": 2**33},
+            "train": {"warmup": 0.0},
+        }
+    )
+    monkeypatch.setattr(virtual, "allowance", lambda learner, config: 400)  # as if no more were free
+    table = pd.read_parquet(run(config, force=True) / "records.parquet")
+    rates = table.groupby("step")["lr"].first()
+    assert table["padded_tokens"].max() <= 400
+    assert len(rates) > 5
+    assert (rates > 0).all()
+    assert rates.iloc[-1] < 0.3 * rates.iloc[0]

@@ -69,7 +69,8 @@ def compare(found: Floats, target: Target, tolerance: float) -> Likeness:
     sketch, parts = found[target.coordinates].astype(np.float64), np.asarray(target.parts, dtype=np.float64)
     weights, residual = np.full(len(parts), np.nan), float("nan")
     if np.isfinite(sketch).all() and np.isfinite(parts).all():
-        weights, residual = _solve(sketch, parts, 1 / target.total)
+        # a step in which nothing is learnt weighs nothing
+        weights, residual = _solve(sketch, parts, 1 / target.total if target.total else 0.0)
     cause = None if error <= tolerance else _cause(found, sketch, parts, target, tolerance, error, weights)
     return Likeness(error, cosine, scale, weights, residual, tolerance, cause)
 

@@ -161,4 +161,4 @@ class RunReference:
         next_ones = batch.labels[:, 1:]
         tokens = F.cross_entropy(logits[:, :-1].transpose(1, 2), next_ones, reduction="none")
         learnt = next_ones != NOT_LEARNT
-        return tokens[learnt] if self._own.target == "token_mean" else tokens.sum(1) / learnt.sum(1)
+        return tokens[learnt] if self._own.target == "token_mean" else tokens.sum(1) / learnt.sum(1).clamp(min=1)

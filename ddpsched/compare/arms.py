@@ -139,13 +139,14 @@ def fitted(question: Question, arm: Arm) -> RunConfig:
     key = FITTED.get(arm["policy"]["kind"])
     if key is None:
         return question.config(arm)
-    source = KnownLengths(question.lengths)
+    source, budget = KnownLengths(question.lengths), question.config(arm).memory.budget_bytes
+    caps = None if budget is None else [budget] * question.world_size
 
     def config(value: int) -> RunConfig:
         return question.config({**arm, "policy": {**arm["policy"], key: value}})
 
     def mean(value: int) -> float:
-        return len(question.lengths) / num_steps(config(value).model_copy(update={"epochs": 1}), source)
+        return len(question.lengths) / num_steps(config(value).model_copy(update={"epochs": 1}), source, caps)
 
     share = question.global_batch / question.world_size
     tokens = key == "max_tokens_for_batch"

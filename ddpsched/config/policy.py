@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from ddpsched.config.base import Positive, Table
 
+Tokens = Annotated[int, Field(gt=0, le=2**40)]
 FILLING = ("token_budget", "bins", "pool")
 _OWNERS: dict[str, tuple[str, ...]] = {  # keys of [policy] that some kinds alone know
     "batches_per_optimizer_step": FILLING,
@@ -35,12 +36,13 @@ class PolicyConfig(Table):
     lookahead: Positive = 1  # balanced, packed: W, global batches planned at once; 1 keeps each as the order drew it
     peer: str | None = None  # another package's batching, named as in `ddpsched plan --peers`
     # token_budget, bins, pool: micro-batches of their own sizes, so a step's global batch varies
-    batches_per_optimizer_step: Positive = 1  # micro-batches of each rank
+    batches_per_optimizer_step: Annotated[int, Field(gt=0, le=2**16)] = 1  # micro-batches of each rank
     # token_budget, pool: of a micro-batch; two numbers bound the prompt's tokens and the text's
-    max_tokens_for_batch: Positive | Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
+    max_tokens_for_batch: Tokens | Annotated[list[Tokens], Field(min_length=2, max_length=2)] | None = None
     budget: Literal["padded", "real"] = "padded"  # token_budget: which tokens count
     same_shape: bool = False  # token_budget: one count and padded length in a step, as pipelines ask
-    bins: list[Annotated[list[Positive], Field(min_length=3, max_length=3)]] | None = None  # [from, to, batch size]
+    # [from, to, batch size] of each
+    bins: Annotated[list[Annotated[list[Tokens], Field(min_length=3, max_length=3)]], Field(min_length=1)] | None = None
     median_batch: Positive = 64  # bins by default: four quarters of the longest; 2, 1, 3/4 and 1/2 times this
     per_rank_bins: bool = False  # each rank draws its own bin
     replacement: bool = False  # bins drawn by what they hold, again and again: samples repeat and are left out
@@ -88,6 +90,8 @@ class PolicyConfig(Table):
             if low != high + 1:
                 what = f"a gap: lengths {high + 1} to {low - 1} have" if low > high else "an overlap: some lengths have"
                 raise ValueError(f"bins = {self.bins} leave {what} no bin of their own; bin after bin must follow on")
+        if self.bins is not None and self.median_batch != type(self).model_fields["median_batch"].default:
+            raise ValueError("median_batch sizes the four default bins; bins of your own bring their batch sizes")
         for low, high, _ in self.bins or []:
             if low > high:
                 raise ValueError(f"bins: [{low}, {high}, ...] goes from long to short; write [from, to, batch size]")

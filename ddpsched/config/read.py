@@ -70,7 +70,8 @@ def parse(values: Mapping[str, Any], source: str = "config") -> RunConfig:
 
 
 def _describe(fault: Any) -> str:
-    key = ".".join(str(part) for part in fault["loc"])
+    # a value of several kinds has their names in its place, "constrained-int" and the like
+    key = ".".join(str(part) for part in fault["loc"] if not ({"-", "["} & set(str(part))))
     if fault["type"] == "extra_forbidden":
         known = _known_keys(RunConfig)
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)

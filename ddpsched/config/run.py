@@ -64,7 +64,7 @@ class RunConfig(Table):
                 "use data.lengths = 'known', or policy.kind = 'minmax' with online lengths"
             )
         if self.cost.kind == "padded_tokens_squared" and (
-            self.policy.kind == "packed" or self.policy.max_microbatches > 1
+            self.policy.packs or self.policy.max_microbatches > 1 or self.policy.batches_per_optimizer_step > 1
         ):
             raise ValueError(
                 "cost.kind = 'padded_tokens_squared' does not add up over samples or micro-batches; "
@@ -85,8 +85,10 @@ class RunConfig(Table):
                     "train.target = 'token_mean' weighs label tokens, of which a classifier has none; use "
                     "'sample_mean', or model.task = 'causal_lm'"
                 )
-        if self.data.within_documents and self.model.mask != "key_padding":
-            raise ValueError("data.within_documents brings a mask of its own; leave model.mask out")
+        if (self.data.within_documents or self.policy.packs) and self.model.mask != "key_padding":
+            raise ValueError(
+                "rows of documents or samples end to end have attention of their own; leave model.mask out"
+            )
         if isinstance(self.policy.max_tokens_for_batch, list) and self.data.prompt is None:
             raise ValueError(
                 f"policy.max_tokens_for_batch = {self.policy.max_tokens_for_batch} bounds prompt and text; "
@@ -94,6 +96,11 @@ class RunConfig(Table):
             )
         if self.cost.online and self.policy.kind in ("static", "peer", *FILLING):
             raise ValueError(f"cost.online refines a cost, but policy.kind = {self.policy.kind!r} plans without one")
+        if self.policy.fills and self.memory.probe:
+            raise ValueError(
+                f"memory.probe tries samples of data.max_length up to the global batch, which policy.kind = "
+                f"{self.policy.kind!r} lets vary; use memory.path, a file of `ddpsched calibrate`"
+            )
         if self.policy.kind == "peer" and (self.memory.probe or self.memory.path):
             raise ValueError("a peer knows no memory caps; leave memory out with policy.kind = 'peer'")
         if self.executor.kind == "simulated" and self.memory.path and self.memory.budget_bytes is None:

@@ -67,6 +67,12 @@ class OrderConfig(Table):
     kind: Literal["shuffled", "sequential", "length_grouped"] = "shuffled"
     mega_batches: Positive = 50  # length_grouped: global batches sorted together, fewer where the data has fewer
 
+    @model_validator(mode="after")
+    def _belong_together(self) -> "OrderConfig":
+        if self.kind != "length_grouped" and self.mega_batches != 50:
+            raise ValueError(f"mega_batches belongs to kind = 'length_grouped', not {self.kind!r}")
+        return self
+
 
 class LrConfig(Table):
     """How the learning rate follows the size of a step whose global batch varies."""

@@ -1,5 +1,6 @@
 """What samplers and loaders plan from: lengths, policy and order; and the state that tells them apart."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from hashlib import blake2b
@@ -14,6 +15,7 @@ from ddpsched.plan import Position, StepPlan
 from ddpsched.planning.epoch import KnownLengths
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import check_position, plan_epoch
+from ddpsched.planning.policies.pool import over_budget
 from ddpsched.world import World
 
 _DEFAULT = "the default"  # of an option that a state leaves out
@@ -64,6 +66,8 @@ class PlanSource:
             values |= {"data": {"prompt": "prompt"}, "model": {"task": "causal_lm"}}
         self.config = parse(_plain({**values, "order": _options(owner, "order", order)}), source=owner)
         self._sizes: dict[int, tuple[int, ...]] = {}
+        if self.config.policy.sequence_packing and "strategy" in options:
+            warnings.warn("policy.strategy is ignored where sequence_packing fills rows without padding", stacklevel=3)
 
     def __len__(self) -> int:
         """N, samples."""
@@ -73,6 +77,15 @@ class PlanSource:
     def fills(self) -> bool:
         """Whether the global batch varies from step to step."""
         return self.config.policy.fills
+
+    @property
+    def over_budget(self) -> int:
+        """Samples that are longer than the budget of a pool, and run alone; 0 for other policies."""
+        policy = self.config.policy
+        if policy.kind != "pool":
+            return 0
+        assert not isinstance(policy.max_tokens_for_batch, list), "the config refuses two budgets"
+        return over_budget(self.lengths.lengths(np.arange(len(self))), policy.max_tokens_for_batch)
 
     def plans(self, start: Position) -> Iterator[StepPlan]:
         """Of the epoch of ``start``, from there on; none where it is the epoch's end."""
@@ -148,6 +161,12 @@ class PlanSource:
     def _digest(self) -> str:
         """128 bits over all lengths: other data of the same size is another stream."""
         return blake2b(np.ascontiguousarray(self._given, dtype="<i8").data, digest_size=16).hexdigest()
+
+
+def check_epoch(epoch: int) -> None:
+    """ConfigError where it is not the number of an epoch."""
+    if type(epoch) is not int or epoch < 0:
+        raise ConfigError(f"set_epoch({epoch!r}): epochs are numbered from 0")
 
 
 def _options(owner: str, name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:

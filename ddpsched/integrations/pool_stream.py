@@ -192,11 +192,17 @@ class PoolStream:
         differs = [f"{key} = {state[key]!r}, here {value!r}" for key, value in own.items() if state[key] != value]
         if differs:
             raise ConfigError(f"the state is of another PoolStream: {'; '.join(differs)}")
+        wrong = [key for key in ("steps", "first_epoch", "over_budget") if not _is_number(state[key])]
+        if wrong:
+            raise ConfigError(f"the state's {wrong[0]} = {state[wrong[0]]!r}, needs an integer of 0 or more")
         if self.max_num_steps is not None and state["steps"] > self.max_num_steps:
             raise ConfigError(
                 f"the state is after {state['steps']} steps, but max_num_steps = {self.max_num_steps}; raise it"
             )
-        picks.load_state_dict(state)
+        try:
+            picks.load_state_dict(state)
+        except (TypeError, ValueError, KeyError, IndexError) as error:
+            raise ConfigError(f"the state of a PoolStream does not fit: {type(error).__name__}: {error}") from error
         self.over_budget = state["over_budget"]
         self._next = self._reached = picks
 
@@ -211,3 +217,7 @@ class PoolStream:
             "rank": self.world.rank,
             "world_size": self.world.size,
         }
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and value >= 0

@@ -1,7 +1,6 @@
 """A torch loader of whole optimizer steps: the list of this rank's micro-batches, for loops of your own."""
 
 import itertools
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -13,10 +12,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.integrations.micro_batches import Keys, MicroBatches, keys_of, unchanged
-from ddpsched.integrations.plan_source import PlanSource
+from ddpsched.integrations.plan_source import PlanSource, check_epoch
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.plan import Position, StepPlan
-from ddpsched.planning.policies.pool import over_budget
 from ddpsched.world import World
 
 OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order")  # of DataLoader's arguments
@@ -46,6 +44,8 @@ class StepLoader:
     ``global_batch``, ``order``, ``seed``: as of BatchSampler; a mapping may give a rank
     several micro-batches, as ``{"kind": "pool", "max_tokens_for_batch": 4096,
     "batches_per_optimizer_step": 4}``.
+
+    Every sample comes once an epoch, so an epoch's last step may hold fewer micro-batches than the others.
 
     *How long*: ``max_num_steps`` optimizer steps, through as many epochs as these take
     (``infinite_loop=False``: to the end of the first at most, for all ranks alike); or
@@ -96,7 +96,7 @@ class StepLoader:
         self._source = PlanSource("StepLoader", lengths, world, policy, global_batch, seed, order)
         _check_data(dataset, len(self._source))
         _check_limits(max_num_steps, epochs)
-        _check_padding(self._source, policy, sample_padding_fn)
+        _check_padding(self._source, sample_padding_fn)
         taken = [name for name in OURS if name in loader_options]
         if taken:
             raise ConfigError(f"StepLoader: {', '.join(taken)}: the policy decides which samples come when; leave out")
@@ -131,14 +131,11 @@ class StepLoader:
     @property
     def over_budget(self) -> int:
         """Samples that are longer than the budget of a pool, and run alone; 0 for other policies."""
-        policy = self._source.config.policy
-        if policy.kind != "pool":
-            return 0
-        assert not isinstance(policy.max_tokens_for_batch, list), "the config refuses two budgets"
-        return over_budget(self._source.lengths.lengths(np.arange(len(self._source))), policy.max_tokens_for_batch)
+        return self._source.over_budget
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration begins with this epoch, or where a loaded state or skipped steps of it stand."""
+        check_epoch(epoch)
         if epoch not in (self._first, self._start.epoch):
             self._begin(epoch)
         self._reached = self._start
@@ -274,7 +271,7 @@ def _check_limits(max_num_steps: int | None, epochs: int | None) -> None:
             raise ConfigError(f"StepLoader: {name} = {value!r}, needs an integer of 1 or more")
 
 
-def _check_padding(source: PlanSource, given: Any, sample_padding_fn: Any) -> None:
+def _check_padding(source: PlanSource, sample_padding_fn: Any) -> None:
     policy = source.config.policy
     if policy.packs and sample_padding_fn is not None:
         raise ConfigError(
@@ -286,5 +283,3 @@ def _check_padding(source: PlanSource, given: Any, sample_padding_fn: Any) -> No
             "StepLoader: policy.same_shape pads all micro-batches of a step to one length, which sample_padding_fn "
             "gets; give one"
         )
-    if policy.sequence_packing and isinstance(given, Mapping) and "strategy" in given:
-        warnings.warn("policy.strategy is ignored where sequence_packing fills rows without padding", stacklevel=3)

@@ -24,14 +24,18 @@ from ddpsched.planning.speed import Speed
 from ddpsched.planning.window_steps import window_steps
 
 
-def num_steps(config: RunConfig, source: Lengths) -> int:
-    """Optimizer steps of the whole run: as given, or epochs * ceil(N / B); where B varies, as in the first epoch."""
+def num_steps(config: RunConfig, source: Lengths, caps: Sequence[int] | None = None) -> int:
+    """Optimizer steps of the whole run: as given, or epochs * ceil(N / B); where B varies, as in the first epoch.
+
+    ``caps``: of all ranks, as in :func:`plan_steps`; they matter where B varies.
+    """
     if config.steps is not None and config.policy.infinite_loop:
         return config.steps
     epochs = config.epochs or 1
     if config.policy.kind not in FILL:
         return epochs * -(-len(source) // config.global_batch)
-    first = plan_epoch(config, source, LocalExchange(config.world_size), None, Position())
+    told = None if caps is None else _caps(config, caps)
+    first = plan_epoch(config, source, LocalExchange(config.world_size), told, Position())
     return min(config.steps or sys.maxsize, epochs * sum(1 for _ in first))
 
 
@@ -141,6 +145,10 @@ def _told_caps(config: RunConfig, exchange: Exchange, caps: Sequence[int] | None
     if config.policy.kind not in WINDOW:
         rows = np.stack([offer_row(0, 0, np.array([cap], dtype=np.int64), 1, 1) for cap in caps])
         caps = read_offers(exchange.offer(rows), 0, 0)[0][:, 0].tolist()
+    return _caps(config, caps)
+
+
+def _caps(config: RunConfig, caps: Sequence[int]) -> tuple[Cap, ...]:
     if config.memory.path is None:
         return tuple(probed(count, config.data.max_length) for count in caps)
     memory = Calibration.load(config.memory.path).memory

@@ -30,6 +30,9 @@ class SimulatedExecutor:
         traffic = clock.gradient_bytes / config.world_size
         self._network_s = hops * (traffic / clock.bandwidth_bytes_per_s + clock.latency_s)
 
+    def expect(self, total_steps: int) -> None:
+        """There is no learning rate."""
+
     def execute(self, plan: StepPlan) -> list[StepRecord]:
         """One record per rank; the step's messages are perfect and free."""
         columns = [plan_columns(self._config, plan, rank, self._source) for rank in range(plan.world_size)]

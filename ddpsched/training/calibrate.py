@@ -56,7 +56,7 @@ def calibrate_to(
         raise ConfigError(f"{World.detect().size} processes were started; a calibration is one: ddpsched calibrate ...")
     learner = Learner(config, load_samples(config), 1, pick_device(config, 0))
     limit = MAX_TOKENS[learner.device.type] if max_tokens is None else max_tokens
-    largest = config.global_batch - config.world_size + 1  # what a plan could ask of one rank
+    largest = max(1, config.global_batch - config.world_size + 1)  # what a plan could ask of one rank
     points = measure(learner, calibration_grid(largest, config.data.max_length, limit), passes)
     found = judged(points, identity_of(config, learner), describe()["versions"])
     write_json(output, found.model_dump())

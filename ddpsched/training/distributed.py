@@ -75,6 +75,10 @@ class DistributedExecutor:
         """Say at the next vote that this rank cannot go on."""
         self._objection |= flag
 
+    def expect(self, total_steps: int) -> None:
+        """Let the learning rate fall over so many steps."""
+        self.learner.optimiser.schedule(total_steps)
+
     def execute(self, plan: StepPlan) -> list[StepRecord]:
         """Run this rank's share of the step; its one record."""
         begin = perf_counter()

@@ -37,14 +37,26 @@ class Optimiser:
         self._adamw = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
         self._allocate()
         self._lr = LrConfig() if lr is None else lr
-        schedule = LambdaLR(self._adamw, linear_warmup(total_steps, config.warmup))
-        self._schedule: LambdaLR | VariableBatchSizeLR = schedule
-        if self._lr.kind != "fixed":
-            reference = self._lr.reference or global_batch
-            if reference is None:
-                raise ValueError(f"lr.kind = {self._lr.kind!r} needs lr.reference, or the global batch")
-            self._schedule = VariableBatchSizeLR(schedule, reference, self._lr.kind)
+        self._reference, self._warmup, self._rate = (
+            self._lr.reference or global_batch,
+            config.warmup,
+            config.learning_rate,
+        )
+        if self._lr.kind != "fixed" and self._reference is None:
+            raise ValueError(f"lr.kind = {self._lr.kind!r} needs lr.reference, or the global batch")
+        self.schedule(total_steps)
         self._max_norm = config.max_grad_norm
+
+    def schedule(self, total_steps: int) -> None:
+        """Begin the schedule anew, over so many steps: how many there are may depend on what memory allows."""
+        for group in self._adamw.param_groups:
+            group.pop("initial_lr", None)
+            group["lr"] = self._rate
+        base = LambdaLR(self._adamw, linear_warmup(total_steps, self._warmup))
+        self._schedule: LambdaLR | VariableBatchSizeLR = base
+        if self._lr.kind != "fixed":
+            assert self._reference is not None
+            self._schedule = VariableBatchSizeLR(base, self._reference, self._lr.kind)
 
     def _allocate(self) -> None:
         """Adam's two numbers per parameter, at once: a device too small says so before the first step.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from numbers import Real
 from typing import Any
 
@@ -69,6 +70,7 @@ class VariableBatchSizeLR:
         self.base, self.optimizer, self.rule = base, base.optimizer, rule
         self.reference = _positive("reference", reference)
         self.size: float | None = None  # of the step whose rates are in force; None: base's own are
+        self._rates = self._told_rates()
         self._apply()  # a resumed optimizer may have come with scaled rates
 
     def scale(self, size: float) -> None:
@@ -88,6 +90,7 @@ class VariableBatchSizeLR:
         self.size = None
         self._apply()
         self.base.step(*args, **kwargs)
+        self._rates = self._told_rates()
 
     def get_last_lr(self) -> list[float]:
         """The rates now in force, one per parameter group."""
@@ -96,7 +99,12 @@ class VariableBatchSizeLR:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, as JSON takes them where base's are: what scales, the size in force, and base's own state."""
-        return {**self._identity(), "size": self.size, "base": self.base.state_dict()}
+        size, self.size = self.size, None
+        self._apply()  # base may remember tensors that are the groups' own
+        base = deepcopy(self.base.state_dict())
+        self.size = size
+        self._apply()
+        return {**self._identity(), "size": size, "base": base}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where ``state`` was taken, with the rates that were in force there.
@@ -111,15 +119,17 @@ class VariableBatchSizeLR:
         differs = [f"{key} = {state[key]!r}, here {value!r}" for key, value in own.items() if state[key] != value]
         if differs:
             raise ConfigError(f"the state is of another VariableBatchSizeLR: {'; '.join(differs)}")
-        before = self.base.state_dict()
+        before = self.state_dict()["base"]
         try:
             size = None if state["size"] is None else _positive("size", state["size"])
             self.base.load_state_dict(dict(state["base"]))  # a copy: some of torch's pop from it
-            self._base_rates()
+            rates = self._told_rates()
+            if len(rates) != len(self._rates):
+                raise ValueError(f"rates for {len(rates)} parameter groups, here there are {len(self._rates)}")
         except Exception as error:  # torch does not check a state, it trips over it in one way or another
             self.base.load_state_dict(before)
             raise ConfigError(f"the state does not fit: {type(error).__name__}: {error}") from error
-        self.size = size
+        self.size, self._rates = size, rates
         self._apply()
 
     def _identity(self) -> dict[str, Any]:
@@ -128,15 +138,21 @@ class VariableBatchSizeLR:
     def _factor(self, size: float) -> float:
         return RULES[self.rule](size, self.reference)
 
+    def _told_rates(self) -> list[float]:
+        """Base's current rates as numbers, read when base has just set them.
+
+        Some torch keep a group's own tensor as the last rate, which is scaled in place.
+        """
+        return [float(rate) for rate in self.base.get_last_lr()]
+
     def _base_rates(self) -> list[float]:
         """Base's current rates, one per group; never read from the groups, which may hold scaled ones."""
-        rates = [float(rate) for rate in self.base.get_last_lr()]
-        if len(rates) != len(self.optimizer.param_groups):
+        if len(self._rates) != len(self.optimizer.param_groups):
             raise ValueError(
-                f"base has rates for {len(rates)} parameter groups, its optimizer has "
+                f"base has rates for {len(self._rates)} parameter groups, its optimizer has "
                 f"{len(self.optimizer.param_groups)}; build the scheduler when all groups are there"
             )
-        return rates
+        return self._rates
 
     def _apply(self) -> None:
         for group, rate in zip(self.optimizer.param_groups, self.get_last_lr(), strict=True):

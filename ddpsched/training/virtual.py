@@ -39,6 +39,10 @@ class VirtualExecutor:
         self.world_caps = self.caps
         self._stepper.warm_up()
 
+    def expect(self, total_steps: int) -> None:
+        """Let the learning rate fall over so many steps."""
+        self.learner.optimiser.schedule(total_steps)
+
     def execute(self, plan: StepPlan) -> list[StepRecord]:
         """Run the step; one record per rank, in rank order."""
         config, size, clock = self._config, plan.world_size, self._stepper.clock

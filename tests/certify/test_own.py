@@ -32,6 +32,9 @@ POLICIES: dict[str, dict[str, Any]] = {
     "balanced": {"kind": "balanced"},
     "balanced, M = 4": {"kind": "balanced", "max_microbatches": 4},
     "packed": {"kind": "packed"},
+    "token_budget": {"kind": "token_budget", "max_tokens_for_batch": 128, "batches_per_optimizer_step": 2},
+    "bins": {"kind": "bins", "median_batch": 5},
+    "pool": {"kind": "pool", "max_tokens_for_batch": 128},
 }
 
 

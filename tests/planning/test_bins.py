@@ -97,7 +97,16 @@ def test_replacement_repeats_and_leaves_out_as_the_recipe_does() -> None:
         dropped = 1 - len(np.unique(drawn)) / len(lengths)
         assert 0.02 < dropped < 0.4
         assert len(drawn) >= len(lengths)
-    assert filled(lengths, 2, seed=1, replacement=True)[0].positions.tolist() != steps[0].positions.tolist()
+
+
+def test_bins_are_drawn_by_the_seed() -> None:
+    lengths = sst2_lengths(2000, np.random.default_rng(0))
+    for replacement in (False, True):
+        drawn = [
+            [step.positions.tolist() for step in filled(lengths, 2, seed=seed, replacement=replacement)]
+            for seed in (0, 0, 1)
+        ]
+        assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_edges_of_ones_own() -> None:

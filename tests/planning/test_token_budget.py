@@ -58,7 +58,7 @@ def counting_up(lengths: list[list[int]], budgets: list[int], padded: bool) -> l
 
 
 @given(
-    st.lists(st.lists(st.integers(1, 20), min_size=2, max_size=2), min_size=1, max_size=60),
+    st.lists(st.tuples(st.integers(1, 20), st.integers(0, 20)).map(list), min_size=1, max_size=60),
     st.booleans(),
     st.sampled_from(["padded", "real"]),
     st.integers(20, 60),

@@ -415,3 +415,28 @@ def test_torch_trips_over_a_state_of_another_shape() -> None:
     with pytest.raises(ConfigError, match="does not fit: KeyError"):
         schedule.load_state_dict(other)
     assert schedule.state_dict() == before
+
+
+def test_a_torch_whose_last_rate_is_the_groups_own_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch before it made copies: scaled in place, base would take the scaled rate for its own."""
+
+    def keep_the_tensor(self: Any, epoch: int | None = None) -> None:
+        for group, value in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+            group["lr"].fill_(value)
+        self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
+
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=torch.tensor(1e-3))
+    monkeypatch.setattr(torch.optim.lr_scheduler.LRScheduler, "_update_lr", keep_the_tensor, raising=False)
+    base = torch.optim.lr_scheduler.ExponentialLR(optimizer, 1.0)
+    base._last_lr = [group["lr"] for group in optimizer.param_groups]
+    schedule = VariableBatchSizeLR(base, 2)
+    used = []
+    for size in (10, 4, 10):
+        schedule.scale(size)
+        used += schedule.get_last_lr()
+        assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(used[-1])
+        assert float(schedule.state_dict()["base"]["_last_lr"][0]) == pytest.approx(1e-3)
+        optimizer.step()
+        schedule.step()
+    assert used == pytest.approx([5e-3, 2e-3, 5e-3])

@@ -56,7 +56,7 @@ FillingPolicy = Callable[[Supply], Iterator[Filled]]
 
 
 def most_samples(lengths: Int, budget: int, caps: tuple[Cap, ...] | None) -> list[int]:
-    """``[length]`` -> the most samples of a padded micro-batch whose longest has that length; entry 0 is unused.
+    """``[length]`` -> the most samples of a padded micro-batch whose longest has that length; all, for a part of 0.
 
     By the ``budget`` of padded tokens, where it may be 0, and by every rank's memory. Raises InfeasibleError where a
     sample there is does not fit into memory even alone.
@@ -72,7 +72,7 @@ def most_samples(lengths: Int, budget: int, caps: tuple[Cap, ...] | None) -> lis
                 "memory.budget_bytes, or lower data.max_length"
             )
         fits = np.minimum(fits, room)
-    return [0, *fits.tolist()]
+    return [len(lengths), *fits.tolist()]
 
 
 def dealt(

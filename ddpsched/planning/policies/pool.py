@@ -23,6 +23,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ddpsched.errors import DataError
 from ddpsched.planning.caps import Cap
 from ddpsched.planning.cost import Int
 from ddpsched.planning.policies.filling import Filled, Supply, most_samples
@@ -32,6 +33,7 @@ DEFAULT_BUDGET = 32768  # tokens
 # A waiting sample is one integer: its length, and below that its youth, so that of equals the oldest is the largest.
 BITS = 40
 MASK = (1 << BITS) - 1
+LONGEST = 1 << (63 - BITS)
 
 
 def over_budget(lengths: Int, max_tokens: int | None) -> int:
@@ -42,9 +44,13 @@ def over_budget(lengths: Int, max_tokens: int | None) -> int:
 def pool(supply: Supply) -> Iterator[Filled]:
     """Steps of ``batches_per_optimizer_step`` micro-batches a rank.
 
-    Raises InfeasibleError where one sample is over a rank's memory; over the budget it runs alone.
+    Raises InfeasibleError where one sample is over a rank's memory, over the budget it runs alone; DataError for
+    samples of millions of tokens.
     """
     policy, cursor = supply.policy, supply.cursor
+    longest = int(supply.lengths.max())
+    if longest >= LONGEST:
+        raise DataError(f"a sample has {longest:,} tokens, a pool takes samples below {LONGEST:,}; cut or split it")
     positions = np.arange(len(supply), dtype=np.int64)
     keys: list[int] = ((supply.lengths << BITS) | (MASK - positions)).tolist()
     waiting = supply.windows or tuple(positions[:0] for _ in range(supply.world_size))
