@@ -139,7 +139,7 @@ def fitted(question: Question, arm: Arm) -> RunConfig:
     key = FITTED.get(arm["policy"]["kind"])
     if key is None:
         return question.config(arm)
-    source, budget = KnownLengths(question.lengths), question.config(arm).memory.budget_bytes
+    source, budget = KnownLengths(question.lengths), (question.memory or {}).get("budget_bytes")
     caps = None if budget is None else [budget] * question.world_size
 
     def config(value: int) -> RunConfig:

@@ -64,7 +64,10 @@ class RunConfig(Table):
                 "use data.lengths = 'known', or policy.kind = 'minmax' with online lengths"
             )
         if self.cost.kind == "padded_tokens_squared" and (
-            self.policy.packs or self.policy.max_microbatches > 1 or self.policy.batches_per_optimizer_step > 1
+            self.policy.kind == "packed"
+            or self.policy.sequence_packing
+            or self.policy.max_microbatches > 1
+            or self.policy.batches_per_optimizer_step > 1
         ):
             raise ValueError(
                 "cost.kind = 'padded_tokens_squared' does not add up over samples or micro-batches; "
