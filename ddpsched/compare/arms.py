@@ -52,6 +52,12 @@ class Question:
     memory: dict[str, Any] | None = None
     time: CostModel | None = None
 
+    @property
+    def caps(self) -> list[int] | None:
+        """Bytes that each rank may use; None where memory is no matter."""
+        budget = (self.memory or {}).get("budget_bytes")
+        return None if budget is None else [budget] * self.world_size
+
     def config(self, arm: Arm) -> RunConfig:
         """The run that this arm would be. Raises ConfigError."""
         prefetch = self.prefetch or -(-2 * self.global_batch // self.world_size)
@@ -139,8 +145,7 @@ def fitted(question: Question, arm: Arm) -> RunConfig:
     key = FITTED.get(arm["policy"]["kind"])
     if key is None:
         return question.config(arm)
-    source, budget = KnownLengths(question.lengths), (question.memory or {}).get("budget_bytes")
-    caps = None if budget is None else [budget] * question.world_size
+    source, caps = KnownLengths(question.lengths), question.caps
 
     def config(value: int) -> RunConfig:
         return question.config({**arm, "policy": {**arm["policy"], key: value}})
@@ -175,9 +180,8 @@ def compare(question: Question, policies: Sequence[str] = (), peers: Sequence[st
 
 def plans(question: Question, config: RunConfig) -> Iterator[StepPlan]:
     """All plans of the epochs asked for."""
-    budget = config.memory.budget_bytes
-    caps = None if budget is None else [budget] * config.world_size
-    return plan_steps(config, KnownLengths(question.lengths), LocalExchange(config.world_size), caps)
+    exchange = LocalExchange(question.world_size)
+    return plan_steps(config, KnownLengths(question.lengths), exchange, question.caps)
 
 
 def measure(question: Question, name: str, config: RunConfig) -> Row:

@@ -6,6 +6,7 @@ the same methods and tokenises a sample when it is first asked for.
 
 import hashlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ NOT_LEARNT = -100  # a label that no loss counts
 KEPT = {"flat", "offsets", "num_truncated", "prompts"}  # of a table, in the cache
 
 
-class Tokens:
+class Tokens(ABC):
     """What follows from ``row`` and ``parts``: which tokens are learnt.
 
     All but the prompt's are, and never a row's first, as nothing stands before it to predict it from. A classifier,
@@ -32,15 +33,15 @@ class Tokens:
 
     max_length: int
 
+    @abstractmethod
     def row(self, id: int) -> Row:
         """The token ids of one sample, int32 ``(length,)``, read-only."""
-        raise NotImplementedError
 
+    @abstractmethod
     def parts(self, ids: npt.ArrayLike) -> Ids:
         """Tokens of the prompt, special ones around it included, and of the text: int64 (n, 2), each row summing to the
         length of one of the ``ids``; 0 and the length where there is no prompt.
         """
-        raise NotImplementedError
 
     def labels(self, id: int) -> Row:
         """The token ids of one sample with -100 where they are not learnt, int32 ``(length,)``."""
