@@ -20,7 +20,7 @@ from ddpsched.config import RunConfig
 from ddpsched.environment import describe
 from ddpsched.errors import ConfigError
 from ddpsched.planning.calibration import Calibration, Identity, Measured
-from ddpsched.planning.grid import GridPoint, calibration_grid
+from ddpsched.planning.grid import SHORTEST, GridPoint, calibration_grid
 from ddpsched.planning.judged import judged
 from ddpsched.planning.messages import Flag
 from ddpsched.planning.samples import load_samples
@@ -56,11 +56,17 @@ def calibrate_to(
         raise ConfigError(f"{World.detect().size} processes were started; a calibration is one: ddpsched calibrate ...")
     learner = Learner(config, load_samples(config), 1, pick_device(config, 0))
     limit = MAX_TOKENS[learner.device.type] if max_tokens is None else max_tokens
-    largest = max(1, config.global_batch - config.world_size + 1)  # what a plan could ask of one rank
-    points = measure(learner, calibration_grid(largest, config.data.max_length, limit), passes)
+    points = measure(learner, calibration_grid(_most_samples(config, limit), config.data.max_length, limit), passes)
     found = judged(points, identity_of(config, learner), describe()["versions"])
     write_json(output, found.model_dump())
     return found
+
+
+def _most_samples(config: RunConfig, max_tokens: int) -> int:
+    """What a plan could ask of one rank at once; up to what is measured, where micro-batches fill by tokens."""
+    if config.policy.fills:
+        return max(1, max_tokens // SHORTEST)
+    return max(1, config.global_batch - config.world_size + 1)
 
 
 def _check_output(output: Path, overwrite: bool) -> None:

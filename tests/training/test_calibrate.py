@@ -44,6 +44,17 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Calibration
     return path, calibrate_to(path, config_of(), passes=5)
 
 
+@pytest.mark.parametrize(
+    ("policy", "most"), [("static", 32), ("token_budget", 16)], ids=["as many as B leaves a rank", "what is measured"]
+)
+def test_how_many_samples_are_measured(tmp_path: Path, policy: str, most: int) -> None:
+    """global_batch says nothing of micro-batches that fill by tokens."""
+    budget = {"max_tokens_for_batch": 100} if policy == "token_budget" else {}
+    config = config_of(policy={"kind": policy, **budget})
+    found = calibrate_to(tmp_path / "tiny.json", config, passes=1, max_tokens=64 if budget else 512)
+    assert max(p.count for p in found.points) == most
+
+
 def test_the_tiny_model_is_measured(written: tuple[Path, Calibration]) -> None:
     path, found = written
     assert found.identity.model == "tiny"
