@@ -21,6 +21,10 @@ from ddpsched.errors import ConfigError
         ({"global_batch": 3}, "global_batch = 3 is smaller than world_size = 4"),
         ({"policy": {"kind": "minmax", "prefetch": 4}}, r"4 \* 4 = 16 is smaller than global_batch = 32.*at least 8"),
         ({"epochs": 1}, "steps = 5, epochs = 1: give exactly one"),
+        (
+            {"steps": None, "epochs": 3, "policy": {"kind": "pool", "infinite_loop": False}},
+            "infinite_loop = false ends after one epoch, but epochs = 3",
+        ),
         ({"train": {"learning_rate": 0.0}}, "train.learning_rate = 0.0: .*greater than 0"),
         ({"train": {"learning_rate": float("nan")}}, "train.learning_rate = nan"),
         ({"name": "../escape"}, "name = '../escape'"),

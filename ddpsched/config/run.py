@@ -99,6 +99,11 @@ class RunConfig(Table):
             )
         if self.cost.online and self.policy.kind in ("static", "peer", *FILLING):
             raise ValueError(f"cost.online refines a cost, but policy.kind = {self.policy.kind!r} plans without one")
+        if not self.policy.infinite_loop and (self.epochs or 1) > 1:
+            raise ValueError(
+                f"policy.infinite_loop = false ends after one epoch, but epochs = {self.epochs}; leave out one of the "
+                "two, or give steps, a most that one epoch may end before"
+            )
         if self.policy.fills and self.memory.probe:
             raise ValueError(
                 f"memory.probe tries samples of data.max_length up to the global batch, which policy.kind = "

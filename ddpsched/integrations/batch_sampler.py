@@ -6,7 +6,7 @@ from typing import Any
 import numpy.typing as npt
 
 from ddpsched.errors import ConfigError
-from ddpsched.integrations.plan_source import PlanSource, check_epoch
+from ddpsched.integrations.plan_source import PlanSource, epoch_number
 from ddpsched.plan import Position, StepPlan
 from ddpsched.world import World
 
@@ -96,7 +96,7 @@ class BatchSampler:
 
     def set_epoch(self, epoch: int) -> None:
         """The order of the next iteration, which begins at its first step, or where a loaded state of it stands."""
-        check_epoch(epoch)
+        epoch = epoch_number(epoch)
         if epoch != self._start.epoch:
             self._start, self._handed_out = Position(epoch), {}
         self._reached = self._start

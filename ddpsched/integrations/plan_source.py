@@ -163,10 +163,21 @@ class PlanSource:
         return blake2b(np.ascontiguousarray(self._given, dtype="<i8").data, digest_size=16).hexdigest()
 
 
-def check_epoch(epoch: int) -> None:
+def whole_number(what: str, value: Any, least: int, meaning: str) -> int:
+    """``value``, numpy's integers included; ConfigError where it is none, or below ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ConfigError(f"{what}: got {value!r}; {meaning}")
+    return int(value)
+
+
+def epoch_number(epoch: Any) -> int:
     """ConfigError where it is not the number of an epoch."""
-    if type(epoch) is not int or epoch < 0:
-        raise ConfigError(f"set_epoch({epoch!r}): epochs are numbered from 0")
+    return whole_number("set_epoch", epoch, 0, "epochs are numbered from 0")
+
+
+def number_of_steps(count: Any) -> int:
+    """ConfigError where so many steps cannot be skipped."""
+    return whole_number("skip_batches", count, 0, "give a number of optimizer steps, 0 or more")
 
 
 def _options(owner: str, name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ddpsched.config import PolicyConfig, parse
 from ddpsched.errors import ConfigError
+from ddpsched.integrations.plan_source import number_of_steps
 from ddpsched.integrations.pool_picks import Picked, PoolPicks
 from ddpsched.integrations.sample_reader import SampleReader
 from ddpsched.integrations.step_share import StepShare
@@ -113,9 +114,7 @@ class PoolStream:
 
         They count as steps of the next iteration. Ranks do not agree meanwhile: skip the same number on each.
         """
-        if type(count) is not int or count < 0:
-            raise ConfigError(f"skip_batches({count!r}): give a number of optimizer steps, 0 or more")
-        for _ in range(count):
+        for _ in range(number_of_steps(count)):
             self._picked(self._next)
             self._next.steps += 1
         self._reached = self._next

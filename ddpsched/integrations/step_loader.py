@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.integrations.micro_batches import Keys, MicroBatches, keys_of, unchanged
-from ddpsched.integrations.plan_source import PlanSource, check_epoch
+from ddpsched.integrations.plan_source import PlanSource, epoch_number, number_of_steps, whole_number
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.plan import Position, StepPlan
 from ddpsched.world import World
@@ -95,7 +95,7 @@ class StepLoader:
     ) -> None:
         self._source = PlanSource("StepLoader", lengths, world, policy, global_batch, seed, order)
         _check_data(dataset, len(self._source))
-        _check_limits(max_num_steps, epochs)
+        max_num_steps, epochs = _limits(max_num_steps, epochs, infinite_loop)
         _check_padding(self._source, sample_padding_fn)
         taken = [name for name in OURS if name in loader_options]
         if taken:
@@ -135,7 +135,7 @@ class StepLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration begins with this epoch, or where a loaded state or skipped steps of it stand."""
-        check_epoch(epoch)
+        epoch = epoch_number(epoch)
         if epoch not in (self._first, self._start.epoch):
             self._begin(epoch)
         self._reached = self._start
@@ -145,8 +145,7 @@ class StepLoader:
 
         They count as steps of the next iteration. ConfigError where it does not have as many.
         """
-        if type(count) is not int or count < 0:
-            raise ConfigError(f"skip_batches({count!r}): give a number of optimizer steps, 0 or more")
+        count = number_of_steps(count)
         position, done = self._start, 0
         for plan in itertools.islice(self._plans(position), count):
             assert plan.after is not None
@@ -263,12 +262,18 @@ def _check_data(dataset: Any, num_lengths: int) -> None:
         raise DataError(f"the data set has {len(dataset)} samples, but there are {num_lengths} lengths; give one each")
 
 
-def _check_limits(max_num_steps: int | None, epochs: int | None) -> None:
+def _limits(max_num_steps: Any, epochs: Any, infinite_loop: bool) -> tuple[int | None, int | None]:
+    """Both as plain integers, of which one at most is given."""
     if max_num_steps is not None and epochs is not None:
         raise ConfigError(f"StepLoader: max_num_steps = {max_num_steps} and epochs = {epochs}: give one of the two")
-    for name, value in (("max_num_steps", max_num_steps), ("epochs", epochs)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise ConfigError(f"StepLoader: {name} = {value!r}, needs an integer of 1 or more")
+    given = {"max_num_steps": max_num_steps, "epochs": epochs}
+    most, number = (
+        None if value is None else whole_number(f"StepLoader: {name}", value, 1, "needs an integer of 1 or more")
+        for name, value in given.items()
+    )
+    if not infinite_loop and (number or 1) > 1:
+        raise ConfigError(f"StepLoader: infinite_loop=False ends after one epoch, but epochs = {number}; leave one out")
+    return most, number
 
 
 def _check_padding(source: PlanSource, sample_padding_fn: Any) -> None:

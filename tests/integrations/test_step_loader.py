@@ -261,6 +261,11 @@ def test_steps_and_epochs_of_an_iteration() -> None:
     static = loader("static", max_num_steps=20)
     assert len(list(static)) == len(static) == 20
     assert len(list(loader("static", max_num_steps=20, infinite_loop=False))) == 7
+    counted = loader("static", max_num_steps=np.int64(3))
+    counted.skip_batches(np.int64(1))
+    assert len(list(counted)) == 2, "numpy's integers are integers"
+    with pytest.raises(ConfigError, match="infinite_loop=False ends after one epoch, but epochs = 2"):
+        loader("pool", epochs=2, infinite_loop=False)
 
 
 def test_a_thousand_steps_of_four() -> None:
@@ -330,8 +335,8 @@ class Stream(IterableDataset[int]):
     ("changes", "words"),
     [
         ({"max_num_steps": 3, "epochs": 1}, "max_num_steps = 3 and epochs = 1: give one of the two"),
-        ({"max_num_steps": 0}, "max_num_steps = 0, needs an integer of 1 or more"),
-        ({"epochs": 1.5}, "epochs = 1.5, needs an integer of 1 or more"),
+        ({"max_num_steps": 0}, "max_num_steps: got 0; needs an integer of 1 or more"),
+        ({"epochs": 1.5}, "epochs: got 1.5; needs an integer of 1 or more"),
         ({"dataset": Stream()}, "Stream has no samples by id; use ddpsched.PoolStream"),
         ({"dataset": iter([])}, "list_iterator has no samples by id"),
         ({"batch_size": 8, "shuffle": True}, "batch_size, shuffle: the policy decides"),
