@@ -52,7 +52,7 @@ def config_of(
     """
     table = dict(POLICIES[policy])
     if "max_tokens_for_batch" in table:
-        table["max_tokens_for_batch"] *= 4 // world_size
+        table["max_tokens_for_batch"] *= max(1, 4 // world_size)
     return parse(
         {
             "name": f"{policy.replace(', ', '-').replace(' ', '-')}-{executor}-{world_size}",
@@ -73,9 +73,12 @@ def config_of(
 
 
 def gradients(config: RunConfig, scaled: bool = True) -> list[np.ndarray]:
-    """Run and keep the flat gradient of every step; without the plan's scale each rank takes its own mean."""
+    """Run and keep the flat gradient of every step; else each sample weighs 1/(B // G) on its rank, as if all had that.
+
+    A loop that knows the configured batch alone does so.
+    """
     with kept_gradients() as kept, pytest.MonkeyPatch.context() as patch:
-        if not scaled:  # what averaging per-rank means of unequal batches comes to
+        if not scaled:
             share = config.global_batch // config.world_size
             for executor in (distributed, virtual):
                 patch.setattr(executor, "sum_scale", lambda batch: 1 / share / config.world_size)
@@ -115,6 +118,15 @@ def test_virtual_ranks(tmp_path: Path, policy: str, precision: str) -> None:
     assert error <= TOLERANCE[precision]
     # 13 samples on 4 ranks are unequal counts in every policy: without the scale the gradient is another one
     assert unscaled > 1e-3
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 8])
+def test_other_numbers_of_ranks(tmp_path: Path, world_size: int) -> None:
+    for policy in POLICIES:
+        config = config_of(tmp_path, policy, "virtual", world_size, "float64")
+        error = distance(gradients(config), reference(config))
+        print(f"{policy}, {world_size} virtual ranks, float64: {error:.1e}")
+        assert error <= TOLERANCE["float64"], policy
 
 
 def every_policy(

@@ -28,7 +28,17 @@ from ddpsched.training.rank_step import RankStep, RankStepper
 
 STEPS = 3
 TARGETS = ("token_mean", "sample_mean")
-POLICIES = ("static", "minmax", "packed")
+POLICIES: dict[str, dict[str, Any]] = {
+    "static": {"kind": "static"},
+    "minmax": {"kind": "minmax", "prefetch": 13},
+    "packed": {"kind": "packed"},
+}
+FILLING: dict[str, dict[str, Any]] = {  # the two budgets bound prompt and text
+    "token_budget": {"kind": "token_budget", "max_tokens_for_batch": [190, 190], "batches_per_optimizer_step": 2},
+    "bins": {"kind": "bins", "median_batch": 5, "per_rank_bins": True},
+    "pool": {"kind": "pool", "max_tokens_for_batch": 260, "batches_per_optimizer_step": 2},
+    "pool-packed": {"kind": "pool", "max_tokens_for_batch": 260, "sequence_packing": True},
+}
 TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
 
 
@@ -52,7 +62,7 @@ def config_of(
             "world_size": world_size,
             "data": write_prompted(outputs / "data") | data,
             "model": {"task": "causal_lm", "dropout": 0.0},
-            "policy": {"kind": policy, "prefetch": 13},
+            "policy": (POLICIES | FILLING)[policy],
             "sync": {"kind": sync},
             "executor": {"kind": executor},
             "train": {"precision": precision, "learning_rate": 1e-30, "max_grad_norm": 1e9, "target": target},
@@ -135,6 +145,17 @@ def test_virtual_ranks(tmp_path: Path, policy: str, target: str, precision: str)
     print(f"{policy}, 4 virtual ranks, {target}, {precision}: {error:.1e} (mean of ranks' means {own:.2f})")
     assert error <= TOLERANCE[precision]
     assert own > 1e-2
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("policy", FILLING)
+def test_steps_that_vary(tmp_path: Path, policy: str, target: str, world_size: int) -> None:
+    """N and B are of each step, whatever it holds, over all its micro-batches."""
+    config = config_of(tmp_path, policy, "virtual", world_size, "float64", target)
+    error = distance(gradients(config), reference(config))
+    print(f"{policy}, {world_size} virtual ranks, {target}, float64: {error:.1e}")
+    assert error <= TOLERANCE["float64"]
 
 
 def test_the_two_targets_are_two() -> None:
