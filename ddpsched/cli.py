@@ -1,9 +1,10 @@
 """The command line. Imports what a command needs when it runs: ``--help`` pays for nothing."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -174,6 +175,46 @@ def certify(
         )  # fmt: skip
 
     raise typer.Exit(guarded(body) or (0 if held else 1))
+
+
+@app.command()
+def sort(
+    data: Annotated[str, typer.Argument(help="file or folder of a data set, its name on the hub, or a run's TOML")],
+    output: Annotated[Path, typer.Option(help="ordered file to write, for order.path of configs")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=value words, such as data.text=question data.tokenizer=DIR")
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="length | rarity | loss | column:NAME | module:function; a further one breaks ties"),
+    ] = None,
+    chunk: Annotated[int, typer.Option(min=1, help="rows measured at a time, which is what memory holds")] = 4096,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a file that is there")] = False,
+) -> None:
+    """Order a data set by how difficult its samples are: easiest first, by length unless another metric is named.
+
+    Under torchrun (`-m ddpsched sort ...`) ranks measure, sort and write together.
+    """
+
+    def body() -> None:
+        from ddpsched.sort.command import answer
+        from ddpsched.sort.work import Request
+
+        answer(Request(data, tuple(overrides or ()), output, tuple(metric or ()), chunk, overwrite))
+
+    leave(guarded(body))
+
+
+def leave(code: int) -> NoReturn:
+    """End the process."""
+    from ddpsched.world import World
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if World.launched():
+        # gloo's threads may abort a process that ends in order; what the command was to write is on the disk
+        os._exit(code)
+    sys.exit(code)
 
 
 def run_config(path: str, overrides: list[str], overwrite: bool, force: bool = False) -> int:

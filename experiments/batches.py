@@ -30,10 +30,10 @@ from ddpsched.compare.show import table
 from ddpsched.config import parse
 from ddpsched.plan import StepPlan
 from ddpsched.planning.cost import Int
-from ddpsched.planning.epoch import KnownLengths
 from ddpsched.planning.length_files import read_lengths
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.source import KnownLengths
 
 FIGURES = Path(__file__).parents[1] / "report" / "notes" / "figures"
 LENGTHS = (2, 3, 3, 2, 3, 3, 2, 3, 3, 3, 7, 7, 6, 7, 5, 7)  # ten short samples, then six longer ones

@@ -5,11 +5,9 @@
 Without torchrun it is one process, as ``ddpsched run`` is.
 """
 
-import os
 import sys
 
-from ddpsched.cli import run_config
-from ddpsched.world import World
+from ddpsched.cli import leave, run_config
 
 
 def main(words: list[str]) -> int:
@@ -22,10 +20,4 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if World.launched():
-        # gloo's threads may abort a process that ends in order; status.json, already written, is what counts
-        os._exit(code)
-    sys.exit(code)
+    leave(main(sys.argv[1:]))

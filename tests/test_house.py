@@ -11,21 +11,26 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ddpsched"
 
 # A module imports only from floors below its own; within its wing or from the ground floor.
-GROUND = {"errors": 0, "world": 1, "plan": 1, "records": 1, "config": 1, "run_folder": 2, "environment": 1, "watch": 1}
+GROUND = {
+    "errors": 0, "world": 1, "plan": 1, "records": 1, "config": 1, "run_folder": 2, "environment": 1, "watch": 1,
+    "functions": 1,
+}  # fmt: skip
 PLANNING = {
     "array_cache": 0, "hub": 0, "words": 0, "affine": 0, "memory": 0, "speed": 0, "grid": 0, "encode": 0,
-    "lengths": 1, "tokenise": 1, "tokenizer": 1, "tables": 1, "order": 1, "queues": 1, "messages": 1, "solvers": 1,
-    "relative": 1, "calibration": 1,
-    "embedded": 2, "cost": 2, "judged": 2, "concatenate": 2, "length_files": 3, "fit": 3, "caps": 3, "lookahead": 3,
-    "yardstick": 3, "texts": 3, "policies": 4, "samples": 4, "epoch": 4, "columns": 5, "batch_steps": 5,
-    "window_steps": 5, "fill_steps": 5, "planner": 6, "simulated": 7,
+    "row_sort": 0, "ordered_file": 0, "source": 0,
+    "lengths": 1, "tokenise": 1, "tokenizer": 1, "tables": 1, "curriculum": 1, "queues": 1, "messages": 1,
+    "solvers": 1, "relative": 1, "calibration": 1,
+    "embedded": 2, "cost": 2, "judged": 2, "concatenate": 2, "order": 2, "row_source": 2, "length_files": 3, "fit": 3,
+    "caps": 3, "lookahead": 3, "yardstick": 3, "texts": 3, "policies": 4, "samples": 4, "epoch": 4, "columns": 5,
+    "batch_steps": 5, "window_steps": 5, "fill_steps": 5, "planner": 6, "simulated": 7,
 }  # fmt: skip
 TRAINING = {
-    "compared": 0, "masks": 1, "loss": 1, "lr": 1, "clock": 1, "model": 1, "trouble": 1, "clock_offset": 1, "data": 2,
-    "exchange": 2, "variable_lr": 2, "packed": 3, "sync": 3, "optimise": 3, "rank_step": 4, "evaluate": 4,
-    "learner": 5, "probe": 6, "calibrate": 6, "virtual": 7, "distributed": 7,
+    "compared": 0, "masks": 1, "loss": 1, "lr": 1, "clock": 1, "model": 1, "trouble": 1, "clock_offset": 1,
+    "sample_sort": 1, "data": 2, "exchange": 2, "variable_lr": 2, "packed": 3, "sync": 3, "optimise": 3,
+    "rank_step": 4, "evaluate": 4, "learner": 5, "probe": 6, "sample_loss": 6, "calibrate": 6, "virtual": 7,
+    "distributed": 7,
 }  # fmt: skip
-HALL = {"run", "guard", "cli", "certify", "compare", "integrations", "peers", "__main__", "__init__"}
+HALL = {"run", "guard", "cli", "certify", "compare", "integrations", "peers", "sort", "__main__", "__init__"}
 
 
 def imports(path: Path) -> set[str]:
@@ -97,10 +102,10 @@ def test_floors(path: Path) -> None:
             why = faults(importer, imported)
             assert why is None, f"{importer} imports {imported}: {why}"
         elif place(importer)[0] != "training":
-            # the device's name for environment.json, in a run that has torch; what checks training's gradients; a loss
-            # and loops of torch's own
+            # the device's name for environment.json, in a run that has torch; what ranks that sort tell each other;
+            # what checks training's gradients; a loss and loops of torch's own
             own = ("losses", "micro_batches", "step_loader", "agree")
-            rooms = ("ddpsched.run", *(f"ddpsched.integrations.{name}" for name in own))
+            rooms = ("ddpsched.run", "ddpsched.sort.ranks", *(f"ddpsched.integrations.{name}" for name in own))
             allowed = importer in rooms or "ddpsched.certify." in importer
             assert imported.split(".")[0] not in ("torch", "transformers") or allowed, f"{importer} imports {imported}"
 

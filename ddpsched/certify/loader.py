@@ -7,11 +7,8 @@ of the samples.
 
 import contextlib
 import copy
-import importlib
 import itertools
-import os
 import random
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Su
 from ddpsched.certify.streams import exactly_once, resumption, same_counts
 from ddpsched.certify.verdict import Certificate, Check
 from ddpsched.errors import ConfigError, DataError
+from ddpsched.functions import function_named
 
 Build = Callable[[int, int], Any]
 Stream = list[list[int]]  # of one rank and epoch: the ids of each step
@@ -173,24 +171,6 @@ def _certificate(build: Build, name: str, world_size: int) -> Certificate:
     else:
         facts.append("every epoch takes the samples in the same rising order")
     return Certificate(f"loader {name}", tuple(checks), tuple(facts))
-
-
-def function_named(target: str, what: str) -> tuple[Callable[..., Any], str]:
-    """The function that ``"module:function"`` names, and the name; ``what`` it is for. Raises ConfigError."""
-    module, _, name = target.partition(":")
-    if not module or not name:
-        raise ConfigError(f"{what} = {target!r}: give it as module:function, for example train:build_{what}")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a console script has its own folder there instead
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise ConfigError(f"{what} = {target!r}: {error}; looked in {os.getcwd()} and on PYTHONPATH") from error
-    except Exception as error:
-        raise ConfigError(f"{what} = {target!r}: importing {module} raised {type(error).__name__}: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"{what} = {target!r} is {type(found).__name__}, not a function")
-    return found, target
 
 
 def _once(epochs: list[list[Stream]], size: int, rank: _Rank) -> Check:

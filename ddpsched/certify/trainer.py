@@ -19,7 +19,6 @@ import torch
 import torch.distributed as dist
 
 from ddpsched.certify.likeness import TOLERANCES, Likeness, compare
-from ddpsched.certify.loader import function_named
 from ddpsched.certify.reference import reference
 from ddpsched.certify.steps import logits_of, row_losses
 from ddpsched.certify.streams import exactly_once, resumption, same_collectives, same_counts
@@ -27,6 +26,7 @@ from ddpsched.certify.verdict import Certificate, Check
 from ddpsched.certify.witness import counted, counts_of, trainable
 from ddpsched.certify.world import answers, join_group, run_ranks
 from ddpsched.errors import ConfigError
+from ddpsched.functions import function_named
 
 Batch = dict[str, torch.Tensor]
 Loss = Callable[..., torch.Tensor]

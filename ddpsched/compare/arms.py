@@ -18,10 +18,10 @@ from ddpsched.peers.budget import fit_budget
 from ddpsched.plan import StepPlan
 from ddpsched.planning.affine import AffineQuadratic, Floored
 from ddpsched.planning.cost import CostModel, Int, cost_model
-from ddpsched.planning.epoch import KnownLengths
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.order import epoch_order
 from ddpsched.planning.planner import num_steps, plan_steps
+from ddpsched.planning.source import KnownLengths
 from ddpsched.planning.yardstick import Ruler, Yardstick
 
 MICROBATCHES = 4  # of the arm with several, where no most is given
@@ -225,7 +225,7 @@ def _peer(question: Question, name: str) -> Row:
     )
     seconds = 0.0
     for epoch in range(question.epochs):
-        order = epoch_order(config, len(question.lengths), epoch, question.lengths.__getitem__)
+        order = epoch_order(config, KnownLengths(question.lengths), epoch)
         problem = peer.fitted(replace(problem, order=order, epoch=epoch))
         next(peer.steps(problem), None)  # what is imported for the first step is no planning
         begin = perf_counter()

@@ -73,8 +73,15 @@ class RunConfig(Table):
                 "cost.kind = 'padded_tokens_squared' does not add up over samples or micro-batches; "
                 "use 'padded_tokens' (with gamma for attention), 'affine_quadratic' or 'calibrated'"
             )
-        if self.data.lengths == "online" and self.order.kind == "length_grouped":
-            raise ValueError("order.kind = 'length_grouped' sorts by length; use data.lengths = 'known'")
+        if self.data.lengths == "online" and (
+            self.order.kind == "length_grouped" or (self.order.sorts and self.order.path is None)
+        ):
+            raise ValueError(f"order.kind = {self.order.kind!r} sorts by length; use data.lengths = 'known'")
+        if self.order.sorts and self.data.concatenate:
+            raise ValueError(
+                f"order.kind = {self.order.kind!r} sorts samples, but data.concatenate cuts all documents into slices "
+                "of one length; leave out one of the two"
+            )
         if self.data.pad_to == "max_length" and self.policy.kind != "static":
             raise ValueError(
                 "data.pad_to = 'max_length' makes all samples as long, which leaves policy.kind = "

@@ -25,8 +25,10 @@ class BatchSampler:
     of their own sizes, and take no global batch:
     ``policy={"kind": "pool", "max_tokens_for_batch": 4096, "pool_size": 256}``.
     ``prefetch``: of minmax, samples in each rank's window. ``order``: "shuffled",
-    "sequential" or "length_grouped", or a mapping likewise. A step is one micro-batch
-    a rank here; what gives a rank several is refused, and is StepLoader's.
+    "sequential", "length_grouped" or "curriculum", or a mapping likewise, such as
+    ``{"kind": "curriculum", "path": "order.npy"}`` of a file of `ddpsched sort`; whether
+    it is of these data is the caller's to know. A step is one micro-batch a rank here;
+    what gives a rank several is refused, and is StepLoader's.
 
     The gradient is exact when the *summed* loss of the i-th list is multiplied by
     ``sum_scale(i)`` and gradients are averaged over ranks, as DDP does. Call

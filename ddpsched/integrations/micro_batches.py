@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import Dataset, Sampler, default_collate
 
 from ddpsched.plan import StepPlan
-from ddpsched.planning.epoch import Lengths
+from ddpsched.planning.source import Lengths
 
 Key = tuple[tuple[list[int], int], ...]  # of each micro-batch: ids, and the length to pad to; 0 where rows are packed
 

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import numpy.typing as npt
 from ddpsched.config import FILLING, parse
 from ddpsched.errors import ConfigError
 from ddpsched.plan import Position, StepPlan
-from ddpsched.planning.epoch import KnownLengths
 from ddpsched.planning.messages import LocalExchange
+from ddpsched.planning.ordered_file import OrderedFile
 from ddpsched.planning.planner import check_position, plan_epoch
 from ddpsched.planning.policies.pool import over_budget
+from ddpsched.planning.source import KnownLengths
 from ddpsched.world import World
 
 _DEFAULT = "the default"  # of an option that a state leaves out
@@ -147,16 +149,25 @@ class PlanSource:
         config = self.config
         # infinite_loop says how long a run goes on, not what its steps are
         left_out = {"infinite_loop", *(() if config.policy.kind == "minmax" else OF_MINMAX)}
-        order_keys = None if config.order.kind == "length_grouped" else {"kind"}
         return {
             "policy": config.policy.model_dump(exclude=left_out, exclude_defaults=True) | {"kind": config.policy.kind},
-            "order": config.order.model_dump(include=order_keys),
+            "order": self._order(),
             "global_batch": None if self.fills else config.global_batch,
             "world_size": config.world_size,
             "seed": config.seed,
             "num_samples": len(self),
             "data": self._digest(),
         }
+
+    def _order(self) -> dict[str, Any]:
+        """The keys that this kind reads; of an ordered file what it holds, wherever it lies."""
+        order = self.config.order
+        if order.kind == "length_grouped":
+            return order.model_dump(include={"kind", "mega_batches"})
+        found = order.model_dump(exclude_defaults=True) | {"kind": order.kind}
+        if order.path is not None:
+            found["path"] = OrderedFile.open(Path(order.path).expanduser()).digest
+        return found
 
     def _digest(self) -> str:
         """128 bits over all lengths: other data of the same size is another stream."""

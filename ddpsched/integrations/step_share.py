@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ddpsched.errors import ConfigError
 from ddpsched.plan import StepPlan
-from ddpsched.planning.epoch import Lengths
+from ddpsched.planning.source import Lengths
 from ddpsched.world import World
 
 

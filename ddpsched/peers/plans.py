@@ -12,8 +12,8 @@ from ddpsched.peers import PEERS
 from ddpsched.peers.peer import Peer, Problem, Step
 from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.planning.cost import CostModel, Int, cost_model
-from ddpsched.planning.epoch import Lengths
 from ddpsched.planning.order import epoch_order
+from ddpsched.planning.source import Lengths
 
 
 def peer_plans(config: RunConfig, source: Lengths) -> Iterator[StepPlan]:
@@ -39,7 +39,7 @@ def peer_plans(config: RunConfig, source: Lengths) -> Iterator[StepPlan]:
     )
     step = 0
     for epoch in count() if config.epochs is None else range(config.epochs):
-        order = epoch_order(config, len(source), epoch, source.lengths)
+        order = epoch_order(config, source, epoch)
         problem = peer.fitted(replace(problem, order=order, epoch=epoch))
         first = step
         for ranks in peer.steps(problem):

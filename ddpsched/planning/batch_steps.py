@@ -41,6 +41,7 @@ def batch_steps(epoch: Epoch) -> Iterator[StepPlan]:
             slowness,
             config.policy.max_microbatches,
             pad_to,
+            config.order.sorts,
         )
         cursor += len(ids)
         plan = batch_plan(number, step, ids, assign(batch), Position(number, step + 1, cursor), pad_to)

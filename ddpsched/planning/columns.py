@@ -6,7 +6,7 @@ from ddpsched.config import RunConfig
 from ddpsched.plan import PlanTimes, StepPlan
 from ddpsched.planning.affine import AffineQuadratic, Floored
 from ddpsched.planning.cost import CostModel
-from ddpsched.planning.epoch import Lengths
+from ddpsched.planning.source import Lengths
 
 
 def rank_cost(cost: CostModel, plan: StepPlan, rank: int, source: Lengths) -> int:

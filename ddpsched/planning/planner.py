@@ -15,11 +15,12 @@ from ddpsched.planning.batch_steps import batch_steps
 from ddpsched.planning.calibration import Calibration
 from ddpsched.planning.caps import Cap, probed
 from ddpsched.planning.cost import check_range, cost_model
-from ddpsched.planning.epoch import Epoch, Lengths
+from ddpsched.planning.epoch import Epoch
 from ddpsched.planning.fill_steps import fill_steps
 from ddpsched.planning.messages import Exchange, LocalExchange, offer_row, read_offers
 from ddpsched.planning.order import epoch_order
 from ddpsched.planning.policies import FILL, WINDOW
+from ddpsched.planning.source import Lengths
 from ddpsched.planning.speed import Speed
 from ddpsched.planning.window_steps import window_steps
 
@@ -132,7 +133,7 @@ def plan_epoch(
     """
     cost = cost_model(config.cost)
     check_range(cost, config.global_batch, config.data.max_length)
-    order = epoch_order(config, len(source), start.epoch, source.lengths)
+    order = epoch_order(config, source, start.epoch)
     kind = config.policy.kind
     steps = fill_steps if kind in FILL else window_steps if kind in WINDOW else batch_steps
     return steps(Epoch(config, source, exchange, cost, caps, speeds, start, order))

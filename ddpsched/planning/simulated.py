@@ -4,8 +4,8 @@ from ddpsched.config import RunConfig
 from ddpsched.plan import StepPlan
 from ddpsched.planning.columns import plan_columns
 from ddpsched.planning.cost import AffineQuadratic
-from ddpsched.planning.epoch import Lengths
 from ddpsched.planning.messages import LocalExchange
+from ddpsched.planning.source import Lengths
 from ddpsched.records import StepRecord
 
 

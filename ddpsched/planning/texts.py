@@ -5,7 +5,7 @@ and every prompt says something, every label is an integer from 0 to ``num_label
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +15,17 @@ import numpy.typing as npt
 from ddpsched.config import DataConfig
 from ddpsched.errors import DataError
 from ddpsched.planning.embedded import compose
-from ddpsched.planning.hub import offline_unless_reachable
-from ddpsched.planning.tables import READERS, Columns, read_columns, require_columns
+from ddpsched.planning.row_source import (
+    RowSource,
+    file_rows,
+    hub_name,
+    load_hub,
+    load_saved,
+    locate,
+    split_rows,
+    training_split,
+)
+from ddpsched.planning.tables import Columns, read_columns, require_columns
 
 DEV_NAMES = ("dev", "validation", "val")
 Ids = npt.NDArray[np.int64]
@@ -49,11 +58,15 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """The training split, one for evaluation where there is one, and a line that says where both come from."""
+    """The training split, one for evaluation where there is one, and a line that says where both come from.
+
+    ``rows``: those of the source that training was taken from; None for the embedded sentences.
+    """
 
     train: Split
     dev: Split | None
     source: str
+    rows: RowSource | None = None
 
 
 def load_dataset(config: DataConfig, seed: int, task: Task = "classification") -> Dataset:
@@ -71,12 +84,12 @@ def load_dataset(config: DataConfig, seed: int, task: Task = "classification") -
     if config.path:
         dataset = load.path(Path(config.path).expanduser())
     elif config.name:
-        dataset = load.hub(config.name)
+        dataset = load.hub()
     else:
         dataset = load.embedded(seed)
     if config.dev:
         file = Path(config.dev).expanduser()
-        dataset = Dataset(dataset.train, load.file(file), f"{dataset.source}, dev {file}")
+        dataset = replace(dataset, dev=load.file(file), source=f"{dataset.source}, dev {file}")
     if config.held_out and dataset.dev is None:
         dataset = _held_out(dataset, config.held_out, seed)
     if len(dataset.train) < 2:
@@ -97,7 +110,7 @@ def _held_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     mixed = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,))).permutation(size)
     out, kept = np.sort(mixed[:count]), np.sort(mixed[count:])
     source = f"{dataset.source}, {count} of {size} rows held out (seed {seed})"
-    return Dataset(dataset.train.take(kept), dataset.train.take(out), source)
+    return Dataset(dataset.train.take(kept), dataset.train.take(out), source, dataset.rows)
 
 
 class _Loader:
@@ -112,64 +125,29 @@ class _Loader:
             self._wanted["data.prompt"] = config.prompt
 
     def path(self, path: Path) -> Dataset:
-        if not path.exists():
-            raise DataError(
-                f"data.path = {path}: no such file or folder; check the path (it is relative to {Path.cwd()})"
-            )
-        if not path.is_dir():
-            dev = _beside(path) if path.stem == "train" and not self._config.dev else None
-            return Dataset(self.file(path, self._config.rows), self.file(dev) if dev else None, str(path))
-        if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
-            return self._disk(path)
-        train = [path / f"train{suffix}" for suffix in READERS if (path / f"train{suffix}").exists()]
-        if len(train) != 1:
-            found = " and ".join(file.name for file in train) or "no train file"
-            raise DataError(
-                f"data.path = {path}: the folder has {found}; give one train file ({', '.join(READERS)}) "
-                "as data.path, or a folder written by datasets' save_to_disk"
-            )
-        return self.path(train[0])
+        path = locate(path)
+        if path.is_dir():
+            return self._splits(load_saved(path), str(path))
+        dev = _beside(path) if path.stem == "train" and not self._config.dev else None
+        train = self.file(path, self._config.rows)
+        return Dataset(train, self.file(dev) if dev else None, str(path), file_rows(path))
 
     def file(self, file: Path, limit: int | None = None) -> Split:
         """The first ``limit`` rows, or all of them."""
         found = read_columns(file, self._wanted)
         return self._checked({name: values[:limit] for name, values in found.items()}, str(file))
 
-    def _disk(self, path: Path) -> Dataset:
-        import datasets
-
-        try:
-            loaded = datasets.load_from_disk(str(path))
-        except Exception as error:  # whatever a damaged folder provokes in datasets and pyarrow
-            raise DataError(
-                f"data.path = {path}: cannot be read as a saved data set ({error}); save it again"
-            ) from error
-        return self._splits(loaded, str(path))
-
-    def hub(self, name: str) -> Dataset:
-        import datasets
-        import huggingface_hub
-
-        source = f"{name}/{self._config.subset}" if self._config.subset else name
-        with offline_unless_reachable(huggingface_hub.constants, datasets.config):
-            try:
-                loaded = datasets.load_dataset(name, self._config.subset)
-            except Exception as error:  # dozens of kinds: network, rights, name, subset, files
-                raise DataError(
-                    f"data.name = {source}: cannot be loaded ({error}); give a local copy with "
-                    "data.path=FILE, or leave data.name out for the embedded sentences; a cache prepared on a "
-                    "machine with network works here with HF_HUB_OFFLINE=1"
-                ) from error
-        return self._splits(loaded, source)
+    def hub(self) -> Dataset:
+        return self._splits(load_hub(self._config), hub_name(self._config))
 
     def _splits(self, loaded: Any, source: str) -> Dataset:
         """``loaded``: a ``datasets.Dataset``, or a ``DatasetDict`` with a train split."""
-        splits = loaded if isinstance(loaded, dict) else {"train": loaded}
-        if "train" not in splits:
-            raise DataError(f"{source}: no train split; it has {', '.join(splits)}")
-        train = self._split(splits["train"], f"{source}, train", self._config.rows)
+        rows = training_split(loaded, source)
+        train = self._split(rows, f"{source}, train", self._config.rows)
+        splits = loaded if isinstance(loaded, dict) else {}
         dev = next((name for name in DEV_NAMES if name in splits and not self._config.dev), None)
-        return Dataset(train, self._split(splits[dev], f"{source}, {dev}") if dev else None, source)
+        held = self._split(splits[dev], f"{source}, {dev}") if dev else None
+        return Dataset(train, held, source, split_rows(rows, source))
 
     def _split(self, rows: Any, source: str, limit: int | None = None) -> Split:
         require_columns(source, rows.column_names, self._wanted)
@@ -183,16 +161,16 @@ class _Loader:
         if not texts:
             raise DataError(f"{source}: no rows; give at least 2 for training, 1 for evaluation")
         fault = "is null, blank or no valid text"
-        _refuse(source, config.text, texts, _is_text, fault, "write a text")
+        refuse(source, config.text, texts, said, fault, "write a text")
         if "data.prompt" in self._wanted:
             prompts = columns[self._wanted["data.prompt"]]
-            _refuse(source, self._wanted["data.prompt"], prompts, _is_text, fault, "write a prompt")
+            refuse(source, self._wanted["data.prompt"], prompts, said, fault, "write a prompt")
             return Split(texts, prompts=prompts)
         if "data.label" not in self._wanted:
             return Split(texts)
         labels, allowed = columns[config.label], range(config.num_labels)
         not_one = f"is not an integer from 0 to {allowed[-1]} (data.num_labels = {config.num_labels})"
-        _refuse(source, config.label, labels, lambda label: _integer(label) in allowed, not_one, "correct the label")
+        refuse(source, config.label, labels, lambda label: _integer(label) in allowed, not_one, "correct the label")
         return Split(texts, np.array([_integer(label) for label in labels], dtype=np.int64))
 
     def embedded(self, seed: int) -> Dataset:
@@ -215,19 +193,27 @@ def _beside(train: Path) -> Path | None:
     return next((file for file in siblings if file.exists()), None)
 
 
-def _refuse(
-    source: str, column: str, values: Sequence[Any], fits: Callable[[Any], bool], fault: str, remedy: str
+def refuse(
+    source: str,
+    column: str,
+    values: Sequence[Any],
+    fits: Callable[[Any], bool],
+    fault: str,
+    remedy: str,
+    first: int = 0,
 ) -> None:
-    bad = [row for row, value in enumerate(values, 1) if not fits(value)]
+    """DataError, with their rows, where some values do not fit; ``first``: the first one's row, from 0."""
+    bad = [row for row, value in enumerate(values, first + 1) if not fits(value)]
     if bad:
         rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
         raise DataError(
-            f"{source}, row {bad[0]}, column {column!r}: {values[bad[0] - 1]!r:.80} {fault}; "
+            f"{source}, row {bad[0]}, column {column!r}: {values[bad[0] - first - 1]!r:.80} {fault}; "
             f"{len(bad)} of {len(values)} rows are like this ({rows}): {remedy}, or remove the rows"
         )
 
 
-def _is_text(text: Any) -> bool:
+def said(text: Any) -> bool:
+    """Whether it is a text that says something."""
     return isinstance(text, str) and bool(text.strip()) and text.encode(errors="ignore").decode() == text
 
 

@@ -32,6 +32,7 @@ class Tokens(ABC):
     """
 
     max_length: int
+    rows: Ids | None = None
 
     @abstractmethod
     def row(self, id: int) -> Row:
@@ -64,7 +65,8 @@ class TokenTable(Tokens):
     ``flat``: int32 ``(total,)``; ``offsets``: int64 ``(N + 1,)``, sample i is
     ``flat[offsets[i]:offsets[i + 1]]``; ``num_truncated``: how many samples were
     longer than ``max_length`` and were cut to it; ``prompts``: int64 ``(N,)``, each
-    one's leading tokens that are not learnt, by default 0.
+    one's leading tokens that are not learnt, by default 0; ``rows``: int64 ``(N,)``, rising,
+    each one's row in the source, from 0; None where it is its id.
     """
 
     flat: Row
@@ -72,6 +74,7 @@ class TokenTable(Tokens):
     num_truncated: int
     max_length: int
     prompts: Ids = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    rows: Ids | None = None
 
     def __post_init__(self) -> None:
         if not len(self.prompts):

@@ -24,11 +24,11 @@ from ddpsched.errors import PeerMissing
 from ddpsched.peers.packages import need_alone
 from ddpsched.plan import StepPlan
 from ddpsched.planning.affine import Int
-from ddpsched.planning.epoch import KnownLengths
 from ddpsched.planning.length_files import read_lengths
 from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.source import KnownLengths
 
 RANKS, PER_RANK, POOLS, ROUNDS = 8, 32, (32, 256), 5
 SOURCE_SAMPLES = 4000  # of its own, slower way

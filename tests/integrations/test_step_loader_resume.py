@@ -2,13 +2,16 @@
 
 import json
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from test_step_loader import LENGTHS, POLICIES, Rows, loader
 
 from ddpsched import StepLoader, World
 from ddpsched.errors import ConfigError
+from ddpsched.planning.ordered_file import About, OrderedWriter
 
 
 def kept(made: StepLoader) -> dict[str, Any]:
@@ -165,3 +168,24 @@ def test_a_state_that_cannot_be_read() -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             loader("pool").load_state_dict(wrong)  # type: ignore[arg-type]
+
+
+def test_ordered_files_are_told_apart_by_what_they_hold(tmp_path: Path) -> None:
+    """A curriculum goes on from a copy of its file, and not from another order."""
+    ids = np.argsort(LENGTHS, kind="stable")
+    paths = [tmp_path / name for name in ("order.npy", "copy.npy", "other.npy")]
+    for path, own in zip(paths, (ids, ids, ids[::-1]), strict=True):
+        writer = OrderedWriter(path, len(ids), [np.dtype(np.int64)] * 2, About(("length",), "data", "somewhere"))
+        writer.begin()
+        writer.finish(writer.write(0, [np.sort(LENGTHS), own]))
+    made = [loader("static", order={"kind": "curriculum", "path": str(path)}) for path in paths]
+    whole = list(made[0])
+    assert sorted(id for batches in whole for batch in batches for id in batch)[:3] != []
+    lists = iter(made[0])
+    next(lists)
+    made[1].load_state_dict(kept(made[0]))
+    assert list(made[1]) == whole[1:]
+    with pytest.raises(ConfigError, match=r"order\.path"):
+        made[2].load_state_dict(kept(made[0]))
+    by_length = loader("static", order="curriculum")
+    assert list(by_length) == whole, "without a file by length"

@@ -13,11 +13,11 @@ from ddpsched.errors import InfeasibleError
 from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.planning.calibration import Bytes, Calibration, Identity, Residuals, Seconds
 from ddpsched.planning.caps import Cap, probed
-from ddpsched.planning.epoch import KnownLengths
 from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.memory import MemoryModel
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.source import KnownLengths
 
 MEMORY = MemoryModel(base=1000, per_sample=3, per_token=10, per_square=0.25)
 FILLING: dict[str, dict[str, Any]] = {

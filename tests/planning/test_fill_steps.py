@@ -10,10 +10,10 @@ from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError
 from ddpsched.planning.columns import plan_columns
 from ddpsched.planning.cost import padded_tokens
-from ddpsched.planning.epoch import KnownLengths
 from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import num_steps, plan_steps
+from ddpsched.planning.source import KnownLengths
 from ddpsched.planning.tokenise import tokenise
 from ddpsched.planning.tokenizer import load_tokenizer
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from ddpsched.compare import Question, compare
 from ddpsched.config import RunConfig, parse
 from ddpsched.plan import StepPlan
-from ddpsched.planning.epoch import KnownLengths
 from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.lookahead import regroup
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.source import KnownLengths
 
 
 def lasts(weights: Any, steps: list[Any], ranks: int) -> Any:

@@ -11,6 +11,7 @@ from ddpsched.config import parse
 from ddpsched.errors import ConfigError
 from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.order import epoch_order
+from ddpsched.planning.source import KnownLengths
 
 
 def order_of(kind: str, lengths: Any, epoch: int = 0, **values: Any) -> np.ndarray:
@@ -23,7 +24,7 @@ def order_of(kind: str, lengths: Any, epoch: int = 0, **values: Any) -> np.ndarr
             **values,
         }
     )
-    return epoch_order(config, len(lengths), epoch, np.array(lengths, dtype=np.int64).__getitem__)
+    return epoch_order(config, KnownLengths(np.array(lengths, dtype=np.int64)), epoch)
 
 
 @given(

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import InfeasibleError, PlanMismatch
 from ddpsched.plan import Microbatch, StepPlan
-from ddpsched.planning.epoch import KnownLengths
 from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.messages import LocalExchange, Rows
 from ddpsched.planning.planner import ahead, num_steps, plan_steps
+from ddpsched.planning.source import KnownLengths
 from ddpsched.planning.speed import Speed
 
 POLICIES = ("static", "minmax", "balanced")

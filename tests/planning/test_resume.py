@@ -14,10 +14,10 @@ from ddpsched.config import FILLING, RunConfig, parse
 from ddpsched.errors import ConfigError
 from ddpsched.plan import Ids, Position, StepPlan
 from ddpsched.planning.cost import Int
-from ddpsched.planning.epoch import KnownLengths
 from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.messages import LocalExchange, Rows
 from ddpsched.planning.planner import ahead, plan_steps
+from ddpsched.planning.source import KnownLengths
 from ddpsched.planning.speed import Speed
 
 ARMS: dict[str, dict[str, Any]] = {

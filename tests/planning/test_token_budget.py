@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from ddpsched.config import PolicyConfig, parse
 from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.planning.caps import Cap, probed
-from ddpsched.planning.epoch import KnownLengths
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policies.filling import Filled, Supply
 from ddpsched.planning.policies.token_budget import token_budget
+from ddpsched.planning.source import KnownLengths
 
 
 def filled(lengths: Any, tokens: Any, world_size: int = 1, caps: Any = None, **values: Any) -> list[Filled]:

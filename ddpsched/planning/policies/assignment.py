@@ -28,6 +28,7 @@ class Batch:
     slowness: tuple[int, ...] | None = None
     max_microbatches: int = 1
     pad_to: int = 0  # tokens that every padded row has at least
+    in_turn: bool = False  # neighbours are alike, so runs of them would make ranks unlike
 
 
 @dataclass(frozen=True)

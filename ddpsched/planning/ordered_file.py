@@ -1,0 +1,222 @@
+"""An order on disk: one ``.npy`` file of sorted rows that no process holds as a whole.
+
+The array is as ``numpy.save`` writes one of named columns, so ``numpy.load(path, mmap_mode="r")`` reads it; behind it
+stands a footer with the data set's fingerprint and a checksum of every block of rows. Writers fill a file beside the
+final one, each rank its own rows, and it gets its name when all is on disk.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpsched.errors import DataError
+
+BLOCK = 65_536  # rows of one checksum
+PIECE = 16 * BLOCK  # rows written at a time
+MAGIC = b"ddpsORD1"
+Bits = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class About:
+    """What a file is the order of: ``metrics`` name its columns, which ids follow; ``data`` is the fingerprint of the
+    data set, ``source`` what it was called; ``how`` is free, for the reader of a report.
+    """
+
+    metrics: tuple[str, ...]
+    data: str
+    source: str
+    how: str = ""
+
+
+class OrderedWriter:
+    """``num_rows`` rows on their way into ``path``, of which every rank writes its own.
+
+    One rank calls ``begin``, then all ``write``, then that one ``finish`` with all ranks' sums added up; or ``drop``.
+    Until ``finish`` there is nothing at ``path`` but what was there before.
+    """
+
+    def __init__(self, path: Path, num_rows: int, dtypes: Sequence[np.dtype[Any]], about: About) -> None:
+        self.path, self.aside = path, path.with_name(f".{path.name}.part")
+        self._num_rows, self._about = num_rows, about
+        self._dtype = np.dtype([(name, dtype) for name, dtype in zip((*about.metrics, "id"), dtypes, strict=True)])
+        self._header = _header(self._dtype, num_rows)
+
+    @property
+    def num_blocks(self) -> int:
+        return -(-self._num_rows // BLOCK)
+
+    def begin(self) -> None:
+        """Make room on the disk. OSError where there is none."""
+        with self.aside.open("wb") as file:
+            file.write(self._header)
+            size = len(self._header) + self._num_rows * self._dtype.itemsize
+            if self._num_rows and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so here, not after the sort
+            _to_disk(file)
+
+    def write(self, start: int, columns: Sequence[npt.NDArray[Any]]) -> Bits:
+        """Rows from ``start`` on; their share of the sums of all blocks, (num_blocks,). OSError as of any file."""
+        sums = np.zeros(self.num_blocks, dtype=np.uint64)
+        with self.aside.open("r+b") as file:
+            file.seek(len(self._header) + start * self._dtype.itemsize)
+            for first in range(0, len(columns[0]), PIECE):
+                rows = np.empty(min(PIECE, len(columns[0]) - first), dtype=self._dtype)
+                for name, column in zip(rows.dtype.names or (), columns, strict=True):
+                    rows[name] = column[first : first + len(rows)]
+                file.write(rows.tobytes())
+                _add_sums(sums, rows, start + first)
+            _to_disk(file)
+        return sums
+
+    def finish(self, sums: Bits) -> str:
+        """Give the file its name; what :attr:`OrderedFile.digest` will be."""
+        said = asdict(self._about) | {"num_rows": self._num_rows, "sums": [f"{value:016x}" for value in sums.tolist()]}
+        words = json.dumps(said, sort_keys=True).encode()
+        digest = _digest(self._header, words)
+        with self.aside.open("r+b") as file:
+            file.seek(0, os.SEEK_END)
+            file.write(words + digest + len(words).to_bytes(8, "little") + MAGIC)
+            _to_disk(file)
+        self.aside.replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        return digest.hex()
+
+    def drop(self) -> None:
+        """Leave nothing behind."""
+        with suppress(OSError):
+            self.aside.unlink(missing_ok=True)
+
+
+class OrderedFile:
+    """The rows of a file that an :class:`OrderedWriter` wrote, any slice without the rest.
+
+    Raises DataError for a file that is none, is cut short, or was changed: what is read is checked, block by block.
+    """
+
+    def __init__(self, path: Path, about: About, digest: str, num_rows: int, sums: Sequence[int]) -> None:
+        self.path, self.about, self.digest = path, about, digest
+        self._sums = np.array(sums, dtype=np.uint64)
+        self._rows: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        expected = (*about.metrics, "id")
+        if self._rows.dtype.names != expected or self._rows.shape != (num_rows,):
+            raise DataError(f"{path}: its header and footer differ; write it again with `ddpsched sort`")
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Read header and footer."""
+        try:
+            said, digest = _footer(path)
+            about = About(tuple(said["metrics"]), said["data"], said["source"], said["how"])
+            return cls(path, about, digest, said["num_rows"], [int(value, 16) for value in said["sums"]])
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file; `ddpsched sort DATA --output {path}` writes it") from None
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+        except (ValueError, KeyError, TypeError, EOFError) as error:
+            raise DataError(
+                f"{path}: not a whole ordered file ({error}); write it again with `ddpsched sort`"
+            ) from None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def rows(self, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
+        """Rows ``start`` to ``stop``, a copy with a field for each metric and ``id``; DataError where they changed."""
+        start, stop, _ = slice(start, stop).indices(len(self))
+        if start >= stop:
+            return np.array(self._rows[:0])
+        first = start // BLOCK * BLOCK
+        read = np.array(self._rows[first : -(-stop // BLOCK) * BLOCK])
+        sums = np.zeros_like(self._sums)
+        _add_sums(sums, read, first)
+        touched = slice(first // BLOCK, -(-stop // BLOCK))
+        wrong = np.flatnonzero(sums[touched] != self._sums[touched])
+        if len(wrong):
+            block = int(wrong[0]) + touched.start
+            raise DataError(
+                f"{self.path}: rows {block * BLOCK} to {min((block + 1) * BLOCK, len(self))} are not those that were "
+                "written (checksum); write it again with `ddpsched sort`"
+            )
+        return read[start - first : stop - first]
+
+    def ids(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.int64]:
+        """Of rows ``start`` to ``stop``."""
+        return np.ascontiguousarray(self.rows(start, stop)["id"])
+
+
+def _header(dtype: np.dtype[Any], num_rows: int) -> bytes:
+    told: Mapping[str, Any] = {"descr": dtype.descr, "fortran_order": False, "shape": (num_rows,)}
+    buffer = BytesIO()
+    np.lib.format.write_array_header_2_0(buffer, dict(told))
+    return buffer.getvalue()
+
+
+def _footer(path: Path) -> tuple[dict[str, Any], str]:
+    tail = 8 + len(MAGIC)
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - tail))
+        end = file.read()
+        if not end.endswith(MAGIC):
+            raise ValueError("its end is missing, or it is another file")
+        length = int.from_bytes(end[:8], "little")
+        begin = size - tail - 16 - length
+        if begin < 0:
+            raise ValueError("its footer is longer than itself")
+        file.seek(begin)
+        words, digest = file.read(length), file.read(16)
+        file.seek(0)
+        version = np.lib.format.read_magic(file)
+        if version != (2, 0):
+            raise ValueError(f"npy version {version}")
+        np.lib.format.read_array_header_2_0(file)
+        ends = file.tell()
+        file.seek(0)
+        header = file.read(ends)
+    if _digest(header, words) != digest:
+        raise ValueError("its footer was changed")
+    return json.loads(words), digest.hex()
+
+
+def _digest(header: bytes, words: bytes) -> bytes:
+    return blake2b(header + words, digest_size=16).digest()
+
+
+def _to_disk(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _add_sums(sums: Bits, rows: npt.NDArray[Any], first: int) -> None:
+    """Add each row's hash to its block's sum: sums of parts add up, whoever wrote which rows."""
+    for begin in range(0, len(rows), BLOCK):
+        part = rows[begin : begin + BLOCK]
+        place = np.arange(first + begin, first + begin + len(part), dtype=np.uint64)
+        hashed = _mixed(place)
+        for name in rows.dtype.names or ():
+            hashed = _mixed(hashed ^ np.ascontiguousarray(part[name]).view(np.uint64))
+        blocks = (place // np.uint64(BLOCK)).astype(np.int64)
+        for block in range(blocks[0], blocks[-1] + 1):
+            sums[block] += hashed[blocks == block].sum(dtype=np.uint64)
+
+
+def _mixed(bits: Bits) -> Bits:
+    """splitmix64's step: every bit of a row turns half of its hash's (Steele, Lea and Flood 2014)."""
+    bits = bits + np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))

@@ -1,0 +1,5 @@
+"""``ddpsched sort``: how difficult each sample of a data set is, and the file of all of them in that order.
+
+Every rank measures chunks of rows, which lie on the disk as parts until all are there; then ranks sort them together
+and write one file, each its own slice.
+"""

@@ -1,0 +1,205 @@
+"""``ddpsched sort``: one pass over a data set, then its order in a file."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddpsched.errors import DataError
+from ddpsched.planning.ordered_file import About, OrderedFile, OrderedWriter
+from ddpsched.planning.samples import tokenizer_of
+from ddpsched.sort.metrics import Metric, Values, rarities
+from ddpsched.sort.parts import Parts
+from ddpsched.sort.ranks import Alone, Ranks, Together
+from ddpsched.sort.work import Request, Work
+from ddpsched.world import World
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What was done. ``held``: rows that each rank merged, before slices were evened out."""
+
+    output: Path
+    digest: str
+    num_rows: int
+    held: tuple[int, ...]
+    num_kept: int  # chunks that an earlier try had measured
+    measure_s: float
+    sort_s: float
+    write_s: float
+
+
+def sort(request: Request) -> Summary:
+    """Measure, sort and write, as one process or as one rank of those that torchrun started.
+
+    Raises ConfigError, DataError or OSError before anything is written under the final name; RankFailure where another
+    rank fails.
+    """
+    world = World.detect()
+    aside: list[OrderedWriter] = []
+
+    def leave() -> None:
+        for writer in aside:
+            writer.drop()
+
+    ranks: Ranks = Together(world, leave) if World.launched() and world.size > 1 else Alone()
+    try:
+        return _sorted(request, ranks, aside)
+    except BaseException:
+        if ranks.world.is_main:
+            leave()
+        raise
+    finally:
+        ranks.close()
+
+
+def _sorted(request: Request, ranks: Ranks, aside: list[OrderedWriter]) -> Summary:
+    begin = time.perf_counter()
+    work = ranks.together(lambda: Work.of(request))
+    _same_data(work, ranks)
+    parts = Parts(request.output, work.identity(request.chunk))
+    ranks.together(parts.begin if ranks.world.is_main else lambda: None)
+    kept = ranks.together(lambda: _measure(work, parts, request.chunk, ranks.world))
+    counts = np.zeros(0, dtype=np.int64)
+    if work.counts_tokens:
+        counts = ranks.total(ranks.together(lambda: _counts(work, parts, ranks.world)))
+    rows = ranks.together(lambda: _rows(work, parts, request.chunk, ranks.world, counts))
+    _refuse_nan(work.metrics, rows, ranks)
+    num_rows, num_kept = ranks.total(np.array([len(rows[-1]), kept])).tolist()
+    if not num_rows:
+        raise DataError(f"{work.source.name}: no rows to sort")
+    measured = time.perf_counter()
+    rows, held = ranks.sort(rows)
+    sorted_at = time.perf_counter()
+    about = About(tuple(metric.name for metric in work.metrics), work.fingerprint, work.source.name, work.how)
+    writer = OrderedWriter(request.output, num_rows, [column.dtype for column in rows], about)
+    aside.append(writer)
+    digest = _written(writer, rows, num_rows, ranks)
+    ranks.together(parts.end if ranks.world.is_main else lambda: None)
+    times = measured - begin, sorted_at - measured, time.perf_counter() - sorted_at
+    return Summary(request.output, digest, num_rows, tuple(held), num_kept, *times)
+
+
+def _same_data(work: Work, ranks: Ranks) -> None:
+    """DataError where ranks of several machines see different files under one name."""
+    own = int.from_bytes(blake2b(work.fingerprint.encode(), digest_size=8).digest(), "little", signed=True)
+    world = ranks.world
+    told = ranks.total(np.eye(world.size, dtype=np.int64)[world.rank] * own)
+    if (told != told[0]).any():
+        odd = int((told != told[0]).argmax())
+        raise DataError(f"{work.source.name}: is not the same data on ranks 0 and {odd}; copy it to all machines")
+
+
+def _measure(work: Work, parts: Parts, size: int, world: World) -> int:
+    """Every chunk of this rank that has no part yet; how many had one."""
+    kept = 0
+
+    def mine(number: int) -> bool:
+        return number % world.size == world.rank and not parts.has(number)
+
+    with _progress(world, work) as show:
+        for chunk in work.source.chunks(work.wanted, size, mine):
+            if chunk.number % world.size == world.rank:
+                if mine(chunk.number):
+                    parts.write(chunk.number, work.measured(chunk) | {"num_rows": chunk.num_rows})
+                else:
+                    kept += 1
+            show(chunk.share, chunk.first + chunk.num_rows)
+    return kept
+
+
+def _counts(work: Work, parts: Parts, world: World) -> Any:
+    """How often each token occurs in this rank's chunks."""
+    assert work.encoder is not None
+    found = np.zeros(tokenizer_of(work.config).get_vocab_size(), dtype=np.int64)
+    for _, part in _own_parts(parts, world):
+        found += np.bincount(part["flat"], minlength=len(found))
+    return found
+
+
+def _own_parts(parts: Parts, world: World) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number in parts.chunks():
+        if number % world.size == world.rank:
+            part = parts.read(number)
+            if part is None:
+                raise DataError(f"{parts.folder}: part {number} is damaged; remove the folder and start again")
+            yield number, part
+
+
+def _rows(work: Work, parts: Parts, size: int, world: World, counts: Any) -> list[Values]:
+    """This rank's columns: each metric's values, then ids."""
+    columns: list[list[Values]] = [[] for _ in (*work.metrics, "id")]
+    for number, part in _own_parts(parts, world):
+        for n, metric in enumerate(work.metrics):
+            if metric.values is not None:
+                columns[n].append(part[str(n)])
+            else:
+                columns[n].append(rarities(part["flat"], part["lengths"], counts))
+        columns[-1].append(number * size + np.arange(int(part["num_rows"]), dtype=np.int64))
+    # a rank without chunks has columns of the same kinds
+    # a rank without chunks has columns of the same kinds
+    kinds = [*(np.int64 if metric.name == "length" else np.float64 for metric in work.metrics), np.int64]
+    return [np.concatenate([*column, np.zeros(0, kind)]) for column, kind in zip(columns, kinds, strict=True)]
+
+
+def _refuse_nan(metrics: list[Metric], rows: list[Values], ranks: Ranks) -> None:
+    """DataError, on all ranks, that says how many samples of which metric have no number."""
+    for metric, column in zip(metrics, rows, strict=False):
+        missing = np.isnan(column) if column.dtype == np.float64 else np.zeros(len(column), dtype=bool)
+        total = int(ranks.total(np.array([missing.sum()]))[0])
+        if total:
+            own = ", ".join(str(row + 1) for row in np.sort(rows[-1][missing])[:5])
+            where = f" (of this rank's rows, from 1: {own})" if own else ""
+            raise DataError(
+                f"--metric {metric.name}: {total} samples have no number, or NaN, which has no place in an "
+                f"order{where}; mend or remove them"
+            )
+
+
+def _written(writer: OrderedWriter, rows: list[Values], num_rows: int, ranks: Ranks) -> str:
+    world = ranks.world
+    ranks.together(writer.begin if world.is_main else lambda: None)
+    sums = ranks.together(lambda: writer.write(world.rank * num_rows // world.size, rows))
+    total = ranks.total(sums.view(np.int64)).view(np.uint64)
+    return ranks.together((lambda: writer.finish(total)) if world.is_main else lambda: "")
+
+
+@contextmanager
+def _progress(world: World, work: Work) -> Iterator[Callable[[float, int], None]]:
+    """A bar on rank 0 of how much it has read; ranks take turns, so the others are about as far."""
+    if not world.is_main:
+        yield lambda share, rows: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    what = ", ".join(metric.name for metric in work.metrics)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda share, rows: bar.update(task, completed=share, description=f"{what} of {rows:,} samples")
+
+
+def answer(request: Request) -> None:
+    """Sort, and say what came of it."""
+    found = sort(request)
+    if not World.detect().is_main:
+        return
+    file = OrderedFile.open(found.output)
+    size = len(found.held)
+    kept = f" ({found.num_kept} chunks of an earlier try were kept)" if found.num_kept else ""
+    print(f"{found.num_rows:,} samples of {file.about.source}{kept}, {size} rank{'s' * (size > 1)}")
+    for name in file.about.metrics:
+        places = [0, found.num_rows // 2, found.num_rows - 1]
+        low, median, high = (file.rows(place, place + 1)[name][0] for place in places)
+        if name == file.about.metrics[0]:
+            print(f"{name}: {low:g} to {high:g}, median {median:g}")
+    if size > 1:
+        print(f"largest bucket before slices were evened out: {max(found.held) * size / found.num_rows:.3f} x the mean")
+    print(f"measured in {found.measure_s:.2f} s, sorted in {found.sort_s:.2f} s, written in {found.write_s:.2f} s")
+    print(f"order {found.digest}: {found.output}")

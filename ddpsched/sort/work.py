@@ -1,0 +1,146 @@
+"""What is asked for, and what of it a chunk of rows answers."""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from ddpsched.config import RunConfig, apply_overrides, load, parse
+from ddpsched.errors import ConfigError, DataError
+from ddpsched.planning.encode import Encoder
+from ddpsched.planning.row_source import NUMBERS, RowSource, number_rows, training_rows
+from ddpsched.planning.samples import tokenizer_of
+from ddpsched.planning.tables import READERS, Chunk
+from ddpsched.planning.texts import refuse, said
+from ddpsched.sort.metrics import Metric, Rows, Values, column_values, metrics_of
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for. ``data``: a file, a folder, a hub name or a run's TOML."""
+
+    data: str
+    words: tuple[str, ...]
+    output: Path
+    metrics: tuple[str, ...]
+    chunk: int
+    overwrite: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is measured. ``encoder``: None where no metric asks for tokens."""
+
+    config: RunConfig
+    source: RowSource
+    metrics: list[Metric]
+    encoder: Encoder | None
+    fingerprint: str
+    how: str
+
+    @classmethod
+    def of(cls, request: Request) -> "Work":
+        _check_output(request)
+        path = Path(request.data).expanduser()
+        if path.suffix.lower() in NUMBERS:
+            return cls._of_numbers(request, path)
+        config = _config(request)
+        source = training_rows(config.data)
+        if source is None:
+            raise ConfigError(f"{request.data}: names no data set; set data.path or data.name in it")
+        metrics = metrics_of(request.metrics or ("length",), config)
+        encoder = None
+        if any(metric.tokens for metric in metrics):
+            tokenizer = tokenizer_of(config)
+            least = 2 if config.model.task == "causal_lm" else 1
+            encoder = Encoder(tokenizer, config.data.max_length, config.data.prompt is not None, least)
+            how = f"{config.data.tokenizer or config.model.name}, max_length {config.data.max_length}"
+            how += f", vocabulary {tokenizer_digest(tokenizer)}"
+        else:
+            how = ""
+        if any(metric.name == "loss" for metric in metrics):
+            how += f", {config.model.task} {config.model.name}"
+        return cls(config, source, metrics, encoder, source.fingerprint(), how)
+
+    @classmethod
+    def _of_numbers(cls, request: Request, path: Path) -> "Work":
+        if request.metrics or request.words:
+            given = ", ".join((*request.metrics, *request.words))
+            raise ConfigError(f"{path} holds numbers, which are the metric; leave out {given}")
+        source = number_rows(path)
+        metric = Metric("value", lambda rows: column_values(rows.chunk, "value"), wanted={"DATA": "value"})
+        config = parse({"steps": 1})
+        return cls(config, source, [metric], None, source.fingerprint(), "")
+
+    def identity(self, chunk: int) -> dict[str, Any]:
+        names = [metric.name for metric in self.metrics]
+        columns = [self.config.data.text, self.config.data.prompt, self.config.data.label]
+        return {"data": self.fingerprint, "metrics": names, "how": self.how, "columns": columns, "chunk": chunk}
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether a metric follows from the tokens of all samples."""
+        return any(metric.values is None for metric in self.metrics)
+
+    @property
+    def wanted(self) -> dict[str, str] | None:
+        """Columns to read; None for all."""
+        if any(metric.wanted is None for metric in self.metrics):
+            return None
+        found: dict[str, str] = {}
+        if self.encoder is not None:
+            found["data.text"] = self.config.data.text
+            if self.config.data.prompt is not None:
+                found["data.prompt"] = self.config.data.prompt
+        for metric in self.metrics:
+            found |= dict(metric.wanted or {})
+        return found
+
+    def measured(self, chunk: Chunk) -> dict[str, Values]:
+        """The part of a chunk: each metric's values by its number; tokens, where a metric follows from all of them."""
+        encoded = None
+        if self.encoder is not None:
+            encoded = self.encoder.encode(*self._texts(chunk))
+        rows = Rows(chunk, encoded)
+        found = {str(n): metric.values(rows) for n, metric in enumerate(self.metrics) if metric.values is not None}
+        if self.counts_tokens:
+            found |= {"flat": rows.tokens.flat, "lengths": rows.tokens.lengths}
+        return found
+
+    def _texts(self, chunk: Chunk) -> tuple[list[str], list[str] | None, range]:
+        data = self.config.data
+        for name in (data.text, data.prompt):
+            if name is not None:
+                if name not in chunk.columns:
+                    raise DataError(f"{self.source.name}: no column {name!r}; it has {', '.join(chunk.columns)}")
+                fault = "is null, blank or no valid text"
+                refuse(self.source.name, name, chunk.columns[name], said, fault, "write a text", chunk.first)
+        prompts = None if data.prompt is None else chunk.columns[data.prompt]
+        return chunk.columns[data.text], prompts, range(chunk.first + 1, chunk.first + chunk.num_rows + 1)
+
+
+def _check_output(request: Request) -> None:
+    output = request.output
+    if not output.parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.parent}; make it, or give another path")
+    if output.is_dir():
+        raise ConfigError(f"--output {output}: is a folder; give a file, {output / 'order.npy'} for example")
+    if output.exists() and not request.overwrite:
+        raise ConfigError(f"--output {output}: is there already; give another file, or --overwrite to replace it")
+    if output.suffix != ".npy":
+        raise ConfigError(f"--output {output}: the file is an array of numpy's; give it the suffix .npy")
+
+
+def _config(request: Request) -> RunConfig:
+    """A run's TOML as it is; else a data set by its path, or by its name on the hub."""
+    if request.data.endswith(".toml"):
+        return load(request.data, request.words)
+    path = Path(request.data).expanduser()
+    named = not path.exists() and path.suffix not in READERS and not request.data.startswith((".", "/", "~"))
+    table = {"steps": 1, "data": {"name" if named else "path": request.data}}
+    return parse(apply_overrides(table, request.words), source="ddpsched sort")
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """Tells tokenizers apart."""
+    return blake2b(tokenizer.to_str().encode(), digest_size=8).hexdigest()

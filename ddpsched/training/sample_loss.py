@@ -1,0 +1,93 @@
+"""How difficult a sample is to a model: its loss under given weights."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+
+from ddpsched.config import RunConfig
+from ddpsched.errors import ConfigError, DataError
+from ddpsched.planning.encode import Encoded
+from ddpsched.planning.samples import tokenizer_of
+from ddpsched.planning.tables import Chunk
+from ddpsched.planning.tokenizer import pad_id
+from ddpsched.training.data import NOT_LEARNT, pad
+from ddpsched.training.evaluate import MOST_LOGITS, MOST_TOKENS
+from ddpsched.training.learner import pick_device
+from ddpsched.training.loss import token_losses
+from ddpsched.world import World
+
+
+class SampleLoss:
+    """The loss of each of a chunk's samples: a classifier's cross-entropy, a language model's mean over label tokens.
+
+    Batches are cut from a chunk alone, longest first, so a sample's loss does not depend on who computes it. Raises
+    ConfigError where the config's model has no weights of its own.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        from ddpsched.training.model import build_model
+
+        if config.model.weights != "pretrained":
+            raise ConfigError(
+                "--metric loss is the loss under a given model; name it with model.name=FOLDER (or a hub name) and "
+                "model.weights=pretrained"
+            )
+        tokenizer = tokenizer_of(config)
+        self._config, self._pad_id = config, pad_id(tokenizer)
+        self._device = pick_device(config, World.detect().local_rank)
+        torch.set_num_threads(config.executor.threads)
+        self._most = MOST_TOKENS
+        self._classifies = config.model.task == "classification"
+        if not self._classifies:
+            self._most = max(1, min(MOST_TOKENS, MOST_LOGITS // tokenizer.get_vocab_size()))
+        model = build_model(config.model, config.data.num_labels, tokenizer.get_vocab_size(), self._pad_id)
+        self._model = model.to(self._device).eval()
+        self.wanted = {"data.label": config.data.label} if self._classifies else {}
+
+    @torch.no_grad()
+    def __call__(self, encoded: Encoded, chunk: Chunk) -> npt.NDArray[np.float64]:
+        """(n,), float64 from float32's losses."""
+        rows = np.split(encoded.flat, np.cumsum(encoded.lengths)[:-1])
+        labels: Any = self._classes(chunk) if self._classifies else _labels(rows, encoded.prompts)
+        found = np.empty(len(rows))
+        turn = np.argsort(-encoded.lengths, kind="stable")
+        start = 0
+        while start < len(turn):
+            ids = turn[start : start + max(1, self._most // int(encoded.lengths[turn[start]]))]
+            own = labels[ids] if self._classifies else [labels[i] for i in ids]
+            batch = pad([rows[i] for i in ids], own, self._pad_id, self._device, mask=self._config.model.mask)
+            logits = self._model(**batch.inputs).logits
+            found[ids] = _losses(logits, batch.labels).double().cpu().numpy()
+            start += len(ids)
+        return found
+
+    def _classes(self, chunk: Chunk) -> npt.NDArray[np.int64]:
+        column, most = self._config.data.label, self._config.data.num_labels
+        found = np.empty(chunk.num_rows, dtype=np.int64)
+        for number, value in enumerate(chunk.columns[column]):
+            text = str(value)
+            if not (text.isdecimal() and int(text) < most):
+                raise DataError(
+                    f"row {chunk.first + number + 1}, column {column!r}: {value!r:.60} is not an integer from 0 to "
+                    f"{most - 1} (data.num_labels = {most})"
+                )
+            found[number] = int(text)
+        return found
+
+
+def _labels(rows: list[npt.NDArray[Any]], prompts: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
+    labels = [row.copy() for row in rows]
+    for row, prompt in zip(labels, prompts.tolist(), strict=True):
+        row[:prompt] = NOT_LEARNT
+    return labels
+
+
+def _losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """(count,): by sample."""
+    if labels.dim() == 1:
+        return F.cross_entropy(logits.float(), labels, reduction="none")
+    learnt = (labels[:, 1:] != NOT_LEARNT).sum(1)
+    return token_losses(logits, labels).sum(1) / learnt.clamp(min=1)

@@ -1,0 +1,160 @@
+"""The curriculum of four ranks and 16 samples, from what the program itself makes of it: six panels.
+
+    python -m experiments.curriculum [--output report/notes/figures]
+
+Samples of difficulty (here: length) 1 to 16 lie on four ranks. (a) which rank holds which; (b) each rank sorts its own;
+(c) so steps hold samples of unlike difficulty, and ranks wait; (d) the sample sort, run on four real ranks, gives each
+a slice of one order; (e) which is dealt in turn; (f) and ranks are about as long at work.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from analysis.draw import save
+from ddpsched.certify.world import answers, join_group, run_ranks
+from ddpsched.config import RunConfig, parse
+from ddpsched.plan import StepPlan
+from ddpsched.planning.messages import LocalExchange
+from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.source import KnownLengths
+from ddpsched.training.sample_sort import sample_sort
+from experiments.batches import FIGURES, INK
+
+RANKS = 4
+LENGTHS = (5, 3, 8, 6, 12, 15, 9, 14, 2, 7, 4, 1, 16, 10, 13, 11)
+Table = list[list[int]]  # [rank][place] -> length
+COLOURS = colormaps["viridis_r"]
+
+
+@dataclass(frozen=True)
+class Panels:
+    """What is drawn, all of it from the program. ``local`` and ``dealt``: [rank][step]."""
+
+    assigned: Table
+    local: Table
+    slices: Table
+    dealt: Table
+
+
+def config_of(kind: str) -> RunConfig:
+    """A sample a rank in each step."""
+    return parse(
+        {
+            "epochs": 1,
+            "global_batch": RANKS,
+            "world_size": RANKS,
+            "policy": {"kind": "static"},
+            "order": {"kind": kind},
+        }
+    )
+
+
+def ranks_of(kind: str) -> Table:
+    """Lengths by rank and step, as plans of this order have them."""
+    plans: list[StepPlan] = list(plan_steps(config_of(kind), KnownLengths(LENGTHS), LocalExchange(RANKS)))
+    return [[LENGTHS[plan.rank_ids(rank)[0]] for plan in plans] for rank in range(RANKS)]
+
+
+def sorted_slice() -> list[int]:
+    """On a rank: its slice of what all ranks hold."""
+    join_group()
+    rank = dist.get_rank()
+    size = len(LENGTHS) // RANKS
+    ids = torch.arange(rank * size, (rank + 1) * size)
+    lengths, _ = sample_sort([torch.tensor(LENGTHS)[ids], ids])
+    dist.destroy_process_group()
+    found: list[int] = lengths.tolist()
+    return found
+
+
+def panels() -> Panels:
+    """Four gloo ranks sort; two orders are planned."""
+    size = len(LENGTHS) // RANKS
+    assigned = [list(LENGTHS[rank * size : (rank + 1) * size]) for rank in range(RANKS)]
+    slices = answers(run_ranks(sorted_slice, RANKS))
+    return Panels(assigned, ranks_of("curriculum_local"), slices, ranks_of("curriculum"))
+
+
+def imbalance(table: Table) -> float:
+    """What the slowest ranks of all steps have, over an even share: sum of maxima over sum of means."""
+    lengths = np.array(table)
+    return float(lengths.max(axis=0).sum() / lengths.mean(axis=0).sum())
+
+
+def figure(found: Panels) -> Figure:
+    """Three panels for the simple way, three for the global one."""
+    shown = Figure(figsize=(11, 6.4), layout="constrained")
+    axes = shown.subplots(2, 3)
+    _grid(axes[0, 0], found.assigned, "a  assignment: each rank's rows", "row")
+    _grid(axes[0, 1], found.local, "b  local sort: each rank by itself", "step")
+    _bars(axes[0, 2], found.local, "c  local order")
+    _grid(axes[1, 0], found.slices, "d  global sort: each rank's slice", "place in the slice")
+    _grid(axes[1, 1], found.dealt, "e  dealt in turn", "step")
+    _bars(axes[1, 2], found.dealt, "f  global order")
+    return shown
+
+
+def _grid(axes: Axes, table: Table, title: str, across: str) -> None:
+    """A square a sample, with its length."""
+    for rank, row in enumerate(table):
+        for place, length in enumerate(row):
+            shade = COLOURS(0.1 + 0.85 * length / max(LENGTHS))
+            axes.add_patch(Rectangle((place, rank), 1, 1, facecolor=shade, edgecolor="white", linewidth=2))
+            dark = sum(shade[:3]) < 1.5
+            axes.text(place + 0.5, rank + 0.5, str(length), ha="center", va="center", color="white" if dark else INK)
+    axes.set(xlim=(0, max(map(len, table))), ylim=(RANKS, 0), aspect="equal", xlabel=across)
+    axes.set_xticks(np.arange(max(map(len, table))) + 0.5, [str(place + 1) for place in range(max(map(len, table)))])
+    axes.set_yticks(np.arange(RANKS) + 0.5, [f"rank {rank}" for rank in range(RANKS)])
+    axes.tick_params(length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
+
+
+def _bars(axes: Axes, table: Table, title: str) -> None:
+    """Of each step a bar a rank, as long as its sample; a line over the longest, one at the mean."""
+    lengths = np.array(table)
+    width = 0.8 / RANKS
+    for step, column in enumerate(lengths.T):
+        for rank, length in enumerate(column.tolist()):
+            axes.bar(
+                step + (rank - 1.5) * width, length, width * 0.9, color=COLOURS(0.1 + 0.85 * length / max(LENGTHS))
+            )
+        axes.hlines(column.max(), step - 0.42, step + 0.42, color="#D55E00", linewidth=2)
+        axes.hlines(column.mean(), step - 0.42, step + 0.42, color=INK, linewidth=1.5, linestyle=(0, (3, 2)))
+    axes.plot([], [], color="#D55E00", linewidth=2, label="slowest rank")
+    axes.plot([], [], color=INK, linewidth=1.5, linestyle=(0, (3, 2)), label="even share")
+    axes.set(xlabel="step", ylabel="length, a bar a rank", ylim=(0, max(LENGTHS) * 1.15))
+    axes.set_yticks(range(0, max(LENGTHS) + 1, RANKS))
+    axes.set_xticks(range(lengths.shape[1]), [str(step + 1) for step in range(lengths.shape[1])])
+    axes.legend(loc="upper left", fontsize=8, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(f"{title}: slowest over even {imbalance(table):.2f}", loc="left", fontsize=10, fontweight="bold")
+
+
+def draw(folder: Path) -> Path:
+    """``<folder>/curriculum.png``."""
+    path = folder / "curriculum.png"
+    save(figure(panels()), path)
+    return path
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=FIGURES)
+    print(draw(parser.parse_args(words).output))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The distributed sample sort on 1 to 4 gloo ranks: one order, even slices, balanced buckets, and what it refuses."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+
+from ddpsched.errors import DataError
+from ddpsched.planning.row_sort import sort_rows
+from ddpsched.training.sample_sort import sample_sort
+
+SIZE = 8000
+RANKS = [1, 2, 3, 4]
+
+
+def keys_of(name: str, size: int, rng: np.random.Generator) -> np.ndarray:
+    return {
+        "uniform": lambda: rng.integers(0, 10**6, size),
+        "zipf": lambda: np.minimum(rng.zipf(1.5, size), 10**6),
+        "80 % ties": lambda: np.where(rng.random(size) < 0.8, 7, rng.integers(0, 100, size)),
+        "all equal": lambda: np.full(size, 3),
+        "presorted": lambda: np.arange(size),
+        "falling": lambda: np.arange(size)[::-1].copy(),
+        "normal": lambda: rng.normal(size=size),
+        "float ties": lambda: rng.choice(rng.normal(size=40), size),
+        "wide": lambda: rng.integers(-(2**63), 2**63 - 1, size),
+    }[name]()
+
+
+KEYS = ["uniform", "zipf", "80 % ties", "all equal", "presorted", "falling", "normal", "float ties", "wide"]
+CUTS = ["even", "one has all", "first is empty", "few"]
+
+
+def parts_of(columns: list[np.ndarray], cut: str, world_size: int) -> list[list[np.ndarray]]:
+    """Each rank's own rows."""
+    size = len(columns[0])
+    if cut == "one has all":
+        bounds = [0] * world_size + [size]
+    elif cut == "first is empty":
+        bounds = [0, 0, *(rank * size // max(1, world_size - 1) for rank in range(1, world_size))]
+        bounds[-1] = size
+    else:
+        bounds = [rank * size // world_size for rank in range(world_size + 1)]
+    return [[column[a:b] for column in columns] for a, b in pairwise(bounds)]
+
+
+def table_of(keys: str, cut: str) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    size = {"few": 3}.get(cut, SIZE if cut == "even" else 500)
+    return [keys_of(keys, size, rng), rng.permutation(size)]
+
+
+CASES = [*((keys, "even") for keys in KEYS), *((keys, cut) for keys in ("zipf", "normal") for cut in CUTS[1:])]
+
+
+def every_case() -> list[tuple[list[np.ndarray], list[int]]]:
+    """On one rank: its slice of each case, and how large buckets were."""
+    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    found = []
+    for keys, cut in CASES:
+        own = parts_of(table_of(keys, cut), cut, size)[rank]
+        held: list[int] = []
+        rows = sample_sort([torch.from_numpy(column.copy()) for column in own], seen=held.extend)
+        found.append(([column.numpy() for column in rows], held))
+    # three columns, of which the first two are full of ties
+    ties = [np.arange(60) % 3, np.arange(60) % 7 / 2, np.arange(60)[::-1].copy()]
+    own = parts_of(ties, "even", size)[rank]
+    found.append(([column.numpy() for column in sample_sort([torch.from_numpy(c.copy()) for c in own])], []))
+    return found
+
+
+@pytest.mark.parametrize("world_size", RANKS)
+def test_one_order_whatever_the_ranks(world_size: int) -> None:
+    ranks = run_ranks(joined(every_case), world_size)
+    for number, (keys, cut) in enumerate(CASES):
+        columns = table_of(keys, cut)
+        turn, size = np.lexsort(columns[::-1]), len(columns[0])
+        for column, values in enumerate(columns):
+            slices = [ranks[rank][number][0][column] for rank in range(world_size)]
+            np.testing.assert_array_equal(np.concatenate(slices), values[turn], err_msg=f"{keys}, {cut}")
+            starts = [rank * size // world_size for rank in range(world_size + 1)]
+            assert [len(own) for own in slices] == np.diff(starts).tolist(), "slices are even to the row"
+            np.testing.assert_array_equal(np.concatenate(slices), sort_rows(columns)[column], err_msg="the serial twin")
+        if cut == "even":
+            largest = max(ranks[0][number][1]) * world_size / size
+            print(f"{keys}, {world_size} ranks: largest bucket {largest:.3f} x the mean")
+            assert largest <= 1.10, (keys, largest)
+    ties = [np.arange(60) % 3, np.arange(60) % 7 / 2, np.arange(60)[::-1]]
+    turn = np.lexsort(ties[::-1])
+    for column, values in enumerate(ties):
+        np.testing.assert_array_equal(np.concatenate([rank[-1][0][column] for rank in ranks]), values[turn])
+
+
+def test_the_balance_test_can_fail() -> None:
+    """Keys alone, as the well-known implementation compares them, put every tie into one bucket."""
+    keys = table_of("80 % ties", "even")[0]
+    samples = np.sort(np.concatenate([np.sort(part)[::20] for part in np.split(keys, 4)]))
+    splitters = samples[[len(samples) * rank // 4 for rank in (1, 2, 3)]]
+    buckets = np.diff([0, *np.searchsorted(np.sort(keys), splitters), len(keys)])
+    assert buckets.max() * 4 / len(keys) > 1.5, buckets
+
+
+def every_fault() -> list[str]:
+    """On one rank: what each bad call says."""
+    rank = torch.distributed.get_rank()
+    ids = torch.arange(4)
+    calls: list[Any] = [
+        lambda: sample_sort([torch.tensor([1.0, float("nan") if rank else 2.0]).double(), ids[:2]]),
+        lambda: sample_sort([ids if rank else ids.double(), ids]),
+        lambda: sample_sort([ids, ids] if rank else [ids]),
+        lambda: sample_sort([ids.int() if rank else ids, ids]),
+        lambda: sample_sort([ids, ids[: 3 if rank else 4]]),
+        lambda: sample_sort([ids, ids], num_samples=0 if rank else 5),
+    ]
+    said = []
+    for call in calls:
+        try:
+            call()
+            said.append("nothing")
+        except DataError as error:
+            said.append(str(error))
+    found = sample_sort([ids, ids])  # the group is whole after each of them
+    assert len(found[0]) == 4
+    return said
+
+
+def test_what_is_refused_is_refused_on_all_ranks() -> None:
+    first, second = run_ranks(joined(every_fault), 2)
+    assert all("1 keys are NaN" in said[0] for said in (first, second))
+    assert all("rank 0 has columns of float64, int64, rank 1 of int64, int64" in said[1] for said in (first, second))
+    assert all("rank 0 has columns of int64, rank 1 of int64, int64" in said[2] for said in (first, second))
+    assert "column 0 is int32" in second[3]
+    assert "rank 1 has rows that cannot be sorted" in first[3]
+    assert "[4, 3] rows" in second[4]
+    assert "num_samples = 0" in second[5]
+
+
+def no_rows() -> list[list[int]]:
+    rows = sample_sort([torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)])
+    return [[*map(int, column.shape)] for column in rows]
+
+
+def test_no_rows_at_all() -> None:
+    assert run_ranks(joined(no_rows), 2) == [[[0], [0]]] * 2
+
+
+class joined:
+    """A function within the group that ranks of a test form."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self) -> Any:
+        from ddpsched.certify.world import join_group
+
+        join_group()
+        try:
+            return self.function()
+        finally:
+            torch.distributed.destroy_process_group()
