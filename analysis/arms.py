@@ -13,6 +13,7 @@ from analysis.curves import Curve, curve
 from analysis.load import Run
 from analysis.metrics import per_step, summarise
 from analysis.settings import Setting, settings
+from analysis.stability import stability
 from analysis.tables import plain
 
 BASELINE = "static"
@@ -61,7 +62,9 @@ class Compared:
     @property
     def label(self) -> str:
         run = self.setting.runs[0]
-        return f"{data_name(run)}, G = {run.config['world_size']}, {run.mode}"
+        _, _, question = run.study.partition("-")  # of studies beside the one of all policies, what they are about
+        about = f", {question}" if question else ""
+        return f"{data_name(run)}, G = {run.config['world_size']}, {run.mode}{about}"
 
 
 def data_name(run: Run) -> str:
@@ -108,6 +111,7 @@ def arm_row(arm: Arm, compared: Compared) -> dict[str, Any]:
             at = [compared.budget, float(line.seen_at(compared.budget_s)), line.end]
             loss, loss_s, final = line.smoothed(at, compared.window)
             figures = [loss, at[1], loss_s, final, line.end_s]
+        row |= stability(steps, line, compared.window)
         row |= dict(zip(FROM_CURVES, figures, strict=True))
         rows.append(row)
     means = {str(key): value for key, value in pd.DataFrame(rows).mean().items()}

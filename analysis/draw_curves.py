@@ -14,16 +14,19 @@ from analysis.figures import GREY, colour, dash
 
 
 def draw_curves(compared: Compared) -> Figure:
-    """Training loss above, and below it the evaluations' loss where there are several; each arm's lowest seed."""
+    """Training loss, the evaluations' loss where there are several, gradient norms; each arm's lowest seed."""
     arms = [arm for arm in compared.arms if arm.curves[0] is not None]
     several = any(len(arm.runs[0].evaluations) > 1 for arm in arms)
-    rows = 2 if several else 1
+    norms = any(arm.steps[0]["grad_norm"].notna().any() for arm in arms)
+    rows = 1 + several + norms
     figure = Figure(figsize=(9.2, 1.6 + 3.0 * rows), layout="constrained")
     axes = figure.subplots(rows, 2, sharex="col", sharey="row", squeeze=False)
     figure.suptitle(f"{compared.label}, {compared.setting.runs[0].device}", fontsize=10, x=0.01, ha="left")
     draw_losses(arms, compared.window, axes[0])
     if several:
         draw_evaluations(arms, axes[1])
+    if norms:
+        draw_norms(arms, compared.window, axes[-1])
     axes[-1][0].set_xlabel(f"{UNITS[compared.unit]} seen")
     axes[-1][0].xaxis.set(major_locator=MaxNLocator(6), major_formatter=EngFormatter(sep=""))
     axes[-1][1].set_xlabel("time (s, logarithmic), sum of step times")
@@ -64,6 +67,22 @@ def draw_evaluations(arms: Sequence[Arm], panels: Sequence[Axes]) -> None:
         for ax, x in zip(panels, (line.seen[at], line.seconds[at]), strict=True):
             ax.plot(x, found["loss"], color=colour(arm.label), ls=dash(arm.label, labels), lw=1, marker="o", ms=3)
     panels[0].set_ylabel("dev loss")
+    _finish(panels)
+
+
+def draw_norms(arms: Sequence[Arm], window: float, panels: Sequence[Axes]) -> None:
+    """Gradient norms before clipping: the mean over the steps that ended within the last ``window``."""
+    labels = [arm.label for arm in arms]
+    for arm in arms:
+        line = _first(arm)
+        norms = arm.steps[0]["grad_norm"].astype("float64").to_numpy()
+        ends, sums = line.seen[1:], np.cumsum(np.concatenate([[0.0], np.nan_to_num(norms)]))
+        begins = np.minimum(np.searchsorted(ends, ends - window, side="right"), np.arange(len(ends)))
+        means = (sums[1:] - sums[begins]) / (np.arange(1, len(sums)) - begins)
+        for ax, x in zip(panels, (ends, line.seconds[1:]), strict=True):
+            ax.plot(x, means, color=colour(arm.label), ls=dash(arm.label, labels), lw=1)
+    panels[0].set_ylabel("gradient norm\n(before clipping)")
+    panels[0].set_yscale("log")
     _finish(panels)
 
 

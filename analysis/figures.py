@@ -28,6 +28,10 @@ COLOURS = {
     "pool": "#E69F00",
 }
 SHADES = {"static (max_length)": "#999999"}  # an arm too many for one colour's dashes
+CURRICULA = {  # longer names first
+    "curriculum_local": {"static": "#D55E00"},
+    "curriculum": {"static": "#0072B2", "token_budget": "#009E73"},
+}
 OTHER = "#CC79A7"
 GREY = "#555555"
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))  # arms of one policy share its colour
@@ -39,8 +43,10 @@ MEBIBYTES = 2.0**-20  # of bytes
 
 
 def colour(arm: str) -> str:
-    """The arm's policy's colour, the same in every figure."""
-    return SHADES.get(arm) or COLOURS.get(arm.split(" ")[0], OTHER)
+    """The arm's policy's colour, the same in every figure; arms of a curriculum have colours of their own."""
+    sorts = next((kind for kind in CURRICULA if kind in arm), None)
+    shade = SHADES.get(arm) if sorts is None else CURRICULA[sorts].get(arm.split(" ")[0])
+    return shade or COLOURS.get(arm.split(" ")[0], OTHER)
 
 
 def dash(arm: str, arms: Sequence[str]) -> Any:

@@ -52,6 +52,7 @@ def per_step(records: pd.DataFrame, loss_per: str = "num_targets") -> pd.DataFra
     table["plan_wait_s"] = ranks["plan_wait_s"].max()
     table["squared_tokens"] = ranks["squared_tokens"].sum(min_count=1)
     table["epoch"] = ranks["epoch"].first()
+    table["grad_norm"] = ranks["grad_norm"].first()  # of the whole step, the same on all ranks
     weight = records[loss_per].astype("float64").fillna(records["num_samples"])
     table["loss_weight"] = weight.groupby(records["step"]).sum()
     weighted = (records["loss"] * weight).groupby(records["step"]).sum(min_count=1)

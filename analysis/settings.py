@@ -19,13 +19,15 @@ PUT_TOGETHER = ("order", "lr", "data.pad_to", "data.concatenate", "data.within_d
 WORDS = {
     "policy.kind": "", "policy.peer": "", "policy.lookahead": "W = {}", "policy.max_microbatches": "M = {}",
     "policy.strategy": "{}", "policy.sequence_packing": "packed", "policy.same_shape": "same shape",
-    "order.kind": "{}", "lr.kind": "{} LR", "data.pad_to": "{}", "data.concatenate": "concatenated",
+    "order.kind": "{}", "order.pacing": "{}", "order.path": "ordered file", "lr.kind": "{} LR",
+    "data.pad_to": "{}", "data.concatenate": "concatenated",
     "data.within_documents": "within documents",
 }  # fmt: skip
 PLAIN = {  # what an arm without these options has
     "policy.lookahead": 1, "policy.max_microbatches": 1, "policy.sequence_packing": False, "policy.same_shape": False,
     "order.kind": "shuffled", "lr.kind": "fixed", "data.pad_to": "longest", "data.concatenate": False,
-    "data.within_documents": False,
+    "data.within_documents": False, "order.mega_batches": 50, "order.path": None, "order.window": 1,
+    "order.pacing": None, "order.start": 0.1, "order.over": 0.5, "order.stairs": 5,
 }  # fmt: skip
 BUDGETS = ("policy.max_tokens_for_batch", "policy.median_batch", "policy.bins", "policy.pool_size", "lr.reference")
 LABELS = ("name", "study", "outputs")

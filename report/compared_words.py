@@ -18,6 +18,11 @@ ARMS = {
     "static (length_grouped)": "the same, from an order in which samples of like length are neighbours",
     "static (concatenated)": "slices of all documents joined end to end, each of the longest length allowed",
     "static (concatenated, within documents)": "the same slices, whose tokens attend to their own document alone",
+    "static (curriculum)": "the same, shortest samples first, neighbours dealt in turn",
+    "static (curriculum, window = 960)": "the same, each 960 neighbours reshuffled",
+    "static (curriculum, window = 160)": "the same, each 160 neighbours reshuffled",
+    "static (curriculum, root, start = 0.2)": "drawn from the shortest samples, a fifth of all at first, then more",
+    "static (curriculum_local)": "each rank's shard of the data, shortest samples first",
     "minmax": "the first samples of each rank's window, their counts solved so that the largest cost is least",
     "balanced": "static's global batch, split by length in one micro-batch a rank",
     "balanced (M = 4)": "static's global batch, split in up to four micro-batches a rank",
@@ -26,6 +31,9 @@ ARMS = {
     "token_budget (linear LR)": "the same; the learning rate follows the samples of each step",
     "token_budget (sqrt LR)": "the same; the learning rate follows their root",
     "token_budget (length_grouped)": "the same, from an order in which samples of like length are neighbours",
+    "token_budget (curriculum)": "the same, shortest samples first: B falls as they grow",
+    "token_budget (curriculum, linear LR)": "the same, and the learning rate follows the samples of each step",
+    "token_budget (curriculum, sqrt LR)": "the same, and the learning rate follows their root",
     "token_budget (same shape)": "the same; all micro-batches of a step have one count and one length",
     "bins": "samples of one range of lengths, each range with its own batch size",
     "pool (prefer_closest)": "of a pool, the oldest sample and those closest to its length, up to a budget",
@@ -130,6 +138,19 @@ def evaluation(setting: Setting) -> str:
     )
     spread = noise(setting, "dev_loss")
     return f"{said}; among arms of equal gradients it spreads by {number(spread, 3)}." if spread else f"{said}."
+
+
+def steadiness(setting: Setting) -> str:
+    """The ends of the gradient norms' spread and of the loss's rises."""
+    rows = [row for row in setting["arms"] if row.get("grad_norm_cv") is not None]
+    if not rows:
+        return "Gradient norms were not measured."
+    (even, uneven), (calm, wild) = _ends(rows, "grad_norm_cv"), _ends(rows, "loss_rise")
+    return (
+        f"Gradient norms vary least with {even['arm']} (CV {number(even['grad_norm_cv'])}), most with {uneven['arm']} "
+        f"({number(uneven['grad_norm_cv'])}); the loss rises again by a factor of {number(calm['loss_rise'])} "
+        f"({calm['arm']}) to {number(wild['loss_rise'])} ({wild['arm']})."
+    )
 
 
 def _ends(rows: Sequence[Row], key: str) -> tuple[Row, Row]:

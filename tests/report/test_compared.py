@@ -65,7 +65,7 @@ def test_the_section_has_a_table_a_figure_and_words_for_each_setting(results: Re
     assert len(figures) == 2
     assert all((tmp_path / figure).exists() for figure in figures)
     assert page.read_text().count('src="data:image/png;base64,') == 2 + 5
-    assert said.count("| pool (packed) |") == 1 + 2 * 3 + 1  # described, three tables a setting, what holds
+    assert said.count("| pool (packed) |") == 1 + 2 * 4 + 1  # described, four tables a setting, what holds
     assert "Most real tokens a second are trained by pool (packed)" in said
     assert "slower: pool (prefer\\_first)" in said
     assert re.search(r"The arms static, [^.]*balanced[^.]* train the same samples in the same steps", said)
