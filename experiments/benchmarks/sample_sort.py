@@ -4,10 +4,11 @@
     python -m experiments.benchmarks.sample_sort --growth
 
 Rows are (key, id), the keys SST-2's lengths (or uniform float64, which no packed word holds), ids in random order. One
-process has `numpy.lexsort` and the gathering of both columns, two stable `torch.sort`, ours without ranks (lengths and ids
-share one packed word of 63 bits), and the sort of Python lists that DeepSpeed's sample sort does on each rank. The ways take turns; figures are medians of the
-rounds. Memory is the peak of a rank while it sorts, above what the process held before its rows were there, over the
-bytes of its slice. `--growth` fits seconds ~ rows^e from 1e5 to 1e7, on 1, 2 and 4 ranks.
+process has `numpy.lexsort` and the gathering of both columns, two stable `torch.sort`, ours without ranks (lengths and
+ids share one packed word of 63 bits), and the sort of Python lists that DeepSpeed's sample sort does on each rank. The
+ways take turns; figures are medians of the rounds. Memory is the peak of a rank while it sorts, above what the process
+held before its rows were there, over the bytes of its slice. `--growth` fits seconds ~ rows^e from 1e5 to 1e7, on 1, 2
+and 4 ranks.
 """
 
 import argparse
