@@ -7,6 +7,7 @@ from typing import Any
 
 from ddpsched.config import RunConfig, apply_overrides, load, parse
 from ddpsched.errors import ConfigError, DataError
+from ddpsched.output_file import check_output
 from ddpsched.planning.encode import Encoder
 from ddpsched.planning.row_source import NUMBERS, RowSource, number_rows, training_rows
 from ddpsched.planning.samples import tokenizer_of
@@ -40,7 +41,9 @@ class Work:
 
     @classmethod
     def of(cls, request: Request) -> "Work":
-        _check_output(request)
+        check_output(request.output, request.overwrite, "order.npy")
+        if request.output.suffix != ".npy":
+            raise ConfigError(f"--output {request.output}: the file is an array of numpy's; give it the suffix .npy")
         path = Path(request.data).expanduser()
         if path.suffix.lower() in NUMBERS:
             return cls._of_numbers(request, path)
@@ -117,18 +120,6 @@ class Work:
                 refuse(self.source.name, name, chunk.columns[name], said, fault, "write a text", chunk.first)
         prompts = None if data.prompt is None else chunk.columns[data.prompt]
         return chunk.columns[data.text], prompts, range(chunk.first + 1, chunk.first + chunk.num_rows + 1)
-
-
-def _check_output(request: Request) -> None:
-    output = request.output
-    if not output.parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no folder {output.parent}; make it, or give another path")
-    if output.is_dir():
-        raise ConfigError(f"--output {output}: is a folder; give a file, {output / 'order.npy'} for example")
-    if output.exists() and not request.overwrite:
-        raise ConfigError(f"--output {output}: is there already; give another file, or --overwrite to replace it")
-    if output.suffix != ".npy":
-        raise ConfigError(f"--output {output}: the file is an array of numpy's; give it the suffix .npy")
 
 
 def _config(request: Request) -> RunConfig:

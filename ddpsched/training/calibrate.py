@@ -7,7 +7,6 @@ a measurement only ever adds to it. One thread on a CPU is timed by the processo
 time it got: on a busy machine no pass may be free of waiting for a core.
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter, process_time
@@ -19,6 +18,7 @@ import torch
 from ddpsched.config import RunConfig
 from ddpsched.environment import describe
 from ddpsched.errors import ConfigError
+from ddpsched.output_file import check_output
 from ddpsched.planning.calibration import Calibration, Identity, Measured
 from ddpsched.planning.grid import SHORTEST, GridPoint, calibration_grid
 from ddpsched.planning.judged import judged
@@ -46,7 +46,7 @@ def calibrate_to(
     Raises ConfigError, before anything is measured, where the file cannot be written
     or is there already, and for a config that runs no model.
     """
-    _check_output(output, overwrite)
+    check_output(output, overwrite, "calibration.json")
     if config.executor.kind == "simulated":
         raise ConfigError(
             'executor.kind = "simulated" runs no model, so there is nothing to measure; calibrate with '
@@ -67,17 +67,6 @@ def _most_samples(config: RunConfig, max_tokens: int) -> int:
     if config.policy.fills:
         return max(1, max_tokens // SHORTEST)
     return max(1, config.global_batch - config.world_size + 1)
-
-
-def _check_output(output: Path, overwrite: bool) -> None:
-    if not output.parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no folder {output.parent}; make it, or give another path")
-    if output.is_dir():
-        raise ConfigError(f"--output {output}: is a folder; give a file, {output / 'calibration.json'} for example")
-    if output.exists() and not overwrite:
-        raise ConfigError(f"--output {output}: is there already; give another file, or --overwrite to replace it")
-    if not os.access(output.parent, os.W_OK):
-        raise ConfigError(f"--output {output}: {output.parent} cannot be written to; give a path in another folder")
 
 
 def identity_of(config: RunConfig, learner: Learner) -> Identity:
