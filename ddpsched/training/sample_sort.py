@@ -123,9 +123,14 @@ def _spans(columns: Sequence[Tensor], group: Group) -> list[Span] | None:
 
 
 def _union(column: Tensor) -> int:
-    """Bitwise or of all values, by halves: torch has no such reduction."""
+    """Bitwise or of all values, which torch has no reduction for."""
     if column.device.type == "cpu":
         return int(np.bitwise_or.reduce(column.numpy()))
+    return union_by_halves(column)
+
+
+def union_by_halves(column: Tensor) -> int:
+    """As numpy's reduction, where the column is."""
     while len(column) > 1:
         half = len(column) // 2
         rest = column[2 * half :]
@@ -202,6 +207,11 @@ def _sorted(words: list[Tensor], second_bits: int) -> list[Tensor]:
     if words[0].device.type == "cpu":
         arrays = [words.pop(0).numpy() for _ in range(len(words))]
         return [torch.from_numpy(word) for word in sort_words(arrays, second_bits)]
+    return sorted_by_torch(words)
+
+
+def sorted_by_torch(words: list[Tensor]) -> list[Tensor]:
+    """On the device that they are on: a stable sort a word, the last one first. ``words`` is emptied."""
     turn = None
     for word in reversed(words):
         order = torch.sort(word if turn is None else word[turn], stable=True).indices

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ranks import run_ranks
+from ranks import free_port, run_ranks
 
 from ddpsched.errors import DataError
 from ddpsched.planning.row_sort import sort_rows
-from ddpsched.training.sample_sort import sample_sort
+from ddpsched.training.sample_sort import sample_sort, sorted_by_torch, union_by_halves
 
 SIZE = 8000
 RANKS = [1, 2, 3, 4]
@@ -145,6 +145,34 @@ def no_rows() -> list[list[int]]:
 
 def test_no_rows_at_all() -> None:
     assert run_ranks(joined(no_rows), 2) == [[[0], [0]]] * 2
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 64, 1001])
+def test_what_a_gpu_would_do(size: int) -> None:
+    """The two reductions that run on the device, here on the CPU."""
+    rng = np.random.default_rng(size)
+    words = [rng.integers(-5, 5, size), rng.integers(-(2**63), 2**63 - 1, size), rng.permutation(size)]
+    turn = np.lexsort(words[::-1])
+    for found, word in zip(sorted_by_torch([torch.from_numpy(word) for word in words]), words, strict=True):
+        np.testing.assert_array_equal(found.numpy(), word[turn])
+    assert union_by_halves(torch.from_numpy(words[1])) == int(np.bitwise_or.reduce(words[1]))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank over NCCL."""
+    address = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "RANK": "0", "WORLD_SIZE": "1"}
+    for name, value in address.items():
+        monkeypatch.setenv(name, value)
+    torch.distributed.init_process_group("nccl")
+    try:
+        for keys in KEYS:
+            columns = table_of(keys, "even")
+            found = sample_sort([torch.from_numpy(column).cuda() for column in columns])
+            for column, expected in zip(found, sort_rows(columns), strict=True):
+                np.testing.assert_array_equal(column.cpu().numpy(), expected)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 class joined:
