@@ -26,7 +26,7 @@ PLANNING = {
 }  # fmt: skip
 TRAINING = {
     "compared": 0, "masks": 1, "loss": 1, "lr": 1, "clock": 1, "model": 1, "trouble": 1, "clock_offset": 1,
-    "sample_sort": 1, "data": 2, "exchange": 2, "variable_lr": 2, "packed": 3, "sync": 3, "optimise": 3,
+    "weights": 1, "sample_sort": 1, "data": 2, "exchange": 2, "variable_lr": 2, "packed": 3, "sync": 3, "optimise": 3,
     "rank_step": 4, "evaluate": 4, "learner": 5, "probe": 6, "sample_loss": 6, "calibrate": 6, "virtual": 7,
     "distributed": 7,
 }  # fmt: skip

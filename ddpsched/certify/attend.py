@@ -12,7 +12,7 @@ import numpy as np
 
 from ddpsched.certify.faults import Absent, Fault, planted, take_own_mean
 from ddpsched.certify.target import draw_coordinates
-from ddpsched.certify.witness import Kept, counted, kept_gradients, trainable, weights_digest
+from ddpsched.certify.witness import Kept, counted, kept_gradients, trainable
 from ddpsched.certify.world import post
 from ddpsched.config import RunConfig
 from ddpsched.errors import NonFiniteError, PlanMismatch, StepOutOfMemory
@@ -22,6 +22,7 @@ from ddpsched.planning.samples import Samples, load_samples
 from ddpsched.planning.tokenise import OnlineTokens
 from ddpsched.training.distributed import DistributedExecutor
 from ddpsched.training.virtual import VirtualExecutor
+from ddpsched.training.weights import weights_digest
 from ddpsched.world import World
 
 BEYOND = 200  # steps of the second epoch that are planned too, to resume between epochs and within it

@@ -18,12 +18,13 @@ from ddpsched.certify.likeness import TOLERANCES, Likeness
 from ddpsched.certify.reference import RunReference
 from ddpsched.certify.streams import agreement, exactly_once, resumption, same_collectives
 from ddpsched.certify.verdict import Certificate, Check, count_of_ranks, numbered, ranks_named
-from ddpsched.certify.witness import counts_of, difference, weights_digest
+from ddpsched.certify.witness import counts_of, difference
 from ddpsched.certify.world import Outcome, at_fault, blame, run_ranks
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError, RankFailure
 from ddpsched.plan import Ids, StepPlan
 from ddpsched.planning.samples import Samples, load_samples
+from ddpsched.training.weights import weights_digest
 
 
 def certify_run(config: RunConfig, fault: str | None = None) -> Certificate:

@@ -23,9 +23,10 @@ from ddpsched.certify.reference import Losses, reference, without_dropout
 from ddpsched.certify.streams import same_collectives
 from ddpsched.certify.target import Target, draw_coordinates
 from ddpsched.certify.verdict import Certificate, Check, numbered, ranks_named
-from ddpsched.certify.witness import Kept, counted, counts_of, difference, keep_gradient, trainable, weights_digest
+from ddpsched.certify.witness import Kept, counted, counts_of, difference, keep_gradient, trainable
 from ddpsched.certify.world import Outcome, at_fault, blame, join_group, run_ranks
 from ddpsched.errors import ConfigError
+from ddpsched.training.weights import weights_digest
 
 Mean = Literal["sample_mean", "token_mean"]
 Step = Callable[[torch.nn.Module, list[Any]], Any]

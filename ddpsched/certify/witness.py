@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddpsched.certify.world import post
+from ddpsched.training.weights import host_array
 
 Coordinates = npt.NDArray[np.integer]
 
@@ -114,7 +114,7 @@ def keep_gradient(model: torch.nn.Module, coordinates: Coordinates, path: Path |
             missing.append(name)
             piece = np.zeros(parameter.numel(), dtype=dtype)
         else:
-            piece = _array(parameter.grad)
+            piece = host_array(parameter.grad)
         digest.update(piece.data)
         wide = piece.astype(np.float64, copy=False)
         sums.append((wide.sum(), wide @ wide))
@@ -154,19 +154,3 @@ def difference(rank: int, own: Kept, first: Kept, tolerance: float) -> tuple[str
 def trainable(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
     """Parameters that get gradients, by name, in the order of a flat gradient; shared ones once."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-
-
-def weights_digest(model: torch.nn.Module) -> str:
-    """Of all parameters and buffers, by name; a sharded one is put together, which all ranks must do."""
-    digest = blake2b(digest_size=16)
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        digest.update(name.encode())
-        digest.update(_array(tensor.detach()).data)
-    return digest.hexdigest()
-
-
-def _array(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """Flat, on the host; bfloat16, which numpy does not know, as float32."""
-    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    flat = whole.detach().reshape(-1).cpu()
-    return (flat.float() if flat.dtype == torch.bfloat16 else flat).numpy()

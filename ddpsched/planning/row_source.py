@@ -21,13 +21,14 @@ NUMBERS = (".npy", ".txt")
 
 @dataclass(frozen=True)
 class RowSource:
-    """Rows that can be read chunk by chunk. ``name`` is for messages.
+    """Rows that can be read chunk by chunk. ``name`` is for messages, ``short`` says no folder of this machine.
 
     ``fingerprint()`` tells data sets apart: of a file its bytes, of a saved or downloaded set what ``datasets`` gives
     it. ``chunks(wanted, size, mine)``: as :func:`ddpsched.planning.tables.read_chunks`.
     """
 
     name: str
+    short: str
     fingerprint: Callable[[], str]
     chunks: Callable[[Wanted | None, int, Mine], Iterator[Chunk]]
 
@@ -36,7 +37,7 @@ def training_rows(config: DataConfig) -> RowSource | None:
     """Of the training split that ``config`` names; None for the embedded sentences, which lie nowhere."""
     if config.path:
         path = locate(Path(config.path).expanduser())
-        return split_rows(training_split(load_saved(path), str(path)), str(path)) if path.is_dir() else file_rows(path)
+        return saved_rows(path, load_saved(path)) if path.is_dir() else file_rows(path)
     if config.name:
         source = hub_name(config)
         return split_rows(training_split(load_hub(config), source), source)
@@ -50,7 +51,9 @@ def file_rows(path: Path) -> RowSource:
         with path.open("rb") as file:
             return f"file {hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()}"
 
-    return RowSource(str(path), fingerprint, lambda wanted, size, mine: read_chunks(path, wanted, size, mine))
+    return RowSource(
+        str(path), path.name, fingerprint, lambda wanted, size, mine: read_chunks(path, wanted, size, mine)
+    )
 
 
 def number_rows(path: Path) -> RowSource:
@@ -80,7 +83,12 @@ def _numbers(path: Path) -> Any:
     return values
 
 
-def split_rows(split: Any, name: str) -> RowSource:
+def saved_rows(path: Path, loaded: Any) -> RowSource:
+    """Of the training split of what ``datasets`` saved in a folder."""
+    return split_rows(training_split(loaded, str(path)), str(path), path.name)
+
+
+def split_rows(split: Any, name: str, short: str = "") -> RowSource:
     """Of a ``datasets.Dataset``, which lies on the disk and is mapped."""
 
     def chunks(wanted: Wanted | None, size: int, mine: Mine) -> Iterator[Chunk]:
@@ -95,7 +103,7 @@ def split_rows(split: Any, name: str) -> RowSource:
             columns = {column: [] if table is None else table.column(column).to_pylist() for column in names}
             yield Chunk(number, first, count, columns, (first + count) / len(split))
 
-    return RowSource(name, lambda: f"datasets {split._fingerprint} of {len(split)} rows", chunks)
+    return RowSource(name, short or name, lambda: f"datasets {split._fingerprint} of {len(split)} rows", chunks)
 
 
 def locate(path: Path) -> Path:

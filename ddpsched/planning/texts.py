@@ -22,6 +22,7 @@ from ddpsched.planning.row_source import (
     load_hub,
     load_saved,
     locate,
+    saved_rows,
     split_rows,
     training_split,
 )
@@ -127,7 +128,8 @@ class _Loader:
     def path(self, path: Path) -> Dataset:
         path = locate(path)
         if path.is_dir():
-            return self._splits(load_saved(path), str(path))
+            loaded = load_saved(path)
+            return self._splits(loaded, str(path), saved_rows(path, loaded))
         dev = _beside(path) if path.stem == "train" and not self._config.dev else None
         train = self.file(path, self._config.rows)
         return Dataset(train, self.file(dev) if dev else None, str(path), file_rows(path))
@@ -138,16 +140,17 @@ class _Loader:
         return self._checked({name: values[:limit] for name, values in found.items()}, str(file))
 
     def hub(self) -> Dataset:
-        return self._splits(load_hub(self._config), hub_name(self._config))
+        loaded, source = load_hub(self._config), hub_name(self._config)
+        return self._splits(loaded, source, split_rows(training_split(loaded, source), source))
 
-    def _splits(self, loaded: Any, source: str) -> Dataset:
+    def _splits(self, loaded: Any, source: str, origin: RowSource) -> Dataset:
         """``loaded``: a ``datasets.Dataset``, or a ``DatasetDict`` with a train split."""
         rows = training_split(loaded, source)
         train = self._split(rows, f"{source}, train", self._config.rows)
         splits = loaded if isinstance(loaded, dict) else {}
         dev = next((name for name in DEV_NAMES if name in splits and not self._config.dev), None)
         held = self._split(splits[dev], f"{source}, {dev}") if dev else None
-        return Dataset(train, held, source, split_rows(rows, source))
+        return Dataset(train, held, source, origin)
 
     def _split(self, rows: Any, source: str, limit: int | None = None) -> Split:
         require_columns(source, rows.column_names, self._wanted)

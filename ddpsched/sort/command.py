@@ -29,6 +29,7 @@ class Summary:
     num_rows: int
     held: tuple[int, ...]
     num_kept: int  # chunks that an earlier try had measured
+    num_truncated: int  # samples that were longer than data.max_length
     measure_s: float
     sort_s: float
     write_s: float
@@ -68,21 +69,21 @@ def _sorted(request: Request, ranks: Ranks, aside: list[OrderedWriter]) -> Summa
     counts = np.zeros(0, dtype=np.int64)
     if work.counts_tokens:
         counts = ranks.total(ranks.together(lambda: _counts(work, parts, ranks.world)))
-    rows = ranks.together(lambda: _rows(work, parts, request.chunk, ranks.world, counts))
+    rows, cut = ranks.together(lambda: _rows(work, parts, request.chunk, ranks.world, counts))
     _refuse_nan(work.metrics, rows, ranks)
-    num_rows, num_kept = ranks.total(np.array([len(rows[-1]), kept])).tolist()
+    num_rows, num_kept, num_truncated = ranks.total(np.array([len(rows[-1]), kept, cut])).tolist()
     if not num_rows:
         raise DataError(f"{work.source.name}: no rows to sort")
     measured = time.perf_counter()
     rows, held = ranks.sort(rows)
     sorted_at = time.perf_counter()
-    about = About(tuple(metric.name for metric in work.metrics), work.fingerprint, work.source.name, work.how)
+    about = About(tuple(metric.name for metric in work.metrics), work.fingerprint, work.source.short, work.how)
     writer = OrderedWriter(request.output, num_rows, [column.dtype for column in rows], about)
     aside.append(writer)
     digest = _written(writer, rows, num_rows, ranks)
     ranks.together(parts.end if ranks.world.is_main else lambda: None)
     times = measured - begin, sorted_at - measured, time.perf_counter() - sorted_at
-    return Summary(request.output, digest, num_rows, tuple(held), num_kept, *times)
+    return Summary(request.output, digest, num_rows, tuple(held), num_kept, num_truncated, *times)
 
 
 def _same_data(work: Work, ranks: Ranks) -> None:
@@ -106,7 +107,7 @@ def _measure(work: Work, parts: Parts, size: int, world: World) -> int:
         for chunk in work.source.chunks(work.wanted, size, mine):
             if chunk.number % world.size == world.rank:
                 if mine(chunk.number):
-                    parts.write(chunk.number, work.measured(chunk) | {"num_rows": chunk.num_rows})
+                    parts.write(chunk.number, work.measured(chunk))
                 else:
                     kept += 1
             show(chunk.share, chunk.first + chunk.num_rows)
@@ -131,20 +132,22 @@ def _own_parts(parts: Parts, world: World) -> Iterator[tuple[int, dict[str, Any]
             yield number, part
 
 
-def _rows(work: Work, parts: Parts, size: int, world: World, counts: Any) -> list[Values]:
-    """This rank's columns: each metric's values, then ids."""
+def _rows(work: Work, parts: Parts, size: int, world: World, counts: Any) -> tuple[list[Values], int]:
+    """This rank's columns: each metric's values, then ids; and how many samples were cut."""
     columns: list[list[Values]] = [[] for _ in (*work.metrics, "id")]
+    cut = 0
     for number, part in _own_parts(parts, world):
         for n, metric in enumerate(work.metrics):
             if metric.values is not None:
                 columns[n].append(part[str(n)])
             else:
                 columns[n].append(rarities(part["flat"], part["lengths"], counts))
+        cut += int(part["num_truncated"])
         columns[-1].append(number * size + np.arange(int(part["num_rows"]), dtype=np.int64))
     # a rank without chunks has columns of the same kinds
     # a rank without chunks has columns of the same kinds
     kinds = [*(np.int64 if metric.name == "length" else np.float64 for metric in work.metrics), np.int64]
-    return [np.concatenate([*column, np.zeros(0, kind)]) for column, kind in zip(columns, kinds, strict=True)]
+    return [np.concatenate([*column, np.zeros(0, kind)]) for column, kind in zip(columns, kinds, strict=True)], cut
 
 
 def _refuse_nan(metrics: list[Metric], rows: list[Values], ranks: Ranks) -> None:
@@ -199,6 +202,8 @@ def answer(request: Request) -> None:
         low, median, high = (file.rows(place, place + 1)[name][0] for place in places)
         if name == file.about.metrics[0]:
             print(f"{name}: {low:g} to {high:g}, median {median:g}")
+    if found.num_truncated:
+        print(f"{found.num_truncated:,} samples were longer than data.max_length, and count as cut to it")
     if size > 1:
         print(f"largest bucket before slices were evened out: {max(found.held) * size / found.num_rows:.3f} x the mean")
     print(f"measured in {found.measure_s:.2f} s, sorted in {found.sort_s:.2f} s, written in {found.write_s:.2f} s")

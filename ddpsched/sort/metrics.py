@@ -1,8 +1,10 @@
 """What may make a sample difficult, as numbers of a chunk of rows."""
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -36,12 +38,14 @@ class Rows:
 class Metric:
     """``name``: of its column in the file. ``values(rows)``: (n,), the larger the more difficult; None: they follow
     from the tokens of all samples, see :func:`rarities`. ``wanted``: columns read beside the text; None for all.
+    ``version``: tells it from another of its name, as weights or code may change.
     """
 
     name: str
     values: Callable[[Rows], Values] | None
     tokens: bool = False
     wanted: Wanted | None = None
+    version: str = ""
 
 
 def metrics_of(names: Sequence[str], config: RunConfig) -> list[Metric]:
@@ -62,12 +66,14 @@ def _metric(name: str, config: RunConfig) -> Metric:
         from ddpsched.training.sample_loss import SampleLoss
 
         loss = SampleLoss(config)
-        return Metric(name, lambda rows: loss(rows.tokens, rows.chunk), tokens=True, wanted=loss.wanted)
+        return Metric(
+            name, lambda rows: loss(rows.tokens, rows.chunk), tokens=True, wanted=loss.wanted, version=loss.version
+        )
     if kind == "column" and rest:
         return Metric(name, lambda rows: column_values(rows.chunk, rest), wanted={f"--metric column:{rest}": rest})
     if kind and rest:
         function, _ = function_named(name, "--metric")
-        return Metric(name, lambda rows: _own(name, function, rows.chunk))
+        return Metric(name, lambda rows: _own(name, function, rows.chunk), version=_code(function))
     raise ConfigError(f"--metric {name!r} is none of {KINDS}")
 
 
@@ -96,6 +102,15 @@ def _number(value: Any, row: int, column: str) -> float:
     if isinstance(value, int) and abs(value) > EXACT:
         raise DataError(f"row {row}, column {column!r}: {value} is beyond 2**53, where numbers run together")
     return number
+
+
+def _code(function: Callable[..., Any]) -> str:
+    """Of the module that it stands in; nothing where that has no source."""
+    try:
+        code = inspect.getsource(inspect.getmodule(function) or function)
+    except (OSError, TypeError):
+        return ""
+    return blake2b(code.encode(), digest_size=8).hexdigest()
 
 
 def _own(name: str, function: Callable[[dict[str, list[Any]]], Any], chunk: Chunk) -> Values:

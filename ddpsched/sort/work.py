@@ -5,6 +5,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ddpsched.config import RunConfig, apply_overrides, load, parse
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.output_file import check_output
@@ -52,18 +54,14 @@ class Work:
         if source is None:
             raise ConfigError(f"{request.data}: names no data set; set data.path or data.name in it")
         metrics = metrics_of(request.metrics or ("length",), config)
-        encoder = None
+        encoder, said = None, []
         if any(metric.tokens for metric in metrics):
             tokenizer = tokenizer_of(config)
             least = 2 if config.model.task == "causal_lm" else 1
             encoder = Encoder(tokenizer, config.data.max_length, config.data.prompt is not None, least)
-            how = f"{config.data.tokenizer or config.model.name}, max_length {config.data.max_length}"
-            how += f", vocabulary {tokenizer_digest(tokenizer)}"
-        else:
-            how = ""
-        if any(metric.name == "loss" for metric in metrics):
-            how += f", {config.model.task} {config.model.name}"
-        return cls(config, source, metrics, encoder, source.fingerprint(), how)
+            said = [f"tokens by {tokenizer_digest(tokenizer)}, at most {config.data.max_length}"]
+        said += [f"{metric.name}: {metric.version}" for metric in metrics if metric.version]
+        return cls(config, source, metrics, encoder, source.fingerprint(), "; ".join(said))
 
     @classmethod
     def _of_numbers(cls, request: Request, path: Path) -> "Work":
@@ -108,7 +106,8 @@ class Work:
         found = {str(n): metric.values(rows) for n, metric in enumerate(self.metrics) if metric.values is not None}
         if self.counts_tokens:
             found |= {"flat": rows.tokens.flat, "lengths": rows.tokens.lengths}
-        return found
+        cut = 0 if encoded is None else encoded.num_truncated
+        return found | {"num_rows": np.array(chunk.num_rows), "num_truncated": np.array(cut)}
 
     def _texts(self, chunk: Chunk) -> tuple[list[str], list[str] | None, range]:
         data = self.config.data

@@ -17,6 +17,7 @@ from ddpsched.training.data import NOT_LEARNT, pad
 from ddpsched.training.evaluate import MOST_LOGITS, MOST_TOKENS
 from ddpsched.training.learner import pick_device
 from ddpsched.training.loss import token_losses
+from ddpsched.training.weights import weights_digest
 from ddpsched.world import World
 
 
@@ -44,6 +45,7 @@ class SampleLoss:
         if not self._classifies:
             self._most = max(1, min(MOST_TOKENS, MOST_LOGITS // tokenizer.get_vocab_size()))
         model = build_model(config.model, config.data.num_labels, tokenizer.get_vocab_size(), self._pad_id)
+        self.version = f"{config.model.task}, weights {weights_digest(model)}"
         self._model = model.to(self._device).eval()
         self.wanted = {"data.label": config.data.label} if self._classifies else {}
 

@@ -1,6 +1,7 @@
 """``ddpsched sort`` as it is called: real files, real ranks under torchrun, resumed, killed, and used by a run."""
 
 import json
+import linecache
 import os
 import re
 import signal
@@ -64,7 +65,7 @@ def torchrun(ranks: int, folder: Path, *words: Any, wait: bool = True, **environ
 def test_by_length(data: Path, tmp_path: Path) -> None:
     found = call(data, f"data.tokenizer={data}", "--output", tmp_path / "order.npy", "--chunk", 64)
     assert found.exit_code == 0, found.output
-    assert f"{SIZE} samples of {data / 'train.tsv'}, 1 rank\nlength: " in found.output
+    assert f"{SIZE} samples of train.tsv, 1 rank\nlength: " in found.output
     file = OrderedFile.open(tmp_path / "order.npy")
     lengths = lengths_of(write_data(data))
     np.testing.assert_array_equal(file.ids(), np.argsort(lengths, kind="stable"))
@@ -224,6 +225,31 @@ def test_files_of_other_data_are_refused(data: Path, tmp_path: Path) -> None:
     assert found.exit_code == 1
     assert "is an order of other data" in found.output
     assert not (tmp_path / "outputs").exists()
+
+
+def test_metrics_that_changed_are_measured_anew(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function's code between two tries; samples that were cut are counted."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = [data, f"data.tokenizer={data}", "data.max_length=10", "--output", tmp_path / "order.npy"]
+    words += ["--metric", "length", "--metric", "mine_that_changes:score", "--chunk", 64]
+    (tmp_path / "mine_that_changes.py").write_text("def score(columns): return [0] * len(columns['sentence'])\n")
+    with monkeypatch.context() as patch:
+        patch.setattr("ddpsched.sort.command.OrderedWriter", None)
+        assert call(*words).exit_code == 1
+    code = "def score(columns): return [-len(text) for text in columns['sentence']]  # now the longest text first\n"
+    (tmp_path / "mine_that_changes.py").write_text(code)
+    sys.modules.pop("mine_that_changes")
+    linecache.clearcache()
+    found = call(*words)
+    assert found.exit_code == 0, found.output
+    assert "earlier try" not in found.output
+    longer = int((lengths_of(write_data(data)) > 10).sum())
+    assert f"{longer} samples were longer than data.max_length, and count as cut to it" in found.output
+    rows = OrderedFile.open(tmp_path / "order.npy").rows()
+    assert rows["length"].max() == 10
+    assert (np.diff(rows["mine_that_changes:score"][rows["length"] == 10]) >= 0).all()
+    assert np.ptp(rows["mine_that_changes:score"]) > 0
 
 
 def test_numbers_and_a_runs_config(data: Path, tmp_path: Path) -> None:

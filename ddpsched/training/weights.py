@@ -1,0 +1,24 @@
+"""A model's weights, told from others."""
+
+from hashlib import blake2b
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch.distributed.tensor import DTensor
+
+
+def weights_digest(model: torch.nn.Module) -> str:
+    """Of all parameters and buffers, by name; a sharded one is put together, which all ranks must do."""
+    digest = blake2b(digest_size=16)
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        digest.update(name.encode())
+        digest.update(host_array(tensor.detach()).data)
+    return digest.hexdigest()
+
+
+def host_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """Flat, on the host; bfloat16, which numpy does not know, as float32."""
+    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    flat = whole.detach().reshape(-1).cpu()
+    return (flat.float() if flat.dtype == torch.bfloat16 else flat).numpy()
