@@ -70,6 +70,7 @@ def summarise(records: pd.DataFrame, evaluations: pd.DataFrame | None = None) ->
     row = {
         "num_steps": float(len(steps)),
         "warmup_steps": float(len(steps) - len(timed)),
+        "batch_mean": steps["num_samples"].mean(),
         "max_compute_mean_s": timed["max_compute_s"].mean(),
         "max_compute_p95_s": float(timed["max_compute_s"].quantile(0.95)),
         "step_mean_s": timed["step_s"].mean(),

@@ -9,6 +9,7 @@ from rich.table import Table
 
 # heading, key of the arm row, factor, format
 COLUMNS = (
+    ("mean\nglobal\nbatch", "batch_mean", 1, ".1f"),
     ("\nstep\nms", "step_mean_s", 1e3, ".4g"),
     ("step\nP95\nms", "step_p95_s", 1e3, ".4g"),
     ("max\ncompute\nms", "max_compute_mean_s", 1e3, ".4g"),
@@ -22,20 +23,26 @@ COLUMNS = (
 
 
 def console() -> Console:
-    """The terminal at its own width; 110 columns in a pipe or a log, which have none."""
+    """The terminal at its own width; 120 columns in a pipe or a log, which have none."""
     terminal = Console()
-    return terminal if terminal.is_terminal else Console(width=110)
+    return terminal if terminal.is_terminal else Console(width=120)
 
 
 def comparison(tables: dict[str, Any]) -> Table:
-    """A row per arm; the last column is max compute time over static's with its 95 % interval."""
+    """A row per arm; the last column is max compute time of a step over static's with its 95 % interval.
+
+    The global batch is shown where arms differ in it, as steps are then of unlike size.
+    """
+    batches = [arm.get("batch_mean") or 0.0 for arm in tables["arms"]]
+    varies = max(batches) > 1.01 * min(batches)
+    columns = [column for column in COLUMNS if column[1] != "batch_mean" or varies]
     table = Table(title=escape(tables["label"]), title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
     table.add_column("\n\narm (runs)")  # the one column that may wrap
-    for heading, *_ in COLUMNS:
+    for heading, *_ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("max compute\n/ static\n" + escape("[95 % interval]"), justify="right", no_wrap=True)
     for arm in tables["arms"]:
-        cells = [number(arm.get(key), factor, form) for _, key, factor, form in COLUMNS]
+        cells = [number(arm.get(key), factor, form) for _, key, factor, form in columns]
         table.add_row(escape(f"{arm['arm']} ({arm['num_runs']})"), *cells, escape(against_static(tables, arm["arm"])))
     return table
 

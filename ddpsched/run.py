@@ -150,7 +150,8 @@ def _loop(
             full = error  # the others learn of it by this rank's next vote
             _distributed(executor).object(Flag.DISK_FULL)
         if done % LOG_EVERY == 0:
-            log.info("step %d of about %d, loss %s", done, total_steps, records[0].loss)
+            loss = next((f", loss {record.loss:.4f}" for record in records if record.loss is not None), "")
+            log.info("step %d of about %d%s", done, total_steps, loss)
         if config.train.eval_every and done % config.train.eval_every == 0 and done < total_steps:
             _evaluate(executor, folder, world, done)
     if full is not None:
@@ -209,7 +210,7 @@ def _world(config: RunConfig) -> World:
         if world.size > 1:
             raise ConfigError(
                 f"executor.kind = {config.executor.kind!r} plays all ranks in one process, but {world.size} were "
-                'started; start one, or set executor.kind = "distributed"'
+                f"started; start one, or set executor.kind=distributed world_size={world.size}"
             )
         return World()
     if world.size != config.world_size:
@@ -232,8 +233,11 @@ def _over_budget(config: RunConfig, samples: Samples) -> int | None:
 
 def _say(config: RunConfig, environment: dict[str, Any]) -> None:
     """What a user would not expect."""
-    if config.policy.sequence_packing:
+    if config.policy.sequence_packing and "strategy" in config.policy.model_fields_set:
         log.info("policy.sequence_packing fills rows by their sum of tokens; policy.strategy is ignored")
+    seen, size = (config.steps or 0) * config.global_batch, environment["num_samples"]
+    if config.order.sorts and config.order.pacing is None and not config.policy.fills and 0 < seen < size:
+        log.info("%d steps run %d of %d samples, the easiest; use epochs, or order.pacing", config.steps, seen, size)
     if environment["num_over_budget"]:
         log.info(
             "%d samples are longer than policy.max_tokens_for_batch, and run alone", environment["num_over_budget"]

@@ -87,6 +87,7 @@ class Row:
     planning_us: float | None = None  # per sample, from the step's ids and lengths to its plan and digest
     gap: float | None = None  # sum of makespans / sum of lower bounds - 1; None where the method has no bound
     skipped: str | None = None
+    options: dict[str, Any] | None = None  # of [policy], where some were found for the question
 
     def flat(self) -> dict[str, Any]:
         """One level, for JSON and frames."""
@@ -99,6 +100,7 @@ class Row:
             "planning_us": self.planning_us,
             "gap": self.gap,
             "skipped": self.skipped,
+            "options": self.options,
         }
 
 
@@ -204,7 +206,11 @@ def measure(question: Question, name: str, config: RunConfig) -> Row:
         )
     bounds = [(max(plan.predicted_cost), plan.lower_bound) for plan in made if plan.predicted_cost and plan.lower_bound]
     gap = sum(cost for cost, _ in bounds) / sum(bound for _, bound in bounds) - 1 if bounds else None
-    return Row(name, ruler.read(), seconds / (len(question.lengths) * question.epochs) * 1e6, gap)
+    found = None
+    if config.policy.fills:
+        found = config.policy.model_dump(exclude_defaults=True, exclude={"prefetch"})
+    planning_us = seconds / (len(question.lengths) * question.epochs) * 1e6
+    return Row(name, ruler.read(), planning_us, gap, options=found)
 
 
 def _peer(question: Question, name: str) -> Row:

@@ -1,5 +1,6 @@
 """A comparison for the reader: a table in the terminal, a figure."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,6 +55,16 @@ def table(rows: Sequence[Row], title: str) -> Table:
     for index, (row, _) in enumerate(done):
         shown.add_row(row.arm, *(column[index] for column in kept.values()))
     return shown
+
+
+def options(rows: Sequence[Row]) -> list[str]:
+    """A line for each arm whose options were found such that a step has B samples on average, as TOML has them."""
+    lines = []
+    for row in rows:
+        if row.options is not None:
+            said = ", ".join(f"{key} = {json.dumps(value)}" for key, value in row.options.items())
+            lines.append(f"{row.arm}: policy = {{ {said} }}")
+    return lines
 
 
 def skipped(rows: Sequence[Row]) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ddpsched.errors import DataError
 from ddpsched.planning.cost import Int
+from ddpsched.planning.row_source import locate
 from ddpsched.planning.tables import READERS, read_columns
 from ddpsched.planning.tokenise import tokenise
 from ddpsched.planning.tokenizer import load_tokenizer
@@ -33,7 +34,7 @@ def read_lengths(
     Raises DataError where a length is not a whole number of at least 1, and names the row.
     """
     if texts:
-        return _count(path, texts, tokenizer, max_length, prompt)
+        return _count(locate(path) if path.is_dir() else path, texts, tokenizer, max_length, prompt)
     if prompt is not None:
         raise DataError(f"a prompt is named ({prompt}), but no column of texts behind it; name it with --text")
     if tokenizer is not None:

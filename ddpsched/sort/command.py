@@ -30,6 +30,7 @@ class Summary:
     held: tuple[int, ...]
     num_kept: int  # chunks that an earlier try had measured
     num_truncated: int  # samples that were longer than data.max_length
+    left_out: str  # keys of the config by which a run uses fewer rows
     measure_s: float
     sort_s: float
     write_s: float
@@ -83,7 +84,7 @@ def _sorted(request: Request, ranks: Ranks, aside: list[OrderedWriter]) -> Summa
     digest = _written(writer, rows, num_rows, ranks)
     ranks.together(parts.end if ranks.world.is_main else lambda: None)
     times = measured - begin, sorted_at - measured, time.perf_counter() - sorted_at
-    return Summary(request.output, digest, num_rows, tuple(held), num_kept, num_truncated, *times)
+    return Summary(request.output, digest, num_rows, tuple(held), num_kept, num_truncated, work.left_out, *times)
 
 
 def _same_data(work: Work, ranks: Ranks) -> None:
@@ -202,6 +203,8 @@ def answer(request: Request) -> None:
         low, median, high = (file.rows(place, place + 1)[name][0] for place in places)
         if name == file.about.metrics[0]:
             print(f"{name}: {low:g} to {high:g}, median {median:g}")
+    if found.left_out:
+        print(f"all rows are ordered; {found.left_out} chooses among them in the run")
     if found.num_truncated:
         print(f"{found.num_truncated:,} samples were longer than data.max_length, and count as cut to it")
     if size > 1:

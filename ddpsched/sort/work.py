@@ -79,6 +79,12 @@ class Work:
         return {"data": self.fingerprint, "metrics": names, "how": self.how, "columns": columns, "chunk": chunk}
 
     @property
+    def left_out(self) -> str:
+        """Keys by which a run uses fewer rows than there are, "" where none is set."""
+        data = self.config.data
+        return " and ".join(f"data.{key}" for key in ("rows", "held_out") if getattr(data, key))
+
+    @property
     def counts_tokens(self) -> bool:
         """Whether a metric follows from the tokens of all samples."""
         return any(metric.values is None for metric in self.metrics)
