@@ -88,7 +88,7 @@ def run(config: RunConfig, *, overwrite: bool = False, force: bool = False) -> P
             _say(config, environment)
             with RecordWriter(folder.path, world.rank) as writer:
                 steps = _observed(config, itertools.chain([first], plans), executor, samples, speeds)
-                _loop(config, steps, executor, writer, folder, world, total_steps)
+                _loop(config, steps, executor, writer, folder, world, total_steps, environment)
             truncated = exchange.total(samples.train.num_truncated)
             exchange.barrier()  # every rank's records are written
             guard.over()
@@ -132,11 +132,15 @@ def _loop(
     folder: RunFolder,
     world: World,
     total_steps: int,
+    environment: dict[str, Any],
 ) -> None:
     full: OSError | None = None
-    done = real = computed = 0
+    done = real = computed = evaluated = 0
+    runs = np.zeros(environment["num_samples"], dtype=np.int64)  # of each sample
     for plan, records in steps:
         done = plan.step + 1
+        if config.policy.replacement:
+            runs += np.bincount(plan.ids, minlength=len(runs))
         real += sum(record.num_tokens for record in records)
         computed += sum(record.padded_tokens for record in records)
         try:
@@ -154,10 +158,20 @@ def _loop(
             log.info("step %d of about %d%s", done, total_steps, loss)
         if config.train.eval_every and done % config.train.eval_every == 0 and done < total_steps:
             _evaluate(executor, folder, world, done)
+            evaluated = done
     if full is not None:
         raise full
     log.info("%.1f %% of the %d tokens computed here were padding", 100 * (1 - real / max(1, computed)), computed)
-    _evaluate(executor, folder, world, done)
+    if config.policy.replacement:
+        again, never = int(np.maximum(runs - 1, 0).sum()), int((runs == 0).sum())
+        log.info(
+            "policy.replacement: of %d samples %d never ran, and %d runs were of one again", len(runs), never, again
+        )
+        environment |= {"num_never_run": never, "num_run_again": again}
+        if world.is_main:
+            folder.write_environment(environment)
+    if evaluated < done:
+        _evaluate(executor, folder, world, done)
 
 
 def _evaluate(executor: Executor, folder: RunFolder, world: World, step: int) -> None:

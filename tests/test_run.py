@@ -242,3 +242,44 @@ def test_a_rate_that_falls_over_all_steps_that_memory_makes(tmp_path: Path, monk
     assert len(rates) > 5
     assert (rates > 0).all()
     assert rates.iloc[-1] < 0.3 * rates.iloc[0]
+
+
+def test_evaluations_come_once_whatever_the_number_of_steps(tmp_path: Path) -> None:
+    """Epochs of a token budget have unlike numbers of steps; the last one is evaluated once, none at rate 0."""
+    for seed in (2, 5):
+        config = parse(
+            {
+                "epochs": 2,
+                "seed": seed,
+                "world_size": 2,
+                "outputs": str(tmp_path),
+                "name": f"seed-{seed}",
+                "data": {"size": 60},
+                "policy": {"kind": "token_budget", "max_tokens_for_batch": 100},
+                "train": {"eval_every": 1},
+            }
+        )
+        folder = run(config)
+        records = pd.read_parquet(folder / "records.parquet")
+        steps = [json.loads(line)["step"] for line in (folder / "evaluations.jsonl").read_text().splitlines()]
+        assert steps == list(range(1, records["step"].max() + 2))
+        assert records["lr"].min() > 0
+
+
+def test_what_replacement_repeats_is_counted(tmp_path: Path) -> None:
+    policy = {"kind": "bins", "replacement": True, "median_batch": 8}
+    config = parse(
+        {
+            "steps": 30,
+            "world_size": 2,
+            "outputs": str(tmp_path),
+            "data": {"size": 200},
+            "policy": policy,
+            "executor": {"kind": "simulated"},
+        }
+    )
+    folder = run(config)
+    told = json.loads((folder / "environment.json").read_text())
+    records = pd.read_parquet(folder / "records.parquet")
+    assert told["num_run_again"] > 0
+    assert 200 - told["num_never_run"] + told["num_run_again"] == records["num_samples"].sum()

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from ddpsched.config import FILLING, parse
+from ddpsched.config import FILLING, PolicyConfig, parse
 from ddpsched.errors import ConfigError
 from ddpsched.plan import Position, StepPlan
 from ddpsched.planning.messages import LocalExchange
@@ -48,6 +48,8 @@ class PlanSource:
         self._given = np.asarray(lengths)
         options = _options(owner, "policy", policy)
         kind = options["kind"]
+        if kind not in get_args(PolicyConfig.model_fields["kind"].annotation):
+            parse({"epochs": 1, "policy": {"kind": kind}}, source=owner)  # says what is allowed
         if kind == "peer":
             raise ConfigError(f"{owner}: policy 'peer' asks another package, whose own loader is the way to use it")
         if kind in FILLING and global_batch is not None:
@@ -66,7 +68,7 @@ class PlanSource:
             self.lengths.parts(np.arange(1))  # ConfigError where they have no parts
             # a config asks which column they are counted in; here they are given
             values |= {"data": {"prompt": "prompt"}, "model": {"task": "causal_lm"}}
-        self.config = parse(_plain({**values, "order": _options(owner, "order", order)}), source=owner)
+        self.config = parse(plain_values({**values, "order": _options(owner, "order", order)}), source=owner)
         self._sizes: dict[int, tuple[int, ...]] = {}
         if self.config.policy.sequence_packing and "strategy" in options:
             warnings.warn("policy.strategy is ignored where sequence_packing fills rows without padding", stacklevel=3)
@@ -199,12 +201,12 @@ def _options(owner: str, name: str, given: str | Mapping[str, Any]) -> dict[str,
     return dict(given)
 
 
-def _plain(value: Any) -> Any:
+def plain_values(value: Any) -> Any:
     """Numbers of NumPy and tuples as the config takes them: budgets are often computed from lengths."""
     if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: plain_values(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [plain_values(inner) for inner in value]
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ddpsched.config import PolicyConfig, parse
 from ddpsched.errors import ConfigError
-from ddpsched.integrations.plan_source import number_of_steps
+from ddpsched.integrations.plan_source import epoch_number, number_of_steps, plain_values
 from ddpsched.integrations.pool_picks import Picked, PoolPicks
 from ddpsched.integrations.sample_reader import SampleReader
 from ddpsched.integrations.step_share import StepShare
@@ -85,7 +85,8 @@ class PoolStream:
             "batches_per_optimizer_step": batches_per_optimizer_step, "infinite_loop": infinite_loop,
         }  # fmt: skip
         limit = {"epochs": 1} if max_num_steps is None else {"steps": max_num_steps}
-        config = parse({**limit, "world_size": self.world.size, "policy": options}, source="PoolStream")
+        values = plain_values({**limit, "world_size": self.world.size, "policy": options})
+        config = parse(values, source="PoolStream")
         if sequence_packing and sample_padding_fn is not None:
             raise ConfigError("PoolStream: packed rows have no padding; leave sample_padding_fn out")
         if sequence_packing and strategy is not None:
@@ -105,6 +106,7 @@ class PoolStream:
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration begins with this epoch, or where a loaded state or skipped steps of it stand."""
+        epoch = epoch_number(epoch)
         if epoch not in (self._next.first_epoch, self._next.reader.epoch):
             self._next = self._begin(epoch)
         self._reached = self._next

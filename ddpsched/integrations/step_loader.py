@@ -95,13 +95,13 @@ class StepLoader:
     ) -> None:
         self._source = PlanSource("StepLoader", lengths, world, policy, global_batch, seed, order)
         _check_data(dataset, len(self._source))
-        max_num_steps, epochs = _limits(max_num_steps, epochs, infinite_loop)
+        self._infinite = infinite_loop and self._source.config.policy.infinite_loop
+        max_num_steps, epochs = _limits(max_num_steps, epochs, self._infinite)
         _check_padding(self._source, sample_padding_fn)
         taken = [name for name in OURS if name in loader_options]
         if taken:
             raise ConfigError(f"StepLoader: {', '.join(taken)}: the policy decides which samples come when; leave out")
         self._max_num_steps, self._epochs = max_num_steps, epochs
-        self._infinite = infinite_loop and self._source.config.policy.infinite_loop
         self._world = world
         self._batches = MicroBatches(dataset, collate_fn, sample_padding_fn)
         self._keys = Keys()

@@ -7,11 +7,10 @@ final one, each rank its own rows, and it gets its name when all is on disk.
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +21,7 @@ from ddpsched.errors import DataError
 
 BLOCK = 65_536  # rows of one checksum
 PIECE = 16 * BLOCK  # rows written at a time
+PREFIX = np.lib.format.magic(3, 0)
 MAGIC = b"ddpsORD1"
 Bits = npt.NDArray[np.uint64]
 
@@ -46,7 +46,8 @@ class OrderedWriter:
     """
 
     def __init__(self, path: Path, num_rows: int, dtypes: Sequence[np.dtype[Any]], about: About) -> None:
-        self.path, self.aside = path, path.with_name(f".{path.name}.part")
+        self.path = path.resolve()  # what a link leads to
+        self.aside = self.path.with_name(f".{path.name}.part")
         self._num_rows, self._about = num_rows, about
         self._dtype = np.dtype([(name, dtype) for name, dtype in zip((*about.metrics, "id"), dtypes, strict=True)])
         self._header = _header(self._dtype, num_rows)
@@ -159,10 +160,10 @@ class OrderedFile:
 
 
 def _header(dtype: np.dtype[Any], num_rows: int) -> bytes:
-    told: Mapping[str, Any] = {"descr": dtype.descr, "fortran_order": False, "shape": (num_rows,)}
-    buffer = BytesIO()
-    np.lib.format.write_array_header_2_0(buffer, dict(told))
-    return buffer.getvalue()
+    """As numpy.save writes one of names beyond Latin-1."""
+    words = repr({"descr": dtype.descr, "fortran_order": False, "shape": (num_rows,)}).encode()
+    padding = -(len(PREFIX) + 4 + len(words) + 1) % 64
+    return PREFIX + (len(words) + padding + 1).to_bytes(4, "little") + words + b" " * padding + b"\n"
 
 
 def _footer(path: Path) -> tuple[dict[str, Any], str]:
@@ -180,13 +181,8 @@ def _footer(path: Path) -> tuple[dict[str, Any], str]:
         file.seek(begin)
         words, digest = file.read(length), file.read(16)
         file.seek(0)
-        version = np.lib.format.read_magic(file)
-        if version != (2, 0):
-            raise ValueError(f"npy version {version}")
-        np.lib.format.read_array_header_2_0(file)
-        ends = file.tell()
-        file.seek(0)
-        header = file.read(ends)
+        header = file.read(len(PREFIX) + 4)
+        header += file.read(int.from_bytes(header[-4:], "little"))  # not parsed before it is known to be right
     if _digest(header, words) != digest:
         raise ValueError("its footer was changed")
     return json.loads(words), digest.hex()

@@ -26,7 +26,7 @@ from ddpsched.planning.window_steps import window_steps
 
 
 def num_steps(config: RunConfig, source: Lengths, caps: Sequence[int] | None = None) -> int:
-    """Optimizer steps of the whole run: as given, or epochs * ceil(N / B); where B varies, as in the first epoch.
+    """Optimizer steps of the whole run: as given, or epochs * ceil(N / B); where B varies, every epoch is planned.
 
     ``caps``: of all ranks, as in :func:`plan_steps`; they matter where B varies.
     """
@@ -36,8 +36,9 @@ def num_steps(config: RunConfig, source: Lengths, caps: Sequence[int] | None = N
     if config.policy.kind not in FILL:
         return epochs * -(-len(source) // config.global_batch)
     told = None if caps is None else _caps(config, caps)
-    first = plan_epoch(config, source, LocalExchange(config.world_size), told, Position())
-    return min(config.steps or sys.maxsize, epochs * sum(1 for _ in first))
+    alone = LocalExchange(config.world_size)
+    steps = sum(1 for epoch in range(epochs) for _ in plan_epoch(config, source, alone, told, Position(epoch)))
+    return min(config.steps or sys.maxsize, steps)
 
 
 def plan_steps(

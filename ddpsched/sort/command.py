@@ -36,55 +36,83 @@ class Summary:
     write_s: float
 
 
+class Sorting:
+    """A sort under way, and what it has begun to write."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.writer: OrderedWriter | None = None
+        self.parts: Parts | None = None
+        world = World.detect()
+        alone = world.size == 1 or not World.launched()
+        self.ranks: Ranks = Alone() if alone else Together(world, self.leave)
+
+    def leave(self) -> None:
+        """Nothing half-written stays, but for what was measured."""
+        if self.writer is not None:
+            self.writer.drop()
+        if self.parts is not None and self.ranks.world.is_main:
+            self.parts.leave()
+
+    def run(self) -> Summary:
+        """Measure, sort and write."""
+        ranks, size, begin = self.ranks, self.request.chunk, time.perf_counter()
+        world = ranks.world
+        work = ranks.together(lambda: Work.of(self.request))
+        _same_data(work, ranks)
+        self.parts = parts = Parts(self.request.output, work.identity(size))
+        ranks.together(parts.begin if world.is_main else _nothing)
+        seen = ranks.together(lambda: _measure(work, parts, size, world))
+        counts = np.zeros(0, dtype=np.int64)
+        if work.counts_tokens:
+            counts = ranks.total(ranks.together(lambda: _counts(work, parts, seen, world)))
+        rows, cut = ranks.together(lambda: _rows(work, parts, seen, size, world, counts))
+        _refuse_nan(work.metrics, rows, ranks)
+        num_rows, num_kept, num_truncated = ranks.total(np.array([len(rows[-1]), seen.kept, cut])).tolist()
+        if not num_rows:
+            raise DataError(f"{work.source.name}: no rows to sort")
+        assert num_rows == seen.num_rows, f"{num_rows} rows in parts, {seen.num_rows} in the data"
+        measured = time.perf_counter()
+        rows, held = ranks.sort(rows)
+        sorted_at = time.perf_counter()
+        about = About(tuple(metric.name for metric in work.metrics), work.fingerprint, work.source.short, work.how)
+        self.writer = OrderedWriter(self.request.output, num_rows, [column.dtype for column in rows], about)
+        digest = _written(self.writer, rows, num_rows, ranks)
+        ranks.together(parts.end if world.is_main else _nothing)
+        times = measured - begin, sorted_at - measured, time.perf_counter() - sorted_at
+        return Summary(
+            self.request.output, digest, num_rows, tuple(held), num_kept, num_truncated, work.left_out, *times
+        )
+
+
 def sort(request: Request) -> Summary:
     """Measure, sort and write, as one process or as one rank of those that torchrun started.
 
     Raises ConfigError, DataError or OSError before anything is written under the final name; RankFailure where another
     rank fails.
     """
-    world = World.detect()
-    aside: list[OrderedWriter] = []
-
-    def leave() -> None:
-        for writer in aside:
-            writer.drop()
-
-    ranks: Ranks = Together(world, leave) if World.launched() and world.size > 1 else Alone()
+    sorting = Sorting(request)
     try:
-        return _sorted(request, ranks, aside)
+        return sorting.run()
     except BaseException:
-        if ranks.world.is_main:
-            leave()
+        if sorting.ranks.world.is_main:
+            sorting.leave()
         raise
     finally:
-        ranks.close()
+        sorting.ranks.close()
 
 
-def _sorted(request: Request, ranks: Ranks, aside: list[OrderedWriter]) -> Summary:
-    begin = time.perf_counter()
-    work = ranks.together(lambda: Work.of(request))
-    _same_data(work, ranks)
-    parts = Parts(request.output, work.identity(request.chunk))
-    ranks.together(parts.begin if ranks.world.is_main else lambda: None)
-    kept = ranks.together(lambda: _measure(work, parts, request.chunk, ranks.world))
-    counts = np.zeros(0, dtype=np.int64)
-    if work.counts_tokens:
-        counts = ranks.total(ranks.together(lambda: _counts(work, parts, ranks.world)))
-    rows, cut = ranks.together(lambda: _rows(work, parts, request.chunk, ranks.world, counts))
-    _refuse_nan(work.metrics, rows, ranks)
-    num_rows, num_kept, num_truncated = ranks.total(np.array([len(rows[-1]), kept, cut])).tolist()
-    if not num_rows:
-        raise DataError(f"{work.source.name}: no rows to sort")
-    measured = time.perf_counter()
-    rows, held = ranks.sort(rows)
-    sorted_at = time.perf_counter()
-    about = About(tuple(metric.name for metric in work.metrics), work.fingerprint, work.source.short, work.how)
-    writer = OrderedWriter(request.output, num_rows, [column.dtype for column in rows], about)
-    aside.append(writer)
-    digest = _written(writer, rows, num_rows, ranks)
-    ranks.together(parts.end if ranks.world.is_main else lambda: None)
-    times = measured - begin, sorted_at - measured, time.perf_counter() - sorted_at
-    return Summary(request.output, digest, num_rows, tuple(held), num_kept, num_truncated, work.left_out, *times)
+def _nothing() -> None:
+    """What other ranks do meanwhile."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a pass over the data saw: all chunks and rows; and how many of this rank's chunks had been measured."""
+
+    num_chunks: int
+    num_rows: int
+    kept: int
 
 
 def _same_data(work: Work, ranks: Ranks) -> None:
@@ -97,9 +125,9 @@ def _same_data(work: Work, ranks: Ranks) -> None:
         raise DataError(f"{work.source.name}: is not the same data on ranks 0 and {odd}; copy it to all machines")
 
 
-def _measure(work: Work, parts: Parts, size: int, world: World) -> int:
-    """Every chunk of this rank that has no part yet; how many had one."""
-    kept = 0
+def _measure(work: Work, parts: Parts, size: int, world: World) -> _Seen:
+    """Every chunk of this rank that has no part yet."""
+    num_chunks = num_rows = kept = 0
 
     def mine(number: int) -> bool:
         return number % world.size == world.rank and not parts.has(number)
@@ -111,33 +139,30 @@ def _measure(work: Work, parts: Parts, size: int, world: World) -> int:
                     parts.write(chunk.number, work.measured(chunk))
                 else:
                     kept += 1
-            show(chunk.share, chunk.first + chunk.num_rows)
-    return kept
+            num_chunks, num_rows = chunk.number + 1, chunk.first + chunk.num_rows
+            show(chunk.share, num_rows)
+    return _Seen(num_chunks, num_rows, kept)
 
 
-def _counts(work: Work, parts: Parts, world: World) -> Any:
+def _counts(work: Work, parts: Parts, seen: _Seen, world: World) -> Any:
     """How often each token occurs in this rank's chunks."""
     assert work.encoder is not None
     found = np.zeros(tokenizer_of(work.config).get_vocab_size(), dtype=np.int64)
-    for _, part in _own_parts(parts, world):
+    for _, part in _own_parts(parts, seen, world):
         found += np.bincount(part["flat"], minlength=len(found))
     return found
 
 
-def _own_parts(parts: Parts, world: World) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number in parts.chunks():
-        if number % world.size == world.rank:
-            part = parts.read(number)
-            if part is None:
-                raise DataError(f"{parts.folder}: part {number} is damaged; remove the folder and start again")
-            yield number, part
+def _own_parts(parts: Parts, seen: _Seen, world: World) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number in range(world.rank, seen.num_chunks, world.size):
+        yield number, parts.read(number)
 
 
-def _rows(work: Work, parts: Parts, size: int, world: World, counts: Any) -> tuple[list[Values], int]:
+def _rows(work: Work, parts: Parts, seen: _Seen, size: int, world: World, counts: Any) -> tuple[list[Values], int]:
     """This rank's columns: each metric's values, then ids; and how many samples were cut."""
     columns: list[list[Values]] = [[] for _ in (*work.metrics, "id")]
     cut = 0
-    for number, part in _own_parts(parts, world):
+    for number, part in _own_parts(parts, seen, world):
         for n, metric in enumerate(work.metrics):
             if metric.values is not None:
                 columns[n].append(part[str(n)])
@@ -145,7 +170,6 @@ def _rows(work: Work, parts: Parts, size: int, world: World, counts: Any) -> tup
                 columns[n].append(rarities(part["flat"], part["lengths"], counts))
         cut += int(part["num_truncated"])
         columns[-1].append(number * size + np.arange(int(part["num_rows"]), dtype=np.int64))
-    # a rank without chunks has columns of the same kinds
     # a rank without chunks has columns of the same kinds
     kinds = [*(np.int64 if metric.name == "length" else np.float64 for metric in work.metrics), np.int64]
     return [np.concatenate([*column, np.zeros(0, kind)]) for column, kind in zip(columns, kinds, strict=True)], cut
@@ -167,7 +191,7 @@ def _refuse_nan(metrics: list[Metric], rows: list[Values], ranks: Ranks) -> None
 
 def _written(writer: OrderedWriter, rows: list[Values], num_rows: int, ranks: Ranks) -> str:
     world = ranks.world
-    ranks.together(writer.begin if world.is_main else lambda: None)
+    ranks.together(writer.begin if world.is_main else _nothing)
     sums = ranks.together(lambda: writer.write(world.rank * num_rows // world.size, rows))
     total = ranks.total(sums.view(np.int64)).view(np.uint64)
     return ranks.together((lambda: writer.finish(total)) if world.is_main else lambda: "")

@@ -99,8 +99,8 @@ def _number(value: Any, row: int, column: str) -> float:
             f"row {row}, column {column!r}: {value!r:.60} is {type(value).__name__}, not a number; an order needs "
             "numbers in every row"
         )
-    if isinstance(value, int) and abs(value) > EXACT:
-        raise DataError(f"row {row}, column {column!r}: {value} is beyond 2**53, where numbers run together")
+    if abs(number) >= EXACT and not isinstance(value, float) and str(value).strip().lstrip("+-").isdecimal():
+        raise DataError(f"row {row}, column {column!r}: {value} is beyond 2**53, where whole numbers run together")
     return number
 
 
@@ -125,6 +125,8 @@ def _own(name: str, function: Callable[[dict[str, list[Any]]], Any], chunk: Chun
             f"--metric {name}: returned {found.dtype} of shape {found.shape} for {chunk.num_rows} rows; return one "
             "number for each"
         )
+    if found.dtype.kind in "iu" and len(found) and max(int(found.max()), -int(found.min())) > EXACT:
+        raise DataError(f"--metric {name}: returned whole numbers beyond 2**53, which run together; scale them down")
     return found.astype(np.float64)
 
 

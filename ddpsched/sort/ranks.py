@@ -84,7 +84,7 @@ class Together:
             self._watch.know(np.where(here, table[:, 0], 0).tolist(), world.rank)
 
     def _end(self, reason: str) -> None:
-        if self.world.is_main:
+        if self.world.is_main or reason.startswith("rank 0 "):
             print(f"error: {reason}; {KEPT}", file=sys.stderr, flush=True)
         self._leave()
         os._exit(1)
@@ -129,9 +129,7 @@ class Together:
         except DdpschedError:
             raise
         except RuntimeError as error:
-            raise RankFailure(
-                f"rank {self.world.rank} lost the others ({str(error).splitlines()[0]}); {KEPT}"
-            ) from error
+            raise RankFailure(f"rank {self.world.rank} lost the others; {KEPT}") from error
 
     def close(self) -> None:
         import torch.distributed as dist

@@ -71,6 +71,7 @@ class _Columns:
     floats: int  # bit c: column c is float64
     nan: int
     fault: int  # 1: they cannot be sorted, as this rank's own error says
+    num_samples: int
 
 
 def _agreed(rows: Sequence[Tensor], num_samples: int, group: Group) -> list[bool]:
@@ -78,6 +79,8 @@ def _agreed(rows: Sequence[Tensor], num_samples: int, group: Group) -> list[bool
     fault: DataError | None = None
     floats: list[bool] = []
     try:
+        if not isinstance(rows, list | tuple) or not all(isinstance(column, Tensor) for column in rows):
+            raise DataError(f"sorting: rows = {type(rows).__name__}, needs a list of columns, each a tensor")
         floats = checked(rows)
         if len(rows) > MAX_COLUMNS:
             raise DataError(f"sorting: {len(rows)} columns; at most {MAX_COLUMNS}")
@@ -87,7 +90,8 @@ def _agreed(rows: Sequence[Tensor], num_samples: int, group: Group) -> list[bool
         fault = error
     nan = 0 if fault else sum(int(column.isnan().sum()) for column in rows if column.is_floating_point())
     own = [len(floats), sum(is_float << column for column, is_float in enumerate(floats)), nan, int(fault is not None)]
-    device = rows[0].device if rows else torch.device("cpu")
+    own.append(0 if fault else num_samples)
+    device = rows[0].device if fault is None else _device(group)
     told = [_Columns(*each) for each in _gathered(torch.tensor(own, device=device), group).tolist()]
     if fault is not None:
         raise fault
@@ -100,8 +104,15 @@ def _agreed(rows: Sequence[Tensor], num_samples: int, group: Group) -> list[bool
         raise DataError(
             f"sorting: rank 0 has columns of {kinds[0]}, rank {odd} of {kinds[odd]}; give the same on all ranks"
         )
+    if len({each.num_samples for each in told}) > 1:
+        raise DataError(f"sorting: num_samples = {[each.num_samples for each in told]} by rank; give all the same")
     refuse_nan(sum(each.nan for each in told))
     return floats
+
+
+def _device(group: Group) -> torch.device:
+    """Where the group's messages lie."""
+    return torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
 
 
 def _kinds(told: _Columns) -> str:

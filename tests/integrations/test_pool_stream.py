@@ -392,3 +392,11 @@ def test_other_data_is_found_out_when_it_is_read_again() -> None:
         resumed.load_state_dict(state)
         with pytest.raises(ConfigError, match="the state is of other data"):
             next(iter(resumed))
+
+
+def test_epochs_that_are_none() -> None:
+    made = stream(Rows([3, 3], shuffles=False))
+    for wrong in (-1, "a", True):
+        with pytest.raises(ConfigError, match="epochs are numbered from 0"):
+            made.set_epoch(wrong)  # type: ignore[arg-type]
+    assert stream(Rows([3, 3], shuffles=False), max_tokens_for_batch=np.int64(8)).policy.max_tokens_for_batch == 8

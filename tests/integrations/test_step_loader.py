@@ -266,6 +266,10 @@ def test_steps_and_epochs_of_an_iteration() -> None:
     assert len(list(counted)) == 2, "numpy's integers are integers"
     with pytest.raises(ConfigError, match="infinite_loop=False ends after one epoch, but epochs = 2"):
         loader("pool", epochs=2, infinite_loop=False)
+    with pytest.raises(ConfigError, match="ends after one epoch, but epochs = 2"):
+        loader("pool", policy={**policy, "infinite_loop": False}, world_size=1, epochs=2)
+    with pytest.raises(ConfigError, match="policy.kind = 'pol'.*'static'"):
+        loader("pool", policy={"kind": "pol"})
 
 
 def test_a_thousand_steps_of_four() -> None:

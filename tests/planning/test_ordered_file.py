@@ -114,6 +114,34 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         OrderedFile.open(path)
 
 
+def test_names_in_any_script(tmp_path: Path) -> None:
+    path, columns = tmp_path / "order.npy", columns_of(100)
+    write(path, 1, columns, About(("length", "column:难度"), "file x", "data"))
+    np.testing.assert_array_equal(OrderedFile.open(path).rows()["column:难度"], columns[1])
+    assert np.load(path).dtype.names == ("length", "column:难度", "id")
+
+
+def test_every_bit_of_header_and_footer_counts(tmp_path: Path) -> None:
+    """A flipped one is a DataError, wherever it is."""
+    path = tmp_path / "order.npy"
+    write(path, 1, columns_of(10))
+    whole = path.read_bytes()
+    for place in [*range(200), *range(len(whole) - 300, len(whole))]:
+        changed = bytearray(whole)
+        changed[place] ^= 1 << (place % 8)
+        path.write_bytes(changed)
+        with pytest.raises(DataError):
+            OrderedFile.open(path).rows()
+
+
+def test_a_link_leads_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "order.npy").symlink_to(tmp_path / "real" / "order.npy")
+    write(tmp_path / "order.npy", 1, columns_of(10))
+    assert (tmp_path / "order.npy").is_symlink()
+    assert len(OrderedFile.open(tmp_path / "real" / "order.npy")) == 10
+
+
 def test_an_empty_order(tmp_path: Path) -> None:
     write(tmp_path / "order.npy", 2, columns_of(0))
     assert len(OrderedFile.open(tmp_path / "order.npy").ids()) == 0

@@ -31,6 +31,7 @@ def test_a_column_of_numbers() -> None:
         ([True], "True is bool"),
         ([1, 2, [3]], r"row 13, .*\[3\] is list"),
         ([2**53 + 1], "beyond 2\\*\\*53"),
+        (["9007199254740993"], "beyond 2\\*\\*53"),
     ],
 )
 def test_columns_of_mixed_types(values: list[Any], words: str) -> None:

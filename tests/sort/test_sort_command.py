@@ -173,6 +173,40 @@ def test_a_rank_killed_while_writing(data: Path, tmp_path: Path) -> None:
     assert len(OrderedFile.open(output)) == SIZE
 
 
+def test_one_command_at_a_time(data: Path, tmp_path: Path) -> None:
+    """A second one on the same output is refused, and takes nothing of the first one's away."""
+    (tmp_path / "slow_of_this_test.py").write_text(SLOW)
+    output = tmp_path / "order.npy"
+    words = [data, "--output", output, "--metric", "slow_of_this_test:slow", "--chunk", 20]
+    process = torchrun(2, tmp_path, *words, wait=False)
+    parts = tmp_path / ".order.npy.parts"
+    for _ in range(300):
+        if parts.exists() and len(list(parts.glob("*.npz"))) > 1:
+            break
+        time.sleep(0.1)
+    found = call(data, f"data.tokenizer={data}", "--output", output, "--chunk", 7)
+    assert found.exit_code == 1
+    assert "another `ddpsched sort` is at work on it" in " ".join(found.output.split())
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert len(OrderedFile.open(output)) == SIZE
+    assert call(data, f"data.tokenizer={data}", "--output", output, "--chunk", 7, "--overwrite").exit_code == 0
+
+
+def test_a_damaged_part_is_measured_again(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [data, f"data.tokenizer={data}", "--output", tmp_path / "order.npy", "--chunk", 64]
+    with monkeypatch.context() as patch:
+        patch.setattr("ddpsched.sort.command.OrderedWriter", None)
+        assert call(*words).exit_code == 1
+    (tmp_path / ".order.npy.parts" / "000000001.npz").write_bytes(b"no part")
+    found = call(*words)
+    assert found.exit_code == 1
+    assert "was damaged, and is removed; the same command measures it again" in " ".join(found.output.split())
+    found = call(*words)
+    assert found.exit_code == 0, found.output
+    assert "(4 chunks of an earlier try were kept)" in found.output
+
+
 def test_asked_to_stop(data: Path, tmp_path: Path) -> None:
     (tmp_path / "slow_of_this_test.py").write_text(SLOW)
     output = tmp_path / "order.npy"
@@ -299,6 +333,7 @@ def test_bad_input(data: Path, tmp_path: Path) -> None:
         assert found.exit_code == 1, words
         assert re.search(message, " ".join(found.output.split())), (message, found.output)
         assert not output.exists()
+    assert not (tmp_path / ".order.npy.parts").exists(), "nothing was measured, nothing is left"
 
 
 def test_sorting_imports_no_torch(data: Path, tmp_path: Path) -> None:

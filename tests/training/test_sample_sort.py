@@ -114,6 +114,9 @@ def every_fault() -> list[str]:
         lambda: sample_sort([ids.int() if rank else ids, ids]),
         lambda: sample_sort([ids, ids[: 3 if rank else 4]]),
         lambda: sample_sort([ids, ids], num_samples=0 if rank else 5),
+        lambda: sample_sort([ids, ids], num_samples=4 if rank else 5),
+        lambda: sample_sort(ids.view(2, 2)),  # type: ignore[arg-type]
+        lambda: sample_sort([ids, ids.numpy()] if rank else [ids, ids]),
     ]
     said = []
     for call in calls:
@@ -136,6 +139,10 @@ def test_what_is_refused_is_refused_on_all_ranks() -> None:
     assert "rank 1 has rows that cannot be sorted" in first[3]
     assert "[4, 3] rows" in second[4]
     assert "num_samples = 0" in second[5]
+    assert all("num_samples = [5, 4] by rank" in said[6] for said in (first, second))
+    assert all("rows = Tensor, needs a list of columns" in said[7] for said in (first, second))
+    assert "needs a list of columns, each a tensor" in second[8]
+    assert "rank 1 has rows that cannot be sorted" in first[8]
 
 
 def no_rows() -> list[list[int]]:
