@@ -268,7 +268,7 @@ def test_steps_and_epochs_of_an_iteration() -> None:
         loader("pool", epochs=2, infinite_loop=False)
     with pytest.raises(ConfigError, match="ends after one epoch, but epochs = 2"):
         loader("pool", policy={**policy, "infinite_loop": False}, world_size=1, epochs=2)
-    with pytest.raises(ConfigError, match="policy.kind = 'pol'.*'static'"):
+    with pytest.raises(ConfigError, match=r"policy\.kind = 'pol'.*'static'"):
         loader("pool", policy={"kind": "pol"})
 
 
