@@ -95,8 +95,7 @@ def sort(request: Request) -> Summary:
     try:
         return sorting.run()
     except BaseException:
-        if sorting.ranks.world.is_main:
-            sorting.leave()
+        sorting.leave()
         raise
     finally:
         sorting.ranks.close()

@@ -12,7 +12,7 @@ from synthetic import write_run
 from analysis.arms import compare, tables
 from analysis.comparison import main
 from analysis.draw_curves import draw_curves
-from analysis.figures import COLOURS
+from analysis.figures import COLOURS, colour
 from analysis.load import load_study
 from analysis.settings import partner, settings
 
@@ -52,6 +52,26 @@ def test_all_ways_to_put_steps_together_are_arms_of_one_setting(study: Path) -> 
     static = setting.arms["static"][0]
     assert {partner(run, runs).name for run in runs if run is not static} == {static.name}  # type: ignore[union-attr]
     assert partner(static, runs) is None
+
+
+def test_orders_of_rising_difficulty_are_arms(tmp_path: Path) -> None:
+    """Options that an arm leaves as they are go without saying; the study says what its setting is about."""
+    curriculum = {"order.kind": "curriculum"}
+    arms: dict[str, dict[str, Any]] = {
+        "static": {"order.kind": "shuffled", "order.start": 0.1},
+        "static (curriculum)": curriculum | {"order.window": 1, "order.pacing": None},
+        "static (curriculum, root, start = 0.2)": curriculum | {"order.pacing": "root", "order.start": 0.2},
+        "static (curriculum, window = 960)": curriculum | {"order.window": 960},
+        "static (curriculum_local)": {"order.kind": "curriculum_local"},
+    }
+    study = tmp_path / "policies-curriculum"
+    for number, options in enumerate(arms.values()):
+        write_run(study, "static", steps=4, name=f"run{number}", options=options)
+    (setting,) = settings(load_study(study).runs)
+    assert list(setting.arms) == list(arms)
+    assert compare(setting).label.endswith(", curriculum")
+    colours = {arm: colour(arm) for arm in arms}
+    assert len(set(colours.values())) == 3, "shuffled, curriculum, by shard"
 
 
 def test_budgets_are_said_where_they_alone_differ(tmp_path: Path) -> None:

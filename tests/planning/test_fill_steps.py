@@ -33,11 +33,17 @@ ARMS: dict[str, dict[str, Any]] = {
     "static": {"policy": {"kind": "static"}},
     "static, padded to the maximum": {"policy": {"kind": "static"}, "data": {"pad_to": "max_length"}},
     "static, length_grouped": {"policy": {"kind": "static"}, "order": {"kind": "length_grouped"}},
+    "static, curriculum": {"policy": {"kind": "static"}, "order": {"kind": "curriculum"}},
+    "static, paced": {"policy": {"kind": "static"}, "order": {"kind": "curriculum", "pacing": "root"}},
+    "static, curriculum_local": {"policy": {"kind": "static"}, "order": {"kind": "curriculum_local"}},
+    "token_budget, curriculum": {
+        "policy": {"kind": "token_budget", "max_tokens_for_batch": 426}, "order": {"kind": "curriculum", "window": 99},
+    },
     "minmax": {"policy": {"kind": "minmax", "prefetch": 64}},
     "balanced": {"policy": {"kind": "balanced"}},
     "packed": {"policy": {"kind": "packed"}},
     **{name: {"policy": policy} for name, policy in FILLING.items()},
-}
+}  # fmt: skip
 
 
 def config_of(values: dict[str, Any], world_size: int, **more: Any) -> RunConfig:
