@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -31,7 +32,8 @@ def draw_curves(compared: Compared) -> Figure:
     axes[-1][0].xaxis.set(major_locator=MaxNLocator(6), major_formatter=EngFormatter(sep=""))
     axes[-1][1].set_xlabel("time (s, logarithmic), sum of step times")
     if np.isfinite(compared.budget_s):
-        _logarithmic(axes[-1][1])
+        axes[-1][1].set_xscale("log")
+        _logarithmic(axes[-1][1].xaxis)
     for ax, budget in zip(axes.T, (compared.budget, compared.budget_s), strict=True):
         for panel in ax:
             panel.axvline(budget, color=GREY, lw=0.8, ls=":")
@@ -39,7 +41,10 @@ def draw_curves(compared: Compared) -> Figure:
         axes[0][0].text(0.5, 0.5, "no loss was measured", transform=axes[0][0].transAxes, ha="center", color=GREY)
     handles, labels = axes[0][0].get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8, handlelength=3)
+        columns = 3 if max(map(len, labels)) > 32 else 4
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8, handlelength=3
+        )
     return figure
 
 
@@ -82,7 +87,9 @@ def draw_norms(arms: Sequence[Arm], window: float, panels: Sequence[Axes]) -> No
         for ax, x in zip(panels, (ends, line.seconds[1:]), strict=True):
             ax.plot(x, means, color=colour(arm.label), ls=dash(arm.label, labels), lw=1)
     panels[0].set_ylabel("gradient norm\n(before clipping)")
-    panels[0].set_yscale("log")
+    if any(arm.steps[0]["grad_norm"].gt(0).any() for arm in arms):
+        panels[0].set_yscale("log")
+        _logarithmic(panels[0].yaxis)
     _finish(panels)
 
 
@@ -97,11 +104,10 @@ def _position(steps: pd.Series, last: int) -> np.ndarray:
     return np.minimum(steps.to_numpy(dtype=np.int64), last)
 
 
-def _logarithmic(ax: Axes) -> None:
-    """Arms that are as much faster as others lie as far apart, and slow ones do not squeeze the rest together."""
-    ax.set_xscale("log")
+def _logarithmic(axis: Axis) -> None:
+    """Arms that are as many times faster as others lie as far apart, and slow ones do not squeeze the rest together."""
     plain = FuncFormatter(lambda value, _: f"{value:g}")
-    ax.xaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter=plain, minor_formatter=NullFormatter())
+    axis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter=plain, minor_formatter=NullFormatter())
 
 
 def _finish(panels: Sequence[Axes]) -> None:

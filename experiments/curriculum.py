@@ -1,10 +1,16 @@
 """The curriculum of four ranks and 16 samples, from what the program itself makes of it: six panels.
 
-    python -m experiments.curriculum [--output report/notes/figures]
+    python -m experiments.curriculum [--output report/notes/figures]    # draws
+    python -m experiments.curriculum DIR                                # prints
 
-Samples of difficulty (here: length) 1 to 16 lie on four ranks. (a) which rank holds which; (b) each rank sorts its own;
-(c) so steps hold samples of unlike difficulty, and ranks wait; (d) the sample sort, run on four real ranks, gives each
-a slice of one order; (e) which is dealt in turn; (f) and ranks are about as long at work.
+*Draws*: samples of difficulty (here: length) 1 to 16 lie on four ranks. (a) which rank holds which; (b) each rank sorts
+its own; (c) so steps hold samples of unlike difficulty, and ranks wait; (d) the sample sort, run on four real ranks,
+gives each a slice of one order; (e) which is dealt in turn; (f) and ranks are about as long at work.
+
+*Prints* how the two orders depend on the number of ranks, on SST-2 (DIR holds `sst2/train.tsv` and `bert-uncased/`),
+static, B = 32: the sum over steps of the largest rank's padded tokens over the sum of the mean rank's, and how many of
+a step's samples are the ones that it has with one rank. `by source` is the data with its rows sorted by length, as data
+that was put together from sources of unlike texts is.
 """
 
 import argparse
@@ -19,16 +25,20 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table as RichTable
 
 from analysis.draw import save
 from ddpsched.certify.world import answers, join_group, run_ranks
 from ddpsched.config import RunConfig, parse
 from ddpsched.plan import StepPlan
+from ddpsched.planning.cost import Int
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.source import KnownLengths
 from ddpsched.training.sample_sort import sample_sort
-from experiments.batches import FIGURES, INK
+from experiments.batches import FIGURES, INK, lengths_of
 
 RANKS = 4
 LENGTHS = (5, 3, 8, 6, 12, 15, 9, 14, 2, 7, 4, 1, 16, 10, 13, 11)
@@ -142,6 +152,38 @@ def _bars(axes: Axes, table: Table, title: str) -> None:
     axes.set_title(f"{title}: slowest over even {imbalance(table):.2f}", loc="left", fontsize=10, fontweight="bold")
 
 
+def dependence(lengths: Int, kind: str, world_size: int) -> tuple[float, float]:
+    """Largest rank's padded tokens over the mean rank's; share of a step's samples that are those of one rank."""
+
+    def steps(size: int) -> list[StepPlan]:
+        values = {
+            "epochs": 1,
+            "global_batch": 32,
+            "world_size": size,
+            "order": {"kind": kind},
+            "policy": {"kind": "static"},
+        }
+        return list(plan_steps(parse(values), KnownLengths(lengths), LocalExchange(size)))
+
+    plans, alone = steps(world_size), steps(1)
+    costs = np.array([plan.predicted_cost for plan in plans])
+    same = [len(np.intersect1d(plan.ids, one.ids)) for plan, one in zip(plans, alone, strict=True)]
+    return float(costs.max(axis=1).sum() / costs.mean(axis=1).sum()), sum(same) / len(lengths)
+
+
+def table(lengths: Int) -> RichTable:
+    """Both orders on 2, 4 and 8 ranks."""
+    shown = RichTable(title=f"{len(lengths):,} samples, static, B = 32", box=SIMPLE)
+    for column in ("data", "order.kind", "G", "largest / mean rank", "samples as with one rank"):
+        shown.add_column(column, justify="left" if column in ("data", "order.kind") else "right")
+    for name, own in (("as it lies", lengths), ("by source", np.sort(lengths))):
+        for kind in ("curriculum", "curriculum_local"):
+            for size in (2, 4, 8):
+                largest, same = dependence(own, kind, size)
+                shown.add_row(name, kind, str(size), f"{largest:.3f}", f"{same:.1%}")
+    return shown
+
+
 def draw(folder: Path) -> Path:
     """``<folder>/curriculum.png``."""
     path = folder / "curriculum.png"
@@ -150,10 +192,15 @@ def draw(folder: Path) -> Path:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Draw."""
+    """Draw, or print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=FIGURES)
-    print(draw(parser.parse_args(words).output))
+    parser.add_argument("folder", type=Path, nargs="?", metavar="DIR")
+    options = parser.parse_args(words)
+    if options.folder is None:
+        print(draw(options.output))
+    else:
+        Console(width=100).print(table(lengths_of(options.folder, "SST-2")))
 
 
 if __name__ == "__main__":

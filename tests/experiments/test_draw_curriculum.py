@@ -28,6 +28,17 @@ def test_what_the_page_says_of_it(found: Panels) -> None:
     assert f"dealt in turn (e): {imbalance(found.dealt):.2f} (f)" in said
 
 
+def test_what_depends_on_the_number_of_ranks(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page's table is what the command prints."""
+    main([str(data_dir)])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "curriculum" in line]
+    assert len(rows) == 12
+    page = (FIGURES.parent / "curriculum.md").read_text(encoding="utf-8")
+    for row in rows:
+        *data, kind, size, largest, same = row
+        assert f"| {' '.join(data)} | `{kind}` | {size} | {largest} | {same} |" in page
+
+
 def test_it_is_drawn(found: Panels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("experiments.curriculum.panels", lambda: found)
     main(["--output", str(tmp_path)])
