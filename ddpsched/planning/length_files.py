@@ -8,12 +8,11 @@ import numpy as np
 
 from ddpsched.errors import DataError
 from ddpsched.planning.cost import Int
-from ddpsched.planning.row_source import locate
+from ddpsched.planning.row_source import NUMBERS, locate
 from ddpsched.planning.tables import READERS, read_columns
 from ddpsched.planning.tokenise import tokenise
 from ddpsched.planning.tokenizer import load_tokenizer
 
-NUMBERS = (".npy", ".txt")
 UNCUT = 2**31  # tokens
 
 

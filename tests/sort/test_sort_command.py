@@ -173,6 +173,15 @@ def test_a_rank_killed_while_writing(data: Path, tmp_path: Path) -> None:
     assert len(OrderedFile.open(output)) == SIZE
 
 
+def wait_for_parts(folder: Path, more_than: int) -> None:
+    """Until so many chunks are measured; half a minute at most."""
+    for _ in range(300):
+        if len(list(folder.glob("*.npz"))) > more_than:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{folder}: no more than {more_than} chunks were measured")
+
+
 def test_one_command_at_a_time(data: Path, tmp_path: Path) -> None:
     """A second one on the same output is refused, and takes nothing of the first one's away."""
     (tmp_path / "slow_of_this_test.py").write_text(SLOW)
@@ -180,10 +189,7 @@ def test_one_command_at_a_time(data: Path, tmp_path: Path) -> None:
     words = [data, "--output", output, "--metric", "slow_of_this_test:slow", "--chunk", 20]
     process = torchrun(2, tmp_path, *words, wait=False)
     parts = tmp_path / ".order.npy.parts"
-    for _ in range(300):
-        if parts.exists() and len(list(parts.glob("*.npz"))) > 1:
-            break
-        time.sleep(0.1)
+    wait_for_parts(parts, 1)
     found = call(data, f"data.tokenizer={data}", "--output", output, "--chunk", 7)
     assert found.exit_code == 1
     assert "another `ddpsched sort` is at work on it" in " ".join(found.output.split())
@@ -213,10 +219,7 @@ def test_asked_to_stop(data: Path, tmp_path: Path) -> None:
     words = [data, "--output", output, "--metric", "slow_of_this_test:slow", "--chunk", 2]
     process = torchrun(2, tmp_path, *words, wait=False)
     parts = tmp_path / ".order.npy.parts"
-    for _ in range(300):
-        if parts.exists() and len(list(parts.glob("*.npz"))) > 3:
-            break
-        time.sleep(0.1)
+    wait_for_parts(parts, 3)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode != 0
