@@ -1,6 +1,7 @@
 """Who am I among how many: a value, so that planning can play every rank."""
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,19 +31,47 @@ class World:
 
     @classmethod
     def detect(cls, environ: Mapping[str, str] | None = None) -> "World":
-        """Read RANK, WORLD_SIZE and LOCAL_RANK; the one place that does. Alone where unset."""
+        """Return this process's rank and world size, as they are now; rank 0 of 1 where nothing tells.
+
+        An initialised process group of torch comes first: under `mp.spawn`, Lightning and notebooks the environment
+        may say nothing, or half of it. Then RANK, WORLD_SIZE and LOCAL_RANK of the environment, which alone are read
+        where ``environ`` is given. Raises ConfigError where they are no whole numbers, or only one of RANK and
+        WORLD_SIZE is there and the other cannot be told from it.
+        """
+        group = sys.modules.get("torch.distributed") if environ is None else None  # no group without the module
         env = os.environ if environ is None else environ
-        try:
-            rank, size = int(env.get("RANK", "0")), int(env.get("WORLD_SIZE", "1"))
-            local_rank = int(env.get("LOCAL_RANK", str(rank)))
-        except ValueError as error:
+        if group is not None and group.is_available() and group.is_initialized():
+            return cls._of(group.get_rank(), group.get_world_size(), env)
+        rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
+        if rank is None and size in (None, 1):  # of one rank there is only one
+            return cls()
+        if rank is None or size is None:
+            given, missing = (("WORLD_SIZE", size), "RANK") if rank is None else (("RANK", rank), "WORLD_SIZE")
             raise ConfigError(
-                f"RANK, WORLD_SIZE and LOCAL_RANK must be whole numbers ({error}); "
-                "start the ranks with torchrun, or unset them to run alone"
-            ) from None
-        return cls(rank, size, local_rank)
+                f"{given[0]} = {given[1]}, but {missing} is not set, so which rank of how many this process is cannot "
+                "be told; call torch.distributed.init_process_group first (Lightning and mp.spawn launch like this), "
+                "give world=World(rank, size), or start the ranks with torchrun"
+            )
+        return cls._of(rank, size, env)
+
+    @classmethod
+    def _of(cls, rank: int, size: int, env: Mapping[str, str]) -> "World":
+        local_rank = _number(env, "LOCAL_RANK")
+        return cls(rank, size, rank if local_rank is None else local_rank)
 
     @staticmethod
     def launched(environ: Mapping[str, str] | None = None) -> bool:
         """Whether a launcher such as torchrun started this process."""
         return "WORLD_SIZE" in (os.environ if environ is None else environ)
+
+
+def _number(env: Mapping[str, str], name: str) -> int | None:
+    """The whole number of a variable; None where it is not set."""
+    value = env.get(name)
+    try:
+        return None if value is None else int(value)
+    except ValueError:
+        raise ConfigError(
+            f"{name} = {value!r} is no whole number; start the ranks with torchrun, which sets RANK, WORLD_SIZE and "
+            "LOCAL_RANK, or unset them to run alone"
+        ) from None
