@@ -13,6 +13,7 @@ _LAZY = {
     "VariableBatchSizeLR": "ddpsched.training.variable_lr",
     "World": "ddpsched.world",
     "assert_gradient_exact": "ddpsched.certify.steps",
+    "scaled": "ddpsched.integrations.scaled",
     "solve": "ddpsched.planning.solvers",
 }
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "VariableBatchSizeLR",
     "World",
     "assert_gradient_exact",
+    "scaled",
     "solve",
 ]
 

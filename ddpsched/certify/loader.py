@@ -20,6 +20,8 @@ from ddpsched.certify.streams import exactly_once, resumption, same_counts
 from ddpsched.certify.verdict import Certificate, Check
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.functions import function_named
+from ddpsched.integrations.batch_sampler import BatchSampler, RankLists
+from ddpsched.integrations.scaled import scaled
 
 Build = Callable[[int, int], Any]
 Stream = list[list[int]]  # of one rank and epoch: the ids of each step
@@ -65,9 +67,16 @@ class _Rank:
         if not hasattr(self.loader, "__iter__"):
             raise DataError(f"{self.target} returned {type(self.loader).__name__}, which cannot be iterated; {HOW}")
         self.samples: int | None = None
-        if isinstance(self.loader, DataLoader):
-            self._ask_for_positions(self.loader, workers)
+        torch_loader = getattr(self.loader, "base_dataloader", self.loader)  # accelerate's loaders hold torch's
+        if isinstance(torch_loader, DataLoader):
+            self._ask_for_positions(torch_loader, workers)
         self.num_workers: int = getattr(self.loader, "num_workers", 0)
+        self.stand_ins = 0  # lists of weight 0
+
+    @property
+    def sampler(self) -> BatchSampler | None:
+        """Our own, where the loader's batches are its lists."""
+        return next((part for part in self.parts.values() if isinstance(part, BatchSampler)), None)
 
     def _ask_for_positions(self, loader: DataLoader[Any], workers: bool) -> None:
         if not isinstance(loader.dataset, IterableDataset) and self._ids is None:
@@ -97,8 +106,15 @@ class _Rank:
         return list(able.values())
 
     def steps(self, iterator: Iterator[Any], most: int = MOST_STEPS) -> Stream:
-        """The ids of the next ``most`` steps."""
-        found = [self._ids_of(batch) for batch in itertools.islice(iterator, most)]
+        """The ids that an iterator's first ``most`` steps train; those of a stand-in are none."""
+        if self.sampler is None:
+            found = [self._ids_of(batch) for batch in itertools.islice(iterator, most)]
+        else:
+            of_lists = isinstance(iterator, RankLists)  # the sampler's iterator, though the loader be another
+            steps = scaled(self.sampler if of_lists else self.loader).pairs(iterator)
+            weighed = [(self._ids_of(batch), scale) for batch, scale in itertools.islice(steps, most)]
+            found = [ids if scale else [] for ids, scale in weighed]
+            self.stand_ins += sum(not scale for _, scale in weighed)
         if len(found) == MOST_STEPS:
             raise DataError(f"{self.target} has not ended after {MOST_STEPS:,} steps; give one epoch")
         return found
@@ -141,13 +157,18 @@ def certify_loader(target: str | Build, world_size: int) -> Certificate:
 
 def _certificate(build: Build, name: str, world_size: int) -> Certificate:
     epochs: list[list[Stream]] = [[] for _ in range(EPOCHS)]
-    sizes = set()
+    sizes, stand_ins = set(), 0
     for r in range(world_size):
         rank = _Rank(build, name, r, world_size)
         sizes.add(rank.samples)
-        for epoch, streams in enumerate(epochs):
-            told = rank.set_epoch(epoch)
-            streams.append(rank.steps(iter(rank.loader)))
+        try:
+            for epoch, streams in enumerate(epochs):
+                told = rank.set_epoch(epoch)
+                streams.append(rank.steps(iter(rank.loader)))
+        except ConfigError as error:  # one of our samplers refuses its loader
+            refused = Check.not_made("every sample once", f"iterating {rank.target} raised ConfigError", str(error))
+            return Certificate(f"loader {name}", (refused,))
+        stand_ins += rank.stand_ins
     if len(sizes) > 1:
         raise DataError(
             f"{name}: the ranks' data sets have lengths {sorted(map(str, sizes))}, so that a position means another "
@@ -159,18 +180,33 @@ def _certificate(build: Build, name: str, world_size: int) -> Certificate:
     facts.append("one plan: not applicable, these ranks share none; what they must share is the number of steps")
     if rank.samples is None:
         facts.append(f"the samples are taken to be 0 to {size - 1:,}, the largest id seen")
+    if stand_ins:
+        facts.append(
+            f"{stand_ins} list(s) are stand-ins, for ranks without samples in an epoch's last step: they weigh 0 by "
+            "ddpsched.scaled(loader) or sum_scale(step), and are not counted"
+        )
     if told:
         facts.append(f"set_epoch(e) was called before each epoch ({', '.join(told)}); a training loop must do so too")
     checks = [_once(epochs, size, rank), _first_failing([same_counts(each) for each in epochs])[1]]
     checks.append(_resumed(build, name, epochs))
+    kind = None if rank.sampler is None else rank.sampler.order
     if epochs[0] != epochs[1]:
         checks.append(Check(NEW_ORDER, True, "epoch 1 takes the samples in another order than epoch 0"))
-    elif any(ids != sorted(ids) for ids in (_flat([own]) for own in epochs[0])):
+    elif kind in ("sequential", "curriculum"):
+        facts.append(f"every epoch takes the samples in the same order, as order = {kind!r} asks for")
+    elif _rises(epochs[0]):
+        facts.append("every epoch takes the samples in the same rising order")
+    else:
         why = f"set_epoch(e) of {', '.join(told)} changes nothing" if told else "it has no set_epoch(e)"
         checks.append(Check(NEW_ORDER, False, "epoch 1 takes the samples in the order of epoch 0", why))
-    else:
-        facts.append("every epoch takes the samples in the same rising order")
     return Certificate(f"loader {name}", tuple(checks), tuple(facts))
+
+
+def _rises(streams: list[Stream]) -> bool:
+    """Whether each rank takes its samples by rising id, or each step those after the step before."""
+    steps = [[id for ids in step for id in ids] for step in itertools.zip_longest(*streams, fillvalue=[])]
+    by_step = all(max(one) < min(other) for one, other in itertools.pairwise(steps) if one and other)
+    return by_step or all(ids == sorted(ids) for ids in (_flat([own]) for own in streams))
 
 
 def _once(epochs: list[list[Stream]], size: int, rank: _Rank) -> Check:
@@ -198,6 +234,8 @@ def _why_not_once(streams: list[Stream], size: int, rank: _Rank) -> str | None:
             "give the DataLoader DistributedSampler(dataset, num_replicas=world_size, rank=rank); or each rank's data "
             "set is a share of its own, whose positions mean other samples: then return (loader, ids)"
         )
+    if rank.sampler is not None and rank.sampler.last == "drop":
+        return "last = 'drop' leaves out an epoch's last samples; 'smaller' and 'join' run them"
     ids, workers = _flat(streams), rank.num_workers
     if workers > 1 and rank.samples is None and len(ids) == workers * len(set(ids)):
         return f"each of {workers} workers yields all of its rank's samples: divide them by get_worker_info()"
@@ -223,7 +261,11 @@ def _resumed(build: Build, name: str, epochs: list[list[Stream]]) -> Check:
         resumed = []
         for r in range(world_size):
             rank = _Rank(build, name, r, world_size, workers=True)
-            saved = _broken_off(rank, epoch, done)
+            try:
+                saved = _broken_off(rank, epoch, done)
+            except (AttributeError, ConfigError) as error:  # a state that the loader cannot have after all
+                says_so = f"state_dict raised {type(error).__name__}: {error}"
+                return Check.not_made("resumption", says_so, NO_STATE)
             if saved is None:
                 return Check.not_made("resumption", "no state_dict and load_state_dict", NO_STATE)
             where, state = saved

@@ -1,23 +1,42 @@
 """The plans of one rank as a batch sampler, for a torch DataLoader or any loop of your own."""
 
+import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy.typing as npt
 
 from ddpsched.errors import ConfigError
+from ddpsched.integrations.agreement import Agreement
+from ddpsched.integrations.iterated_by import InFlight, owners, refuse_dealing, saved_by_torchdata
 from ddpsched.integrations.plan_source import PlanSource, epoch_number
+from ddpsched.integrations.step_share import StepShare
 from ddpsched.plan import Position, StepPlan
 from ddpsched.world import World
 
+MOST_IN_FLIGHT = 256  # lists that a loader may have asked for ahead of the batch it hands out
+
 
 class BatchSampler:
-    """Lists of sample ids: what rank ``world.rank`` runs, step by step, for one epoch.
+    """Lists of sample ids: what this rank runs, step by step, for one epoch.
+
+        loader = DataLoader(data, batch_sampler=BatchSampler(lengths, global_batch=64))
+        for epoch in range(3):
+            for batch, scale in ddpsched.scaled(loader):
+                (scale * summed_loss(model, batch)).backward()     # with ``model`` in torch's DDP
+                optimizer.step()
+                optimizer.zero_grad()
+
+    gives the gradient of the mean over each step's global batch.
 
     ``lengths``: (N,) token lengths of all samples, the same on every rank; so every
-    rank plans for all and nothing is communicated. All ranks yield equally often,
-    and every id once per epoch; a list may be empty at the very end of an epoch, where
-    fewer samples than ranks are left.
+    rank plans for all and no plan is communicated. All ranks yield equally often,
+    and every id comes once per epoch.
+
+    ``world``: which rank of how many; without it, what torch's process group or else the environment says when
+    an iteration begins. Ranks of a process group then check once that they follow one plan: PlanMismatch
+    where lengths, policy, order, seed or ranks do not fit, RankFailure where a rank never begins.
 
     ``policy``: "static", "minmax", "balanced" or "packed", which share out steps of
     ``global_batch`` samples; or a mapping of its ``kind`` and options, as the table
@@ -30,21 +49,29 @@ class BatchSampler:
     it is of these data is the caller's to know. A step is one micro-batch a rank here;
     what gives a rank several is refused, and is StepLoader's.
 
+    ``last``: what becomes of an epoch's last step in which a rank has no samples, since fewer than ranks are left.
+    "smaller": that rank gets the shortest sample as a stand-in, which weighs 0, so that no list is empty and no sample
+    counts twice. "join": the step before takes the samples, so it has up to G - 1 more than ``global_batch``; for
+    "static", "balanced" and "packed". "drop": they are left out of this epoch.
+
     The gradient is exact when the *summed* loss of the i-th list is multiplied by
-    ``sum_scale(i)`` and gradients are averaged over ranks, as DDP does. Call
-    ``set_epoch(e)`` for another order. Raises ConfigError or DataError for
-    arguments out of range.
+    ``sum_scale(i)``, G / B_i or 0 for a stand-in, and gradients are averaged over ranks, as DDP does;
+    ``ddpsched.scaled`` pairs batches and scales.
+
+    An epoch counts as run when its last list is handed out; then the next iteration is of the next epoch, in
+    another order. An iteration that is broken off before is begun again. ``set_epoch(e)`` names the
+    epoch. Raises ConfigError or DataError for arguments out of range.
 
     ``state_dict()`` says where the iteration that moved last stands, the same on every
     rank; with it loaded, the next iteration goes on there, whatever the number of
-    steps before. An iterator has both methods too, so torchdata's StatefulDataLoader
-    resumes it. Use that one where a loader has worker processes: a plain DataLoader
-    asks for lists ahead of those it hands out, and the sampler's state is ahead too.
+    steps before. A plain DataLoader with workers asks for lists ahead of those it hands out: take the state of
+    ``ddpsched.scaled(loader)`` there; here it is refused while workers run. torchdata's StatefulDataLoader keeps and
+    loads the state of an iterator itself.
 
     >>> ranks = [BatchSampler([3, 9, 4, 8, 5, 7], 3, World(r, 2), seed=1) for r in range(2)]
     >>> sorted(i for rank in ranks for ids in rank for i in ids)
     [0, 1, 2, 3, 4, 5]
-    >>> lists = iter(ranks[0])
+    >>> lists = iter(ranks[0])                                     # of the next epoch
     >>> first, state = next(lists), ranks[0].state_dict()
     >>> resumed = BatchSampler([3, 9, 4, 8, 5, 7], 3, World(0, 2), seed=1)
     >>> resumed.load_state_dict(state)
@@ -70,19 +97,21 @@ class BatchSampler:
         prefetch: int | None = None,
         seed: int = 0,
         order: str | Mapping[str, Any] = "shuffled",
+        last: str = "smaller",
     ) -> None:
-        if world is None:
-            raise ConfigError("BatchSampler needs world: World(rank, size), or World.detect() under torchrun")
-        self._source = PlanSource(
-            "BatchSampler", lengths, world, _windowed(policy, prefetch), global_batch, seed, order
-        )
+        options = _windowed(policy, prefetch)
+        self._source = PlanSource("BatchSampler", lengths, world, options, global_batch, seed, order, last)
         self._one_micro_batch()
-        self._world = world
-        self._start = self._reached = Position()  # of the next iteration; of the one that moved last
-        self._handed_out: dict[int, int] = {}  # step -> its global batch, of the epoch that moved last
+        self._origin = self._reached = Position()  # of the next iteration; of the one that moved last
+        self._is_over = False  # the last list of the origin's epoch is handed out, though maybe not its batch
+        self._epoch, self._weights = 0, dict[int, float]()  # of the epoch that moved last: by step
+        self.handed_out = HandedOut()
+        self.weighs = False  # somebody asks for scales, so a stand-in weighs 0
+        self._agreement: Agreement | None = None
+        self._in_flight = InFlight([])
 
     def _one_micro_batch(self) -> None:
-        policy = self._source.config.policy
+        policy = self._source.policy
         for key in ("batches_per_optimizer_step", "max_microbatches"):
             value = getattr(policy, key)
             if value > 1:
@@ -100,8 +129,30 @@ class BatchSampler:
         """The order of the next iteration, which begins at its first step, or where a loaded state of it stands."""
         epoch = epoch_number(epoch)
         if epoch != self._start.epoch:
-            self._start, self._handed_out = Position(epoch), {}
+            self._weights = {}
+            self._go_to(Position(epoch))
         self._reached = self._start
+        self.handed_out, self._in_flight = HandedOut(), InFlight([])
+
+    @property
+    def _start(self) -> Position:
+        """Where the next iteration begins: in the next epoch, once the last batch of this one is handed out."""
+        if self._is_over and not len(self._in_flight):
+            self._go_to(Position(self._origin.epoch + 1))
+        return self._origin
+
+    def _go_to(self, position: Position) -> None:
+        self._origin, self._is_over = position, False
+
+    @property
+    def last(self) -> str:
+        """What becomes of an epoch's last step in which a rank has no samples."""
+        return self._source.last
+
+    @property
+    def order(self) -> str:
+        """The kind of order: "sequential" and "curriculum" may be the same in every epoch."""
+        return self._source.config.order.kind
 
     @property
     def over_budget(self) -> int:
@@ -110,7 +161,10 @@ class BatchSampler:
 
     @property
     def first_step(self) -> int:
-        """The step of its epoch with which the next iteration begins: 0, but where a state was loaded."""
+        """The step of its epoch with which the next iteration begins: 0, but where a state was loaded.
+
+        A loader that loads a state as it begins, as StatefulDataLoader does, changes it no sooner.
+        """
         return self._start.step
 
     def plans(self) -> Iterator[StepPlan]:
@@ -118,7 +172,9 @@ class BatchSampler:
         return self._source.plans(self._start)
 
     def __iter__(self) -> "RankLists":
-        return RankLists(self, self._start)
+        callers = list(owners())
+        refuse_dealing(self, callers)
+        return RankLists(self, self._start, InFlight(callers))
 
     def __len__(self) -> int:
         """Steps of the epoch: ceil(N / B); of the whole one, also where an iteration goes on within it.
@@ -128,79 +184,141 @@ class BatchSampler:
         return self._source.num_steps(self._start.epoch)
 
     def sum_scale(self, index: int) -> float:
-        """G / B_i for the i-th step of an epoch; B_i is the global batch, smaller in the last step.
+        """G / B_i for the i-th step of an epoch; 0 where this rank's list is a stand-in.
 
-        Steps count from the epoch's beginning: ``for i, batch in enumerate(loader, sampler.first_step)``.
-        Where a policy fills micro-batches, B_i is known once the list is handed out, or all have been planned by
-        ``len()``. IndexError for a step that the epoch does not have, or whose B_i is not known yet.
+        B_i is the global batch, smaller in the last step. Steps count from the epoch's beginning. Known once the
+        list is handed out; before that where B_i is ``global_batch``, or all have been planned by ``len()``.
+        IndexError for a step that the epoch does not have, or that is not known yet.
         """
-        return self._world.size / self._global_batch(index)
-
-    def _global_batch(self, index: int) -> int:
-        source, epoch = self._source, self._start.epoch
-        if not source.fills:
-            if not 0 <= index < len(self):
-                raise IndexError(f"step {index} of an epoch of {len(self)} steps")
-            size = source.config.global_batch
-            return min(size, len(source) - index * size)
-        if index in self._handed_out:
-            return self._handed_out[index]
-        sizes = source.known_sizes(epoch)
-        if sizes is None:
+        self.weighs = True
+        found, epoch = self._weights.get(index), self._start.epoch
+        if found is None:
+            found = self._source.known_weight(epoch, index)
+        if found is None:
+            plan_it = ", or call len(sampler) before, which plans the whole epoch" * self._source.fills
             raise IndexError(
-                f"step {index} of epoch {epoch} is not planned yet, and policy {source.config.policy.kind!r} fills "
-                "global batches of sizes of their own; ask once its list is handed out, or call len(sampler) before, "
-                "which plans the whole epoch"
+                f"step {index} of epoch {epoch} is not planned yet, and what it holds is not known before; ask once "
+                f"its list is handed out{plan_it}"
             )
-        if not 0 <= index < len(sizes):
-            raise IndexError(f"step {index} of an epoch of {len(sizes)} steps")
-        return sizes[index]
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, as JSON takes them: what makes the plans, and the position.
 
         After the last list of an epoch nothing of it is left; once its iteration has ended, the next epoch begins.
+        ConfigError where a loader has asked for lists whose batches it has not handed out.
         """
-        return self._source.state(self._reached)
+        if len(self._in_flight) and not saved_by_torchdata():
+            raise ConfigError(
+                f"BatchSampler: the loader's workers have asked for {len(self._in_flight)} lists whose batches the "
+                "loop has not got, so the sampler's state is ahead of it; take that of "
+                "`steps = ddpsched.scaled(loader)` (for batch, scale in steps), or of torchdata's StatefulDataLoader"
+            )
+        return self.state_at(None)
+
+    def state_at(self, position: Position | None) -> dict[str, Any]:
+        """The same of another position of this stream; None for the iteration that moved last."""
+        return self._source.state(self._reached if position is None else position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where ``state`` was taken, in its epoch; ConfigError where it is of other data or another policy."""
-        self._start = self._reached = self._source.position(state)
-        self._handed_out = {}
+        self._reached = self._source.position(state)
+        self._go_to(self._reached)
+        self._weights, self.handed_out, self._in_flight = {}, HandedOut(), InFlight([])
 
-    def _moved(self, position: Position, plan: StepPlan | None = None) -> None:
-        # a loaded state is used up by the first list, not by iter(): a DataLoader calls iter() twice
-        self._start, self._reached = Position(self._start.epoch), position
-        if plan is not None and plan.epoch == self._start.epoch:
-            self._handed_out[plan.step] = plan.global_batch
+    def _begin(self, in_flight: InFlight) -> None:
+        """As the first list of an iteration is asked for."""
+        world = self._source.settle()
+        self.handed_out, self._in_flight, self._is_over = HandedOut(), in_flight, False
+        if self._agreement is None or self._agreement.world != world:
+            self._agreement = self._source.agreement()
+            self._agreement.first()
+        else:
+            self._agreement.second()
+
+    def _stand_in(self, plan: StepPlan) -> int:
+        found, rank = self._source.stand_in(), self._source.world.rank
+        if not self.weighs:
+            warnings.warn(
+                f"BatchSampler: in step {plan.step} of epoch {plan.epoch} rank {rank} has none of the "
+                f"{plan.global_batch} samples and gets sample {found} as a stand-in, which must weigh 0: multiply "
+                "losses by the scale of ddpsched.scaled(loader), or by sum_scale(step). A loop that takes means of its "
+                "own, as transformers' Trainer does, needs last='join' or last='drop'",
+                stacklevel=3,
+            )
+        return found
+
+    def _moved(self, plan: StepPlan, is_last: bool) -> None:
+        """The list of ``plan`` is handed out, the last of its epoch or not."""
+        assert plan.after is not None
+        share = StepShare.of(plan, self._source.lengths, self._source.world)
+        if plan.epoch != self._epoch:
+            self._epoch, self._weights = plan.epoch, {}
+        self._weights[plan.step], self._reached = share.weight, plan.after
+        self.handed_out.add(share, plan.after)
+        # nothing of a loaded state is used up before the epoch is run, so that whoever looks at one batch on one rank
+        # changes nothing
+        self._is_over = is_last and plan.epoch == self._origin.epoch
+
+
+class HandedOut:
+    """The last lists of one iteration: what each is a share of, and where the stream stands after it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._last: deque[tuple[StepShare, Position]] = deque(maxlen=MOST_IN_FLIGHT)
+
+    def add(self, share: StepShare, after: Position) -> None:
+        self.count += 1
+        self._last.append((share, after))
+
+    def __getitem__(self, number: int) -> tuple[StepShare, Position]:
+        """Those of the list with this number, from 0; ConfigError where it is not among the last."""
+        place = number - self.count
+        if not -len(self._last) <= place < 0:
+            raise ConfigError(
+                f"list {number} is not among the last {len(self._last)} of {self.count} that the sampler handed out; a "
+                f"loader may ask for {MOST_IN_FLIGHT} lists ahead (num_workers * prefetch_factor)"
+            )
+        return self._last[place]
 
 
 class RankLists(Iterator[list[int]]):
     """One iteration of a BatchSampler, and where it stands."""
 
-    def __init__(self, sampler: BatchSampler, start: Position) -> None:
-        self._sampler, self._reached = sampler, start
+    def __init__(self, sampler: BatchSampler, start: Position, in_flight: InFlight) -> None:
+        self._sampler, self._reached, self._in_flight = sampler, start, in_flight
         self._plans: Iterator[StepPlan] | None = None  # made when the first is asked for: an epoch's order takes O(N)
+        self._next: StepPlan | None = None  # planned one step ahead, to know the last one as it is handed out
+        self._any = False
 
     def __next__(self) -> list[int]:
-        first = self._plans is None
+        sampler = self._sampler
+        self._in_flight.asked()
         if self._plans is None:
-            self._plans = self._sampler._source.plans(self._reached)
-        plan = next(self._plans, None)
+            sampler._begin(self._in_flight)
+            self._plans = sampler._source.plans(self._reached)
+            self._next = next(self._plans, None)
+        else:
+            assert sampler._agreement is not None
+            sampler._agreement.second()
+        plan = self._next
         if plan is None:
             if self._reached.cursor:
-                self._end(first)
+                self._end()
             raise StopIteration
+        self._next = next(self._plans, None)
         assert plan.after is not None
-        self._reached = plan.after
-        self._sampler._moved(self._reached, plan)
-        return plan.rank_ids(self._sampler._world.rank).tolist()
+        self._reached, self._any = plan.after, True
+        sampler._moved(plan, self._next is None)
+        ids = plan.rank_ids(sampler._source.world.rank).tolist()
+        return ids or [sampler._stand_in(plan)]
 
-    def _end(self, nothing_left: bool) -> None:
-        self._reached = Position(self._reached.epoch + 1)
-        self._sampler._moved(self._reached)
-        if nothing_left:  # a finished StatefulDataLoader with workers loads such a state, and then iterates once more
-            self._sampler.set_epoch(self._reached.epoch)
+    def _end(self) -> None:
+        epoch, self._reached = self._reached.epoch, Position(self._reached.epoch + 1)
+        self._sampler._reached = self._reached
+        if not self._any and self._sampler._origin.epoch == epoch:  # nothing was left of a loaded state's epoch
+            self._sampler._go_to(self._reached)
 
     def state_dict(self) -> dict[str, Any]:
         """As :meth:`BatchSampler.state_dict`, of this iteration."""

@@ -13,15 +13,23 @@ Key = tuple[tuple[list[int], int], ...]  # of each micro-batch: ids, and the len
 
 
 def keys_of(
-    plans: Callable[[], Iterator[StepPlan]], rank: int, lengths: Lengths, asked: deque[StepPlan]
+    plans: Callable[[], Iterator[StepPlan]], rank: int, lengths: Lengths, asked: deque[tuple[StepPlan, bool]]
 ) -> Iterator[Key]:
-    """What ``rank`` loads, plan by plan; a plan is noted in ``asked`` when its key is asked for."""
-    for plan in plans():
-        asked.append(plan)
+    """What ``rank`` loads, plan by plan.
+
+    A plan is noted in ``asked`` when its key is asked for, and whether it is the last, which planning one step ahead
+    tells.
+    """
+    stream = plans()
+    plan = next(stream, None)
+    while plan is not None:
+        after = next(stream, None)
+        asked.append((plan, after is None))
         yield tuple(
             (micro.ids.tolist(), 0 if micro.packed else micro.padded_length(lengths.lengths(micro.ids)))
             for micro in plan.ranks[rank]
         )
+        plan = after
 
 
 class Keys(Sampler[Key]):

@@ -10,12 +10,14 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from ddpsched.config import FILLING, PolicyConfig, parse
+from ddpsched.config import FILLING, PolicyConfig, RunConfig, parse
 from ddpsched.errors import ConfigError
+from ddpsched.integrations.agreement import Agreement
 from ddpsched.plan import Position, StepPlan
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.ordered_file import OrderedFile
 from ddpsched.planning.planner import check_position, plan_epoch
+from ddpsched.planning.policies import BATCH
 from ddpsched.planning.policies.pool import over_budget
 from ddpsched.planning.source import KnownLengths
 from ddpsched.world import World
@@ -24,28 +26,33 @@ _DEFAULT = "the default"  # of an option that a state leaves out
 OF_MINMAX = ("prefetch", "solver")  # keys that other policies have too, but do not read
 
 
+LAST = ("smaller", "join", "drop")  # what becomes of an epoch's last step in which a rank has no samples
+
+
 class PlanSource:
     """The plans of any epoch, equal on every rank; nothing is communicated.
 
-    ``lengths``: (N,), or (N, 2) of two parts, as :class:`KnownLengths` takes them. ``policy``: a name, or a mapping of
-    ``kind`` and its options, as the table [policy] of a config has them. ``global_batch``: B; None for the policies
-    that fill micro-batches, whose B varies. ``order``: a name, or a mapping like [order]. ``owner``: who asks, for
-    messages. Raises ConfigError or DataError for arguments out of range.
+    ``lengths``: (N,), or (N, 2) of two parts, as :class:`KnownLengths` takes them. ``world``: None for the one that
+    ``settle()`` finds. ``policy``: a name, or a mapping of ``kind`` and its options, as the table [policy] of a config
+    has them. ``global_batch``: B; None for the policies that fill micro-batches, whose B varies. ``order``: a name, or
+    a mapping like [order]. ``last``: one of LAST. ``owner``: who asks, for messages. Raises ConfigError or DataError
+    for arguments out of range; what depends on a world that is not known yet is checked once it is.
     """
 
     def __init__(
         self,
         owner: str,
         lengths: npt.ArrayLike,
-        world: World,
+        world: World | None,
         policy: str | Mapping[str, Any],
         global_batch: int | None,
         seed: int,
         order: str | Mapping[str, Any],
+        last: str = "smaller",
     ) -> None:
-        self._owner, self.world = owner, world
+        self.owner, self._given, self._settled = owner, world, world
         self.lengths = KnownLengths(lengths)
-        self._given = np.asarray(lengths)
+        self._array = np.asarray(lengths)
         options = _options(owner, "policy", policy)
         kind = options["kind"]
         if kind not in get_args(PolicyConfig.model_fields["kind"].annotation):
@@ -59,18 +66,26 @@ class PlanSource:
             )
         if kind not in FILLING and global_batch is None:
             raise ConfigError(f"{owner}: policy {kind!r} needs global_batch, the samples of a step over all ranks")
-        if kind == "minmax" and global_batch is not None and options.get("prefetch") is None:
-            options["prefetch"] = -(-2 * global_batch // world.size)
-        values: dict[str, Any] = {"epochs": 1, "seed": seed, "world_size": world.size, "policy": options}
+        if last not in LAST:
+            raise ConfigError(f"{owner}: last = {last!r}; it is one of {', '.join(map(repr, LAST))}")
+        if last == "join" and kind not in BATCH:
+            raise ConfigError(
+                f"{owner}: last = 'join' puts the last samples into the step before, which policy {kind!r} fills by a "
+                f"rule of its own; give last = 'smaller' or 'drop', or one of the policies {', '.join(BATCH)}"
+            )
+        values: dict[str, Any] = {"epochs": 1, "seed": seed, "policy": options}
         if global_batch is not None:
             values["global_batch"] = global_batch
         if isinstance(options.get("max_tokens_for_batch"), list | tuple):
             self.lengths.parts(np.arange(1))  # ConfigError where they have no parts
             # a config asks which column they are counted in; here they are given
             values |= {"data": {"prompt": "prompt"}, "model": {"task": "causal_lm"}}
-        self.config = parse(plain_values({**values, "order": _options(owner, "order", order)}), source=owner)
-        self._sizes: dict[int, tuple[int, ...]] = {}
-        if self.config.policy.sequence_packing and "strategy" in options:
+        self._values = plain_values({**values, "order": _options(owner, "order", order)})
+        self._configs: dict[int, RunConfig] = {}
+        self.last = last
+        self.policy = self._config(1 if world is None else world.size).policy
+        self._planned: dict[tuple[int, World], tuple[float, ...]] = {}
+        if self.policy.sequence_packing and "strategy" in options:
             warnings.warn("policy.strategy is ignored where sequence_packing fills rows without padding", stacklevel=3)
 
     def __len__(self) -> int:
@@ -78,22 +93,47 @@ class PlanSource:
         return len(self.lengths)
 
     @property
+    def world(self) -> World:
+        """The one given, or that of the running iteration, or what is to be seen now."""
+        return self._settled or World.detect()
+
+    def settle(self) -> World:
+        """As an iteration begins: the world that it is for. A launcher may have set up its ranks only now."""
+        self._settled = self._given or World.detect()
+        return self._settled
+
+    @property
+    def config(self) -> RunConfig:
+        """The run that these plans are of, in this world."""
+        return self._config(self.world.size)
+
+    def _config(self, world_size: int) -> RunConfig:
+        if world_size not in self._configs:
+            values = {**self._values, "world_size": world_size}
+            policy, size = values["policy"], values.get("global_batch")
+            if policy["kind"] == "minmax" and isinstance(size, int) and policy.get("prefetch") is None:
+                values["policy"] = {**policy, "prefetch": -(-2 * size // world_size)}
+            self._configs[world_size] = parse(values, source=self.owner)
+        return self._configs[world_size]
+
+    @property
     def fills(self) -> bool:
         """Whether the global batch varies from step to step."""
-        return self.config.policy.fills
+        return self.policy.fills
 
     @property
     def over_budget(self) -> int:
         """Samples that are longer than the budget of a pool, and run alone; 0 for other policies."""
-        policy = self.config.policy
-        if policy.kind != "pool":
+        if self.policy.kind != "pool":
             return 0
-        assert not isinstance(policy.max_tokens_for_batch, list), "the config refuses two budgets"
-        return over_budget(self.lengths.lengths(np.arange(len(self))), policy.max_tokens_for_batch)
+        assert not isinstance(self.policy.max_tokens_for_batch, list), "the config refuses two budgets"
+        return over_budget(self.lengths.lengths(np.arange(len(self))), self.policy.max_tokens_for_batch)
 
     def plans(self, start: Position) -> Iterator[StepPlan]:
         """Of the epoch of ``start``, from there on; none where it is the epoch's end."""
-        return plan_epoch(self.config, self.lengths, LocalExchange(self.world.size), None, start)
+        exchange = LocalExchange(self.world.size)
+        plans = plan_epoch(self.config, self.lengths, exchange, None, start, join_last=self.last == "join")
+        return _whole(plans) if self.last == "drop" else plans
 
     def run(self, start: Position, end: int | None, most: int | None) -> Iterator[StepPlan]:
         """Epoch after epoch, until ``end`` would begin, or ``most`` steps are there in all; None for no such limit."""
@@ -107,18 +147,42 @@ class PlanSource:
             start = Position(start.epoch + 1, step)
 
     def num_steps(self, epoch: int) -> int:
-        """ceil(N / B); where B varies, found by planning the epoch, once."""
-        return len(self.sizes(epoch)) if self.fills else -(-len(self) // self.config.global_batch)
+        """ceil(N / B), or where ``last`` takes the last step away one fewer; else found by planning the epoch, once."""
+        if self.fills or (self.last == "drop" and self.policy.kind not in BATCH):
+            return len(self.weights(epoch))
+        size = self._values["global_batch"]
+        whole, left = divmod(len(self), size)
+        gone = self.last == "drop" or (self.last == "join" and whole > 0)
+        return whole + (left > 0 and not (gone and left < self.world.size))
 
-    def sizes(self, epoch: int) -> tuple[int, ...]:
-        """The global batch of each step of an epoch that is planned for it, once."""
-        if epoch not in self._sizes:
-            self._sizes[epoch] = tuple(plan.global_batch for plan in self.plans(Position(epoch)))
-        return self._sizes[epoch]
+    def weights(self, epoch: int) -> tuple[float, ...]:
+        """G / B of each step of an epoch that is planned for it, once; 0 where this rank has no samples."""
+        rank, key = self.world.rank, (epoch, self.world)
+        if key not in self._planned:
+            plans = self.plans(Position(epoch))
+            self._planned[key] = tuple(weight(plan, rank) for plan in plans)
+        return self._planned[key]
 
-    def known_sizes(self, epoch: int) -> tuple[int, ...] | None:
-        """``sizes(epoch)`` where it was asked for before."""
-        return self._sizes.get(epoch)
+    def known_weight(self, epoch: int, index: int) -> float | None:
+        """The ``index``-th of ``weights(epoch)``, where it is known without planning; IndexError beyond the epoch."""
+        planned = self._planned.get((epoch, self.world))
+        if planned is not None or not self.fills:
+            steps = self.num_steps(epoch)
+            if not 0 <= index < steps:
+                raise IndexError(f"step {index} of an epoch of {steps} steps")
+            if planned is not None:
+                return planned[index]
+            if self.policy.kind in BATCH and index < steps - 1:
+                return self.world.size / self.config.global_batch
+        return None
+
+    def stand_in(self) -> int:
+        """The shortest sample: what a rank without samples can put through its model, times zero."""
+        return int(self.lengths.lengths(np.arange(len(self))).argmin())
+
+    def agreement(self) -> Agreement:
+        """That of the ranks on these plans, begun."""
+        return Agreement(self.owner, self.world, _flat({**self._identity, "last": self.last}))
 
     def state(self, position: Position, **more: int) -> dict[str, Any]:
         """Plain values, as JSON takes them: what makes the plans, and where they stand."""
@@ -133,7 +197,7 @@ class PlanSource:
         needed = sorted([*own, *more, "position"])
         if not isinstance(state, Mapping) or set(state) != set(needed):
             given = sorted(map(str, state)) if isinstance(state, Mapping) else repr(state)
-            raise ConfigError(f"the state of a {self._owner} needs exactly {needed}, got {given}")
+            raise ConfigError(f"the state of a {self.owner} needs exactly {needed}, got {given}")
         theirs, ours = _flat({key: state[key] for key in own}), _flat(own)
         differs = [
             _difference(key, theirs.get(key, _DEFAULT), ours.get(key, _DEFAULT))
@@ -141,26 +205,27 @@ class PlanSource:
             if theirs.get(key, _DEFAULT) != ours.get(key, _DEFAULT)
         ]
         if differs:
-            raise ConfigError(f"the state is of another {self._owner}: {'; '.join(differs)}")
+            raise ConfigError(f"the state is of another {self.owner}: {'; '.join(differs)}")
         position = Position.from_dict(state["position"])
         check_position(self.config, len(self), position)
         return position
 
-    @cached_property
+    @property
     def _identity(self) -> dict[str, Any]:
         config = self.config
         # infinite_loop says how long a run goes on, not what its steps are
         left_out = {"infinite_loop", *(() if config.policy.kind == "minmax" else OF_MINMAX)}
         return {
             "policy": config.policy.model_dump(exclude=left_out, exclude_defaults=True) | {"kind": config.policy.kind},
-            "order": self._order(),
+            "order": self._order,
             "global_batch": None if self.fills else config.global_batch,
             "world_size": config.world_size,
             "seed": config.seed,
             "num_samples": len(self),
-            "data": self._digest(),
+            "data": self._digest,
         }
 
+    @cached_property
     def _order(self) -> dict[str, Any]:
         """The keys that this kind reads; of an ordered file what it holds, wherever it lies."""
         order = self.config.order
@@ -171,9 +236,25 @@ class PlanSource:
             found["path"] = OrderedFile.open(Path(order.path).expanduser()).digest
         return found
 
+    @cached_property
     def _digest(self) -> str:
         """128 bits over all lengths: other data of the same size is another stream."""
-        return blake2b(np.ascontiguousarray(self._given, dtype="<i8").data, digest_size=16).hexdigest()
+        return blake2b(np.ascontiguousarray(self._array, dtype="<i8").data, digest_size=16).hexdigest()
+
+
+def weight(plan: StepPlan, rank: int) -> float:
+    """G / B: what this rank's summed loss is multiplied by under DDP; 0 where it has no samples."""
+    return plan.world_size / plan.global_batch if plan.ranks[rank] else 0.0
+
+
+def _whole(plans: Iterator[StepPlan]) -> Iterator[StepPlan]:
+    """All but those at the end of an epoch in which a rank has no samples."""
+    held: list[StepPlan] = []
+    for plan in plans:
+        held.append(plan)
+        if all(plan.ranks):
+            yield from held
+            held.clear()
 
 
 def whole_number(what: str, value: Any, least: int, meaning: str) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ddpsched.config import PolicyConfig, parse
 from ddpsched.errors import ConfigError
+from ddpsched.integrations.agreement import Agreement
 from ddpsched.integrations.plan_source import epoch_number, number_of_steps, plain_values
 from ddpsched.integrations.pool_picks import Picked, PoolPicks
 from ddpsched.integrations.sample_reader import SampleReader
@@ -30,6 +31,10 @@ class PoolStream:
     longest of them. ``infinite_loop``: an epoch that is over is followed by the next,
     announced by the iterable's ``set_epoch(e)``, and the pool stays full; so all ranks
     yield ``max_num_steps`` lists, or lists without end.
+
+    ``world``: which rank of how many; without it, what torch's process group or else the environment says when an
+    iteration begins; ranks of a process group then check that they have the same policy. An epoch
+    counts as run once its iteration has ended; the next iteration is of the next one, which ``set_epoch(e)`` may name.
 
     *Ranks of a step* do not know each other's samples, unless ``agree`` tells them:
     given this rank's samples in the step it answers those of all ranks, as
@@ -78,34 +83,45 @@ class PoolStream:
         sample_padding_fn: Callable[[Any, int], Any] | None = None,
         agree: Callable[[int], int] | None = None,
     ) -> None:
-        self.world = world or World()
+        self._given, self._settled = world, world
         options = {
             "kind": "pool", "pool_size": pool_size, "max_tokens_for_batch": max_tokens_for_batch,
             "strategy": strategy or "prefer_closest", "sequence_packing": sequence_packing,
             "batches_per_optimizer_step": batches_per_optimizer_step, "infinite_loop": infinite_loop,
         }  # fmt: skip
         limit = {"epochs": 1} if max_num_steps is None else {"steps": max_num_steps}
-        values = plain_values({**limit, "world_size": self.world.size, "policy": options})
+        values = plain_values({**limit, "world_size": 1 if world is None else world.size, "policy": options})
         config = parse(values, source="PoolStream")
         if sequence_packing and sample_padding_fn is not None:
             raise ConfigError("PoolStream: packed rows have no padding; leave sample_padding_fn out")
         if sequence_packing and strategy is not None:
             warnings.warn("strategy is ignored where sequence_packing fills rows without padding", stacklevel=2)
-        if not infinite_loop and self.world.size > 1 and agree is None:
-            raise ConfigError(
-                f"PoolStream: with infinite_loop=False, each of {self.world.size} ranks ends with its own data, which "
-                "the others do not know; give agree=sum_over_ranks (ddpsched.integrations.agree)"
-            )
         self.policy: PolicyConfig = config.policy
         self.max_num_steps = max_num_steps
         self._iterable, self._length_fn, self._agree = iterable, length_fn, agree
         self._collate, self._pad = collate_fn, sample_padding_fn
         self._next = self._reached = self._begin(0)  # what the next iteration goes on with; where the last one stands
+        self._skip = 0  # steps that the next iteration leaves out
+        self._agreement: Agreement | None = None
         self.over_budget = 0
         self.step: StepShare | None = None
+        self._check_ends()
+
+    @property
+    def world(self) -> World:
+        """The one given, or that of the running iteration, or what is to be seen now."""
+        return self._settled or World.detect()
+
+    def _check_ends(self) -> None:
+        size = 1 if self._settled is None else self._settled.size
+        if not self.policy.infinite_loop and size > 1 and self._agree is None:
+            raise ConfigError(
+                f"PoolStream: with infinite_loop=False, each of {size} ranks ends with its own data, which "
+                "the others do not know; give agree=sum_over_ranks (ddpsched.integrations.agree)"
+            )
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration begins with this epoch, or where a loaded state or skipped steps of it stand."""
+        """The next iteration begins with this epoch, or where a loaded state of it stands; skipped steps stay so."""
         epoch = epoch_number(epoch)
         if epoch not in (self._next.first_epoch, self._next.reader.epoch):
             self._next = self._begin(epoch)
@@ -114,34 +130,50 @@ class PoolStream:
     def skip_batches(self, count: int) -> None:
         """Leave out the next ``count`` optimizer steps: their samples are read, but neither padded nor collated.
 
-        They count as steps of the next iteration. Ranks do not agree meanwhile: skip the same number on each.
+        They count as steps of the next iteration, whichever epoch ``set_epoch`` names before or after, and are read
+        as it begins, or as a state is asked for. Ranks do not agree meanwhile: skip the same number on each.
         """
-        for _ in range(number_of_steps(count)):
-            self._picked(self._next)
-            self._next.steps += 1
+        self._skip += number_of_steps(count)
         self._reached = self._next
 
+    def _read_skipped(self) -> None:
+        for _ in range(self._skip):
+            self._picked(self._next)
+            self._next.steps += 1
+        self._skip = 0
+
     def __iter__(self) -> Iterator[list[Any]]:
-        picks, self._next = self._next, self._begin(self._next.first_epoch)
-        return self._lists(picks)
+        world = self._settled = self._given or World.detect()
+        self._check_ends()
+        self._read_skipped()
+        # what the next iteration begins with stays as it is until an epoch is run, so that whoever looks at one batch
+        # changes nothing
+        picks, self._next = self._next, self._begin(0)
+        self._next.load_state_dict(picks.state_dict())
+        if self._agreement is None or self._agreement.world != world:
+            self._agreement = Agreement("PoolStream", world, {k: v for k, v in self._identity().items() if k != "rank"})
+        return self._lists(picks, self._agreement)
 
     def _begin(self, epoch: int) -> PoolPicks:
         return PoolPicks(self.policy, SampleReader(self._iterable, self._length_fn, self.policy.infinite_loop, epoch))
 
-    def _lists(self, picks: PoolPicks) -> Iterator[list[Any]]:
-        nothing_left = picks.steps > 0  # of the epoch of a loaded state
+    def _lists(self, picks: PoolPicks, agreement: Agreement) -> Iterator[list[Any]]:
+        begun = picks.steps
+        agreement.first()
         while self.max_num_steps is None or picks.steps < self.max_num_steps:
+            if picks.steps > begun:
+                agreement.second()
             micro = self._picked(picks)
             share = self._share(picks, micro)
             if share is None:
-                if self.max_num_steps is None:  # once an epoch is over, the next begins; of a whole run the end is kept
-                    self._reached = self._begin(picks.reader.epoch + 1)
-                    if nothing_left:
-                        self._next = self._reached
+                self._next = self._begin(picks.reader.epoch + 1)
+                if self.max_num_steps is None:  # of a whole run the end is kept, which more steps may go on from
+                    self._reached = self._next
                 return
-            nothing_left = False
             picks.steps += 1
             self._reached, self.step = picks, share
+            if picks.steps == self.max_num_steps:
+                self._next = self._begin(picks.reader.epoch + 1)
             yield [self._batch(each) for each in micro]
 
     def _picked(self, picks: PoolPicks) -> list[Picked]:
@@ -178,6 +210,8 @@ class PoolStream:
 
     def state_dict(self) -> dict[str, Any]:
         """What makes this rank's choices, where the list yielded last stands, and the samples that wait."""
+        if self._reached is self._next:
+            self._read_skipped()
         return {**self._identity(), "over_budget": self.over_budget, **self._reached.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -204,7 +238,7 @@ class PoolStream:
             picks.load_state_dict(state)
         except (TypeError, ValueError, KeyError, IndexError) as error:
             raise ConfigError(f"the state of a PoolStream does not fit: {type(error).__name__}: {error}") from error
-        self.over_budget = state["over_budget"]
+        self.over_budget, self._skip = state["over_budget"], 0
         self._next = self._reached = picks
 
     def _identity(self) -> dict[str, Any]:

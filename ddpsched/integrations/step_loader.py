@@ -11,6 +11,7 @@ import numpy.typing as npt
 from torch.utils.data import DataLoader, IterableDataset
 
 from ddpsched.errors import ConfigError, DataError
+from ddpsched.integrations.agreement import Agreement
 from ddpsched.integrations.micro_batches import Keys, MicroBatches, keys_of, unchanged
 from ddpsched.integrations.plan_source import PlanSource, epoch_number, number_of_steps, whole_number
 from ddpsched.integrations.step_share import StepShare
@@ -23,8 +24,7 @@ OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_or
 class StepLoader:
     """Of each optimizer step the list of this rank's collated micro-batches, by any policy.
 
-        for batches in loader:                                     # one optimizer step
-            weight = loader.step.sum_scale if batches else 0.0
+        for batches, weight in ddpsched.scaled(loader):            # one optimizer step
             batches = batches or [loader.stand_in()]
             for i, batch in enumerate(batches):                    # this rank's micro-batches
                 with model.no_sync() if i + 1 < len(batches) else nullcontext():
@@ -37,19 +37,22 @@ class StepLoader:
     those that are added up. All ranks yield equally often, and their samples are every id
     once per epoch. At an epoch's end a rank may have fewer micro-batches than others, and
     the list may be empty; DDP's ranks must meet once a step all the same, hence the
-    ``stand_in`` that weighs nothing. Without DDP plain ``backward()`` will do.
+    ``stand_in`` that weighs nothing. Without DDP plain ``backward()`` will do. ``last`` = "join" or "drop", as
+    of BatchSampler, leaves no list empty.
 
     ``dataset``: with ``[id]``, or ``__getitems__``. ``lengths``: (N,) tokens of its
-    samples, or (N, 2) of two parts, the same on every rank. ``policy``,
-    ``global_batch``, ``order``, ``seed``: as of BatchSampler; a mapping may give a rank
-    several micro-batches, as ``{"kind": "pool", "max_tokens_for_batch": 4096,
+    samples, or (N, 2) of two parts, the same on every rank. ``world``, ``policy``,
+    ``global_batch``, ``order``, ``seed``: as of BatchSampler, and ranks of a process group agree likewise. A mapping
+    may give a rank several micro-batches, as ``{"kind": "pool", "max_tokens_for_batch": 4096,
     "batches_per_optimizer_step": 4}``.
 
     Every sample comes once an epoch, so an epoch's last step may hold fewer micro-batches than the others.
 
     *How long*: ``max_num_steps`` optimizer steps, through as many epochs as these take
     (``infinite_loop=False``: to the end of the first at most, for all ranks alike); or
-    ``epochs``; with neither, one epoch an iteration, which ``set_epoch(e)`` names.
+    ``epochs``; with neither, one epoch an iteration. Once the last list of an iteration is yielded, the next
+    iteration begins with the epoch after; one that is broken off before is begun again. ``set_epoch(e)`` names the
+    epoch to begin with.
 
     *How samples become batches*: ``sample_padding_fn(sample, length)`` fills one sample
     up to ``length``, its micro-batch's longest or what ``same_shape`` asks for;
@@ -78,12 +81,13 @@ class StepLoader:
         self,
         dataset: Any,
         lengths: npt.ArrayLike,
-        world: World,
+        world: World | None = None,
         policy: str | Mapping[str, Any] = "balanced",
         *,
         global_batch: int | None = None,
         seed: int = 0,
         order: str | Mapping[str, Any] = "shuffled",
+        last: str = "smaller",
         max_num_steps: int | None = None,
         epochs: int | None = None,
         infinite_loop: bool = True,
@@ -93,16 +97,15 @@ class StepLoader:
         pin_memory: bool = False,
         **loader_options: Any,
     ) -> None:
-        self._source = PlanSource("StepLoader", lengths, world, policy, global_batch, seed, order)
+        self._source = PlanSource("StepLoader", lengths, world, policy, global_batch, seed, order, last)
         _check_data(dataset, len(self._source))
-        self._infinite = infinite_loop and self._source.config.policy.infinite_loop
+        self._infinite = infinite_loop and self._source.policy.infinite_loop
         max_num_steps, epochs = _limits(max_num_steps, epochs, self._infinite)
         _check_padding(self._source, sample_padding_fn)
         taken = [name for name in OURS if name in loader_options]
         if taken:
             raise ConfigError(f"StepLoader: {', '.join(taken)}: the policy decides which samples come when; leave out")
         self._max_num_steps, self._epochs = max_num_steps, epochs
-        self._world = world
         self._batches = MicroBatches(dataset, collate_fn, sample_padding_fn)
         self._keys = Keys()
         self._loader = DataLoader(
@@ -115,7 +118,11 @@ class StepLoader:
             **loader_options,
         )
         self._first = 0  # the epoch with which the next iteration begins, or its loaded state's began
-        self._start = self._reached = Position()  # of the next iteration; of the list yielded last
+        self._began = 0  # the same of the iteration that moved last
+        self._origin = Position()  # where the next iteration begins, but for the steps that are skipped
+        self._skip = 0
+        self._reached: Position | None = None  # of the list yielded last; None before any, and after an epoch
+        self._agreement: Agreement | None = None
         self.step: StepShare | None = None
 
     @property
@@ -126,7 +133,7 @@ class StepLoader:
     @property
     def first_step(self) -> int:
         """The step with which the next iteration begins: 0, but where a state was loaded or steps are skipped."""
-        return self._start.step
+        return self._origin.step + self._skip
 
     @property
     def over_budget(self) -> int:
@@ -134,31 +141,42 @@ class StepLoader:
         return self._source.over_budget
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration begins with this epoch, or where a loaded state or skipped steps of it stand."""
+        """The next iteration begins with this epoch, or where a loaded state of it stands; skipped steps stay so."""
         epoch = epoch_number(epoch)
-        if epoch not in (self._first, self._start.epoch):
-            self._begin(epoch)
-        self._reached = self._start
+        if epoch not in (self._first, self._origin.epoch):
+            self._first, self._origin = epoch, Position(epoch)
+            self._skipped(self._skip)
+        self._reached = None
 
     def skip_batches(self, count: int) -> None:
         """Leave out the next ``count`` optimizer steps: they are planned, but no sample is loaded.
 
-        They count as steps of the next iteration. ConfigError where it does not have as many.
+        They count as steps of the next iteration, whichever epoch ``set_epoch`` names before or after. ConfigError
+        where it does not have as many.
         """
         count = number_of_steps(count)
-        position, done = self._start, 0
+        self._skipped(self._skip + count)
+        self._skip, self._reached = self._skip + count, None
+
+    def _skipped(self, count: int) -> Position:
+        """Where the stream stands ``count`` steps behind its origin."""
+        position, done = self._origin, 0
         for plan in itertools.islice(self._plans(position), count):
             assert plan.after is not None
             position, done = plan.after, done + 1
         if done < count:
             raise ConfigError(f"skip_batches({count}): only {done} optimizer steps are left")
-        self._start = self._reached = position
+        return position
+
+    @property
+    def _start(self) -> Position:
+        """Where the next iteration begins."""
+        return self._skipped(self._skip)
 
     def stand_in(self) -> Any:
         """A batch of one sample, the shortest: what a rank without samples can put through the model, times zero."""
-        lengths = self._source.lengths.lengths(np.arange(len(self._source)))
-        shortest = int(lengths.argmin())
-        return self._batches.micro_batch([shortest], int(lengths[shortest]))
+        shortest = self._source.stand_in()
+        return self._batches.micro_batch([shortest], int(self._source.lengths.lengths(np.array([shortest]))[0]))
 
     def plans(self) -> Iterator[StepPlan]:
         """The plans of the next iteration: all ranks' samples; nothing is loaded."""
@@ -176,33 +194,49 @@ class StepLoader:
         return steps if most is None else min(most, steps)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        return self._lists(self._start)
+        return self._lists()
 
-    def _lists(self, start: Position) -> Iterator[list[Any]]:
-        asked: deque[StepPlan] = deque()  # plans whose batches are on their way: workers are ahead of the loop
-        plans = partial(self._source.run, start, self._end, self._max_num_steps)
+    def _lists(self) -> Iterator[list[Any]]:
+        self._settle()
+        assert self._agreement is not None
+        start, end, self._began = self._start, self._end, self._first
+        asked: deque[tuple[StepPlan, bool]] = deque()  # whose batches are on their way: workers are ahead of the loop
+        plans = partial(self._source.run, start, end, self._max_num_steps)
         # of values alone: a way from workers that stay back to this loader would be a cycle, which may be collected
         # within a worker forked later, where torch waits for the others in vain
-        self._keys.make = partial(keys_of, plans, self._world.rank, self._source.lengths, asked)
+        self._keys.make = partial(keys_of, plans, self._source.world.rank, self._source.lengths, asked)
         position, yielded = start, False
         for batches in self._loader:
-            plan = asked.popleft()
+            if yielded:
+                self._agreement.second()
+            plan, is_last = asked.popleft()
             assert plan.after is not None
-            position, yielded = plan.after, True
-            # a loaded state is used up by the first list, not before
-            self._start, self._reached = Position(self._first), position
-            self.step = StepShare.of(plan, self._source.lengths, self._world)
+            position, yielded, self._reached = plan.after, True, plan.after
+            self.step = StepShare.of(plan, self._source.lengths, self._source.world)
+            if is_last:  # nothing of a loaded state, and no skip, is used up before
+                self._next_epoch(plan.epoch + 1)
             yield batches
+        if yielded:
+            self._agreement.second()
         if self._one_epoch and position.cursor:
-            self._reached = Position(self._first + 1)  # of a whole run its end is kept, which more steps may go on from
-            if not yielded:  # nothing was left of a loaded state's epoch
-                self._begin(self._first + 1)
+            self._reached = None  # of a whole run its end is kept, which more steps may go on from
+            if not yielded and self._origin.epoch == position.epoch:  # nothing was left of a loaded state's epoch
+                self._next_epoch(position.epoch + 1)
+
+    def _settle(self) -> None:
+        """As an iteration begins: the world it is for, and that all ranks follow one plan."""
+        world = self._source.settle()
+        if self._agreement is None or self._agreement.world != world:
+            self._agreement = self._source.agreement()
+            self._agreement.first()
+        else:
+            self._agreement.second()
 
     def _plans(self, start: Position) -> Iterator[StepPlan]:
         return self._source.run(start, self._end, self._max_num_steps)
 
-    def _begin(self, epoch: int) -> None:
-        self._first, self._start, self._reached = epoch, Position(epoch), Position(epoch)
+    def _next_epoch(self, epoch: int) -> None:
+        self._first, self._origin, self._skip = epoch, Position(epoch), 0
 
     @property
     def _one_epoch(self) -> bool:
@@ -220,8 +254,8 @@ class StepLoader:
 
         Once an iteration over one epoch has ended, the next epoch begins.
         """
-        first = self._reached.epoch if self._one_epoch else self._first
-        return self._source.state(self._reached, first_epoch=first)
+        reached, began = (self._start, self._first) if self._reached is None else (self._reached, self._began)
+        return self._source.state(reached, first_epoch=reached.epoch if self._one_epoch else began)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where ``state`` was taken; ConfigError where it is of other data, policy, seed, order or world size.
@@ -247,7 +281,7 @@ class StepLoader:
             raise ConfigError(
                 f"the state is in epoch {position.epoch} of a run that began with {first}, but epochs = {self._epochs}"
             )
-        self._first, self._start, self._reached = first, position, position
+        self._first, self._origin, self._skip, self._reached = first, position, 0, None
 
 
 def _check_data(dataset: Any, num_lengths: int) -> None:
@@ -277,7 +311,7 @@ def _limits(max_num_steps: Any, epochs: Any, infinite_loop: bool) -> tuple[int |
 
 
 def _check_padding(source: PlanSource, sample_padding_fn: Any) -> None:
-    policy = source.config.policy
+    policy = source.policy
     if policy.packs and sample_padding_fn is not None:
         raise ConfigError(
             "StepLoader: packed rows have no padding, so sample_padding_fn has nothing to do; leave it out, and let "

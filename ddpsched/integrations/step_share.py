@@ -36,6 +36,11 @@ class StepShare:
         return self.world_size / self._global_batch()
 
     @property
+    def weight(self) -> float:
+        """What the summed loss of this rank's list is multiplied by under DDP: ``sum_scale``, or 0 for a stand-in."""
+        return self.sum_scale if self.rank_samples else 0.0
+
+    @property
     def add_scale(self) -> float:
         """1 / B: what summed losses are multiplied by where gradients are added up over ranks."""
         return 1 / self._global_batch()

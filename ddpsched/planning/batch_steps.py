@@ -52,11 +52,29 @@ def batch_steps(epoch: Epoch) -> Iterator[StepPlan]:
 
 
 def _batches(epoch: Epoch) -> Iterator[Ids]:
-    """The samples of each step: the next B of the order, or with a lookahead of W the next W * B dealt anew.
+    """The samples of each step from the cursor on.
+
+    With ``join_last`` an epoch's last ones, where they are fewer than the ranks, are in the step before.
+    """
+    order, size = epoch.order, epoch.config.global_batch
+    left = len(order) % size
+    if not (epoch.join_last and 0 < left < epoch.config.world_size and left < len(order)):
+        yield from _of_order(epoch, order)
+        return
+    steps = _of_order(epoch, order[:-left])
+    step = next(steps, None)
+    while step is not None:
+        after = next(steps, None)
+        yield step if after is not None else np.concatenate((step, order[-left:]))
+        step = after
+
+
+def _of_order(epoch: Epoch, order: Ids) -> Iterator[Ids]:
+    """The next B samples of the order, or with a lookahead of W the next W * B dealt anew.
 
     From the cursor on: where it lies within W batches, these are dealt as they were, and the first of them left out.
     """
-    config, order, size, cursor = epoch.config, epoch.order, epoch.config.global_batch, epoch.start.cursor
+    config, size, cursor = epoch.config, epoch.config.global_batch, epoch.start.cursor
     if config.policy.lookahead == 1:
         for start in range(cursor, len(order), size):
             yield order[start : start + size]

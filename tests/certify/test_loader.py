@@ -205,6 +205,61 @@ def test_our_own_batch_sampler_asks_for_the_scale() -> None:
     assert "G*b_r/B" in asked
 
 
+@pytest.mark.parametrize("policy", ["static", "balanced", "minmax"])
+@pytest.mark.parametrize("order", ["sequential", "curriculum"])
+def test_an_order_that_is_the_same_in_every_epoch_is_no_fault(policy: str, order: str) -> None:
+    """set_epoch has nothing to change there."""
+
+    def build(rank: int, world_size: int) -> Any:
+        sampler = ddpsched.BatchSampler(LENGTHS, 8, ddpsched.World(rank, world_size), policy, order=order)
+        return DataLoader(DATA, batch_sampler=sampler)
+
+    certificate = certify_loader(build, 2)
+    assert certificate.holds, certificate.text()
+    assert f"every epoch takes the samples in the same order, as order = '{order}' asks for" in certificate.facts
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("last", ["smaller", "join", "drop"])
+def test_the_last_step_of_an_epoch(last: str, workers: int) -> None:
+    """48 samples in steps of 23 leave two for four ranks."""
+
+    def build(rank: int, world_size: int) -> Any:
+        sampler = ddpsched.BatchSampler(LENGTHS, 23, ddpsched.World(rank, world_size), last=last)
+        return DataLoader(DATA, batch_sampler=sampler, num_workers=workers) if workers < 2 else sampler
+
+    certificate = certify_loader(build, 4)
+    stand_ins = [fact for fact in certificate.facts if "stand-ins" in fact]
+    if last == "drop":
+        once = check(certificate, "every sample once")
+        assert "2 never ran" in once.says
+        assert "last = 'drop' leaves out an epoch's last samples; 'smaller' and 'join' run them" in str(once.cause)
+        assert failed(certificate) == ["every sample once"]
+    else:
+        assert certificate.holds, certificate.text()
+    assert [fact[:25] for fact in stand_ins] == (["4 list(s) are stand-ins, "] if last == "smaller" else [])
+
+
+def prepared(rank: int, world_size: int, ours: bool) -> Any:
+    """What Accelerator.prepare makes of a loader on one of several ranks."""
+    from accelerate.data_loader import prepare_data_loader
+
+    loader = planned(rank, world_size) if ours else DataLoader(DATA, batch_size=5)
+    return prepare_data_loader(loader, num_processes=world_size, process_index=rank)
+
+
+def test_loaders_prepared_by_accelerate_are_reported() -> None:
+    """Ours is dealt out once more; a plain one repeats samples, and has no state whatever its methods say."""
+    pytest.importorskip("accelerate")
+    once = check(certify_loader(lambda rank, size: prepared(rank, size, ours=True), 2), "every sample once")
+    assert not once.holds
+    assert "BatchSamplerShard gives each of 2 processes every 2th list" in str(once.cause)
+    certificate = certify_loader(lambda rank, size: prepared(rank, size, ours=False), 2)
+    assert failed(certificate) == ["every sample once", "resumption", "new order every epoch"]
+    assert "2 ran more than once" in check(certificate, "every sample once").says
+    assert "state_dict raised AttributeError" in check(certificate, "resumption").says
+
+
 def test_a_sampler_with_a_state_resumes_and_one_that_forgets_does_not() -> None:
     certificate = certify_loader(resumable, 3)
     assert certificate.holds, certificate.text()

@@ -289,7 +289,8 @@ def test_skipped_steps_are_read_but_not_made() -> None:
     skipping.set_epoch(0)
     assert list(skipping) == list(again) == whole[12:]
     assert len(made) == 8
-    assert list(skipping) == whole
+    skipping.set_epoch(0)
+    assert list(skipping) == whole, "skipped once"
     skipping.skip_batches(25)
     assert list(skipping) == []
     with pytest.raises(ConfigError, match="give a number of optimizer steps"):

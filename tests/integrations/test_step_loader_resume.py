@@ -73,7 +73,7 @@ def test_around_the_end_of_an_epoch() -> None:
     nothing_left = kept(first)
     assert next(lists, None) is None
     over = kept(first)
-    assert list(first) == epochs[1], "without set_epoch an epoch is iterated again"
+    assert list(first) == epochs[2], "without set_epoch the next iteration is the next epoch"
     resumed = loader("pool")
     resumed.load_state_dict(nothing_left)
     assert (resumed.epoch, list(resumed), list(resumed)) == (1, [], epochs[2])

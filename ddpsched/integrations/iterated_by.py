@@ -1,0 +1,82 @@
+"""Who iterates a batch sampler: it is never told, so the stack is asked.
+
+Two things that a sampler cannot see make a loop wrong in silence. A wrapper may deal this rank's lists out over the
+ranks once more, so that G - 1 of G are never run; and a loader may ask for lists ahead of those that it hands out, so
+that the sampler's own position is not the loop's.
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+from weakref import ref
+
+from ddpsched.errors import ConfigError
+
+DEPTH = 8  # frames between a sampler's iter() and the loop: at most a loader, its iterator and two wrappers
+
+
+def owners() -> Iterator[Any]:
+    """Yield the objects whose methods are calling, nearest first; to be called by a sampler's ``__iter__``."""
+    frame = sys._getframe(2)
+    for _ in range(DEPTH):
+        if frame is None:
+            return
+        owner = frame.f_locals.get("self")
+        if owner is not None:
+            yield owner
+        frame = frame.f_back  # type: ignore[assignment] # None at the bottom
+
+
+def refuse_dealing(sampler: Any, callers: list[Any]) -> None:
+    """Raise ConfigError where a caller gives each rank a part of this sampler's lists, which are one rank's already."""
+    below = sampler
+    for caller in callers:
+        wraps = any(value is below for value in getattr(caller, "__dict__", {}).values())
+        parts = max(_number(caller, "num_processes"), _number(caller, "num_replicas"))
+        if wraps and parts > 1:
+            what = f"{type(caller).__name__} gives each of {parts} processes every {parts}th list of it"
+        elif _is_accelerates(caller, "DataLoaderDispatcher") and caller.state.num_processes > 1:
+            what = "DataLoaderDispatcher (dispatch_batches=True) has one process load for all"
+        else:
+            below = caller if wraps else below
+            continue
+        raise ConfigError(
+            f"{type(sampler).__name__} divides the samples over ranks itself, but {what}, so the other lists would "
+            "never run. Do not give its DataLoader to accelerator.prepare: prepare model and optimizer alone, and "
+            "iterate `for batch, scale in ddpsched.scaled(DataLoader(data, batch_sampler=sampler))`. Under "
+            "transformers' Trainer, return that DataLoader itself from an overridden get_train_dataloader"
+        )
+
+
+class InFlight:
+    """How many lists a caller has asked for whose batches it has not handed out: those that its workers are loading."""
+
+    def __init__(self, callers: list[Any]) -> None:
+        loaders = [each for each in callers if hasattr(each, "_index_sampler") and _number(each, "_num_workers") > 0]
+        self._loader = ref(loaders[0]) if loaders else None  # strongly held, it would keep its workers alive
+        self._tasks: dict[int, Any] = {}
+
+    def asked(self) -> None:
+        """A list is asked for. The loader's table of tasks may be another one in each iteration."""
+        loader = None if self._loader is None else self._loader()
+        if loader is not None:
+            self._tasks = loader._task_info
+
+    def __len__(self) -> int:
+        """Also once the loader is gone: what it had asked for then, and never handed out."""
+        return len(self._tasks)
+
+
+def saved_by_torchdata() -> bool:
+    """Whether the caller's caller is torchdata's StatefulDataLoader, which keeps the states of its lists itself."""
+    return str(sys._getframe(2).f_globals.get("__name__", "")).startswith("torchdata.")
+
+
+def _is_accelerates(caller: Any, name: str) -> bool:
+    kind = type(caller)
+    return kind.__name__ == name and kind.__module__.startswith("accelerate.")
+
+
+def _number(owner: Any, name: str) -> int:
+    value = getattr(owner, "__dict__", {}).get(name)
+    return value if isinstance(value, int) else 0

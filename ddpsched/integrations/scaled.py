@@ -1,0 +1,123 @@
+"""Batches beside the scales of their steps, whatever a loader does between a sampler and the loop."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ddpsched.errors import ConfigError
+from ddpsched.integrations.batch_sampler import BatchSampler, HandedOut
+from ddpsched.integrations.pool_stream import PoolStream
+from ddpsched.integrations.step_loader import StepLoader
+from ddpsched.integrations.step_share import StepShare
+from ddpsched.plan import Position
+
+
+def scaled(loader: Any) -> "Scaled":
+    """Return an iterable of ``(batch, scale)``: each batch of ``loader``, and what its *summed* loss is multiplied by.
+
+        steps = ddpsched.scaled(DataLoader(data, batch_sampler=sampler, num_workers=4))
+        for batch, scale in steps:
+            (scale * summed_loss(model, batch)).backward()     # gradients are averaged over ranks, as DDP does
+            ...
+            torch.save({"steps": steps.state_dict(), ...}, path)
+
+    ``loader``: a torch DataLoader, torchdata's StatefulDataLoader or accelerate's loader of one process over a
+    BatchSampler; a BatchSampler itself; a StepLoader or PoolStream, whose batch is the list of a step's micro-batches.
+    ``scale``: G / B of the step, 0 where the batch is a stand-in or this rank has none.
+
+    ``step``: the :class:`StepShare` of the batch yielded last. ``state_dict()`` is of that batch too, whatever workers
+    have loaded ahead, and the same on every rank; with it loaded the next iteration goes on after it.
+
+    Raises ConfigError where the batches cannot be told apart: a wrapper between loader and sampler, batches out of
+    order (``in_order=False``), a loader that skips.
+
+    >>> from ddpsched import BatchSampler, World
+    >>> from torch.utils.data import DataLoader
+    >>> sampler = BatchSampler([3, 9, 4, 8, 5, 7], 4, World(0, 2), order="sequential")
+    >>> for batch, scale in scaled(DataLoader(range(6), batch_sampler=sampler)):
+    ...     print(batch.tolist(), scale)
+    [1, 3] 0.5
+    [4] 1.0
+    """
+    return Scaled(loader)
+
+
+class Scaled:
+    """What :func:`scaled` returns."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._sampler = None if isinstance(loader, StepLoader | PoolStream) else _sampler_of(loader)
+        if self._sampler is not None:
+            self._sampler.weighs = True
+        self.step: StepShare | None = None
+        self._reached: tuple[HandedOut, Position] | None = None  # of the batch yielded last, in which iteration
+
+    def __iter__(self) -> Iterator[tuple[Any, float]]:
+        if self._sampler is None:
+            for batches in self._loader:
+                self.step = self._loader.step
+                yield batches, self._loader.step.weight
+            return
+        yield from self.pairs(iter(self._loader))
+
+    def pairs(self, batches: Iterator[Any]) -> Iterator[tuple[Any, float]]:
+        """Yield the same of an iterator of the loader, from its first batch on."""
+        assert self._sampler is not None
+        # a StatefulDataLoader that goes on between two snapshots has passed over the first of these lists
+        number = getattr(batches, "_rcvd_idx", 0)
+        for batch in batches:
+            given = self._sampler.handed_out
+            self.step, after = given[number]
+            self._reached, number = (given, after), number + 1
+            yield batch, self.step.weight
+        given, self._reached = self._sampler.handed_out, None
+        if number and number != given.count:
+            raise ConfigError(
+                f"the loader has handed out {number} of the {given.count} batches that its sampler planned for this "
+                "rank; something between them leaves lists out. Give scaled a plain DataLoader(data, "
+                "batch_sampler=sampler)"
+            )
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch of the next iteration."""
+        self._planner.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the batch yielded last stands."""
+        if self._sampler is None:
+            return self._loader.state_dict()
+        if self._reached is None or self._reached[0] is not self._sampler.handed_out:
+            return self._sampler.state_at(None)
+        return self._sampler.state_at(self._reached[1])
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state`` was taken; ConfigError where it is of other data, policy, seed, order or world size."""
+        self._planner.load_state_dict(state)
+
+    @property
+    def _planner(self) -> Any:
+        return self._loader if self._sampler is None else self._sampler
+
+
+def _sampler_of(loader: Any) -> BatchSampler:
+    """The BatchSampler whose lists are this loader's batches."""
+    found = [loader, getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
+    ours = next((each for each in found if isinstance(each, BatchSampler)), None)
+    if ours is None:
+        what = f"{type(loader).__name__} over {type(found[1] or found[2]).__name__}"
+        raise ConfigError(
+            f"scaled({what}): its batches are not lists of a ddpsched.BatchSampler one by one; give "
+            "DataLoader(data, batch_sampler=ddpsched.BatchSampler(...)), a StepLoader or a PoolStream"
+        )
+    if not getattr(loader, "in_order", True):
+        raise ConfigError(
+            "scaled: in_order=False yields batches as they are ready, so their scales cannot be told; leave it out"
+        )
+    if getattr(loader, "skip_batches", 0):
+        raise ConfigError(
+            f"scaled: the loader skips {loader.skip_batches} batches; load the state of an earlier scaled(loader)"
+        )
+    return ours

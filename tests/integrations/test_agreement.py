@@ -1,0 +1,163 @@
+"""Ranks agree on one plan before they train; whoever launched them, and whatever they were told."""
+
+import os
+import re
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+from ranks import run_ranks
+
+from ddpsched import BatchSampler, PoolStream, StepLoader, World, scaled
+from ddpsched.certify.world import join_group
+from ddpsched.errors import ConfigError, PlanMismatch, RankFailure
+from ddpsched.integrations import agreement
+from ddpsched.planning.lengths import sst2_lengths
+
+LENGTHS = sst2_lengths(70, np.random.default_rng(0))
+
+
+def forget_launcher() -> int:
+    """This process's rank, which the environment does not tell from here on."""
+    join_group(8.0)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        del os.environ[name]
+    return dist.get_rank()
+
+
+def raised(work: Callable[[], Any]) -> tuple[str, str]:
+    try:
+        work()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "nothing", ""
+
+
+def sampler(**changes: Any) -> BatchSampler:
+    return BatchSampler(**{"lengths": LENGTHS, "global_batch": 16, **changes})
+
+
+def disagreements() -> dict[str, tuple[str, str]]:
+    """What each rank raises where one thing differs."""
+    rank = forget_launcher()
+    policy = {"kind": "token_budget", "max_tokens_for_batch": 60 + rank}
+    return {
+        "rank": raised(lambda: list(sampler(world=World(0, 2)))),
+        "size": raised(lambda: list(sampler(world=World(rank, 2 + rank), global_batch=16))),
+        "seed": raised(lambda: list(sampler(seed=rank))),
+        "data": raised(lambda: list(sampler(lengths=LENGTHS[::-1] if rank else LENGTHS))),
+        "policy": raised(lambda: list(sampler(policy="static" if rank else "balanced"))),
+        "order": raised(lambda: list(sampler(order="sequential" if rank else "shuffled"))),
+        "batch": raised(lambda: list(sampler(global_batch=16 + rank))),
+        "last": raised(lambda: list(sampler(last="join" if rank else "drop"))),
+        "loader": raised(lambda: list(StepLoader(range(70), LENGTHS, policy=policy, collate_fn=list))),
+        "stream": raised(lambda: next(iter(PoolStream(range(1, 70), int, pool_size=4 + rank)))),
+        "kind": raised(lambda: list(StepLoader(range(70), LENGTHS, global_batch=16) if rank else sampler())),
+        "none": raised(lambda: list(scaled(sampler()))),
+    }
+
+
+def test_ranks_that_would_follow_different_plans_all_stop() -> None:
+    zero, one = run_ranks(disagreements, 2)
+    for name, words in {
+        "rank": r"processes \[0, 1\] of the group are all rank 0 of 2.*rank 1 is nobody",
+        "size": "on process 1 world_size = 3, on this one 2",
+        "seed": "seed = 1, on this one 0", "data": "on process 1 data = '", "policy": "policy.kind = 'static', on this",
+        "order": "order.kind = 'sequential', on this one 'shuffled'", "batch": "global_batch = 17, on this one 16",
+        "last": "last = 'join', on this one 'drop'", "loader": "policy.max_tokens_for_batch = 61, on this one 60",
+        "stream": "pool_size = 5, on this one 4", "kind": "loader = 'StepLoader', on this one 'BatchSampler'",
+    }.items():  # fmt: skip
+        assert name != "size" or "rank 1 of 3, but the process group has 2 processes" in one[name][1]
+        for kind, text in (zero[name], one[name] if name != "size" else zero[name]):
+            assert kind == PlanMismatch.__name__, (name, kind, text)
+        assert re.search(words, zero[name][1])
+    assert zero["none"] == one["none"] == ("nothing", "")
+
+
+def whoever_iterates() -> dict[str, Any]:
+    """A look at one batch on rank 0, then training on both; then a loop on rank 0 alone."""
+    rank = forget_launcher()
+    agreement.PATIENCE = timedelta(seconds=0.5)
+    made = sampler()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        look = next(iter(made)) if rank == 0 else None
+        dist.barrier()
+        epochs = [[ids for ids, _ in scaled(made)] for _ in range(2)]
+    with warnings.catch_warnings(record=True) as of_one:
+        warnings.simplefilter("always")
+        next(iter(sampler(world=World(0, 1))))
+    alone = raised(lambda: list(sampler())) if rank == 0 else None
+    return {
+        "look": look, "epochs": epochs, "warned": [str(each.message) for each in warned],
+        "alone": alone, "of_one": [str(each.message) for each in of_one],
+    }  # fmt: skip
+
+
+def test_a_look_on_one_rank_and_a_loop_on_one_rank() -> None:
+    zero, one = run_ranks(whoever_iterates, 2)
+    for epoch in range(2):
+        for rank, found in enumerate((zero, one)):
+            expected = sampler(world=World(rank, 2))
+            expected.set_epoch(epoch)
+            assert found["epochs"][epoch] == list(expected)
+    assert zero["look"] == zero["epochs"][0][0]
+    (warned,) = zero["warned"]
+    assert "rank 0 begins, and after 0 s process 1 has not. If this is a look at one batch, all is well" in warned
+    assert one["warned"] == []
+    kind, text = zero["alone"]
+    assert kind == RankFailure.__name__
+    assert "rank 0 iterates, but process 1 has not begun within 8 s, the process group's time-out" in text
+    assert "world is rank 0 of 1, but the process group has 2 processes" in zero["of_one"][0]
+
+
+def tensor_parallel() -> list[list[int]]:
+    """Four processes of which two share each rank of the data."""
+    join_group()
+    lists = list(sampler(world=World(dist.get_rank() // 2, 2)))
+    dist.barrier()  # rank 0 keeps the store
+    return lists
+
+
+def spawned(rank: int, made: BatchSampler, folder: Path) -> None:
+    """As under torch.multiprocessing.spawn: the environment tells nothing."""
+    assert "RANK" not in os.environ
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    (folder / f"rank{rank}").write_text(repr([ids for ids, _ in scaled(made)]))
+    dist.barrier()
+    os._exit(0)  # gloo may abort a process that ends in order
+
+
+def test_spawned_processes_divide_the_samples(tmp_path: Path) -> None:
+    """The sampler is made before there are ranks."""
+    import torch.multiprocessing as mp
+
+    made = sampler()
+    mp.spawn(spawned, (made, tmp_path), 2)
+    assert [(tmp_path / f"rank{r}").read_text() for r in range(2)] == [
+        repr(list(sampler(world=World(r, 2)))) for r in range(2)
+    ]
+
+
+def test_processes_that_share_a_rank() -> None:
+    assert run_ranks(tensor_parallel, 4) == [list(sampler(world=World(rank // 2, 2))) for rank in range(4)]
+
+
+def test_half_an_environment_is_refused_once_iteration_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before: the launcher may set up its process group after the sampler is made."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    made = sampler()
+    assert len(made) == 5
+    with pytest.raises(ConfigError, match=r"WORLD_SIZE = 2, but RANK is not set.*init_process_group first"):
+        next(iter(made))
+    monkeypatch.setenv("RANK", "1")
+    assert list(made) == list(sampler(world=World(1, 2)))
+    with pytest.raises(ConfigError, match="global_batch = 1 is smaller than world_size = 2"):
+        next(iter(sampler(global_batch=1)))

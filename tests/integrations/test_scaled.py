@@ -1,0 +1,271 @@
+"""Every batch beside the scale of its own step, whatever loader lies between; states of what was yielded."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+from ddpsched import BatchSampler, PoolStream, StepLoader, World, scaled
+from ddpsched.errors import ConfigError
+from ddpsched.planning.lengths import sst2_lengths
+
+SIZE = 99  # of 16 a step, 3 samples are left for 4 ranks
+LENGTHS = sst2_lengths(SIZE, np.random.default_rng(0))
+POLICIES: dict[str, Any] = {
+    "balanced": "balanced",
+    "minmax": "minmax",
+    "token_budget": {"kind": "token_budget", "max_tokens_for_batch": 16 * 12},
+}
+EPOCHS = 2
+
+
+def sampler(name: str = "balanced", rank: int = 3, **changes: Any) -> BatchSampler:
+    batch = None if name == "token_budget" else 16
+    return BatchSampler(LENGTHS, batch, World(rank, 4), POLICIES[name], **{"seed": 5, **changes})
+
+
+def plain(made: BatchSampler, workers: int) -> Any:
+    return DataLoader(torch.arange(SIZE), batch_sampler=made, num_workers=workers)
+
+
+def stateful(made: BatchSampler, workers: int, every: int = 1) -> Any:
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+    return loaders.StatefulDataLoader(
+        torch.arange(SIZE), batch_sampler=made, num_workers=workers, snapshot_every_n_steps=every
+    )
+
+
+Pair = tuple[tuple[int, ...], float]
+
+
+def pairs(steps: Any) -> Iterator[Pair]:
+    for batch, scale in steps:
+        yield tuple(batch.tolist() if isinstance(batch, torch.Tensor) else batch), scale
+
+
+def epochs_of(name: str, rank: int = 3, **changes: Any) -> list[list[Pair]]:
+    """Of each epoch, from its plans: what the rank runs, and G / B; a stand-in and 0 where it has nothing."""
+    found = []
+    for epoch in range(EPOCHS):
+        made = sampler(name, rank, **changes)
+        made.set_epoch(epoch)
+        own = [(plan.rank_ids(rank).tolist(), 4 / plan.global_batch) for plan in made.plans()]
+        found.append([(tuple(ids), scale) if ids else ((int(LENGTHS.argmin()),), 0.0) for ids, scale in own])
+    return found
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("make", [plain, stateful])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_come_with_the_scale_of_their_step(name: str, make: Any, workers: int) -> None:
+    """Through two epochs that nobody names; the last step of one is short of samples for some rank."""
+    for rank in (0, 3):
+        steps = scaled(make(sampler(name, rank), workers))
+        assert [list(pairs(steps)) for _ in range(EPOCHS)] == epochs_of(name, rank)
+        assert steps.step is not None
+        assert steps.step.epoch == EPOCHS - 1
+    zeros = [sum(scale == 0 for epoch in epochs_of(name, rank) for _, scale in epoch) for rank in range(4)]
+    assert sum(zeros) > 0, "stand-ins are among them"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_of_what_was_yielded_at_every_step(name: str, workers: int) -> None:
+    """Of a plain loader, whose workers are ahead; it is rank 0's as well."""
+    epochs = epochs_of(name)
+    for done in range(len(epochs[0]) + 1):
+        steps = scaled(plain(sampler(name), workers))
+        got = list(pairs(islice(steps, done)))
+        state = json.loads(json.dumps(steps.state_dict()))
+        others = scaled(plain(sampler(name, rank=0), 0))
+        list(islice(others, done))
+        assert state == others.state_dict()
+        resumed = scaled(plain(sampler(name), 0))
+        resumed.load_state_dict(state)
+        assert got + list(pairs(resumed)) == epochs[0]
+        assert list(pairs(resumed)) == epochs[1]
+    assert pairs_at_end(name, workers) == epochs[1]
+
+
+def pairs_at_end(name: str, workers: int) -> list[Pair]:
+    """What follows the state of an epoch that has ended."""
+    steps = scaled(plain(sampler(name), workers))
+    list(steps)
+    resumed = scaled(plain(sampler(name), workers))
+    resumed.load_state_dict(steps.state_dict())
+    return list(pairs(resumed))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(("workers", "every"), [(0, 1), (2, 1), (2, 3)])
+def test_torchdatas_loader_resumes_at_every_step(name: str, workers: int, every: int) -> None:
+    """The loop of the docstring with the loader's own state; between two snapshots it passes over lists again."""
+    epochs = epochs_of(name)
+    for done in range(len(epochs[0])):
+        first = stateful(sampler(name), workers, every)
+        got = list(pairs(islice(scaled(first), done)))
+        resumed = stateful(sampler(name), workers, every)
+        resumed.load_state_dict(first.state_dict())
+        assert got + list(pairs(scaled(resumed))) == epochs[0]
+
+
+def test_the_loader_of_the_former_docstring_has_no_first_step() -> None:
+    """Why scaled is needed: a loader that loads a state as it begins tells its sampler too late."""
+    first = stateful(sampler(), 0)
+    list(islice(first, 3))
+    resumed = sampler()
+    loader = stateful(resumed, 0)
+    loader.load_state_dict(first.state_dict())
+    assert resumed.first_step == 0
+    assert [scale for _, scale in scaled(loader)] == [scale for _, scale in epochs_of("balanced")[0][3:]]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_samplers_own_state_is_refused_while_workers_are_ahead(persistent: bool) -> None:
+    made = sampler()
+    loader = DataLoader(torch.arange(SIZE), batch_sampler=made, num_workers=2, persistent_workers=persistent)
+    made.state_dict()
+    for number, _ in enumerate(loader):
+        if number == 1:
+            with pytest.raises(ConfigError, match=r"workers have asked for 4 lists whose.*ddpsched.scaled\(loader"):
+                made.state_dict()
+    resumed = sampler()
+    resumed.load_state_dict(made.state_dict())
+    assert [ids for ids, _ in pairs(scaled(resumed))] == [ids for ids, _ in epochs_of("balanced")[1]]
+    ahead = stateful(made, 2)
+    next(iter(ahead))
+    ahead.state_dict()
+    with pytest.raises(ConfigError, match="workers have asked for 4 lists"):
+        made.state_dict()
+
+
+def test_persistent_workers_and_a_loop_left_early() -> None:
+    made = sampler("minmax")
+    steps = scaled(DataLoader(torch.arange(SIZE), batch_sampler=made, num_workers=2, persistent_workers=True))
+    epochs = epochs_of("minmax")
+    assert list(pairs(islice(steps, 3))) == epochs[0][:3]
+    assert list(pairs(steps)) == epochs[0]
+    assert list(pairs(steps)) == epochs[1]
+    steps.set_epoch(0)
+    assert list(pairs(steps)) == epochs[0]
+
+
+def test_a_look_at_one_batch_changes_nothing() -> None:
+    """Of a fresh loader, and of one with a loaded state."""
+    epochs = epochs_of("balanced")
+    first = scaled(plain(sampler(), 0))
+    list(islice(first, 2))
+    state = first.state_dict()
+    for workers in (0, 2):
+        fresh, loaded = plain(sampler(), workers), plain(sampler(), workers)
+        scaled(loaded).load_state_dict(state)
+        for loader in (fresh, loaded):
+            next(iter(loader))
+        assert [list(pairs(scaled(fresh))) for _ in range(2)] == epochs
+        assert [list(pairs(scaled(loaded))) for _ in range(2)] == [epochs[0][2:], epochs[1]]
+
+
+@pytest.mark.parametrize("name", ["balanced", "static"])
+@pytest.mark.parametrize("lookahead", [1, 4])
+@pytest.mark.parametrize("size", [17, 90, 96, 97, 99])
+def test_the_last_step_of_an_epoch(name: str, lookahead: int, size: int) -> None:
+    """In each way: every list has samples, weights add up to the mean, and what is dropped is at most G - 1 samples."""
+    for last in ("smaller", "join", "drop"):
+        policy = {"kind": "balanced", "lookahead": lookahead} if name == "balanced" else name
+        ranks = [BatchSampler(LENGTHS[:size], 16, World(r, 4), policy, last=last) for r in range(4)]
+        length = len(ranks[0])
+        steps = list(zip(*map(scaled, ranks), strict=True))
+        assert len(steps) == length
+        seen = Counter[int]()
+        for step in steps:
+            assert all(ids for ids, _ in step)
+            weights = {scale for _, scale in step if scale}
+            own = [id for ids, scale in step for id in ids if scale]
+            assert weights == {4 / len(own)}
+            seen.update(own)
+        left = size % 16
+        short = 0 < left < 4
+        assert len(seen) == size - (left if short and last == "drop" else 0)
+        assert set(seen.values()) == {1}
+        sizes = [sum(len(ids) for ids, scale in step if scale) for step in steps]
+        assert sizes[-1] == {
+            "smaller": left or 16, "join": 16 + left if short else left or 16, "drop": 16 if short else left or 16
+        }[last]  # fmt: skip
+        for done in (len(steps) - 1, len(steps)):
+            first = scaled(BatchSampler(LENGTHS[:size], 16, World(1, 4), policy, last=last))
+            list(islice(first, done))
+            resumed = scaled(BatchSampler(LENGTHS[:size], 16, World(1, 4), policy, last=last))
+            resumed.load_state_dict(first.state_dict())
+            assert list(resumed) == [step[1] for step in steps[done:]]
+
+
+@pytest.mark.parametrize("name", ["minmax", "token_budget"])
+def test_steps_that_a_rank_has_no_part_in_are_dropped_at_the_end(name: str) -> None:
+    kept = [list(scaled(sampler(name, rank, last="drop"))) for rank in range(4)]
+    whole = [list(scaled(sampler(name, rank))) for rank in range(4)]
+    assert len(kept[0]) == len(sampler(name, last="drop")) < len(whole[0])
+    assert kept == [own[: len(kept[0])] for own in whole]
+    assert all(scale > 0 for own in kept for _, scale in own)
+    with pytest.raises(ConfigError, match="last = 'join' puts the last samples into the step before"):
+        sampler(name, last="join")
+    with pytest.raises(ConfigError, match="last = 'none'; it is one of 'smaller', 'join', 'drop'"):
+        sampler(name, last="none")
+
+
+def test_step_loaders_and_streams() -> None:
+    policy = {"kind": "token_budget", "max_tokens_for_batch": 90, "batches_per_optimizer_step": 2}
+    for rank in range(4):
+        loader = StepLoader(range(SIZE), LENGTHS, World(rank, 4), policy, collate_fn=list)
+        plans = list(loader.plans())
+        got = list(scaled(loader))
+        assert got == [
+            ([micro.ids.tolist() for micro in plan.ranks[rank]], 4 / plan.global_batch if plan.ranks[rank] else 0.0)
+            for plan in plans
+        ]
+    steps = scaled(StepLoader(range(SIZE), LENGTHS, World(0, 4), policy, collate_fn=list))
+    first = list(islice(steps, 2))
+    state = steps.state_dict()
+    rest = scaled(StepLoader(range(SIZE), LENGTHS, World(0, 4), policy, collate_fn=list))
+    rest.load_state_dict(state)
+    again = scaled(StepLoader(range(SIZE), LENGTHS, World(0, 4), policy, collate_fn=list))
+    assert first + list(rest) == list(again)
+    stream = PoolStream(range(1, 9), int, pool_size=4, max_tokens_for_batch=9, infinite_loop=False)
+    assert [scale for _, scale in scaled(stream)] == [1 / len(batch) for (batch,) in stream_of(8)]
+
+
+def stream_of(size: int) -> Any:
+    return PoolStream(range(1, size + 1), int, pool_size=4, max_tokens_for_batch=9, infinite_loop=False)
+
+
+class Half(Sampler[list[int]]):
+    """Every second list."""
+
+    def __init__(self, inner: BatchSampler) -> None:
+        self.batch_sampler = inner
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return islice(self.batch_sampler, 0, None, 2)
+
+
+class Skips(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        return islice(super().__iter__(), 0, None, 2)
+
+
+def test_loaders_whose_batches_cannot_be_told_apart_are_refused() -> None:
+    for loader, words in (
+        (DataLoader(torch.arange(SIZE), batch_size=4), r"scaled\(DataLoader over BatchSampler\): its batches are not"),
+        (DataLoader(torch.arange(SIZE), batch_sampler=Half(sampler())), "DataLoader over Half"),
+        (DataLoader(torch.arange(SIZE), batch_sampler=sampler(), num_workers=1, in_order=False), "in_order=False"),
+        ([1, 2], "list over NoneType"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            scaled(loader)
+    with pytest.raises(ConfigError, match=r"handed out 4 of the 7 batches that its sampler planned"):
+        list(scaled(Skips(torch.arange(SIZE), batch_sampler=sampler())))
