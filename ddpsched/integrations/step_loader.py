@@ -145,33 +145,26 @@ class StepLoader:
         epoch = epoch_number(epoch)
         if epoch not in (self._first, self._origin.epoch):
             self._first, self._origin = epoch, Position(epoch)
-            self._skipped(self._skip)
         self._reached = None
 
     def skip_batches(self, count: int) -> None:
         """Leave out the next ``count`` optimizer steps: they are planned, but no sample is loaded.
 
-        They count as steps of the next iteration, whichever epoch ``set_epoch`` names before or after. ConfigError
-        where it does not have as many.
+        They count as steps of the next iteration, whichever epoch ``set_epoch`` names before or after. Where it does
+        not have as many, it raises ConfigError as it begins.
         """
-        count = number_of_steps(count)
-        self._skipped(self._skip + count)
-        self._skip, self._reached = self._skip + count, None
-
-    def _skipped(self, count: int) -> Position:
-        """Where the stream stands ``count`` steps behind its origin."""
-        position, done = self._origin, 0
-        for plan in itertools.islice(self._plans(position), count):
-            assert plan.after is not None
-            position, done = plan.after, done + 1
-        if done < count:
-            raise ConfigError(f"skip_batches({count}): only {done} optimizer steps are left")
-        return position
+        self._skip, self._reached = self._skip + number_of_steps(count), None
 
     @property
     def _start(self) -> Position:
-        """Where the next iteration begins."""
-        return self._skipped(self._skip)
+        """Where the next iteration begins: behind the steps that are skipped."""
+        position, done = self._origin, 0
+        for plan in itertools.islice(self._plans(position), self._skip):
+            assert plan.after is not None
+            position, done = plan.after, done + 1
+        if done < self._skip:
+            raise ConfigError(f"skip_batches({self._skip}): only {done} optimizer steps are left")
+        return position
 
     def stand_in(self) -> Any:
         """A batch of one sample, the shortest: what a rank without samples can put through the model, times zero."""

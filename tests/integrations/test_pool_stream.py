@@ -297,6 +297,37 @@ def test_skipped_steps_are_read_but_not_made() -> None:
         skipping.skip_batches(-1)
 
 
+@pytest.mark.parametrize("rows", [Rows, Stateful])
+def test_skipping_before_and_after_an_epoch_is_named(rows: type[Rows]) -> None:
+    whole = stream(rows(), max_num_steps=20)
+    whole.set_epoch(1)
+    expected = list(whole)
+    for skip_first in (True, False):
+        made = stream(rows(), max_num_steps=20)
+        for work in (made.skip_batches, made.set_epoch) if skip_first else (made.set_epoch, made.skip_batches):
+            work(5 if work == made.skip_batches else 1)
+        resumed = stream(rows(), max_num_steps=20)
+        resumed.load_state_dict(made.state_dict())
+        assert list(made) == list(resumed) == expected[5:]
+
+
+@pytest.mark.parametrize("rows", [Rows, Stateful])
+def test_epochs_follow_each_other_and_a_look_changes_nothing(rows: type[Rows]) -> None:
+    epochs, expected = [], stream(rows(), infinite_loop=False)
+    for epoch in range(3):
+        expected.set_epoch(epoch)
+        epochs.append(list(expected))
+    made = stream(rows(), infinite_loop=False)
+    assert next(iter(made)) == epochs[0][0]
+    assert [list(made), list(made)] == epochs[:2]
+    list(islice(made, 4))
+    state = made.state_dict()
+    loaded = stream(rows(), infinite_loop=False)
+    loaded.load_state_dict(state)
+    assert next(iter(loaded)) == epochs[2][4]
+    assert list(loaded) == epochs[2][4:]
+
+
 def test_what_a_rank_does_not_know_and_what_it_is_told() -> None:
     blind = stream(world=World(1, 2))
     next(iter(blind))

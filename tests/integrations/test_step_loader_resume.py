@@ -189,3 +189,62 @@ def test_ordered_files_are_told_apart_by_what_they_hold(tmp_path: Path) -> None:
         made[2].load_state_dict(kept(made[0]))
     by_length = loader("static", order="curriculum")
     assert list(by_length) == whole, "without a file by length"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_skipping_before_and_after_an_epoch_is_named(workers: int) -> None:
+    """In a state that is taken before the first list, too; and where a state of that epoch is loaded."""
+    whole = loader("pool")
+    whole.set_epoch(1)
+    expected = list(whole)
+    for skip_first in (True, False):
+        made = loader("pool", num_workers=workers)
+        for work in (made.skip_batches, made.set_epoch) if skip_first else (made.set_epoch, made.skip_batches):
+            work(3 if work == made.skip_batches else 1)
+        resumed = loader("pool")
+        resumed.load_state_dict(kept(made))
+        assert (made.epoch, made.first_step) == (1, 3)
+        assert list(made) == list(resumed) == expected[3:]
+    first = loader("pool")
+    first.set_epoch(1)
+    list(islice(first, 2))
+    resumed = loader("pool")
+    resumed.load_state_dict(kept(first))
+    resumed.skip_batches(1)
+    resumed.set_epoch(1)
+    assert list(resumed) == expected[3:] != []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_follow_each_other_and_a_look_changes_nothing(workers: int) -> None:
+    """Also where a loop takes the last list and never asks for the end; with short epochs, which workers load whole."""
+    expected = loader("balanced", global_batch=40)
+    epochs = []
+    for epoch in range(3):
+        expected.set_epoch(epoch)
+        epochs.append(list(expected))
+    made = loader("balanced", global_batch=40, num_workers=workers)
+    assert next(iter(made)) == epochs[0][0]
+    assert list(islice(made, len(epochs[0]))) == epochs[0]
+    state = kept(made)
+    assert [list(made), list(made)] == epochs[1:]
+    resumed = loader("balanced", global_batch=40, num_workers=workers)
+    resumed.load_state_dict(state)
+    assert [list(resumed), list(resumed)] == [[], epochs[1]]
+    resumed.load_state_dict(kept(made))
+    resumed.set_epoch(1)
+    next(iter(resumed))
+    assert list(resumed) == epochs[1]
+
+
+@pytest.mark.parametrize("last", ["smaller", "join", "drop"])
+def test_the_last_step_of_an_epoch(last: str) -> None:
+    """103 samples in steps of 34 leave one for three ranks."""
+    ranks = [loader("balanced", rank, 3, global_batch=34, last=last) for rank in range(3)]
+    length = len(ranks[0])
+    steps = list(zip(*ranks, strict=True))
+    assert len(steps) == length == (4 if last == "smaller" else 3)
+    empty = [not own for step in steps for own in step]
+    assert sum(empty) == (2 if last == "smaller" else 0)
+    ids = [id for step in steps for own in step for batch in own for id in batch]
+    assert len(ids) == len(set(ids)) == (102 if last == "drop" else 103)
