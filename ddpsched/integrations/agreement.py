@@ -72,6 +72,10 @@ class Agreement:
         ]
         self._pending = True
 
+    def __reduce__(self) -> Any:
+        """A copy of its owner, in this process or another, agrees anew."""
+        return type(None), ()
+
     @property
     def _whole(self) -> bool:
         """Whether every process of the group is a rank of its own."""

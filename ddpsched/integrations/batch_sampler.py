@@ -127,12 +127,11 @@ class BatchSampler:
 
     def set_epoch(self, epoch: int) -> None:
         """The order of the next iteration, which begins at its first step, or where a loaded state of it stands."""
-        epoch = epoch_number(epoch)
-        if epoch != self._start.epoch:
-            self._weights = {}
-            self._go_to(Position(epoch))
-        self._reached = self._start
-        self.handed_out, self._in_flight = HandedOut(), InFlight([])
+        epoch, start = epoch_number(epoch), self._start
+        if epoch != start.epoch:
+            self._weights, start = {}, Position(epoch)
+        self._go_to(start)
+        self.handed_out, self._in_flight, self._reached = HandedOut(), InFlight([]), start
 
     @property
     def _start(self) -> Position:

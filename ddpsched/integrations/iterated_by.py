@@ -56,6 +56,10 @@ class InFlight:
         self._loader = ref(loaders[0]) if loaders else None  # strongly held, it would keep its workers alive
         self._tasks: dict[int, Any] = {}
 
+    def __reduce__(self) -> Any:
+        """A copy of the sampler has handed out nothing."""
+        return InFlight, ([],)
+
     def asked(self) -> None:
         """A list is asked for. The loader's table of tasks may be another one in each iteration."""
         loader = None if self._loader is None else self._loader()

@@ -131,6 +131,7 @@ class PlanSource:
 
     def plans(self, start: Position) -> Iterator[StepPlan]:
         """Of the epoch of ``start``, from there on; none where it is the epoch's end."""
+        check_position(self.config, len(self), start)  # it may have been loaded before the world was known
         exchange = LocalExchange(self.world.size)
         plans = plan_epoch(self.config, self.lengths, exchange, None, start, join_last=self.last == "join")
         return _whole(plans) if self.last == "drop" else plans

@@ -1,8 +1,10 @@
 """Every batch beside the scale of its own step, whatever loader lies between; states of what was yielded."""
 
 import json
+import pickle
 from collections import Counter
 from collections.abc import Iterator
+from copy import deepcopy
 from itertools import islice
 from typing import Any
 
@@ -169,6 +171,35 @@ def test_a_look_at_one_batch_changes_nothing() -> None:
             next(iter(loader))
         assert [list(pairs(scaled(fresh))) for _ in range(2)] == epochs
         assert [list(pairs(scaled(loaded))) for _ in range(2)] == [epochs[0][2:], epochs[1]]
+
+
+def test_an_epoch_that_workers_had_loaded_whole_is_begun_again_by_its_name() -> None:
+    made = sampler(order="sequential")
+    loader = DataLoader(torch.arange(SIZE), batch_sampler=made, num_workers=2, prefetch_factor=8)
+    first = next(iter(loader))
+    made.set_epoch(0)
+    assert torch.equal(next(iter(loader)), first)
+    assert made.first_step == 0
+    assert len(list(loader)) == 7
+    assert made.state_dict()["position"]["epoch"] == 1
+
+
+def test_copies_begin_where_the_sampler_stands() -> None:
+    made, epochs = sampler(), epochs_of("balanced")
+    for loader in (plain(made, 0), plain(made, 2)):
+        next(iter(loader))
+        for copy in (pickle.loads(pickle.dumps(made)), deepcopy(made)):
+            assert list(pairs(scaled(copy))) == epochs[0]
+
+
+def test_the_loader_of_accelerate_for_one_process() -> None:
+    """It holds one batch back, and names the epochs itself."""
+    accelerate = pytest.importorskip("accelerate")
+    made = BatchSampler(LENGTHS, 16, World(0, 1), seed=5)
+    expected = BatchSampler(LENGTHS, 16, World(0, 1), seed=5)
+    loader = accelerate.Accelerator(cpu=True).prepare(plain(made, 0))
+    for _ in range(EPOCHS):
+        assert list(pairs(scaled(loader))) == list(pairs(scaled(expected)))
 
 
 @pytest.mark.parametrize("name", ["balanced", "static"])
