@@ -28,8 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for table in all_tables:
         out.print(comparison(table))
     for name, reason in study.left_out.items():
-        out.print(f"left out: {name}: {reason}", markup=False)
-    out.print(f"figures and tables: {folder / 'figures'}", markup=False, soft_wrap=True)
+        out.print(f"left out: {name}: {reason}")
+    out.print(f"figures and tables: {folder / 'figures'}", soft_wrap=True)
     return 0
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+
+from ddpsched.terminal import plain_console
 
 # heading, key of the arm row, factor, format
 COLUMNS = (
@@ -24,8 +25,8 @@ COLUMNS = (
 
 def console() -> Console:
     """The terminal at its own width; 120 columns in a pipe or a log, which have none."""
-    terminal = Console()
-    return terminal if terminal.is_terminal else Console(width=120)
+    terminal = plain_console()
+    return terminal if terminal.is_terminal else plain_console(width=120)
 
 
 def comparison(tables: dict[str, Any]) -> Table:
@@ -36,14 +37,14 @@ def comparison(tables: dict[str, Any]) -> Table:
     batches = [arm.get("batch_mean") or 0.0 for arm in tables["arms"]]
     varies = max(batches) > 1.01 * min(batches)
     columns = [column for column in COLUMNS if column[1] != "batch_mean" or varies]
-    table = Table(title=escape(tables["label"]), title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
+    table = Table(title=tables["label"], title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
     table.add_column("\n\narm (runs)")  # the one column that may wrap
     for heading, *_ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("max compute\n/ static\n" + escape("[95 % interval]"), justify="right", no_wrap=True)
+    table.add_column("max compute\n/ static\n" + "[95 % interval]", justify="right", no_wrap=True)
     for arm in tables["arms"]:
         cells = [number(arm.get(key), factor, form) for _, key, factor, form in columns]
-        table.add_row(escape(f"{arm['arm']} ({arm['num_runs']})"), *cells, escape(against_static(tables, arm["arm"])))
+        table.add_row(f"{arm['arm']} ({arm['num_runs']})", *cells, against_static(tables, arm["arm"]))
     return table
 
 
@@ -64,13 +65,13 @@ SIDE_BY_SIDE = (
 
 def side_by_side(tables: dict[str, Any]) -> Table:
     """A row per arm of one setting's comparison."""
-    table = Table(title=escape(tables["label"]), title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
+    table = Table(title=tables["label"], title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
     table.add_column("\n\narm", min_width=24)
     for heading, *_ in SIDE_BY_SIDE:
         table.add_column(heading, justify="right", no_wrap=True)
     for arm in tables["arms"]:
         cells = [number(arm.get(key), factor, form) for _, key, factor, form in SIDE_BY_SIDE]
-        table.add_row(escape(arm["arm"]), *cells)
+        table.add_row(arm["arm"], *cells)
     return table
 
 

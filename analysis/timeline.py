@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.table import Table
 
 from analysis.draw import save
@@ -33,7 +32,7 @@ def terminal_table(timeline: Timeline) -> Table:
     """``by_rank`` for the terminal: milliseconds, and percent of a step."""
     size, batch = timeline.config["world_size"], timeline.config["global_batch"]
     title = f"{timeline.path.name}: G = {size}, B = {batch}, {timeline.mode}"
-    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
     heads = ("rank", "last\nin %\nof steps", *MEAN_HEADS, *(f"{head}\n% of\nstep" for head in SHARE_HEADS))
     for head in heads:
         table.add_column("\n" * (2 - head.count("\n")) + head, justify="right", no_wrap=True)
@@ -107,8 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_trace(timeline, folder / "trace.json")
     out.print(terminal_table(timeline))
     for line in sentences(timeline):
-        out.print(line, markup=False, highlight=False)
-    out.print(f"figure and trace: {folder}", markup=False, soft_wrap=True)
+        out.print(line)
+    out.print(f"figure and trace: {folder}", soft_wrap=True)
     return 0
 
 

@@ -13,6 +13,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # [words] of a help text are words
 )
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value words that override the config")]
@@ -126,14 +127,13 @@ def calibrate(
     """Measure time and peak memory by (count, length) on this device, and fit a model to each."""
 
     def body() -> None:
-        from rich.console import Console
-
         from ddpsched.config import load
         from ddpsched.planning.judged import summary, table
+        from ddpsched.terminal import plain_console
         from ddpsched.training.calibrate import calibrate_to
 
         found = calibrate_to(output, load(config, overrides or []), overwrite, passes, tokens)
-        Console().print(table(found))
+        plain_console().print(table(found))
         print(summary(found))
         print(f"written to {output}")
 

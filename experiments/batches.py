@@ -21,7 +21,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
-from rich.console import Console
 
 from analysis.draw import save
 from ddpsched.compare import Question
@@ -34,6 +33,7 @@ from ddpsched.planning.length_files import read_lengths
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.source import KnownLengths
+from ddpsched.terminal import plain_console
 
 FIGURES = Path(__file__).parents[1] / "report" / "notes" / "figures"
 LENGTHS = (2, 3, 3, 2, 3, 3, 2, 3, 3, 3, 7, 7, 6, 7, 5, 7)  # ten short samples, then six longer ones
@@ -194,7 +194,7 @@ def main(words: Sequence[str] | None = None) -> None:
         question = Question(lengths_of(options.folder, trace), 4, 32, seed=options.seed)
         rows = [measure(question, name, fitted(question, arm)) for name, arm in ARMS.items()]
         title = f"{trace}: {len(question.lengths):,} samples; G = 4, B = 32, seed {options.seed}"
-        Console(width=140).print(table(rows, title))
+        plain_console(width=140).print(table(rows, title))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Table as RichTable
 
 from analysis.draw import save
@@ -37,6 +36,7 @@ from ddpsched.planning.cost import Int
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.source import KnownLengths
+from ddpsched.terminal import plain_console
 from ddpsched.training.sample_sort import sample_sort
 from experiments.batches import FIGURES, INK, lengths_of
 
@@ -200,7 +200,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.folder is None:
         print(draw(options.output))
     else:
-        Console(width=100).print(table(lengths_of(options.folder, "SST-2")))
+        plain_console(width=100).print(table(lengths_of(options.folder, "SST-2")))
 
 
 if __name__ == "__main__":

@@ -15,14 +15,15 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ddpsched.config import RunConfig, dump, load
 from ddpsched.errors import DdpschedError, RunExistsError
 from ddpsched.run_folder import read_status
+from ddpsched.terminal import plain_console
 from experiments.study import load_study
 
-console = Console(highlight=False, soft_wrap=True)
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+console = plain_console(soft_wrap=True)
 
 
 def command(run: RunConfig, config_file: Path, force: bool = False) -> list[str]:
@@ -147,6 +148,7 @@ def _environ(run: RunConfig) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": str(run.executor.threads), "PYTHONUNBUFFERED": "1"}
 
 
+@app.command()
 def main(
     study: Annotated[str, typer.Argument(help="TOML file with [base] and [grid]")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value words that override the study")] = None,
@@ -171,4 +173,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from analysis.terminal import console
 from ddpsched.errors import DataError, DdpschedError, RunError
@@ -83,15 +83,14 @@ def compare(frozen: Sequence[Conclusion], fresh: Sequence[Conclusion]) -> list[d
 def show(rows: Sequence[dict[str, Any]], out: Console) -> None:
     """The comparison, a table a setting."""
     for setting in dict.fromkeys(row["setting"] for row in rows):
-        table = Table(title=escape(setting), title_justify="left", show_edge=False)
+        table = Table(title=setting, title_justify="left", show_edge=False)
         for heading in ("conclusion", "outcome", "frozen", "now", "threshold"):
             table.add_column(heading, justify="left" if heading in ("conclusion", "outcome") else "right")
         for row in (row for row in rows if row["setting"] == setting):
             values = [significant(side["value"]) if side else "-" for side in (row["old"], row["new"])]
             outcome = row["outcome"] if row["outcome"] != NEW else f"new: {verdict(row['holds'])}"
-            style = STYLES.get(row["outcome"], "")
-            outcome = f"[{style}]{outcome}[/]" if style else outcome
-            table.add_row(escape(row["statement"]), outcome, *values, significant(row["threshold"]))
+            styled = Text(outcome, style=STYLES.get(row["outcome"], ""))
+            table.add_row(row["statement"], styled, *values, significant(row["threshold"]))
         out.print(table)
 
 
@@ -118,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show(rows, out)
     counts = {outcome: sum(row["outcome"] == outcome for row in rows) for outcome in (HELD, BROKEN, UNSHOWN, NEW)}
     out.print(", ".join(f"{outcome}: {number}" for outcome, number in counts.items()))
-    out.print(str(page), markup=False, soft_wrap=True)
+    out.print(str(page), soft_wrap=True)
     if not counts[HELD]:
         out.print("no frozen conclusion of this study could be confirmed")
     return 0 if counts[HELD] and not counts[BROKEN] + counts[UNSHOWN] else 1

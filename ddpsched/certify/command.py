@@ -51,10 +51,10 @@ def answer(request: Request) -> bool:
         told = [each.as_dict() for each in certificates]
         print(json.dumps(told[0] if len(told) == 1 else told, indent=2))
     else:
-        from rich.console import Console
+        from ddpsched.terminal import plain_console
 
         for each in certificates:
-            Console().print(each.table())
+            plain_console().print(each.table())
     return all(each.holds for each in certificates)
 
 

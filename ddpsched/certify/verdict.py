@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
+
+from ddpsched.terminal import plain_console
 
 
 @dataclass(frozen=True)
@@ -74,23 +75,24 @@ class Certificate:
     def table(self) -> Table:
         """For a terminal: a row a check."""
         rows = Table(
-            title=escape(self.subject), caption=escape(self._caption()), box=box.SIMPLE_HEAD, title_justify="left",
+            title=self.subject, caption=self._caption(), box=box.SIMPLE_HEAD, title_justify="left",
             pad_edge=False, caption_justify="left", show_lines=False,
         )  # fmt: skip
         rows.add_column("check", no_wrap=True)
         rows.add_column("", no_wrap=True)
         rows.add_column("what was compared", overflow="fold")
         for check in self.checks:
-            says = escape(check.says)
+            says = Text(check.says)
             if check.cause is not None:
-                says += f"\n[bold]likely cause:[/bold] {escape(check.cause)}"
-            rows.add_row(escape(check.name), "[green]holds[/green]" if check.holds else "[red]FAILS[/red]", says)
+                says.append("\nlikely cause:", style="bold").append(f" {check.cause}")
+            held = Text("holds", style="green") if check.holds else Text("FAILS", style="red")
+            rows.add_row(check.name, held, says)
         return rows
 
     def text(self, width: int = 110) -> str:
         """The same table without colours."""
         page = io.StringIO()
-        Console(file=page, width=width, color_system=None).print(self.table())
+        plain_console(file=page, width=width, color_system=None).print(self.table())
         return "\n".join(line.rstrip() for line in page.getvalue().splitlines()).strip("\n")
 
     def _caption(self) -> str:

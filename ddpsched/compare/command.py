@@ -131,13 +131,12 @@ def _json(row: Row) -> dict[str, Any]:
 
 
 def _print(rows: list[Row], title: str) -> None:
-    from rich.console import Console
-
     from ddpsched.compare.show import options, skipped, table
+    from ddpsched.terminal import plain_console
 
     shown = table(rows, title)
-    wide = Console(width=1000).measure(shown).maximum
-    console = Console(width=max(wide, Console().width))  # figures cut off are worse than lines that wrap
+    wide = plain_console(width=1000).measure(shown).maximum
+    console = plain_console(at_least=wide)  # figures cut off are worse than lines that wrap
     console.print(shown)
     for line in (*options(rows), *skipped(rows)):
-        console.print(line, highlight=False, markup=False)
+        console.print(line)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from ddpsched.compare.arms import Row
@@ -45,9 +44,7 @@ def table(rows: Sequence[Row], title: str) -> Table:
     kept = {name: column for name, column in texts.items() if name not in alike and any(column)}
     same = ", ".join(f"{name} {value}" for name, value in alike.items() if value)
     words = [*([f"all arms: {same}"] if same else []), *WORDS]
-    shown = Table(
-        title=escape(title), caption="\n".join(words), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False
-    )
+    shown = Table(title=title, caption="\n".join(words), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     shown.caption_justify = "left"
     shown.add_column("arm", no_wrap=True)
     for name in kept:

@@ -202,12 +202,14 @@ def _progress(world: World, work: Work) -> Iterator[Callable[[float, int], None]
     if not world.is_main:
         yield lambda share, rows: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+    from ddpsched.terminal import plain_console
+
     what = ", ".join(metric.name for metric in work.metrics)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    described = TextColumn("{task.description}", markup=False)  # names of columns may hold brackets
+    columns = (described, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=plain_console(stderr=True)) as bar:
         task = bar.add_task(what, total=1.0)
         yield lambda share, rows: bar.update(task, completed=share, description=f"{what} of {rows:,} samples")
 

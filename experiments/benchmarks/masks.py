@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from ddpsched.cli import guarded
 from ddpsched.config import RunConfig, apply_overrides, load, parse
 from ddpsched.errors import ConfigError
 from ddpsched.planning.words import embedded_tokenizer
+from ddpsched.terminal import plain_console
 from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
 from ddpsched.training.data import Batch, pad
 from ddpsched.training.learner import pick_device
@@ -169,7 +169,7 @@ def main(words: Sequence[str]) -> int:
         for config in configs(rest):
             for shape in asked or SHAPES:
                 rows += measure(config, int(shape[0]), int(shape[1]))
-        Console(width=max(140, Console().width)).print(report(rows))
+        plain_console(at_least=140).print(report(rows))
         for row in rows:
             if row["refused"]:
                 print(row["refused"])

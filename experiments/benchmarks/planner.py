@@ -15,7 +15,6 @@ from time import perf_counter
 
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from ddpsched.plan import StepPlan
@@ -27,6 +26,7 @@ from ddpsched.planning.policies import BATCH, Batch
 from ddpsched.planning.solvers import solve
 from ddpsched.planning.solvers.line import line_of
 from ddpsched.planning.solvers.padding import padded_bound
+from ddpsched.terminal import plain_console
 
 SIZES = (4, 16, 64, 256, 1024, 4096)
 PER_RANK = 32
@@ -122,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="most ranks")
     shown = report(parser.parse_args().largest)
-    Console(width=max(140, Console().width)).print(shown)
+    plain_console(at_least=140).print(shown)
 
 
 if __name__ == "__main__":

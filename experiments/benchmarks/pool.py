@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from ddpsched.config import RunConfig, parse
@@ -29,6 +28,7 @@ from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.source import KnownLengths
+from ddpsched.terminal import plain_console
 
 RANKS, PER_RANK, POOLS, ROUNDS = 8, 32, (32, 256), 5
 SOURCE_SAMPLES = 4000  # of its own, slower way
@@ -126,7 +126,7 @@ def main() -> None:
     else:
         tokenizer = str(options.folder / "bert-uncased")
         lengths = read_lengths(options.folder / "sst2" / "train.tsv", texts=("sentence",), tokenizer=tokenizer)
-    Console(width=110).print(report(lengths))
+    plain_console(width=110).print(report(lengths))
 
 
 if __name__ == "__main__":

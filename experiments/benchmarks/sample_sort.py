@@ -21,12 +21,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from ddpsched.certify.world import answers, join_group, run_ranks
 from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.row_sort import sort_rows
+from ddpsched.terminal import plain_console
 from ddpsched.training.clock import PeakMemory, return_freed_memory
 from ddpsched.training.sample_sort import sample_sort
 
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--growth", action="store_true", help="how time grows with rows and ranks instead")
     options = parser.parse_args()
-    console = Console(width=140)
+    console = plain_console(width=140)
     if options.growth:
         console.print(growth(options.rounds))
         return

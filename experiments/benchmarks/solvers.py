@@ -14,11 +14,11 @@ from collections import defaultdict
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 from rich.table import Table
 
 from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.solvers import Allocation, solve
+from ddpsched.terminal import plain_console
 
 # world_size, batch_size, K, tables, and how many of the tables PuLP answers as well
 SIZES = [
@@ -98,7 +98,7 @@ def main() -> None:
     for size in SIZES:
         table.add_row(*measure(*size, limit_s))
     # A log has 80 columns, the table needs more.
-    Console(width=max(Console().width, 110)).print(table)
+    plain_console(at_least=110).print(table)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from scipy.stats import bootstrap
 
@@ -29,6 +28,7 @@ from ddpsched.errors import ConfigError
 from ddpsched.plan import StepPlan
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.samples import Samples, load_samples
+from ddpsched.terminal import plain_console
 from ddpsched.world import World
 
 ARMS = ("static", "minmax", "balanced", "balanced,max_microbatches=4", "packed", "peer,peer=batch_rebalance")
@@ -136,7 +136,7 @@ def main(words: list[str]) -> int:
         config = load(rest[0], rest[1:])
         found = measure(config, arms)
         if World.detect().is_main:
-            Console(width=max(130, Console().width)).print(report(found))
+            plain_console(at_least=130).print(report(found))
             print(
                 f"{len(found[arms[0]])} interleaved steps, {config.executor.kind}, G = {config.world_size}, "
                 f"B = {config.global_batch}, {config.executor.threads} thread(s) a process, cost {config.cost.kind}"

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from ddpsched.certify.world import answers, join_group, run_ranks
@@ -28,6 +27,7 @@ from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.samples import load_samples
 from ddpsched.records import write_json
+from ddpsched.terminal import plain_console
 from experiments.benchmarks.steps import LEFT_OUT, ratio, said
 
 KINDS = ("ddp", "naive", "overlap", "bucketed")
@@ -178,7 +178,7 @@ def main(words: Sequence[str]) -> int:
     def body() -> None:
         config = load(rest[0], [*rest[1:], "executor.kind=distributed"])
         rows = measure(config, kinds)
-        Console(width=max(140, Console().width)).print(report(rows))
+        plain_console(at_least=140).print(report(rows))
         steps = (config.steps or 0) - LEFT_OUT
         print(
             f"{config.model.name}, {steps} interleaved steps, {config.world_size} gloo ranks, "
