@@ -32,8 +32,20 @@ class Mistake:
         return self._times(scale) + "clipping, or a factor on the loss"
 
     def _times(self, scale: float) -> str:
-        times = f"{scale:.5g} times " + ("too large" if scale > 1 else "what it should be")
-        return f"{self.words}, and {times}: " if self.words else f"{times}: "
+        much = f"{times(scale)} times " + ("too large" if scale > 1.1 else "what it should be")
+        return f"{self.words}, and {much}: " if self.words else f"{much}: "
+
+
+def times(factor: float) -> str:
+    """A factor with as many digits as tell it from 1.
+
+    >>> times(0.7), times(1 + 1e-6), times(3.0000004)
+    ('0.7', '1.000001', '3')
+    """
+    beyond = abs(factor - 1)
+    if not 0 < beyond < 1e-3:
+        return f"{factor:.5g}"
+    return f"{factor:.{1 - int(np.floor(np.log10(beyond)))}f}".rstrip("0")
 
 
 def factors(target: Target) -> list[tuple[float, str]]:
@@ -61,7 +73,7 @@ def factors(target: Target) -> list[tuple[float, str]]:
             (total, f"the summed loss is not divided by the {total:g} {target.unit}"),
             (1 / total, f"divided twice by the {total:g} {target.unit}"),
         ]
-    if total > 1 and ranks > 1:
+    if total > 1 and ranks > 1 and total != ranks:
         found.append((total / ranks, f"averaged over {ranks} ranks, and not divided by the {total:g} {target.unit}"))
     return found
 
@@ -72,8 +84,7 @@ def mistakes(target: Target) -> Iterator[Mistake]:
     right = np.full(len(counts), 1 / total)
     own = np.bincount(ranks, weights=counts, minlength=size)  # n_r
     steps = np.bincount(ranks, minlength=size)  # A_r
-    rounding = ((1.0, "every sample weighs what it should, and what is left is rounding: a lower precision"),)
-    yield Mistake(right, "", rounding)
+    yield Mistake(right, "", factors=())
     shares = numbered((f"rank {r}'s weigh {total / (size * n):.3g}" for r, n in enumerate(own) if n), 8)
     scale = "G*b_r/B" if target.unit == "samples" else "G*n_r/N"
     yield Mistake(

@@ -125,9 +125,9 @@ def _gradient(reference: RunReference, outcomes: Sequence[Outcome], telling: Seq
     judged: list[tuple[StepPlan, Likeness]] = []
     for plan in telling:
         if plan.step in ran:
-            path = ran[plan.step].kept.path
-            assert path is not None, "rank 0 keeps its gradients"
-            judged.append((plan, reference.judge(plan, np.load(path, mmap_mode="r"))))
+            kept = ran[plan.step].kept
+            assert kept.path is not None, "rank 0 keeps its gradients"
+            judged.append((plan, reference.judge(plan, np.load(kept.path, mmap_mode="r"), kept.missing)))
     if not judged:
         return Check.not_made(name, *_why_not_run(outcomes, telling[0].step))
     wrong = [(plan, likeness) for plan, likeness in judged if not likeness.holds]

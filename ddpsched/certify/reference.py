@@ -1,6 +1,6 @@
 """The target gradient, computed the plain way: one process, one micro-batch after another, losses summed."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from ddpsched.training.model import build_model
 # what rounding alone may do to one sample's gradient, relatively: some bits beyond the last that a number has; one
 # where products are rounded to bfloat16 and added up in float32
 ROUNDING = {"float64": 2.0**-49, "float32": 2.0**-20, "bfloat16": 2.0**-8}
+MOST = 0.1  # of a gradient is no rounding, however much cancels
 SINGLY = 256  # a batch up to this size is taken apart sample by sample where its gradient is inexplicable
 Losses = Callable[[torch.nn.Module, Any], torch.Tensor]  # (model, batch) -> (count,) the losses of what counts
 
@@ -43,7 +44,8 @@ def reference(
     ``losses(model, batch)``: 1-D, one for each item that counts. ``ranks``: who runs each batch; the rest as in
     ``Target``. The model's dropout should be off, and its ``grad`` stays as it was.
     """
-    parameters = [parameter for _, parameter in trainable(model)]
+    named = trainable(model)
+    parameters = [parameter for _, parameter in named]
     ends = np.cumsum([parameter.numel() for parameter in parameters])
     if coordinates is None:
         coordinates = draw_coordinates(int(ends[-1]), np.random.default_rng(0))
@@ -69,6 +71,7 @@ def reference(
         gradient=total.numpy(), parts=np.stack(parts), coordinates=coordinates, counts=np.array(counts),
         ranks=np.array(ranks), others={name: np.asarray(each) for name, each in (others or {}).items()},
         names=tuple(names), world_size=world_size, unit=unit,
+        parameters={name: parameter.numel() for name, parameter in named},
     )  # fmt: skip
 
 
@@ -118,17 +121,18 @@ class RunReference:
         labels, device = samples.dataset.train.labels, torch.device("cpu")
         self._collate = Collator(samples.train, labels, samples.pad_id, device, own.model.mask)
 
-    def judge(self, plan: StepPlan, found: np.ndarray) -> Likeness:
-        """Micro-batches as the plan has them; singly, where these do not explain what was found, or rounding might."""
+    def judge(self, plan: StepPlan, found: np.ndarray, missing: Collection[str] = ()) -> Likeness:
+        """Micro-batches as the plan has them; singly, where these do not explain what was found, or rounding might.
+
+        ``missing``: parameters whose ``grad`` was None.
+        """
         micro = [(rank, each.ids) for rank, own in enumerate(plan.ranks) for each in own]
-        likeness = compare(found, self._target(micro), self.tolerance)
-        alien = likeness.cause is not None and likeness.cause.startswith("not a combination")
-        near = likeness.relative_error <= 10 * self.tolerance
-        if likeness.holds or plan.global_batch > SINGLY or not (alien or near):
+        likeness = compare(found, self._target(micro), self.tolerance, missing=missing)
+        if likeness.holds or likeness.explained or plan.global_batch > SINGLY:
             return likeness
         target = self._target([(rank, ids[i : i + 1]) for rank, ids in micro for i in range(len(ids))])
-        rounding = ROUNDING[self._precision] * target.cancellation  # more, where samples nearly cancel
-        return compare(found, target, max(self.tolerance, rounding))
+        rounding = min(MOST, ROUNDING[self._precision] * target.cancellation)  # more, where samples nearly cancel
+        return compare(found, target, self.tolerance, rounding=rounding, missing=missing)
 
     def _target(self, parts: Sequence[tuple[int, Ids]]) -> Target:
         train, by_token = self._samples.train, self._own.target == "token_mean"

@@ -7,7 +7,7 @@ what counts, which this process computes from the same micro-batches in the plai
 import pickle
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -199,16 +199,20 @@ class _Reference:
         if not self.target.total:
             raise ConfigError("no micro-batch has anything that counts: every label is -100")
 
-    def judge(self, found: np.ndarray, tolerance: float) -> Likeness:
-        """By micro-batches; row by row where those do not explain what was found."""
-        likeness = compare(found, self.target, tolerance)
-        if likeness.holds or not (likeness.cause or "").startswith("not a combination"):
+    def judge(self, found: np.ndarray, tolerance: float, missing: Collection[str] = ()) -> Likeness:
+        """By micro-batches; row by row where those do not explain what was found. ``missing``: parameters whose
+        ``grad`` is None.
+        """
+        likeness = compare(found, self.target, tolerance, missing=missing)
+        if likeness.holds or likeness.explained:
             return likeness
         rows = _rows(self._parts)
         if rows is None:
             return likeness
-        likeness = compare(found, self._target(rows, "row"), tolerance)
-        cause = (likeness.cause or "").replace("micro-batch", "row")
+        likeness = compare(found, self._target(rows, "row"), tolerance, missing=missing)
+        if likeness.cause is None:
+            return likeness
+        cause = likeness.cause.replace("micro-batch", "row")
         if cause.startswith("every row weighs the same"):
             cause = "every sample weighs the same, however many of its tokens count: sample weights on a token loss"
         return replace(likeness, cause=cause)
@@ -282,7 +286,7 @@ def _judged(left: Sequence[_Left], path: Path, goal: _Reference, weights: str, t
         says = f"{ranks_named(bare)} left no gradient in model.parameters()"
         checks = [Check.not_made(GRADIENT, says, "an optimizer stepped and cleared it" if moved else cause)]
     else:
-        likeness = goal.judge(np.load(path), tolerance)
+        likeness = goal.judge(np.load(path), tolerance, left[0].kept.missing if left[0].kept else ())
         what = f"against the mean over all {goal.target.total:g} {goal.target.unit}, computed by one process"
         checks = [Check(GRADIENT, likeness.holds, f"{what}: {likeness.says}", likeness.cause, likeness.numbers)]
         checks.append(_same_gradient([each for each in kept if each is not None], tolerance))

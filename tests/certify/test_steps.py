@@ -5,21 +5,18 @@ Most run one after another in the same two ranks, whose answers it is then given
 
 import functools
 import os
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from step_cases import Case, StepCases
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddpsched import assert_gradient_exact
-from ddpsched.certify import steps, witness
-from ddpsched.certify.world import Outcome, answers, join_group, run_ranks
 from ddpsched.errors import ConfigError
 
 Batch = dict[str, torch.Tensor]
@@ -229,7 +226,7 @@ def row_means(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     return F.cross_entropy(model(batch["input_ids"]), batch["labels"])
 
 
-CASES: dict[str, tuple[Any, Any, list[list[Batch]]]] = {
+CASES: dict[str, Case] = {
     "scaled": (scaled, classifier, UNEQUAL),
     "sharded": (sharded, classifier, UNEQUAL),
     "dropout": (scaled, with_dropout, UNEQUAL),
@@ -248,42 +245,15 @@ CASES: dict[str, tuple[Any, Any, list[list[Batch]]]] = {
 }
 
 
-def all_cases(folder: Path) -> list[Outcome]:
-    """In a rank: what ``assert_gradient_exact`` would have it do, case by case."""
-    join_group()
-    steps.join_group = lambda timeout_s: None  # type: ignore # it has
-    found = []
-    for index, (step, build, batches) in enumerate(CASES.values()):
-        posts: list[Any] = []
-        witness.post = posts.append  # type: ignore[assignment]
-        left = steps._on_rank(step, build, batches, folder / f"{index}.npy", 60.0)
-        found.append(Outcome(dist.get_rank(), "answered", left, posts=posts))
-    return found
-
-
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[Outcome]]]:
-    folder = tmp_path_factory.mktemp("gradients")
-    return folder, answers(run_ranks(all_cases, 2, folder))
+def ran(tmp_path_factory: pytest.TempPathFactory) -> StepCases:
+    return StepCases(CASES, 2, tmp_path_factory.mktemp("gradients"))
 
 
 @pytest.fixture
-def certify(ran: tuple[Path, list[list[Outcome]]], monkeypatch: pytest.MonkeyPatch) -> Any:
+def certify(ran: StepCases, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``assert_gradient_exact`` of a case, by name."""
-
-    def of(name: str, target: Any = "sample_mean") -> Any:
-        index = list(CASES).index(name)
-
-        def ranks(function: Any, size: int, step: Any, build: Any, batches: Any, path: Path, *_: Any, **__: Any) -> Any:
-            if (ran[0] / f"{index}.npy").exists():
-                shutil.copy(ran[0] / f"{index}.npy", path)
-            return [own[index] for own in ran[1]]
-
-        monkeypatch.setattr(steps, "run_ranks", ranks)
-        step, build, batches = CASES[name]
-        return assert_gradient_exact(step, build, batches, target=target)
-
-    return of
+    return lambda name, target="sample_mean": ran.certify(name, monkeypatch, target=target)
 
 
 @pytest.mark.parametrize(
