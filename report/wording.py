@@ -114,7 +114,8 @@ def mismatch(arm: dict[str, Any], static: dict[str, Any], tokens: dict[str, Any]
     if slope and base and abs(seconds - expected) > 0.03:
         text += (
             f" The rest goes with the time per padded token, {number(slope / base)} of static's: smaller matrices, "
-            "ranks that share a machine and slow each other while all of them compute, or a machine slower just then."
+            "a machine slower just then, or ranks on one machine that slow each other while all of them compute "
+            "(experiments.benchmarks.pair measures whether they do)."
         )
     return text
 

@@ -1,0 +1,285 @@
+"""Do two ranks on this machine slow each other? One process at work alone, and two at once, one thread each.
+
+    python -m experiments.benchmarks.pair [--rounds 6] [--seconds 10]
+
+Two workloads: a training step (forward and backward) of DistilBERT's shape with random weights, 8 samples of 32 tokens,
+and a product of two matrices. A round is alone, pair, pair, alone, so that a drift of the machine meets both alike; the
+process that works alone changes from round to round. *alone A* and *alone A'* are the first and the last of a round:
+their ratio is what comes out where nothing differs, and *pair / alone* says something only beyond it. Of a pair the
+steps are counted while both are at work. Steal and load say whether others were at work meanwhile: a machine must be
+quiet for this. Other machines, and this one on another day, may answer otherwise: run it with each study.
+"""
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from ddpsched.environment import describe
+from ddpsched.terminal import plain_console
+
+ROUNDS, SECONDS, WARM_UP = 6, 10.0, 2
+WORTH_TELLING = 0.05  # a pair that is slower by less is called as fast
+START_S = 300.0  # to import torch and build a model on a busy machine
+Stamps = list[float]  # when the first step began, and when each ended
+
+
+@dataclass(frozen=True)
+class Training:
+    """Steps of a classifier on ``count`` samples of ``length`` tokens."""
+
+    model: str = "distilbert-base-uncased"
+    count: int = 8
+    length: int = 32
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.count} x {self.length}"
+
+    def step(self) -> Callable[[], None]:
+        import torch
+
+        from ddpsched.config import ModelConfig
+        from ddpsched.training.model import build_model
+
+        torch.manual_seed(0)
+        model: Any = build_model(ModelConfig(name=self.model), 2, 30_522, 0).train()
+        tokens, labels = torch.randint(1, 30_522, (self.count, self.length)), torch.arange(self.count) % 2
+
+        def work() -> None:
+            model.zero_grad(set_to_none=True)
+            model(input_ids=tokens, labels=labels).loss.backward()
+
+        return work
+
+
+@dataclass(frozen=True)
+class Product:
+    """Products of two square matrices."""
+
+    size: int = 1024
+
+    def __str__(self) -> str:
+        return f"matrices, {self.size} x {self.size}"
+
+    def step(self) -> Callable[[], None]:
+        import torch
+
+        one, other = torch.randn(2, self.size, self.size)
+        out = torch.empty_like(one)
+
+        def work() -> None:
+            torch.mm(one, other, out=out)
+
+        return work
+
+
+Workload = Training | Product
+WORKLOADS: tuple[Workload, ...] = (Training(), Product())
+
+
+@dataclass
+class Rates:
+    """Steps a second, a number a round: ``first`` and ``last`` alone; each process's in both pairs of the round, and
+    ``ratios`` of the one that worked alone, pair over alone.
+    """
+
+    first: list[float] = field(default_factory=list)
+    last: list[float] = field(default_factory=list)
+    pairs: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    ratios: list[float] = field(default_factory=list)
+
+    @property
+    def same(self) -> list[float]:
+        """A' over A."""
+        return [last / first for first, last in zip(self.first, self.last, strict=True)]
+
+
+def _work(workload: Workload, pipe: Connection) -> None:
+    """In a process: steps from "start" to "stop", as often as asked, and when each ended."""
+    import torch
+
+    torch.set_num_threads(1)
+    step = workload.step()
+    for _ in range(WARM_UP):
+        step()
+    pipe.send("ready")
+    while pipe.recv() == "start":
+        stamps = [time.perf_counter()]  # of one clock for all processes of the machine
+        while not pipe.poll():
+            step()
+            stamps.append(time.perf_counter())
+        pipe.recv()
+        pipe.send(stamps)
+
+
+@contextmanager
+def processes(workload: Workload) -> Iterator[list[Connection]]:
+    """Two of them, warm."""
+    context, pipes, started = multiprocessing.get_context("spawn"), list[Connection](), []
+    try:
+        for _ in range(2):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(workload, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            pipes.append(ours)
+            started.append(process)
+        for pipe in pipes:
+            if not pipe.poll(START_S):
+                raise TimeoutError(f"{workload}: a process was not ready within {START_S:.0f} s; is memory short?")
+            pipe.recv()
+        yield pipes
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
+
+
+def together(pipes: Sequence[Connection], seconds: float) -> list[float]:
+    """Steps a second of each, over the time in which all of them are at work."""
+    for pipe in pipes:
+        pipe.send("start")
+    time.sleep(seconds)
+    for pipe in pipes:
+        pipe.send("stop")
+    stamps: list[Stamps] = [pipe.recv() for pipe in pipes]
+    begin, end = max(own[0] for own in stamps), min(own[-1] for own in stamps)
+    return [rate(own, begin, end) for own in stamps]
+
+
+def rate(stamps: Stamps, begin: float, end: float) -> float:
+    """Steps a second from ``begin`` to ``end``; of a step that lies across an end, the share within.
+
+    >>> rate([0.0, 1.0, 2.0, 4.0], 1.0, 3.0)
+    0.75
+    """
+    done = 0.0
+    for start, stop in pairwise(stamps):
+        done += max(0.0, min(stop, end) - max(start, begin)) / (stop - start)
+    return done / (end - begin)
+
+
+def measure(workload: Workload, rounds: int, seconds: float) -> Rates:
+    """A round is alone, pair, pair, alone."""
+    found = Rates()
+    with processes(workload) as pipes:
+        for number in range(rounds):
+            own = number % 2
+            first = together([pipes[own]], seconds)[0]
+            pairs = [together(pipes, seconds) for _ in range(2)]
+            last = together([pipes[own]], seconds)[0]
+            found.first.append(first)
+            found.last.append(last)
+            for process, rates in enumerate(found.pairs):
+                rates.append(statistics.mean(each[process] for each in pairs))
+            found.ratios.append(found.pairs[own][-1] / statistics.mean((first, last)))
+    return found
+
+
+def verdict(name: str, rates: Rates) -> str:
+    """In a sentence."""
+    ratio, apart = statistics.mean(rates.ratios), max(abs(each - 1) for each in rates.same)
+    told = f"(ratio {spread(rates.ratios)}, A/A {spread(rates.same)})"
+    if apart > WORTH_TELLING:
+        return (
+            f"{name}: cannot tell whether two ranks on this machine slow each other {told}: one process alone is not "
+            "equally fast twice, so run this again when the machine is quiet, or with more --seconds"
+        )
+    slower = ratio < 1 - max(WORTH_TELLING, apart)
+    return f"{name}: two ranks on this machine {'slow' if slower else 'do not slow'} each other {told}"
+
+
+def spread(values: Sequence[float]) -> str:
+    """The mean, and from the least to the most."""
+    return f"{statistics.mean(values):.3f}, {min(values):.3f} to {max(values):.3f}"
+
+
+def report(found: dict[str, Rates]) -> Table:
+    """A line a workload."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("workload", no_wrap=True)
+    heads = (
+        "alone A\nsteps/s",
+        "alone A'\nsteps/s",
+        "pair\nsteps/s",
+        "pair / alone\nof rounds",
+        "A' / A\nof rounds",
+    )
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for name, rates in found.items():
+        alone = [f"{statistics.mean(each):.3g}" for each in (rates.first, rates.last)]
+        pair = " + ".join(f"{statistics.mean(each):.3g}" for each in rates.pairs)
+        table.add_row(name, *alone, pair, spread(rates.ratios), spread(rates.same))
+    return table
+
+
+def steal() -> tuple[int, int] | None:
+    """(stolen, all) ticks of the machine's processors since it started; None where /proc does not tell."""
+    try:
+        words = Path("/proc/stat").read_text().splitlines()[0].split()
+    except OSError:
+        return None
+    ticks = [int(word) for word in words[1:9]]  # guests' time, behind these, is in user's already
+    return ticks[7], sum(ticks)
+
+
+def cores(folder: Path = Path("/sys/devices/system/cpu")) -> str:
+    """What is taken for granted of the processors: how many, and which of them /sys calls threads of one core."""
+    here = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    told = {}
+    for cpu in sorted(here):
+        path = folder / f"cpu{cpu}" / "topology" / "thread_siblings_list"
+        if path.exists():
+            told[cpu] = path.read_text().strip()
+    shared = sorted({each for each in told.values() if not each.isdigit()})
+    if not told:
+        siblings = "/sys does not tell which of them are threads of one core"
+    elif shared:
+        siblings = f"/sys calls these threads of one core: {'; '.join(shared)}"
+    else:
+        siblings = "/sys calls no two of them threads of one core (a virtual machine need not know)"
+    return f"{len(here)} processor(s), {describe()['cpu']}; {siblings}"
+
+
+def main(words: Sequence[str] | None = None, workloads: Sequence[Workload] = WORKLOADS) -> int:
+    """Exit code 0 when it was measured."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.pair",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"alone, pair, pair, alone ({ROUNDS})")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of each of these ({SECONDS:g})")
+    options = parser.parse_args(words)
+    if options.rounds < 1 or options.seconds <= 0:
+        parser.error(f"--rounds {options.rounds} --seconds {options.seconds:g}: at least 1 round, of more than 0 s")
+    print(f"taken for granted: {cores()}; one thread a process, tied to no processor")
+    before, load = steal(), os.getloadavg()[0]
+    found = {str(each): measure(each, options.rounds, options.seconds) for each in workloads}
+    plain_console(at_least=120).print(report(found))
+    for name, rates in found.items():
+        print(verdict(name, rates))
+    after = steal()
+    if before is None or after is None:
+        stolen = "not told by this system"
+    else:
+        stolen = f"{(after[0] - before[0]) / max(1, after[1] - before[1]):.1%} of all processors' time"
+    print(f"steal: {stolen}; load average before {load:.2f}, after {os.getloadavg()[0]:.2f} (of it 1 to 2 are these)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The pair test counts steps while both processes are at work, and says what it found in a sentence."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments.benchmarks.pair import Product, Rates, Training, cores, main, rate, verdict
+
+
+def test_tiny_workloads(capsys: pytest.CaptureFixture[str]) -> None:
+    workloads = (Training("tiny", 2, 8), Product(64))
+    assert main(["--rounds", "2", "--seconds", "0.3"], workloads) == 0
+    said = capsys.readouterr().out
+    for workload in workloads:
+        (line,) = (line for line in said.splitlines() if str(workload) in line and " + " in line)
+        assert all(float(number) > 0 for number in re.findall(r"\d+\.\d+", line)), line
+        assert f"{workload}: " in said
+    assert said.count("slow each other (ratio ") == 2
+    assert re.search(r"taken for granted: \d+ processor", said)
+    assert re.search(r"steal: .*; load average before", said)
+
+
+def test_options_that_measure_nothing() -> None:
+    for words in (["--rounds", "0"], ["--seconds", "0"]):
+        with pytest.raises(SystemExit):
+            main(words)
+
+
+def test_steps_are_counted_within_the_time() -> None:
+    assert rate([0, 1, 2, 3], 0, 3) == 1
+    assert rate([0, 1, 2, 3], 0.5, 2.5) == 1
+    assert rate([0, 4], 1, 3) == 0.25
+
+
+def rates(pair: float, same: float = 1.01) -> Rates:
+    return Rates([2.0, 2.0], [2.0 * same] * 2, ([2 * pair] * 2, [2 * pair] * 2), [pair, pair])
+
+
+def test_the_verdict() -> None:
+    assert verdict("x", rates(1.0)) == (
+        "x: two ranks on this machine do not slow each other (ratio 1.000, 1.000 to 1.000, A/A 1.010, 1.010 to 1.010)"
+    )
+    assert "two ranks on this machine slow each other (ratio 0.600" in verdict("x", rates(0.6))
+    assert "do not slow" in verdict("x", rates(0.97)), "less than is worth telling"
+    assert "cannot tell" in verdict("x", rates(0.6, same=1.2))
+
+
+def test_siblings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    assert "/sys does not tell" in cores(tmp_path)
+    for texts, words in ((("0\n", "1\n"), "calls no two of them"), (("0-1\n", "0-1\n"), "threads of one core: 0-1")):
+        for cpu, text in enumerate(texts):
+            folder = tmp_path / f"cpu{cpu}" / "topology"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "thread_siblings_list").write_text(text)
+        assert words in cores(tmp_path)
