@@ -1,6 +1,7 @@
 """The target gradient, computed the plain way: one process, one micro-batch after another, losses summed."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -128,8 +129,13 @@ class RunReference:
         """
         micro = [(rank, each.ids) for rank, own in enumerate(plan.ranks) for each in own]
         likeness = compare(found, self._target(micro), self.tolerance, missing=missing)
-        if likeness.holds or likeness.explained or plan.global_batch > SINGLY:
+        if likeness.holds or likeness.explained:
             return likeness
+        if plan.global_batch > SINGLY:
+            unseen = f"single samples were not looked at, as this step has {plan.global_batch:,}; up to {SINGLY} are"
+            return replace(
+                likeness, cause=f"{likeness.cause} ({unseen}: a lower global_batch tells whether one is lost)"
+            )
         target = self._target([(rank, ids[i : i + 1]) for rank, ids in micro for i in range(len(ids))])
         rounding = min(MOST, ROUNDING[self._precision] * target.cancellation)  # more, where samples nearly cancel
         return compare(found, target, self.tolerance, rounding=rounding, missing=missing)

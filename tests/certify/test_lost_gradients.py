@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from step_cases import Case, StepCases
 
-from ddpsched.certify import witness
+from ddpsched.certify import reference, witness
 from ddpsched.certify.command import Request, certify
 from ddpsched.certify.witness import Kept
 
@@ -177,6 +177,18 @@ def spoilt(change: Callable[[torch.nn.Module], None], monkeypatch: pytest.Monkey
     gradient = certificate.checks[0]
     assert [check.name for check in certificate.checks if not check.holds] == ["gradient"], certificate.text()
     return gradient.cause or ""
+
+
+def test_steps_too_large_to_look_at_samples_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def add_noise(model: torch.nn.Module) -> None:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad *= 1 + 1e-7 * torch.randn_like(parameter.grad)
+
+    assert spoilt(add_noise, monkeypatch).endswith("and is as large as float32 leaves it")
+    monkeypatch.setattr(reference, "SINGLY", 4)
+    said = spoilt(add_noise, monkeypatch)
+    assert "as this step has 13; up to 4 are: a lower global_batch tells whether one is lost" in said
 
 
 def test_runs_of_ours_that_lose_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
