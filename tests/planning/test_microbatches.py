@@ -1,83 +1,22 @@
 """Several micro-batches a rank, packed rows and unlike ranks, against brute force over all partitions."""
 
-from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
 import pytest
+from brute_force import COSTS, TOKENS, best_of_all, check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsched.errors import InfeasibleError
-from ddpsched.planning.affine import AffineQuadratic, Floored, Int
+from ddpsched.planning.affine import AffineQuadratic, Int
 from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.solvers.exchange import exchange
 from ddpsched.planning.solvers.line import line_of
-from ddpsched.planning.solvers.microbatches import accumulate_split
+from ddpsched.planning.solvers.microbatches import accumulate_split, lower_bound
 from ddpsched.planning.solvers.packing import balance
 from ddpsched.planning.solvers.padding import padded_bound
-from ddpsched.planning.solvers.placement import Placement
 from ddpsched.planning.solvers.uneven import uneven_split
-
-TOKENS = AffineQuadratic(0, 1, 0, scale=1)
-COSTS = {
-    "tokens": TOKENS,
-    "alpha": AffineQuadratic(7, 1, 0, scale=1),
-    "attention": AffineQuadratic(3, 1, 0.5, scale=1),
-    "floor": Floored(AffineQuadratic(2, 1, 0, scale=1), floor=15),
-}
-
-
-def partitions(size: int, groups: int) -> Iterator[list[list[int]]]:
-    """Every way to cut ``size`` things into at most ``groups`` unnamed groups."""
-
-    def grow(place: int, held: list[list[int]]) -> Iterator[list[list[int]]]:
-        if place == size:
-            yield [list(group) for group in held]
-            return
-        for group in held:
-            group.append(place)
-            yield from grow(place + 1, held)
-            group.pop()
-        if len(held) < groups:
-            held.append([place])
-            yield from grow(place + 1, held)
-            held.pop()
-
-    yield from grow(0, [])
-
-
-def best_of_all(lengths: Int, ranks: int, most: int, cost: AffineQuadratic | Floored, slowness: list[int]) -> int:
-    """The smallest makespan over every partition into micro-batches and every owner of each."""
-    best = None
-    for groups in partitions(len(lengths), ranks * most):
-        costs = [int(cost(len(group), lengths[group].max())) for group in groups]
-        for owners in product(range(ranks), repeat=len(groups)):
-            if max(owners.count(rank) for rank in range(ranks)) > most:
-                continue
-            loads = [
-                -(-sum(c for c, o in zip(costs, owners, strict=True) if o == r) * slowness[r] // 10**6)
-                for r in range(ranks)
-            ]
-            best = max(loads) if best is None else min(best, max(loads))
-    assert best is not None
-    return best
-
-
-def check(found: Placement, lengths: Int, most: int, cost: AffineQuadratic | Floored, slowness: list[int]) -> None:
-    """A placement is what it says: each sample once, at most M micro-batches, costs as the model has them."""
-    assert sorted(found.positions.tolist()) == list(range(len(lengths)))
-    assert max(map(len, found.sizes)) <= most
-    start, costs = 0, []
-    for sizes in found.sizes:
-        total = 0
-        for size in sizes:
-            assert size > 0
-            total += int(cost(size, lengths[found.positions[start : start + size]].max()))
-            start += size
-        costs.append(total)
-    assert start == len(lengths)
-    assert list(found.costs) == [-(-c * rate // 10**6) for c, rate in zip(costs, slowness, strict=True)]
 
 
 @given(
@@ -221,7 +160,7 @@ def test_a_sample_too_long_for_one_rank_goes_to_another() -> None:
 def test_the_padded_bound_lies_between(lengths: list[int], ranks: int, most: int, cost: str) -> None:
     given, model = np.array(lengths), COSTS[cost]
     line = line_of(given, model)
-    quick = accumulate_split(line, ranks, most).lower_bound if most > 1 else 0
+    quick = lower_bound(line, ranks, most) if most > 1 else 0
     assert quick <= padded_bound(line, ranks, most) <= best_of_all(given, ranks, most, model, [10**6] * ranks)
 
 

@@ -1,8 +1,9 @@
 """balanced: the same global batch as static, split over ranks by length so that the costliest is cheapest.
 
 The gradient is static's: the same samples, each weighing 1/B. One padded
-micro-batch a rank is solved to the proved optimum; up to M of them, where the
-config allows it, by a heuristic with a bound.
+micro-batch a rank is solved to the proved optimum; so are up to M of them, where
+the config allows it, for few samples or few distinct lengths. Else they are
+planned by a heuristic with a bound, in which a larger M never costs more.
 """
 
 from collections.abc import Sequence

@@ -16,10 +16,12 @@ Given samples instead of counts, where any rank may have any of them:
     placement.py     the answer: positions, sizes of micro-batches, costs, a lower bound
     line.py          samples by falling length; a span of the line is a padded micro-batch
     partition.py     one micro-batch a rank, proved
-    microbatches.py  several: stones and sand, then exchange
+    microbatches.py  several: the best of all counts up to M
+    exact.py         few samples or few distinct lengths, proved
+    levelling.py     large items onto ranks, then filler
     stones.py        where to cut
     exchange.py      micro-batches that change places
-    padding.py       the nearer bound
+    padding.py       the nearer bounds
     uneven.py        ranks of unequal speed or memory
     packing.py       rows without padding
 """

@@ -7,7 +7,7 @@ sample a, its longest. All solvers of padded micro-batches cut the line into spa
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,6 +53,27 @@ class Line:
 
     def __len__(self) -> int:
         return len(self.order)
+
+    @cached_property
+    def runs(self) -> list[tuple[int, int]]:
+        """Starts and counts of samples of equal weight, by falling weight; for linear costs."""
+        runs, start, last = [], 0, self.weights[0]
+        for place, weight in enumerate(self.weights):
+            if weight != last:
+                runs.append((start, place - start))
+                start, last = place, weight
+        runs.append((start, len(self) - start))
+        return runs
+
+    @cached_property
+    def work(self) -> int:
+        """What all samples cost without padding and without fixed costs; for linear costs."""
+        return sum(self.weights)
+
+    @property
+    def floored(self) -> bool:
+        """Whether a small span costs more than its linear cost; for linear costs."""
+        return self.cost_of(len(self) - 1, len(self)) > self.fixed + self.weights[-1]
 
     def fits(self, start: int, end: int) -> bool:
         """Whether memory holds the span."""

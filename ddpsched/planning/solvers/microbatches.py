@@ -2,198 +2,195 @@
 
     minimise  max_r sum_{m in rank r} cost(|m|, longest of m)   with at most M micro-batches m on a rank
 
-One micro-batch a rank is :func:`split_line`, proved. For more this is a heuristic, and the lower bound tells by how
-much it can be off. No micro-batch set has less work than the real tokens, each rank that works pays ``fixed`` at least
-once, and the longest sample is on some rank:
+One micro-batch a rank is :func:`split_line`, proved; so are few samples or few distinct lengths, :func:`exact_split`,
+and one rank, :func:`least_padded_spans`. Else this is a heuristic, and the lower bound tells by how much it can be off:
+no micro-batches have less work than the real tokens, each rank that works pays ``fixed`` at least once, and the longest
+sample is on some rank:
 
     makespan >= max(cost(1, longest), ceil(sum of weights / G) + fixed)
+
+A larger M never costs more: the answer is the best of all counts m of micro-batches up to M, and what is tried for a
+count does not depend on M. Counts are tried from M downwards, and a smaller one is left out only where a bound proves
+that it cannot be better, so most steps try one or two.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
-from heapq import heappop, heapreplace
+from dataclasses import dataclass, field
 
 from ddpsched.errors import InfeasibleError
+from ddpsched.planning.solvers.exact import MILLION, exact_split
 from ddpsched.planning.solvers.exchange import exchange
+from ddpsched.planning.solvers.levelling import Found, placed, spans_of
 from ddpsched.planning.solvers.line import Line, Span
-from ddpsched.planning.solvers.padding import least_padded_spans, padded_bound
+from ddpsched.planning.solvers.padding import least_padded_spans, padded_bound, penalised_bound
 from ddpsched.planning.solvers.partition import least_makespan, split_line
 from ddpsched.planning.solvers.placement import Placement, placement_of
-from ddpsched.planning.solvers.stones import Stone, candidates, runs
+from ddpsched.planning.solvers.stones import candidates, runs
 
 QUICK = 10**7  # operations, some 10 ms
+SPARE = 16  # counts that are tried even of fewer distinct lengths, as several of one length help to level
+PENALTIES = (3, 6)  # halves of the estimate; these two prove most of what any penalty proves on SST-2
+
+Ranks = list[list[Span]]
 
 
 def accumulate_split(line: Line, world_size: int, max_microbatches: int) -> Placement:
     """The best found placement of at most ``max_microbatches`` spans on each of ``world_size`` equal ranks.
 
-    How many a rank gets follows from the cost. Each count up to the most is tried where a micro-batch has a fixed cost,
-    or where there are less than two samples for each, so that the most is often not the best. One rank has nothing to
-    level, and the least padding is found. Raises InfeasibleError where memory allows no placement.
+    How many a rank gets follows from the cost. A larger ``max_microbatches`` never raises the makespan. Where the
+    makespan is proved, ``lower_bound`` equals it. Raises InfeasibleError where memory allows no placement.
     """
-    if max_microbatches == 1:
+    most = usable(line, world_size, max_microbatches)
+    if most == 1:
         spans, makespan = split_line(line, world_size)
         return _placement(line, _one_each(spans, world_size), makespan)
+    bound = lower_bound(line, world_size, most)
+    best = _best_of_counts(line, world_size, most, bound)
+    if best.makespan > bound:
+        ranks = exact_split(line, most, [MILLION] * world_size, [line.limits] * world_size)
+        if ranks is not None:
+            best.offer(ranks, _costs(line, ranks))
+            bound = best.makespan
+    return placement_of(line, best.ranks, best.costs, bound)
+
+
+def usable(line: Line, world_size: int, max_microbatches: int) -> int:
+    """How many micro-batches of a rank are of use; a larger number is planned as this one.
+
+    Each of min(G, B) ranks has a sample, since a micro-batch of a rank with several can move to an idle one. Without a
+    memory limit, micro-batches of a rank whose longest samples are equally long are better joined: one length needs one
+    micro-batch, and D lengths no more than D, though the heuristic may use up to ``SPARE``.
+    """
+    most = min(max_microbatches, len(line) - min(world_size, len(line)) + 1)
+    if most == 1:
+        return 1
     assert line.weights, "several micro-batches need a cost that is linear in the count"
-    bound, one_each = lower_bound(line, world_size, max_microbatches), _one_each_makespan(line, world_size)
-    floored = line.cost_of(len(line) - 1, len(line)) > line.fixed + line.weights[-1]
-    if world_size == 1 and line.limits is None and not floored and _is_quick(line, max_microbatches):
-        return _placement(line, [least_padded_spans(line, max_microbatches)], bound)
-    few = floored or 2 * world_size * max_microbatches > len(line)
-    best: tuple[list[list[Span]], list[int]] | None = None
-    below = one_each
-    for found in _tries(line, world_size, max_microbatches, few, below, bound):
-        ranks = _spans(line, found)
-        costs = exchange(line, ranks, max_microbatches)
-        if max(costs) <= (one_each if best is None else max(best[1]) - 1):
-            best = ranks, costs
-    if best is not None:
-        return placement_of(line, *best, bound)
-    return _placement(line, _fallback(line, world_size, max_microbatches), bound)
-
-
-def _tries(line: Line, world_size: int, most: int, few: bool, below: int, bound: int) -> Iterator["_Found"]:
-    """The best of each count of micro-batches, or with many samples the best of all counts, before any exchange."""
-    if few:
-        starts, sizes = runs(line, max(1, sum(line.weights) // (world_size * most)))
-        if len(starts) <= world_size * most:  # samples of equal length together are few enough to be stones, no sand
-            stones = [(line.cost_of(a, a + n), a, a + n) for a, n in zip(starts, sizes, strict=True)]
-            whole = _place(line, sorted(stones, reverse=True), len(line), world_size, most, below)
-            if whole is not None:
-                yield whole
-    best, limit = None, below
-    for count in range(2, most + 1) if line.fixed or few else (most,):
-        if few:
-            best, limit = None, below
-        for stones, place in candidates(line, world_size, count - 1):
-            if limit == bound:
-                break
-            better = _place(line, stones, place, world_size, count - 1, limit)
-            if better is not None:
-                best, limit = better, better.makespan
-        if best is not None and (few or count == most):
-            yield best
+    if line.limits is not None:
+        return most
+    if line.weights[0] == line.weights[-1]:
+        return 1
+    return most if most <= SPARE else min(most, max(SPARE, len(line.runs)))
 
 
 def lower_bound(line: Line, world_size: int, max_microbatches: int) -> int:
     """What no placement can go below: the quick bound of the module's docstring, or the one that counts padding."""
-    if (line.fixed or world_size == 1) and _is_quick(line, world_size * max_microbatches):
+    if (line.fixed or world_size == 1) and len(line.runs) ** 2 * world_size * max_microbatches < QUICK:
         return padded_bound(line, world_size, max_microbatches)
-    return max(line.cost_of(0, 1), -(-sum(line.weights) // world_size) + line.fixed)
+    return max(line.cost_of(0, 1), -(-line.work // world_size) + line.fixed)
 
 
-def _is_quick(line: Line, groups: int) -> bool:
-    """Whether the least padding of so many groups is soon found."""
-    return len(set(line.weights)) ** 2 * groups < QUICK
-
-
-def _placement(line: Line, ranks: list[list[Span]], bound: int) -> Placement:
-    return placement_of(line, ranks, [sum(line.cost_of(a, b) for a, b in spans) for spans in ranks], bound)
-
-
-def _one_each_makespan(line: Line, world_size: int) -> int:
-    """What one micro-batch a rank costs; more than anything where memory cannot hold the batch so."""
-    try:
-        return least_makespan(line, min(world_size, len(line)))
-    except InfeasibleError:
-        return line.cost_of(0, len(line)) + len(line) * line.fixed + 1
-
-
-def _one_each(spans: list[Span], world_size: int) -> list[list[Span]]:
-    return [[span] for span in spans] + [[]] * (world_size - len(spans))
-
-
-@dataclass(frozen=True)
-class _Found:
-    """Stones with the ranks they lie on, and how high the sand of each rank reaches."""
+@dataclass
+class _Best:
+    """The best placement so far: each rank's spans and its cost."""
 
     makespan: int
-    stones: list[Stone]
-    owners: list[int]
-    loads: list[int]  # of the stones alone
-    place: int
+    ranks: Ranks = field(default_factory=list)
+    costs: list[int] = field(default_factory=list)
+
+    def offer(self, ranks: Ranks, costs: list[int]) -> None:
+        """Take this placement if its makespan is smaller."""
+        if max(costs) < self.makespan:
+            self.makespan, self.ranks, self.costs = max(costs), ranks, costs
 
 
-def _place(line: Line, stones: list[Stone], place: int, world_size: int, most: int, below: int) -> _Found | None:
-    """Each stone on the lightest rank with fewer than ``most``; then the sand. None where no better than ``below``."""
-    counts, owners = [0] * world_size, []
-    # A rank is one integer, load * world_size + rank: the least is the lightest, equal ones by rank.
-    lightest, full, roof = list(range(world_size)), [], below * world_size
-    for cost, _, _ in stones:
-        rank = lightest[0] % world_size
-        laden = lightest[0] + cost * world_size
-        if laden >= roof:
-            return None
-        owners.append(rank)
-        counts[rank] += 1
-        if counts[rank] < most:
-            heapreplace(lightest, laden)
-        else:
-            heappop(lightest)
-            full.append(laden)
-    loads = [0] * world_size
-    for laden in lightest + full:
-        loads[laden % world_size] = laden // world_size
-    makespan = max(loads) if place == len(line) else _level(line, place, loads, below)
-    return None if makespan is None else _Found(makespan, stones, owners, loads, place)
+def _best_of_counts(line: Line, world_size: int, most: int, bound: int) -> _Best:
+    """The best of one micro-batch a rank and of each count up to ``most``; ``bound``: where to stop.
 
-
-def _level(line: Line, place: int, loads: list[int], below: int) -> int | None:
-    """How high ranks must be filled so that one span each, the lightest rank first, holds the sand from ``place`` on.
-
-    By bisection; None where ``below`` is not undercut.
+    Why a larger ``most`` ends no worse: its run comes to each smaller count with a makespan that is no larger, and
+    leaves out only what cannot get below that.
     """
-    weights, limits, size = line.weights, line.limits, len(line)
-    paid = [load + line.fixed for load in sorted(loads)]
-
-    def reaches(makespan: int) -> bool:
-        start = place
-        for before in paid:
-            count = (makespan - before) // weights[start]
-            if limits is not None and count > limits[start]:
-                count = limits[start]
-            if count > 0:
-                start += count
-                if start >= size:
-                    return True
-        return False
-
-    low = max(max(loads), -(-(sum(loads) + sum(weights[place:])) // len(loads)))
-    high = below - 1
-    if low > high or not reaches(high):
-        return None
-    return low + bisect_left(range(low, high), True, key=reaches)
-
-
-def _spans(line: Line, found: _Found) -> list[list[Span]]:
-    """Each rank's micro-batches: its stones, then its sand."""
-    loads, start = found.loads, found.place
-    ranks: list[list[Span]] = [[] for _ in loads]
-    for rank, (_, a, b) in zip(found.owners, found.stones, strict=True):
-        ranks[rank].append((a, b))
-    for rank in sorted(range(len(loads)), key=loads.__getitem__):
-        if start < len(line):
-            count = (found.makespan - loads[rank] - line.fixed) // line.weights[start]  # as in _level
-            if line.limits is not None:
-                count = min(count, line.limits[start])
-            if count > 0:
-                end = min(len(line), start + count)
-                ranks[rank].append((start, end))
-                start = end
-    return ranks
-
-
-def _fallback(line: Line, world_size: int, most: int) -> list[list[Span]]:
-    """One span a rank; where memory cannot hold the batch so, as many as there may be, each on the lightest rank."""
     try:
-        return _one_each(split_line(line, world_size)[0], world_size)
+        below = least_makespan(line, min(world_size, len(line)))
+        memory_is_tight = False
     except InfeasibleError:
-        spans, _ = split_line(line, world_size * most)
-    ranks: list[list[Span]] = [[] for _ in range(world_size)]
+        below = len(line) * line.cost_of(0, len(line)) + 1  # more than any placement
+        memory_is_tight = True
+    best, least = _Best(below), 1
+    if world_size == 1 and line.limits is None and not line.floored:  # nothing to level: the least padding is best
+        least = max(1, min(most, QUICK // len(line.runs) ** 2))
+        if least > 1:
+            alone = [least_padded_spans(line, least)]
+            best.offer(alone, _costs(line, alone))
+    for count in range(most, least, -1):
+        if best.makespan <= bound or (count < most and _fewer_cost_more(line, world_size, count, best.makespan)):
+            break
+        for found in _tries(line, world_size, count, below, best.makespan):
+            ranks = spans_of(line, found)
+            best.offer(ranks, exchange(line, ranks, count))
+        if memory_is_tight:
+            try:
+                best.offer(*_in_tight_memory(line, world_size, count))
+            except InfeasibleError:
+                if best.ranks:
+                    break
+                raise
+    if not best.ranks:
+        spans, _ = split_line(line, world_size)
+        best.ranks = _one_each(spans, world_size)
+        best.costs = _costs(line, best.ranks)
+    return best
+
+
+def _tries(line: Line, world_size: int, count: int, below: int, makespan: int) -> Iterator[Found]:
+    """What is tried for up to ``count`` micro-batches a rank, before any exchange; each starts from below ``below``.
+
+    Left out is what has so much work that the ranks cannot share it below ``makespan``: no exchange changes the work.
+    """
+    if line.floored or 2 * world_size * count > len(line):
+        starts, sizes = runs(line, max(1, line.work // (world_size * count)))
+        if len(starts) <= world_size * count and line.work + len(starts) * line.fixed <= world_size * (makespan - 1):
+            # samples of equal length together are few enough to be large items, without filler
+            items = [(line.cost_of(a, a + n), a, a + n) for a, n in zip(starts, sizes, strict=True)]
+            whole = placed(line, sorted(items, reverse=True), len(line), world_size, count, below)
+            if whole is not None:
+                yield whole
+    best = None
+    roof = world_size * (min(below, makespan) - 1)
+    for stones, place, least in candidates(line, world_size, count - 1, roof):
+        if least > world_size * (below - 1):
+            break
+        better = placed(line, stones, place, world_size, count - 1, below)
+        if better is not None:
+            best, below = better, better.makespan
+    if best is not None:
+        yield best
+
+
+def _fewer_cost_more(line: Line, world_size: int, count: int, makespan: int) -> bool:
+    """Whether it is proved that no placement of up to ``count`` micro-batches a rank costs less than ``makespan``.
+
+    What a group saves is estimated as if padding fell as 1 / groups from what the makespan leaves for it, and penalties
+    are multiples of that. Where each distinct weight may have a group of its own, only fixed costs can prove anything.
+    """
+    if not line.fixed and len(line.runs) <= world_size * count:
+        return False
+    padding = world_size * (makespan - line.fixed * (count + 1)) - line.work
+    saved = padding * (count + 1) / (world_size * count**2)
+    return any(
+        penalised_bound(line, world_size, count, max(1, round(times * saved / 2) - line.fixed)) >= makespan
+        for times in PENALTIES
+    )
+
+
+def _in_tight_memory(line: Line, world_size: int, count: int) -> tuple[Ranks, list[int]]:
+    """As many spans as there may be, by falling cost, each on the lightest rank. Raises InfeasibleError."""
+    spans, _ = split_line(line, world_size * count)
+    ranks: Ranks = [[] for _ in range(world_size)]
     loads = [0] * world_size
     for a, b in sorted(spans, key=lambda span: (-line.cost_of(*span), span)):
-        rank = min((r for r in range(world_size) if len(ranks[r]) < most), key=loads.__getitem__)
+        rank = min((r for r in range(world_size) if len(ranks[r]) < count), key=loads.__getitem__)
         ranks[rank].append((a, b))
         loads[rank] += line.cost_of(a, b)
-    return ranks
+    return ranks, loads
+
+
+def _placement(line: Line, ranks: Ranks, bound: int) -> Placement:
+    return placement_of(line, ranks, _costs(line, ranks), bound)
+
+
+def _costs(line: Line, ranks: Ranks) -> list[int]:
+    return [sum(line.cost_of(a, b) for a, b in spans) for spans in ranks]
+
+
+def _one_each(spans: list[Span], world_size: int) -> Ranks:
+    return [[span] for span in spans] + [[]] * (world_size - len(spans))

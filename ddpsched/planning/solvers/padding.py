@@ -42,6 +42,40 @@ def padded_bound(line: Line, world_size: int, max_microbatches: int) -> int:
     return max(line.cost_of(0, 1), least)
 
 
+def penalised_bound(line: Line, world_size: int, max_microbatches: int, penalty: int) -> int:
+    """A lower bound in one pass over the D distinct weights: a Lagrangian relaxation of :func:`padded_bound`.
+
+    For any penalty p >= 0, K groups have at least this much work together, for every K up to M*G:
+
+        min over all splits of (padded work + (fixed + p) * groups) - p * M*G
+
+    The best p is what one more group would save. A group that starts at place a makes the work up to place b a line in
+    b, of slope ``weights[a]``. Lines come by falling slope and are asked at rising b, so the least of them is the head
+    of a queue: O(D) steps.
+    """
+    slopes: list[int] = []
+    heights: list[int] = []  # of a line at place 0
+    head = least = 0
+    for place, count in line.runs:
+        weight = line.weights[place]
+        height = least + line.fixed + penalty - weight * place
+        while len(slopes) - head > 1 and (height - heights[-2]) * (slopes[-2] - slopes[-1]) <= (
+            heights[-1] - heights[-2]
+        ) * (slopes[-2] - weight):
+            slopes.pop()  # it is nowhere the least of the last three
+            heights.pop()
+        slopes.append(weight)
+        heights.append(height)
+        end = place + count
+        while (
+            head + 1 < len(slopes) and slopes[head + 1] * end + heights[head + 1] <= slopes[head] * end + heights[head]
+        ):
+            head += 1
+        least = slopes[head] * end + heights[head]
+    work = least - penalty * min(world_size * max_microbatches, len(line))
+    return max(line.cost_of(0, 1), -(-work // world_size))
+
+
 def least_padded_work(line: Line, most: int) -> Iterator[int]:
     """For K = 1 .. most: the least sum of count * weight over a split into at most K groups, without fixed costs."""
     starts, _, group = _groups(line)

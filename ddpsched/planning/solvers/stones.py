@@ -14,6 +14,7 @@ of sand is one candidate, so one pass gives them all.
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
+from operator import mul
 
 from ddpsched.planning.solvers.line import Line
 
@@ -27,35 +28,37 @@ NEXT_SAND = 0.03  # by which candidates differ
 LARGEST = 2.25  # no merged stone costs more than this many even shares of the stones'
 
 
-def candidates(line: Line, ranks: int, most: int) -> Iterator[tuple[list[Stone], int]]:
-    """Pairs of stones, by falling cost, and the place where the sand begins; for linear costs.
+def candidates(line: Line, ranks: int, most: int, roof: int | None = None) -> Iterator[tuple[list[Stone], int, int]]:
+    """Stones by falling cost, the place where the sand begins, and the work of both; for linear costs.
 
-    At most ``most`` stones a rank; the sand begins at the line's end where there is none.
+    At most ``most`` stones a rank; the sand begins at the line's end where there is none. The work is what the stones
+    cost and what the sand costs without padding: whatever the sand is cut into, the ranks do no less together. Their
+    number stays and padding is only added, so it never falls from one candidate to the next: above ``roof`` they end.
     """
-    weights, limits, size = line.weights, line.limits, len(line)
-    work = [0, *accumulate(weights)]  # work[a]: real work before place a
-    whole = work[size]
+    weights, limits, size, whole = line.weights, line.limits, len(line), line.work
     share = max(1, whole // (ranks * most))
     largest = int(LARGEST * share)
     starts, counts = runs(line, share)
     total = len(starts)
     values = [weights[start] for start in starts]
+    work = [0, *accumulate(map(mul, counts, values))]  # work[i]: real work before run i
     after, before = [*range(1, total + 1)], [*range(-1, total - 1)]  # neighbours that are still there
     # A merge is one integer, padding * total + i, where i is the left of the pair; stale ones differ from merge[i].
     merge = [counts[i + 1] * (values[i] - values[i + 1]) * total + i for i in range(total - 1)]
     heap = merge.copy()
     heapify(heap)
     merge.append(-1)  # the last one has no right neighbour
-    while most > 1 and (ranks * most >= total or whole - work[starts[ranks * most]] < FIRST_SAND * whole):
+    while most > 1 and (ranks * most >= total or whole - work[ranks * most] < FIRST_SAND * whole):
         most -= 1  # so many stones would leave no sand
     edge = min(ranks * most, total)  # the first stone that counts as sand
     last = MOST_SAND / (most + 1) + NEXT_SAND
-    while True:
+    least = whole + line.fixed * edge
+    while roof is None or least <= roof:
         place = starts[edge] if edge < total else size
-        sand = (whole - work[place]) / whole
+        sand = (whole - work[edge]) / whole
         if place == size or LEAST_SAND <= sand <= last - NEXT_SAND:
             last = sand
-            yield _stones(line.fixed, starts, counts, values, after, edge), place
+            yield _stones(line.fixed, starts, counts, values, after, edge), place, least
         if sand < LEAST_SAND:
             return
         while heap:
@@ -81,33 +84,29 @@ def candidates(line: Line, ranks: int, most: int) -> Iterator[tuple[list[Stone],
         if h >= 0:
             merge[h] = counts[i] * (values[h] - values[i]) * total + h
             heappush(heap, merge[h])
-        if j < edge < total:
+        if j < edge < total:  # one stone less to the left, so the first run of sand becomes one
+            least += key // total + counts[edge] * values[edge] - (work[after[edge]] - work[edge])
             edge = after[edge]
-        elif j == edge:
+        elif j == edge:  # sand joins the last stone
+            least += counts[j] * values[i] - (work[k] - work[j])
             edge = k
 
 
 def runs(line: Line, share: int) -> tuple[list[int], list[int]]:
     """Starts and counts of spans of equal samples, each within ``share`` of the work and within memory."""
-    weights, size = line.weights, len(line)
+    weights, limits = line.weights, line.limits
     starts: list[int] = []
     counts: list[int] = []
-    start = 0
-    while start < size:
-        weight = weights[start]
-        end = start + 1
-        while end < size and weights[end] == weight:
-            end += 1
-        if end - start == 1:
+    for start, size in line.runs:
+        most = max(1, share // weights[start])
+        if limits is not None:
+            most = min(most, limits[start])
+        if size <= most:
             starts.append(start)
-            counts.append(1)
-            start = end
+            counts.append(size)
             continue
-        most = max(1, share // weight)
-        if line.limits is not None:
-            most = min(most, line.limits[start])
-        parts = -(-(end - start) // most)
-        even, more = divmod(end - start, parts)
+        parts = -(-size // most)
+        even, more = divmod(size, parts)
         for part in range(parts):
             starts.append(start)
             counts.append(even + (part < more))

@@ -3,7 +3,11 @@
     minimise  max_r slowness[r] * sum_{m in rank r} cost(|m|, longest of m)   with |m| <= limit_r(longest of m)
 
 For given sizes and owners of the micro-batches the best split is still contiguous by falling length, but the order of
-the ranks along the line is now part of the question; a few orders are tried, so this is a heuristic with a bound.
+the ranks along the line is now part of the question. Few samples or few distinct lengths are solved exactly; else a few
+orders are tried, so this is a heuristic with a bound.
+
+A larger M never costs more: counts are tried from one upwards, each with what is tried for it alone, so a larger M goes
+on where a smaller one ended.
 """
 
 from bisect import bisect_left
@@ -12,12 +16,13 @@ from functools import partial
 from itertools import chain, permutations
 
 from ddpsched.errors import InfeasibleError
+from ddpsched.planning.solvers.exact import MILLION, exact_split
 from ddpsched.planning.solvers.line import Line, Span
 from ddpsched.planning.solvers.placement import Placement, placement_of
 from ddpsched.planning.solvers.stones import Stone, candidates
 
-MILLION = 10**6
 ALL_ORDERS = 6  # so few ranks are tried in every order, where memory is tight
+SPARE = 16  # counts that are tried even of fewer distinct lengths, as several of one length help to level
 Ranks = list[list[Span]]
 
 
@@ -31,29 +36,42 @@ def uneven_split(
     Raises InfeasibleError where no placement was found that memory allows.
     """
     assert line.weights, "ranks that are not alike need a cost that is linear in the count"
-    search = _Search(line, slowness, limits)
-    for order in search.orders():
-        search.try_with([[] for _ in slowness], 0, order)
-    for count in range(2, max_microbatches + 1):
-        for stones, place in candidates(line, len(slowness), count - 1):
-            placed = search.place(stones, count - 1)
-            if placed is not None:
-                by_cost = sorted(range(len(slowness)), key=search.costs(placed).__getitem__)
-                search.try_with(placed, place, by_cost)
-    if search.best is None:  # memory is tight: as many spans as there may be, whatever they cost
-        ranks = range(len(slowness))
-        few = permutations(ranks) if len(slowness) <= ALL_ORDERS else ()
-        for order in chain(search.orders(), map(list, few)):
-            search.try_with([[] for _ in slowness], 0, order * max_microbatches)
+    search, bound = _Search(line, slowness, limits), lower_bound(line, slowness)
+    most = min(max_microbatches, len(line))
+    if limits is None:  # micro-batches of a rank whose longest samples are equally long are better joined
+        most = min(most, max(SPARE, len(line.runs)))
+    for count in range(1, most + 1):
+        if search.best is not None and search.makespan == bound:
+            break
+        search.try_count(count)
+    if search.best is None or search.makespan > bound:
+        exact = exact_split(line, most, slowness, limits or [None] * len(slowness))
+        if exact is not None:
+            bound = max(search.costs(exact))
+            if search.best is None or bound < search.makespan:
+                search.best = exact
     if search.best is None:
         raise InfeasibleError(
             f"found no way for {max_microbatches} micro-batches on each of {len(slowness)} ranks to hold {len(line)} "
             "samples within their memory; raise memory.budget_bytes or policy.max_microbatches, or lower global_batch "
             "or data.max_length"
         )
-    fastest, shares = min(slowness), sum(MILLION / rate for rate in slowness)
-    bound = max(line.cost_of(0, 1) * fastest // MILLION, int(sum(line.weights) / shares))
     return placement_of(line, search.best, search.costs(search.best), bound)
+
+
+def lower_bound(line: Line, slowness: Sequence[int]) -> int:
+    """What no placement can go below: the longest sample on the fastest rank, and all samples without padding.
+
+    The second is the least T within which the ranks hold the work: sum_r max(0, T / slowness[r] - fixed) >= sum of
+    weights, in whole units of cost.
+    """
+
+    def holds(makespan: int) -> bool:
+        return sum(max(0, makespan * MILLION // rate - line.fixed) for rate in slowness) >= line.work
+
+    low = -(-line.cost_of(0, 1) * min(slowness) // MILLION)
+    high = -(-(line.work + line.fixed) * max(slowness) // MILLION)
+    return low + bisect_left(range(low, high), True, key=holds) if low < high else low
 
 
 class _Search:
@@ -72,6 +90,33 @@ class _Search:
             yield sorted(ranks, key=lambda r: (-limits[r][0], rates[r]))
         yield sorted(ranks, key=rates.__getitem__)
         yield sorted(ranks, key=rates.__getitem__, reverse=True)
+
+    def try_count(self, count: int) -> None:
+        """Try what there is for up to ``count`` micro-batches a rank."""
+        ranks = range(len(self.slowness))
+        if count == 1:
+            for order in self.orders():
+                self.try_with([[] for _ in ranks], 0, order)
+        else:
+            for stones, place, _ in candidates(self.line, len(ranks), count - 1):
+                placed = self.place(stones, count - 1)
+                if placed is not None:
+                    by_cost = sorted(ranks, key=self.costs(placed).__getitem__)
+                    self.try_with(placed, place, by_cost)
+        if self.best is None and self._may_hold(len(ranks) * count):
+            # memory is tight: as many spans as there may be, whatever they cost
+            few = permutations(ranks) if len(ranks) <= ALL_ORDERS else ()
+            for order in chain(self.orders(), map(list, few)):
+                self.try_with([[] for _ in ranks], 0, order * count)
+
+    def _may_hold(self, spans: int) -> bool:
+        """Whether so many spans would hold all samples if every rank were the roomiest."""
+        start = 0
+        for _ in range(spans):
+            start += len(self.line) if self.line.limits is None else self.line.limits[start]
+            if start >= len(self.line):
+                return True
+        return False
 
     def costs(self, ranks: Ranks) -> list[int]:
         """What each rank needs, rounded up."""

@@ -1,0 +1,131 @@
+"""Few samples, or few distinct lengths: placements that are proved, against brute force."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from brute_force import COSTS, TOKENS, best_of_all, check
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpsched.errors import InfeasibleError
+from ddpsched.planning.affine import AffineQuadratic
+from ddpsched.planning.cost import padded_tokens
+from ddpsched.planning.lengths import sst2_lengths
+from ddpsched.planning.policies import BATCH, Batch
+from ddpsched.planning.solvers.exact import MILLION, exact_split
+from ddpsched.planning.solvers.line import line_of
+from ddpsched.planning.solvers.microbatches import accumulate_split
+from ddpsched.planning.solvers.uneven import lower_bound, uneven_split
+
+
+def test_two_long_samples_and_a_few_short_ones() -> None:
+    """One long sample a rank and what is short beside them; together the long ones cost 200."""
+    lengths = np.array([100, 3, 2, 1, 100])
+    found = accumulate_split(line_of(lengths, TOKENS), 2, 2)
+    check(found, lengths, 2, TOKENS, [MILLION] * 2)
+    assert found.makespan == found.lower_bound == 104
+    planned = BATCH["balanced"](Batch(lengths, 5, 2, 0, padded_tokens, max_microbatches=2))
+    assert planned.status == "optimal"
+    assert planned.lower_bound == 104
+
+
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    ranks=st.integers(1, 3),
+    most=st.integers(2, 3),
+    cost=st.sampled_from(sorted(COSTS)),
+    room=st.none() | st.integers(30, 70),
+)
+@settings(max_examples=150, deadline=None)
+def test_equal_ranks(lengths: list[int], ranks: int, most: int, cost: str, room: int | None) -> None:
+    given, model = np.array(lengths), COSTS[cost]
+    line = line_of(given, model, None if room is None else lambda longest: room // longest)
+    best = best_of_all(given, ranks, most, model, [MILLION] * ranks, None if room is None else [room] * ranks)
+    if best is None:
+        with pytest.raises(InfeasibleError, match="memory"):
+            accumulate_split(line, ranks, most)
+        return
+    found = accumulate_split(line, ranks, most)
+    check(found, given, most, model, [MILLION] * ranks)
+    assert found.makespan == best == found.lower_bound
+    start = 0
+    for size in (size for sizes in found.sizes for size in sizes):
+        assert room is None or size * given[found.positions[start : start + size]].max() <= room
+        start += size
+
+
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    slow=st.lists(st.sampled_from([MILLION, 1_500_000, 3_000_000]), min_size=2, max_size=3),
+    most=st.integers(1, 3),
+    cost=st.sampled_from(sorted(COSTS)),
+    rooms=st.none() | st.lists(st.integers(10, 70), min_size=3, max_size=3),
+)
+@settings(max_examples=150, deadline=None)
+def test_unlike_ranks(lengths: list[int], slow: list[int], most: int, cost: str, rooms: list[int] | None) -> None:
+    given, model = np.array(lengths), COSTS[cost]
+    own = None if rooms is None else rooms[: len(slow)]
+    best = best_of_all(given, len(slow), most, model, slow, own)
+    if own is not None and max(own) < max(lengths):
+        return  # one sample alone is too long: refused before
+    line = line_of(given, model, None if own is None else lambda longest: max(own) // longest)
+    limits = None if own is None else [(room // given[line.order]).tolist() for room in own]
+    if best is None:
+        with pytest.raises(InfeasibleError, match="memory"):
+            uneven_split(line, slow, most, limits)
+        return
+    found = uneven_split(line, slow, most, limits)
+    check(found, given, most, model, slow)
+    assert lower_bound(line, slow) <= best
+    assert found.makespan == best == found.lower_bound
+
+
+def least_without_padding(counts: tuple[int, int], weights: tuple[int, int], fixed: int, ranks: int) -> int:
+    """Two lengths, a micro-batch for each: the least makespan over all numbers of samples of each rank."""
+    reached: dict[tuple[int, int], int] = {(0, 0): 0}
+    for _ in range(ranks):
+        after: dict[tuple[int, int], int] = {}
+        for (x, y), makespan in reached.items():
+            for a, b in product(range(counts[0] - x + 1), range(counts[1] - y + 1)):
+                cost = a * weights[0] + b * weights[1] + fixed * ((a > 0) + (b > 0))
+                joined = fixed + (a + b) * weights[0] if a and b else cost
+                key, least = (x + a, y + b), max(makespan, min(cost, joined))
+                after[key] = min(after.get(key, least), least)
+        reached = after
+    return reached[counts]
+
+
+@pytest.mark.parametrize("fixed", [0, 7, 60])
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_few_distinct_lengths(ranks: int, fixed: int) -> None:
+    cost, counts, weights = AffineQuadratic(fixed, 1, 0, scale=1), (11, 9), (37, 10)
+    lengths = np.repeat(weights, counts)
+    found = accumulate_split(line_of(lengths, cost), ranks, 8)
+    check(found, lengths, 8, cost, [MILLION] * ranks)
+    assert found.makespan == found.lower_bound == least_without_padding(counts, weights, fixed, ranks)
+
+
+def test_the_budget_holds_what_it_says() -> None:
+    """Twelve samples on two ranks, ten on four; a usual batch is left to the heuristic, and so are twelve on four."""
+    rng = np.random.default_rng(0)
+
+    def tried(size: int, ranks: int) -> bool:
+        line = line_of(rng.permutation(np.arange(1, size + 1)), TOKENS)
+        return exact_split(line, 3, [MILLION] * ranks, [None] * ranks) is not None
+
+    assert tried(12, 2)
+    assert tried(10, 4)
+    assert not tried(13, 2)
+    assert not tried(12, 4)
+    batch = line_of(sst2_lengths(32, rng), TOKENS)
+    assert exact_split(batch, 4, [MILLION] * 4, [None] * 4) is None
+    few = line_of(np.repeat([64, 48, 32, 16], 6), TOKENS)
+    assert exact_split(few, 4, [MILLION] * 2, [None] * 2) is not None
+
+
+def test_costs_near_the_largest_integer_are_left_alone() -> None:
+    cost = AffineQuadratic(0, 2.0**55, 0, scale=1)
+    line = line_of(np.array([9, 5, 3, 2]), cost)
+    assert exact_split(line, 2, [MILLION] * 2, [None] * 2) is None
+    assert accumulate_split(line, 2, 2).makespan >= accumulate_split(line, 2, 2).lower_bound
