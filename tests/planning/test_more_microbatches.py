@@ -15,7 +15,7 @@ from ddpsched.errors import InfeasibleError
 from ddpsched.planning.affine import AffineQuadratic, Floored, Int
 from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.solvers import microbatches, uneven
-from ddpsched.planning.solvers.line import line_of
+from ddpsched.planning.solvers.line import Line, line_of
 from ddpsched.planning.solvers.microbatches import accumulate_split, usable
 from ddpsched.planning.solvers.padding import padded_bound, penalised_bound
 from ddpsched.planning.solvers.stones import candidates
@@ -176,3 +176,19 @@ def test_candidates_know_their_work(lengths: list[int], ranks: int, most: int, c
     for stones, place, work in found:
         assert work == sum(stone[0] for stone in stones) + sum(line.weights[place:])
     assert [work for _, _, work in found] == sorted(work for _, _, work in found)
+
+
+def test_tight_memory_tries_few_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a fixed cost, a rank has no more micro-batches than its share can pay for, however many it may have."""
+    tries: list[int] = []
+
+    def counted(line: Line, ranks: int, most: int, roof: int) -> Any:
+        tries.append(most)
+        return candidates(line, ranks, most, roof)
+
+    monkeypatch.setattr(microbatches, "candidates", counted)
+    line = line_of(sst2_lengths(256, np.random.default_rng(0)), COSTS["alpha"], lambda longest: 200 // longest)
+    makespan = accumulate_split(line, 8, 16).makespan
+    tries.clear()
+    assert accumulate_split(line, 8, 100_000).makespan <= makespan
+    assert len(tries) < 80

@@ -28,7 +28,7 @@ from ddpsched.planning.solvers.placement import Placement, placement_of
 from ddpsched.planning.solvers.stones import candidates, runs
 
 QUICK = 10**7  # operations, some 10 ms
-SPARE = 16  # counts that are tried even of fewer distinct lengths, as several of one length help to level
+SPARE = 16  # counts that are tried even if no optimum has so many: spare ones help the heuristic to level the ranks
 PENALTIES = (3, 6)  # halves of the estimate; these two prove most of what any penalty proves on SST-2
 
 Ranks = list[list[Span]]
@@ -94,41 +94,53 @@ class _Best:
 
 
 def _best_of_counts(line: Line, world_size: int, most: int, bound: int) -> _Best:
-    """The best of one micro-batch a rank and of each count up to ``most``; ``bound``: where to stop.
+    """The best of the first placement and of each count up to ``most``; ``bound``: where to stop.
 
-    Why a larger ``most`` ends no worse: its run comes to each smaller count with a makespan that is no larger, and
-    leaves out only what cannot get below that.
+    No rank of a cheaper placement has more micro-batches than the cheapest one fits into its cost, so counts above that
+    (and ``SPARE``) are left out. Why a larger ``most`` ends no worse: its run comes to each smaller count with a
+    makespan that is no larger, and leaves out only what cannot get below that.
     """
-    try:
-        below = least_makespan(line, min(world_size, len(line)))
-        memory_is_tight = False
-    except InfeasibleError:
-        below = len(line) * line.cost_of(0, len(line)) + 1  # more than any placement
-        memory_is_tight = True
-    best, least = _Best(below), 1
+    best, fewest = _first(line, world_size, most)
+    below, lowest = best.makespan, max(2, fewest)
+    most = min(most, max(SPARE, (below - 1) // line.cost_of(len(line) - 1, len(line))))
     if world_size == 1 and line.limits is None and not line.floored:  # nothing to level: the least padding is best
-        least = max(1, min(most, QUICK // len(line.runs) ** 2))
-        if least > 1:
-            alone = [least_padded_spans(line, least)]
+        quick = min(most, QUICK // len(line.runs) ** 2)
+        if quick > 1:
+            alone = [least_padded_spans(line, quick)]
             best.offer(alone, _costs(line, alone))
-    for count in range(most, least, -1):
+            lowest = quick + 1
+    for count in range(most, lowest - 1, -1):
         if best.makespan <= bound or (count < most and _fewer_cost_more(line, world_size, count, best.makespan)):
             break
         for found in _tries(line, world_size, count, below, best.makespan):
             ranks = spans_of(line, found)
             best.offer(ranks, exchange(line, ranks, count))
-        if memory_is_tight:
-            try:
-                best.offer(*_in_tight_memory(line, world_size, count))
-            except InfeasibleError:
-                if best.ranks:
-                    break
-                raise
+        if fewest > 1:
+            best.offer(*_lightest_first(line, world_size, count))
     if not best.ranks:
         spans, _ = split_line(line, world_size)
         best.ranks = _one_each(spans, world_size)
         best.costs = _costs(line, best.ranks)
     return best
+
+
+def _first(line: Line, world_size: int, most: int) -> tuple[_Best, int]:
+    """One micro-batch a rank, or as few as memory allows, and how many: the same for every ``most`` that is enough.
+
+    Raises InfeasibleError. The spans of one micro-batch a rank are found where they are needed.
+    """
+    try:
+        return _Best(least_makespan(line, min(world_size, len(line)))), 1
+    except InfeasibleError:
+        spans = start = 0
+        while start < len(line):
+            start += line.take(line.cost_of(0, len(line)), start)
+            spans += 1
+        fewest = -(-spans // world_size)
+        if fewest > most:
+            raise
+    ranks, costs = _lightest_first(line, world_size, fewest)
+    return _Best(max(costs), ranks, costs), fewest
 
 
 def _tries(line: Line, world_size: int, count: int, below: int, makespan: int) -> Iterator[Found]:
@@ -172,8 +184,8 @@ def _fewer_cost_more(line: Line, world_size: int, count: int, makespan: int) -> 
     )
 
 
-def _in_tight_memory(line: Line, world_size: int, count: int) -> tuple[Ranks, list[int]]:
-    """As many spans as there may be, by falling cost, each on the lightest rank. Raises InfeasibleError."""
+def _lightest_first(line: Line, world_size: int, count: int) -> tuple[Ranks, list[int]]:
+    """As many spans as there may be, where memory is tight: by falling cost, each on the lightest rank."""
     spans, _ = split_line(line, world_size * count)
     ranks: Ranks = [[] for _ in range(world_size)]
     loads = [0] * world_size

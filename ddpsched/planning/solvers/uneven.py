@@ -22,7 +22,7 @@ from ddpsched.planning.solvers.placement import Placement, placement_of
 from ddpsched.planning.solvers.stones import Stone, candidates
 
 ALL_ORDERS = 6  # so few ranks are tried in every order, where memory is tight
-SPARE = 16  # counts that are tried even of fewer distinct lengths, as several of one length help to level
+SPARE = 16  # counts that are tried even if no optimum has so many: spare ones help the heuristic to level the ranks
 Ranks = list[list[Span]]
 
 
@@ -40,9 +40,11 @@ def uneven_split(
     most = min(max_microbatches, len(line))
     if limits is None:  # micro-batches of a rank whose longest samples are equally long are better joined
         most = min(most, max(SPARE, len(line.runs)))
+    least = line.cost_of(len(line) - 1, len(line))  # of a micro-batch
     for count in range(1, most + 1):
-        if search.best is not None and search.makespan == bound:
-            break
+        room = (search.makespan - 1) * MILLION // min(slowness)
+        if search.best is not None and (search.makespan == bound or (count > SPARE and count * least > room)):
+            break  # no cheaper placement has so many micro-batches on a rank
         search.try_count(count)
     if search.best is None or search.makespan > bound:
         exact = exact_split(line, most, slowness, limits or [None] * len(slowness))
