@@ -4,9 +4,12 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from ddpsched.watch import Watch
 
 app = typer.Typer(
     help="Decide, step by step, which rank runs which samples; keep the gradient exact; measure what it bought.",
@@ -27,7 +30,9 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="use a calibration of another model or device")] = False,
 ) -> None:
     """Run one config in this process: virtual ranks, simulated ranks, or a single rank."""
-    raise typer.Exit(run_config(config, overrides or [], overwrite, force))
+    from ddpsched.watch import start_watch
+
+    leave(run_config(config, overrides or [], overwrite, force, start_watch()))
 
 
 @app.command()
@@ -217,8 +222,10 @@ def leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def run_config(path: str, overrides: list[str], overwrite: bool, force: bool = False) -> int:
-    """Load a config and run it; the exit code."""
+def run_config(
+    path: str, overrides: list[str], overwrite: bool, force: bool = False, watch: "Watch | None" = None
+) -> int:
+    """Load a config and run it; the exit code. The process ends after it: ``watch`` stays as it is."""
 
     def body() -> None:
         from ddpsched.config import load
@@ -226,7 +233,7 @@ def run_config(path: str, overrides: list[str], overwrite: bool, force: bool = F
         from ddpsched.world import World
 
         config = load(path, overrides)
-        folder = run_loop(config, overwrite=overwrite, force=force)
+        folder = run_loop(config, overwrite=overwrite, force=force, watch=watch)
         if World.detect().is_main:
             print(f"done: {folder}")
 

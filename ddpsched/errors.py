@@ -9,6 +9,7 @@
     ├── SolverTimeout    (TimeoutError) a solver found nothing within its time limit
     ├── PeerMissing                     another package's batching cannot be asked here
     ├── RunExistsError                  a finished run has this id already
+    ├── RunHeldError                    a run that lives has this id
     └── RunError                        a run that started could not go on
         ├── StepOutOfMemory             names rank, step, batch and length
         ├── PlanMismatch                ranks planned different steps
@@ -50,6 +51,10 @@ class SolverTimeout(DdpschedError, TimeoutError):
 
 class RunExistsError(DdpschedError):
     """A finished run already stands under this id."""
+
+
+class RunHeldError(DdpschedError):
+    """A run that lives, or may do so, works in this folder."""
 
 
 class RunError(DdpschedError):

@@ -6,33 +6,51 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from hashlib import blake2b
-from pathlib import Path
 from time import sleep
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from ddpsched.errors import DdpschedError, RankFailure, StepOutOfMemory
+from ddpsched.errors import (
+    ConfigError,
+    DataError,
+    DdpschedError,
+    RankFailure,
+    RunExistsError,
+    RunHeldError,
+    StepOutOfMemory,
+)
 from ddpsched.planning.messages import Exchange
+from ddpsched.processes import host_id
 from ddpsched.run_folder import RunFolder
+from ddpsched.watch import Reports, Watch
 from ddpsched.world import World
 
 log = logging.getLogger("ddpsched")
 
 
-class Guard:
-    """Writes down why a run failed; among other ranks (``watching``), knows which of them is to blame."""
+class Closable(Protocol):
+    def close(self) -> object: ...
 
-    def __init__(self, folder: RunFolder, world: World, watching: bool) -> None:
-        self._folder, self._world = folder, world
+
+R = TypeVar("R", bound=Closable)
+
+
+class Guard:
+    """Writes down why a run failed; with a ``watch``, which a rank among others has, knows which of them did."""
+
+    def __init__(self, folder: RunFolder, world: World, watch: Watch | None) -> None:
+        self._folder, self._world, self._watch = folder, world, watch
         self._handlers: list[logging.Handler] = []
         self._ask_to_stop: Callable[[], None] | None = None
-        self._watch: Any = None
-        if watching and sys.platform == "linux":
-            from ddpsched.watch import Watch
+        self._resources = contextlib.ExitStack()
+        self._began, self._failure = False, ""
+        if watch is not None:
+            watch.report_to(Reports(self._stop, self._lost, self.is_done))
 
-            self._watch = Watch(self._stop, self._lost)
+    def closing(self, resource: R) -> R:
+        """Close it at the end: after the reason of a failure has been written, as others learn of it by the closing."""
+        return self._resources.enter_context(contextlib.closing(resource))
 
     def watch_peers(self, exchange: Exchange, ask_to_stop: Callable[[], None]) -> None:
         """Tell each other the process ids; from now on a signal calls ``ask_to_stop``."""
@@ -42,7 +60,16 @@ class Guard:
             table = exchange.vote(np.array([[os.getpid(), host]], dtype=np.int64))
             self._watch.know(np.where(table[:, 1] == host, table[:, 0], 0).tolist(), self._world.rank)
 
-    def start_logs(self) -> None:
+    def begun(self) -> None:
+        """The folder is this run's now on every rank; what status.json says is of this run."""
+        self._began = True
+        self._start_logs()
+
+    def is_done(self) -> bool:
+        """Whether "done" is on the disk: from then on nothing that any rank does makes the run a failed one."""
+        return self._began and self._folder.is_done()
+
+    def _start_logs(self) -> None:
         """Rank r logs to logs/rank{r}.log, rank 0 to the terminal as well."""
         self._handlers.append(_LogFile(self._folder.log_path(self._world.rank), mode="w"))
         if self._world.is_main:
@@ -52,11 +79,6 @@ class Guard:
             log.addHandler(handler)
         log.setLevel(logging.INFO)
 
-    def over(self) -> None:
-        """All ranks are through: peers may go."""
-        if self._watch is not None:
-            self._watch.over()
-
     def _stop(self) -> None:
         if self._ask_to_stop is None:
             self._lost("asked to stop before the first step")
@@ -65,10 +87,14 @@ class Guard:
         self._ask_to_stop()
 
     def _lost(self, reason: str) -> None:
-        message = f"rank {self._world.rank}: {reason}; all ranks end, records up to here are kept"
-        print(f"error: {message}", file=sys.stderr, flush=True)
-        self._log_to_file(message, None)
-        self._note(reason)
+        if self._failure:  # this rank has written why, and was about to say it
+            print(f"error: {self._failure}", file=sys.stderr, flush=True)
+        else:
+            message = f"rank {self._world.rank}: {reason}; all ranks end, records up to here are kept"
+            print(f"error: {message}", file=sys.stderr, flush=True)
+            self._log_to_file(message, None)
+            self._note(reason)
+        self._folder.let_go()
 
     def __enter__(self) -> "Guard":
         return self
@@ -76,16 +102,38 @@ class Guard:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         failure = None if error is None else self._explain(error)
         if failure is not None:
-            self._note("interrupted" if isinstance(failure, KeyboardInterrupt) else str(failure) or repr(failure))
+            self._say_why(failure)
+        try:
+            self._resources.close()
+        except Exception as trouble:
+            if failure is None and not self.is_done():
+                self._say_why(trouble)
+                raise
+            log.warning("closing: %r", trouble)
+        finally:
             if self._watch is not None:
-                self._watch.end_suspended()
-            expected = isinstance(failure, (DdpschedError, KeyboardInterrupt))
-            self._log_to_file(f"failed: {failure!r}", None if expected else error)
-        for handler in self._handlers:
-            log.removeHandler(handler)
-            handler.close()
+                self._watch.over()
+            for handler in self._handlers:
+                log.removeHandler(handler)
+                handler.close()
         if failure is not None and failure is not error:
             raise failure from error
+
+    def _say_why(self, failure: BaseException) -> None:
+        reason = "interrupted" if isinstance(failure, KeyboardInterrupt) else str(failure) or repr(failure)
+        if not self._is_refusal(failure):
+            self._note(reason)
+        self._failure = reason
+        if self._watch is not None:
+            self._watch.end_suspended()
+        expected = isinstance(failure, (DdpschedError, KeyboardInterrupt))
+        self._log_to_file(f"failed: {failure!r}", None if expected else failure)
+
+    def _is_refusal(self, failure: BaseException) -> bool:
+        """Whether this run could not start, and has no peers who would ask why: what stood there stays as it was."""
+        if isinstance(failure, (RunExistsError, RunHeldError)):
+            return True
+        return self._watch is None and not self._began and isinstance(failure, (ConfigError, DataError))
 
     def _note(self, reason: str) -> None:
         """Into status.json; where even that cannot be written, say so, and let the reason itself be raised."""
@@ -121,7 +169,7 @@ class Guard:
             for _ in range(20):
                 for ranks, what in (
                     (self._watch.lost(), "died"),
-                    (self._watch.stopped(), "was suspended and did not answer"),
+                    (self._watch.suspended(), "was suspended and did not answer"),
                 ):
                     if ranks:
                         return RankFailure(f"rank {ranks[0]} {what}")
@@ -148,14 +196,3 @@ class _LogFile(logging.FileHandler):
     def close(self) -> None:
         with contextlib.suppress(OSError):
             super().close()
-
-
-def host_id() -> int:
-    """64 bits that tell machines, and process namespaces on one machine, apart."""
-    facts = [os.uname().nodename]
-    for path in (Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")):
-        if path.is_symlink():
-            facts.append(os.readlink(path))
-        elif path.exists():
-            facts.append(path.read_text())
-    return int.from_bytes(blake2b("\n".join(facts).encode(), digest_size=8).digest(), "little", signed=True)

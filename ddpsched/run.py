@@ -4,7 +4,7 @@ import itertools
 import logging
 import math
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,6 +26,7 @@ from ddpsched.planning.simulated import SimulatedExecutor
 from ddpsched.planning.speed import Speed
 from ddpsched.records import RecordWriter, StepRecord, compact
 from ddpsched.run_folder import RunFolder
+from ddpsched.watch import Watch, start_watch
 from ddpsched.world import World
 
 if TYPE_CHECKING:
@@ -57,47 +58,74 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-def run(config: RunConfig, *, overwrite: bool = False, force: bool = False) -> Path:
+def run(config: RunConfig, *, overwrite: bool = False, force: bool = False, watch: Watch | None = None) -> Path:
     """Run to the end and return the run's folder; under torchrun, as one rank of many.
 
-    Raises RunExistsError where a finished run has this name, ConfigError and
-    DataError before anything is written, RunError for what goes wrong on the way;
-    then status.json says "failed" and why, on whichever rank it happened. With
-    ``overwrite`` the finished run is given up only when the new one can start.
-    ``force`` uses calibrations of another model or device, which are refused else.
+    Raises RunExistsError where a finished run has this name and RunHeldError where
+    a living one has, ConfigError and DataError before anything is written, RunError
+    for what goes wrong on the way; then status.json says "failed" and why, on
+    whichever rank it happened. With ``overwrite`` the finished run is given up only
+    when the new one can start. ``force`` uses calibrations of another model or
+    device, which are refused else. ``watch``: this process's, where it was started
+    before the config was read; the caller's to close.
     """
     world = _world(config)
-    folder = RunFolder(config, overwrite)
+    with _watched(config, watch) as watch:
+        folder = RunFolder(config, overwrite)
+        with folder.held(world.is_main), Guard(folder, world, watch) as guard:
+            if not world.is_main:
+                folder.await_rank_0(config.executor.timeout_s)
+            _run(config, folder, world, guard, force)
+    return folder.path
+
+
+def _run(config: RunConfig, folder: RunFolder, world: World, guard: Guard, force: bool) -> None:
     samples = load_samples(config)
     total_steps = num_steps(config, samples.train)
-    with Guard(folder, world, watching=config.executor.kind == "distributed" and World.launched()) as guard:
-        executor = _executor(config, samples, total_steps, world, force)
-        if config.policy.fills and executor.world_caps is not None:  # smaller micro-batches are more steps
-            total_steps = num_steps(config, samples.train, executor.world_caps)
-            executor.expect(total_steps)
-        exchange, environment = executor.exchange, _environment(config, samples, executor)
-        speeds = [Speed() for _ in exchange.ranks] if config.cost.online else None
-        with closing(executor), closing(ahead(_plans(config, samples, executor, speeds))) as plans:
-            if config.executor.kind == "distributed":
-                guard.watch_peers(exchange, lambda: _distributed(executor).object(Flag.STOP))
-            first = next(plans)  # a cost, a solver or caps that cannot plan fail here
-            if world.is_main:  # only now is an earlier run of this name given up
-                folder.begin(environment)
-            exchange.barrier()
-            guard.start_logs()
-            _say(config, environment)
-            with RecordWriter(folder.path, world.rank) as writer:
-                steps = _observed(config, itertools.chain([first], plans), executor, samples, speeds)
-                _loop(config, steps, executor, writer, folder, world, total_steps, environment)
-            truncated = exchange.total(samples.train.num_truncated)
-            exchange.barrier()  # every rank's records are written
-            guard.over()
-            if world.is_main:
-                if config.data.lengths == "online":  # each rank has seen its own windows
-                    folder.write_environment({**environment, "num_truncated": int(truncated)})
-                compact(folder.path)
-                folder.done()
-    return folder.path
+    executor = guard.closing(_executor(config, samples, total_steps, world, force))
+    if config.policy.fills and executor.world_caps is not None:  # smaller micro-batches are more steps
+        total_steps = num_steps(config, samples.train, executor.world_caps)
+        executor.expect(total_steps)
+    exchange, environment = executor.exchange, _environment(config, samples, executor)
+    speeds = [Speed() for _ in exchange.ranks] if config.cost.online else None
+    plans = guard.closing(ahead(_plans(config, samples, executor, speeds)))
+    if config.executor.kind == "distributed":
+        guard.watch_peers(exchange, lambda: _distributed(executor).object(Flag.STOP))
+    first = next(plans)  # a cost, a solver or caps that cannot plan fail here
+    if world.is_main:  # only now is an earlier run of this name given up
+        folder.begin(environment)
+    exchange.barrier()
+    guard.begun()
+    _say(config, environment)
+    with RecordWriter(folder.path, world.rank) as writer:
+        steps = _observed(config, itertools.chain([first], plans), executor, samples, speeds)
+        _loop(config, steps, executor, writer, folder, world, total_steps, environment)
+    truncated = exchange.total(samples.train.num_truncated)
+    exchange.barrier()  # every rank's records are written
+    if world.is_main:
+        if config.data.lengths == "online":  # each rank has seen its own windows
+            folder.write_environment({**environment, "num_truncated": int(truncated)})
+        compact(folder.path)
+        folder.done()
+    exchange.part(guard.is_done)  # until then the others are there to say what became of rank 0
+
+
+@contextmanager
+def _watched(config: RunConfig, watch: Watch | None) -> Iterator[Watch | None]:
+    """The watch that this run needs: the one given, or one of its own where it is one rank of many."""
+    if config.executor.kind != "distributed":
+        if watch is not None:
+            watch.close()
+        yield None
+    elif watch is not None:
+        yield watch
+    else:
+        own = start_watch()
+        try:
+            yield own
+        finally:
+            if own is not None:
+                own.close()
 
 
 def _plans(config: RunConfig, samples: Samples, executor: Executor, speeds: list[Speed] | None) -> Iterator[StepPlan]:

@@ -2,11 +2,14 @@
 
 ``config.toml`` as resolved, ``environment.json``, ``status.json`` (the marker:
 only "done" means done, whatever an exit code says), ``records-rank*.jsonl`` and
-``records.parquet``, ``evaluations.jsonl``, ``logs/rank*.log``, ``figures/``.
+``records.parquet``, ``evaluations.jsonl``, ``logs/rank*.log``, ``figures/``; and
+``lock`` while a run works in it.
 """
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,28 @@ from typing import Any
 from ddpsched.config import RunConfig, dump
 from ddpsched.errors import RunExistsError
 from ddpsched.records import RECORDS, write_json
+from ddpsched.run_lock import RunLock, refusal
 
 STATUS = "status.json"
 START_SKEW = timedelta(seconds=5)  # the ranks of one try do not start at the same moment
 
 
 def read_status(directory: Path) -> dict[str, Any]:
-    """The run's status; ``{"state": "absent"}`` where there is none."""
+    """The run's status; ``{"state": "absent"}`` where there is none.
+
+    A process that is killed alone cannot write that it failed: what says "running" while nobody holds the folder
+    has failed.
+    """
+    status = _stored(directory)
+    while status["state"] == "running" and refusal(directory) is None:
+        later = _stored(directory)
+        if later == status:  # else it ended, or another began, between the two looks
+            return {**status, "state": "failed", "reason": "it was killed and could not say why: nobody holds its lock"}
+        status = later
+    return status
+
+
+def _stored(directory: Path) -> dict[str, Any]:
     try:
         return json.loads((directory / STATUS).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -30,17 +48,43 @@ def read_status(directory: Path) -> dict[str, Any]:
 class RunFolder:
     """Known to every rank; rank 0 begins it and writes what is written once.
 
-    Nothing is touched before ``begin``, so a run that cannot start leaves an
-    earlier one of the same name as it was.
+    Nothing but the lock is touched before ``begin``, so a run that cannot start leaves
+    an earlier one of the same name as it was.
     """
 
     def __init__(self, config: RunConfig, overwrite: bool) -> None:
-        self.path, self._config = config.run_dir, config
-        if read_status(self.path)["state"] == "done" and not overwrite:
+        self.path, self._config, self._overwrite = config.run_dir, config, overwrite
+        self._lock = RunLock(self.path)
+        self._refuse_finished()
+        self._started = datetime.now(UTC)
+
+    def _refuse_finished(self) -> None:
+        if _stored(self.path)["state"] == "done" and not self._overwrite:
             raise RunExistsError(
                 f"{self.path} holds a finished run; give another name=..., or --overwrite to run it again"
             )
-        self._started = datetime.now(UTC)
+
+    @contextmanager
+    def held(self, is_main: bool) -> Iterator[None]:
+        """Rank 0 locks the folder meanwhile; RunHeldError, on every rank alike, where another run has it."""
+        if not is_main:
+            self._lock.refuse()
+            yield
+            return
+        self._lock.take()
+        try:
+            self._refuse_finished()  # it may have ended since the first look
+            yield
+        finally:
+            self._lock.give_back()
+
+    def await_rank_0(self, timeout_s: float) -> None:
+        """On the other ranks: return once rank 0 has locked the folder."""
+        self._lock.await_rank_0(timeout_s)
+
+    def let_go(self) -> None:
+        """Give the lock back before the process ends where it stands."""
+        self._lock.give_back()
 
     def begin(self, environment: dict[str, Any]) -> None:
         """Clear what an earlier run left and say that this one is running."""
@@ -73,17 +117,31 @@ class RunFolder:
         """The last thing that a run writes."""
         self._status("done")
 
+    def is_done(self) -> bool:
+        """Whether this run has said so, on whichever rank."""
+        status = _stored(self.path)
+        return status["state"] == "done" and status.get("launch") == self._lock.launch
+
     def failed(self, reason: str) -> None:
         """Keep the first reason that any rank gives (later ones are its echoes), and a finished run that still stands.
 
-        On a full disk the old file is written over in place, which takes no new space, and in one piece, as another
+        Nothing is written into a folder that another run has taken meanwhile.
+        """
+        with self._lock.in_hand() as may_write:
+            if may_write and not self._has_said():
+                self._write_failed(reason)
+
+    def _has_said(self) -> bool:
+        """Whether a run stands there that is done, or this try has failed already."""
+        status = _stored(self.path)
+        since = (self._started - START_SKEW).isoformat(timespec="microseconds")
+        of_this_try = status.get("launch") == self._lock.launch and status["state"] == "failed"
+        return status["state"] == "done" or (of_this_try and status["finished"] >= since)
+
+    def _write_failed(self, reason: str) -> None:
+        """On a full disk the old file is written over in place, which takes no new space, and in one piece, as another
         rank may do the same at the same time.
         """
-        status = read_status(self.path)
-        of_this_try = (self._started - START_SKEW).isoformat(timespec="microseconds")
-        if status["state"] == "done" or (status["state"] == "failed" and status["finished"] >= of_this_try):
-            return
-        self.path.mkdir(parents=True, exist_ok=True)
         try:
             self._status("failed", reason)
         except OSError:
@@ -99,6 +157,7 @@ class RunFolder:
         return {
             "state": state,
             "reason": reason,
+            "launch": self._lock.launch,
             "started": self._started.isoformat(timespec="microseconds"),
             "finished": None if state == "running" else now.isoformat(timespec="microseconds"),
             "wall_s": round((now - self._started).total_seconds(), 3),

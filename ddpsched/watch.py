@@ -9,26 +9,48 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
+
+from ddpsched.processes import SUSPENDED, Process
+from ddpsched.siblings import Siblings
+from ddpsched.world import World
 
 SIGNALS = {signal.SIGTERM, signal.SIGINT}
 PDEATHSIG = 1  # prctl's number: which signal to get when the parent dies
 
 
+@dataclass(frozen=True)
+class Reports:
+    """Whom a watch tells.
+
+    ``on_stop()``: asked to stop, all peers alive; called once. ``on_loss(reason)``: a peer or the launcher is gone,
+    and this process ends right after, with status 1. ``is_done()``: whether what the ranks do together is finished,
+    so that each may go as it likes.
+    """
+
+    on_stop: Callable[[], None]
+    on_loss: Callable[[str], None]
+    is_done: Callable[[], bool] = lambda: False
+
+
 class Watch:
     """Started first thing in a rank, in its main thread, so that all later threads leave the signals to it.
 
-    ``on_stop()``: asked to stop, all peers alive; called once. ``on_loss(reason)``:
-    a peer or the launcher is gone, and this process ends right after, with status 1.
+    What it sees before there is somebody to tell (``report_to``) it tells then.
     """
 
+    TICK_S = 0.5
     GRACE_S = 20.0  # between being asked to stop and being ended for not doing so
+    SUSPENDED_S = 20.0  # a peer may be for so long while this rank runs; a job suspended as a whole watches nobody
 
-    def __init__(self, on_stop: Callable[[], None], on_loss: Callable[[str], None]) -> None:
-        self._on_stop, self._on_loss = on_stop, on_loss
-        self._peers: dict[int, int] = {}  # rank -> pid, on this host
+    def __init__(self) -> None:
+        self._siblings = Siblings()
+        self._peers: dict[int, Process] = {}  # by rank, on this host
+        self._suspended_s: dict[int, float] = {}
+        self._reports: Reports | None = None
         self._parent = os.getppid()
         self._over = threading.Event()
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -36,56 +58,92 @@ class Watch:
             ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGTERM)
         threading.Thread(target=self._listen, name="watch", daemon=True).start()
 
+    def report_to(self, reports: Reports) -> None:
+        self._reports = reports
+
     def know(self, pids: Sequence[int], own_rank: int) -> None:
-        """From now on watch these processes, rank by rank; 0 for one on another host."""
-        self._peers = {rank: pid for rank, pid in enumerate(pids) if pid and rank != own_rank}
+        """Watch these processes too, rank by rank; 0 for one on another host."""
+        self._peers |= {rank: Process.of(pid) for rank, pid in enumerate(pids) if pid and rank != own_rank}
 
     def over(self) -> None:
-        """The run has ended in order: peers may go, and signals mean again what they meant before."""
+        """There is nothing to watch any more: peers may go."""
+        self._over.set()
+
+    def close(self) -> None:
+        """Let signals mean again what they meant before."""
         self._over.set()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def lost(self) -> list[int]:
         """Ranks of this host whose process is gone."""
-        return [rank for rank, pid in self._peers.items() if process_state(pid) in ("gone", "Z", "X")]
+        return [rank for rank, process in self._peers.items() if process.is_gone]
 
-    def stopped(self) -> list[int]:
+    def suspended(self) -> list[int]:
         """Ranks of this host whose process is suspended."""
-        return [rank for rank, pid in self._peers.items() if process_state(pid) in ("T", "t")]
+        return [rank for rank, process in self._peers.items() if process.state in SUSPENDED]
 
     def end_suspended(self) -> None:
-        """Kill suspended peers of a failed run: they cannot end themselves, and the launcher would wait for them."""
-        for rank in self.stopped():
+        """Kill suspended peers of a run that ends: they cannot end themselves, and the launcher would wait for them."""
+        for rank in self.suspended():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._peers[rank], signal.SIGKILL)
+                os.kill(self._peers[rank].pid, signal.SIGKILL)
 
     def _listen(self) -> None:
-        asked = 0.0
+        asked_s = -1.0  # how long ago; < 0: not yet
+        told_to_stop = False
         while not self._over.is_set():
-            caught = signal.sigtimedwait(SIGNALS, 0.5)
-            lost = self.lost()
+            caught = signal.sigtimedwait(SIGNALS, self.TICK_S)
+            asked = caught is not None and caught.si_signo in SIGNALS  # after a suspension it returns without any
             if self._over.is_set():
                 return
-            if lost:
-                self._end(f"rank {lost[0]} (process {self._peers[lost[0]]}) died")
-            elif os.getppid() != self._parent:
-                self._end("the launcher died")
-            elif caught and not asked:
-                asked = 1e-9
-                self._on_stop()
-            elif asked:
-                asked += 0.5
-                if asked > self.GRACE_S:
-                    self._end(f"asked to stop, but no step ended within {self.GRACE_S:.0f} s")
+            asked_s = asked_s + self.TICK_S if asked_s >= 0 else 0.0 if asked else asked_s
+            loss = self._loss(asked_s >= 0)
+            if self._reports is None:
+                continue
+            if (loss or asked_s >= 0) and self._reports.is_done():
+                if loss and self._long_suspended():
+                    self.end_suspended()
+            elif loss:
+                self._end(loss)
+            elif asked_s >= 0 and not told_to_stop:
+                told_to_stop, asked_s = True, 0.0
+                self._reports.on_stop()
+            elif asked_s > self.GRACE_S:
+                self._end(f"asked to stop, but this rank did not end within {self.GRACE_S:.0f} s")
+
+    def _loss(self, asked: bool) -> str | None:
+        """Who is gone, or does not go on; None where all is well."""
+        self._peers |= self._siblings.look(self._peers)
+        for rank in self.lost():
+            return f"rank {rank} died (process {self._peers[rank].pid})"
+        if asked and (unseen := self._siblings.missing(self._peers)):
+            return f"rank {unseen[0]} died"  # the launcher ends this rank, and that one was gone before a first look
+        if os.getppid() != self._parent:
+            return "the launcher died"
+        self._count_suspended()
+        for rank in self._long_suspended():
+            process = self._peers[rank]
+            return f"rank {rank} was suspended for {self._suspended_s[rank]:.0f} s (process {process.pid})"
+        return None
+
+    def _count_suspended(self) -> None:
+        """In ticks of this watch and not by the clock, which goes on while this rank is suspended as well.
+
+        A debugger's stop is on purpose, so it is left to the time-out of what the others wait in.
+        """
+        stopped = [rank for rank, process in self._peers.items() if process.state == "T"]
+        self._suspended_s = {rank: self._suspended_s.get(rank, 0.0) + self.TICK_S for rank in stopped}
+
+    def _long_suspended(self) -> list[int]:
+        return [rank for rank, seconds in self._suspended_s.items() if seconds >= self.SUSPENDED_S]
 
     def _end(self, reason: str) -> None:
-        self._on_loss(reason)
+        assert self._reports is not None
+        self._reports.on_loss(reason)
+        self.end_suspended()
         os._exit(1)
 
 
-def process_state(pid: int) -> str:
-    """The kernel's letter for a process (R running, S sleeping, T stopped, Z dead but not reaped), or "gone"."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "gone"
+def start_watch() -> Watch | None:
+    """A watch where a launcher started this process, on Linux; call it before anything slow is imported."""
+    return Watch() if sys.platform == "linux" and World.launched() else None

@@ -7,17 +7,23 @@ Without torchrun it is one process, as ``ddpsched run`` is.
 
 import sys
 
-from ddpsched.cli import leave, run_config
+from ddpsched.watch import start_watch
 
 
 def main(words: list[str]) -> int:
     """Exit code 0 only where the run is done."""
+    watch = start_watch()  # a rank may die while the others are still importing
+    from ddpsched.cli import run_config
+
     names = [word for word in words if word not in ("--overwrite", "--force")]
     if not names or names[0].startswith("-"):
         print(__doc__.strip(), file=sys.stderr)
         return 2
-    return run_config(names[0], names[1:], "--overwrite" in words, "--force" in words)
+    return run_config(names[0], names[1:], "--overwrite" in words, "--force" in words, watch)
 
 
 if __name__ == "__main__":
-    leave(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    from ddpsched.cli import leave
+
+    leave(code)

@@ -20,8 +20,8 @@ from ddpsched.errors import (
     RunError,
     StepOutOfMemory,
 )
-from ddpsched.guard import host_id
 from ddpsched.planning import window_steps
+from ddpsched.processes import host_id
 from ddpsched.records import RecordWriter, read_lines
 from ddpsched.run import run
 from ddpsched.run_folder import RunFolder, read_status

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from ddpsched.errors import DdpschedError, RankFailure
-from ddpsched.watch import PDEATHSIG, process_state
+from ddpsched.processes import SUSPENDED, process_state
+from ddpsched.watch import PDEATHSIG
 
 PORTS = range(20_000, 30_000)  # below those that the system hands to outgoing connections: gloo opens many of these
 LAST_WORDS = 20  # lines
@@ -235,7 +236,7 @@ def _end(process: BaseProcess, outcome: Outcome) -> None:
         how = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         outcome.says = f"died without an answer ({how})"
     elif outcome.ended == "silent":
-        suspended = process_state(process.pid or 0) in ("T", "t")
+        suspended = process_state(process.pid or 0) in SUSPENDED
         outcome.says = "was suspended and gave no answer" if suspended else "gave no answer in time"
         if process.is_alive() and process.pid and not suspended:
             with contextlib.suppress(ProcessLookupError):

@@ -6,6 +6,7 @@ of its own window, and how many samples of it the rank may be given.
 backward and before the optimizer, so that all ranks leave a step the same way.
 """
 
+from collections.abc import Callable
 from enum import IntFlag
 from typing import Protocol
 
@@ -55,6 +56,9 @@ class Exchange(Protocol):
     def barrier(self) -> None:
         """Return when every process has come here."""
 
+    def part(self, is_done: Callable[[], bool]) -> None:
+        """The last barrier: return when every process has come here, or what they do together ``is_done``."""
+
 
 class LocalExchange:
     """All ranks in this process: their rows stacked are the table."""
@@ -73,6 +77,9 @@ class LocalExchange:
 
     def barrier(self) -> None:
         """There is nobody to wait for."""
+
+    def part(self, is_done: Callable[[], bool]) -> None:
+        """There is nobody to part from."""
 
 
 def offer_row(epoch: int, step: int, costs: Rows, cap: int, prefetch: int) -> Rows:

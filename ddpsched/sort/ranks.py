@@ -68,13 +68,13 @@ class Together:
     def __init__(self, world: World, leave: Callable[[], None]) -> None:
         import torch
 
-        from ddpsched.guard import host_id
+        from ddpsched.processes import host_id
         from ddpsched.training.distributed import start_group
-        from ddpsched.watch import Watch
+        from ddpsched.watch import Reports, start_watch
 
-        self.world, self._leave, self._watch = world, leave, None
-        if sys.platform == "linux" and World.launched():
-            self._watch = Watch(lambda: self._end("asked to stop"), self._end)
+        self.world, self._leave, self._watch = world, leave, start_watch()
+        if self._watch is not None:
+            self._watch.report_to(Reports(lambda: self._end("asked to stop"), self._end))
         start_group(torch.device("cpu"), world, self.TIMEOUT_S)
         table = np.zeros((world.size, 2), dtype=np.int64)
         table[world.rank] = os.getpid(), host_id()
@@ -135,5 +135,5 @@ class Together:
         import torch.distributed as dist
 
         if self._watch is not None:
-            self._watch.over()
+            self._watch.close()
         dist.destroy_process_group()

@@ -4,8 +4,9 @@ Offers travel in the planning thread, votes in the training thread: two threads
 must never interleave collectives on one group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from time import monotonic, sleep
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ class GroupExchange:
 
     def __init__(self, world: World, timeout_s: float) -> None:
         self.ranks = (world.rank,)
-        self._size = world.size
+        self._size, self._timeout_s = world.size, timeout_s
         timeout = timedelta(seconds=timeout_s)
         self._offers = dist.new_group(backend="gloo", timeout=timeout)
         self._votes = dist.new_group(backend="gloo", timeout=timeout)
@@ -55,6 +56,20 @@ class GroupExchange:
 
     def barrier(self) -> None:
         dist.barrier(group=self._votes)
+
+    def part(self, is_done: Callable[[], bool]) -> None:
+        """A barrier that a rank may miss once all ``is_done``; one that is late for it (rank 0, which may write for
+        longer than the group's time-out) is waited for as long as it lives, which others see to.
+        """
+        begin = monotonic()
+        try:
+            self.barrier()
+        except RuntimeError:
+            timed_out = monotonic() - begin >= self._timeout_s
+            while not is_done():
+                if not timed_out:
+                    raise
+                sleep(0.2)
 
     def _gather(self, rows: Rows, group: dist.ProcessGroup) -> Rows:
         table = [torch.empty(rows.shape[1], dtype=torch.int64) for _ in range(self._size)]

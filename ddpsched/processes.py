@@ -1,0 +1,143 @@
+"""Which process is it, on which machine, and does it live? Read from /proc, so without a word between processes.
+
+A number alone does not name a process: the system gives it to another one later. With the time of its start it does.
+Elsewhere than on Linux the number has to do.
+"""
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal
+
+SUSPENDED = ("T", "t")  # by a signal, by a debugger
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine since it was started, and which of its process numbers are meant."""
+
+    node: str
+    machine: str | None  # stays the same when it starts again
+    boot: str | None
+    pid_namespace: str | None
+
+    @classmethod
+    def here(cls) -> "Host":
+        namespace = Path("/proc/self/ns/pid")
+        return cls(
+            node=os.uname().nodename,
+            machine=_text("/etc/machine-id"),
+            boot=_text("/proc/sys/kernel/random/boot_id"),
+            pid_namespace=os.readlink(namespace) if namespace.is_symlink() else None,
+        )
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process for ever, whoever gets its number later."""
+
+    pid: int
+    start_ticks: int | None  # since the machine was started; None where the system does not say
+
+    @classmethod
+    def of(cls, pid: int) -> "Process":
+        stat = _stat(pid)
+        return cls(pid, None if stat is None else int(stat[19]))
+
+    @property
+    def state(self) -> str:
+        """The kernel's letter (R running, S sleeping, T stopped, Z dead but not reaped), or "gone"."""
+        if self.start_ticks is None and platform.system() != "Linux":
+            return "R" if _exists(self.pid) else "gone"
+        stat = _stat(self.pid)
+        return "gone" if stat is None or int(stat[19]) != self.start_ticks else stat[0]
+
+    @property
+    def is_gone(self) -> bool:
+        return self.state in ("gone", "Z", "X")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A process and where it runs: what another one, now or later, here or elsewhere, can judge it by."""
+
+    host: Host
+    process: Process
+
+    @classmethod
+    def here(cls) -> "Place":
+        return cls(Host.here(), Process.of(os.getpid()))
+
+    def judge(self) -> Literal["lives", "gone", "unknown"]:
+        """Whether it lives, as far as that can be seen from here."""
+        here = Host.here()
+        if here == self.host:
+            return "gone" if self.process.is_gone else "lives"
+        if (here.node, here.machine) == (self.host.node, self.host.machine) and here.boot != self.host.boot:
+            return "gone"  # the machine has been started again since
+        return "unknown"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "Place":
+        return cls(Host(**value["host"]), Process(**value["process"]))
+
+
+def process_state(pid: int) -> str:
+    """The kernel's letter for whatever process has this number now, or "gone"."""
+    stat = _stat(pid)
+    return "gone" if stat is None else stat[0]
+
+
+def children(parent: int) -> Iterator[int]:
+    """Process numbers of a parent's children, those among them that have ended and were not reaped too."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            stat = _stat(int(entry.name))
+            if stat is not None and int(stat[1]) == parent:
+                yield int(entry.name)
+
+
+def environ_of(pid: int) -> dict[str, str]:
+    """What a process was started with; empty where it is gone, or another user's."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    pairs = (word.decode(errors="replace").partition("=") for word in words)
+    return {name: value for name, _, value in pairs}
+
+
+def host_id() -> int:
+    """64 bits that tell machines, and process namespaces on one machine, apart."""
+    here = Host.here()
+    facts = "\n".join(str(fact) for fact in (here.node, here.boot, here.pid_namespace))
+    return int.from_bytes(blake2b(facts.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat behind the name: state, parent, ..., the 20th the start in ticks."""
+    text = _text(f"/proc/{pid}/stat")
+    return None if text is None else text.rpartition(")")[2].split()
+
+
+def _text(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True

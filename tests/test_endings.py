@@ -1,0 +1,182 @@
+"""However a rank ends, at whatever moment, the run says so; and a run that is done stays so."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import run_ranks
+from runs import config_of, records_of
+
+from ddpsched.config import RunConfig
+from ddpsched.run import run
+from ddpsched.run_folder import read_status
+
+ROOT = Path(__file__).parents[1]
+CONFIG = """
+outputs = "{outputs}"
+name = "run"
+steps = 3
+global_batch = 8
+world_size = 2
+executor.kind = "distributed"
+data.size = 50
+"""
+
+
+def launch(tmp_path: Path, plant: str, suspended_s: float = 20.0) -> tuple[int, dict[str, str], str]:
+    """Two ranks under torchrun: its exit code, what status.json itself says, and what was printed."""
+    config = tmp_path / "run.toml"
+    config.write_text(CONFIG.format(outputs=tmp_path), encoding="utf-8")
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "experiments.planted"]
+    environ = {"OMP_NUM_THREADS": "1", "DDPSCHED_PLANT": plant, "DDPSCHED_SUSPENDED_S": str(suspended_s)}
+    found = subprocess.run(
+        [sys.executable, *launcher, str(config)],
+        cwd=ROOT, env={**os.environ, **environ}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert not list(ranks_of(config)), "no rank is left behind"
+    status = tmp_path / "runs" / "run" / "status.json"
+    return found.returncode, json.loads(status.read_text(encoding="utf-8")), found.stderr
+
+
+def ranks_of(config: Path) -> list[str]:
+    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [line for line in found.stdout.splitlines() if str(config) in line]
+
+
+EARLY = [
+    "start",
+    "ddpsched.config:load",
+    "ddpsched.run:load_samples",
+    "ddpsched.training.distributed:start_group",
+    "torch.distributed:new_group",
+    "ddpsched.training.learner:Learner.__init__",
+    "ddpsched.guard:Guard.watch_peers",
+    "ddpsched.guard:Guard.begun",
+]
+LATE = {0: "ddpsched.run:compact", 1: "ddpsched.training.exchange:GroupExchange.part"}
+MOMENTS = [(rank, at) for rank in (0, 1) for at in (*EARLY, LATE[rank])]
+
+
+def quick(*few: tuple[int, str]) -> list[Any]:
+    """All moments, those but a few marked as slow."""
+    return [pytest.param(*each, marks=() if each in few else pytest.mark.slow) for each in MOMENTS]
+
+
+@pytest.mark.parametrize(("rank", "at"), quick((1, "start"), (0, "ddpsched.run:load_samples"), (0, LATE[0])))
+def test_a_killed_rank_is_named_whenever_it_dies(tmp_path: Path, rank: int, at: str) -> None:
+    late = "0 3 ddpsched.run:compact;" if at == LATE[1] else ""  # rank 0 is still at it
+    code, status, said = launch(tmp_path, f"{late}{rank} kill {at}")
+    assert code == 1
+    assert status["state"] == "failed"
+    assert f"rank {rank} died" in status["reason"]
+    assert f"rank {rank} died" in said
+
+
+@pytest.mark.parametrize(("rank", "at"), quick((1, "start")))
+def test_a_suspended_rank_is_named_and_ended(tmp_path: Path, rank: int, at: str) -> None:
+    late = "0 6 ddpsched.run:compact;" if at == LATE[1] else ""
+    code, status, said = launch(tmp_path, f"{late}{rank} stop {at}", suspended_s=2.0)
+    assert code == 1
+    assert status["state"] == "failed"
+    assert re.search(rf"rank {rank} was suspended for \d+ s", status["reason"])
+    assert f"rank {rank} was suspended" in said
+
+
+def late_at_the_end(outputs: Path, late: int) -> float:
+    """What follows the last barrier of the loop comes 2 s later on one rank; how long it took on this one."""
+    from ddpsched.training.exchange import GroupExchange
+
+    honest, calls = GroupExchange.barrier, [0]
+
+    def barrier(self: GroupExchange) -> None:
+        honest(self)
+        calls[0] += 1
+        if calls[0] == 2 and os.environ["RANK"] == str(late):
+            time.sleep(2)
+
+    GroupExchange.barrier = barrier  # type: ignore[method-assign]
+    begin = time.monotonic()
+    run(config_of(outputs, "distributed"))
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("late", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_a_rank_may_be_late_at_the_end(tmp_path: Path, late: int) -> None:
+    took = run_ranks(late_at_the_end, 2, tmp_path, late, timeout_s=30)
+    assert min(took) > 2, "nobody leaves before the others can"
+    assert read_status(tmp_path / "runs" / "minmax-distributed")["state"] == "done"
+    assert len(records_of(tmp_path / "runs" / "minmax-distributed")) == 8
+
+
+def slow_compaction(outputs: Path) -> None:
+    """Rank 0 writes for longer than the others' group waits for anything."""
+    from ddpsched import run as run_module
+
+    honest = run_module.compact
+    run_module.compact = lambda folder: time.sleep(9) or honest(folder)
+    config = config_of(outputs, "distributed")
+    run(config.model_copy(update={"executor": config.executor.model_copy(update={"timeout_s": 6.0})}))
+
+
+@pytest.mark.slow
+def test_writing_may_take_longer_than_the_time_out(tmp_path: Path) -> None:
+    run_ranks(slow_compaction, 2, tmp_path, timeout_s=30)
+    assert read_status(tmp_path / "runs" / "minmax-distributed")["state"] == "done"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "plant",
+    [
+        "0 3 ddpsched.watch:Watch.over;1 kill ddpsched.watch:Watch.over",
+        "1 stop ddpsched.training.exchange:GroupExchange.part",
+    ],
+    ids=["dies", "is suspended"],
+)
+def test_a_run_that_is_done_stays_so(tmp_path: Path, plant: str) -> None:
+    """Whatever becomes of rank 1 then; that the launcher reports it is right."""
+    code, status, said = launch(tmp_path, plant, suspended_s=2.0)
+    assert code == 1
+    assert status["state"] == "done"
+    assert "error: rank" not in said
+
+
+@pytest.mark.slow
+def test_a_job_suspended_as_a_whole_goes_on(tmp_path: Path) -> None:
+    """For longer than one rank alone may be: who would count is suspended as well."""
+    config = config_of(tmp_path, "distributed").model_copy(update={"steps": 300})
+    stopped = subprocess.Popen([sys.executable, "-c", SUSPEND, str(tmp_path / "runs" / "minmax-distributed")], cwd=ROOT)
+    run_ranks(impatient, 2, config)
+    assert stopped.wait() == 0, "both were suspended"
+    assert read_status(config.run_dir)["state"] == "done"
+
+
+SUSPEND = """
+import json, os, signal, sys, time
+from pathlib import Path
+pids = []
+while len(pids) < 2:
+    time.sleep(0.1)
+    pids = [int(p.read_text()) for p in Path(sys.argv[1]).parent.glob("pid*") if p.read_text()]
+while not (Path(sys.argv[1]) / "records-rank0.jsonl").exists():
+    time.sleep(0.1)
+for what, wait in ((signal.SIGSTOP, 6), (signal.SIGCONT, 0)):
+    for pid in pids:
+        os.kill(pid, what)
+    time.sleep(wait)
+"""
+
+
+def impatient(config: RunConfig) -> None:
+    from ddpsched.watch import Watch
+
+    Watch.SUSPENDED_S = 2.0
+    config.run_dir.parent.mkdir(parents=True, exist_ok=True)
+    (config.run_dir.parent / f"pid{os.environ['RANK']}").write_text(str(os.getpid()))
+    run(config)

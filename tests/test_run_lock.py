@@ -1,0 +1,216 @@
+"""One run at a time in a folder: a lock that names its holder, and that a dead one does not keep."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import run_ranks
+from runs import config_of
+
+from ddpsched.errors import RunHeldError
+from ddpsched.processes import Place, Process
+from ddpsched.run import run
+from ddpsched.run_folder import RunFolder, read_status
+from ddpsched.run_lock import RunLock, launch_id
+
+HERE = Place.here()
+GONE = Process(HERE.process.pid, 1)  # this number, but another start: it was given to somebody else
+
+
+def write_lock(folder: Path, place: Place) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "lock").write_text(json.dumps({"launch": "another", "place": place.to_json(), "since": "2026-01-01"}))
+
+
+@pytest.fixture
+def neighbour() -> Any:
+    """Another process that lives."""
+    process = subprocess.Popen(["sleep", "60"])
+    yield Process.of(process.pid)
+    process.kill()
+    process.wait()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("executor", ["simulated", "virtual"])
+def test_a_living_runs_folder_is_refused_and_untouched(tmp_path: Path, neighbour: Process, executor: str) -> None:
+    config = config_of(tmp_path, executor)
+    run(config)
+    write_lock(config.run_dir, replace(HERE, process=neighbour))
+    before = contents(tmp_path)
+    words = rf"{config.run_dir} is held by another run \(process {neighbour.pid} on \S+, started 2026-01-01\); wait for"
+    with pytest.raises(RunHeldError, match=words):
+        run(config, overwrite=True)
+    assert contents(tmp_path) == before
+
+
+def refused_rank(outputs: Path) -> str:
+    if os.environ["RANK"] == "0":
+        time.sleep(0.5)  # the others are there first
+    with pytest.raises(RunHeldError) as found:
+        run(config_of(outputs, "distributed"), overwrite=True)
+    return str(found.value)
+
+
+def test_all_ranks_are_refused_alike(tmp_path: Path, neighbour: Process) -> None:
+    config = config_of(tmp_path, "distributed")
+    write_lock(config.run_dir, replace(HERE, process=neighbour))
+    before = contents(tmp_path)
+    one, other = run_ranks(refused_rank, 2, tmp_path)
+    assert one == other
+    assert f"process {neighbour.pid}" in one
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        replace(HERE, process=GONE),
+        replace(HERE, process=Process(2**22 + 1, 1)),
+        replace(HERE, host=replace(HERE.host, boot="an earlier one")),
+    ],
+    ids=["number given to another", "no such process", "earlier boot"],
+)
+def test_a_lock_of_a_dead_run_is_taken_over(tmp_path: Path, place: Place) -> None:
+    config = config_of(tmp_path, "simulated")
+    write_lock(config.run_dir, place)
+    run(config)
+    assert read_status(config.run_dir)["state"] == "done"
+    assert not (config.run_dir / "lock").exists()
+
+
+def test_a_zombie_is_dead(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    place = replace(HERE, process=Process.of(process.pid))
+    while place.process.state != "Z":
+        time.sleep(0.01)
+    assert place.judge() == "gone"
+    process.wait()
+
+
+@pytest.mark.parametrize("field", ["node", "machine", "pid_namespace"])
+def test_what_cannot_be_judged_is_refused_with_the_file_to_delete(tmp_path: Path, field: str) -> None:
+    """Another machine's lock, or another container's, even where the process number is one of here."""
+    config = config_of(tmp_path, "simulated")
+    elsewhere = {field: "another", "boot": "its own"} if field != "pid_namespace" else {field: "another"}
+    write_lock(config.run_dir, Place(replace(HERE.host, **elsewhere), GONE))
+    with pytest.raises(RunHeldError, match=rf"cannot be seen from here.*delete {config.run_dir / 'lock'}"):
+        run(config)
+    (config.run_dir / "lock").unlink()
+    run(config)
+
+
+def test_half_a_lock_holds_nothing(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "simulated")
+    write_lock(config.run_dir, HERE)
+    (config.run_dir / "lock").write_text('{"launch": "a')
+    run(config)
+
+
+def test_what_cannot_start_leaves_no_folder(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "simulated", data={"path": "/nowhere.tsv"})
+    with pytest.raises(Exception, match="nowhere"):
+        run(config)
+    assert not list(tmp_path.iterdir())
+
+
+def contend(folder: Path, start: Any, results: Any) -> None:
+    lock = RunLock(folder)
+    start.wait()
+    try:
+        lock.take()
+        results.put("got it")
+    except RunHeldError:
+        results.put("refused")
+    start.wait()  # as long as anyone is at it the holder lives
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_of_many_at_the_same_moment_one_wins(tmp_path: Path, stale: bool) -> None:
+    """A fresh lock, and one that all of them see is a dead run's."""
+    many, context = 6, multiprocessing.get_context("fork")
+    for number in range(8):
+        folder = tmp_path / str(number)
+        if stale:
+            write_lock(folder, replace(HERE, process=GONE))
+        start, results = context.Barrier(many), context.Queue()
+        crowd = [context.Process(target=contend, args=(folder, start, results)) for _ in range(many)]
+        for process in crowd:
+            process.start()
+        found = sorted(results.get(timeout=20) for _ in crowd)
+        for process in crowd:
+            process.join()
+        assert found == ["got it"] + ["refused"] * (many - 1)
+
+
+def test_a_run_in_another_thread_is_another_run(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    def second() -> None:
+        try:
+            run(config_of(tmp_path, "simulated"))
+        except RunHeldError:
+            ended.append("refused")
+
+    folder = RunFolder(config_of(tmp_path, "simulated"), overwrite=False)
+    with folder.held(is_main=True):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+    assert ended == ["refused"]
+
+
+def test_a_killed_run_is_not_said_to_be_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody was left to write that it failed; a reader sees it by the lock."""
+    config = config_of(tmp_path, "simulated")
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=run_until_killed, args=(config,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert json.loads((config.run_dir / "status.json").read_text())["state"] == "running"
+    assert (config.run_dir / "lock").exists()
+    status = read_status(config.run_dir)
+    assert status["state"] == "failed"
+    assert "killed" in status["reason"]
+    run(config)
+    assert read_status(config.run_dir)["state"] == "done"
+
+
+def run_until_killed(config: Any) -> None:
+    def kill(*_: Any) -> None:
+        assert read_status(config.run_dir)["state"] == "running"
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    pytest.MonkeyPatch().setattr("ddpsched.run.compact", kill)
+    run(config)
+
+
+def test_a_failure_is_not_written_over_the_run_that_came_after(tmp_path: Path, neighbour: Process) -> None:
+    config = config_of(tmp_path, "simulated")
+    late = RunFolder(config, overwrite=False)
+    write_lock(config.run_dir, replace(HERE, process=neighbour))
+    late.failed("an echo of the run before")
+    assert not (config.run_dir / "status.json").exists()
+
+
+def test_ranks_of_a_launch_are_one_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "RANK": "0"}
+    first = launch_id(environ)
+    assert first == launch_id({**environ, "RANK": "1"})
+    assert first != launch_id({**environ, "TORCHELASTIC_RESTART_COUNT": "1"})
+    monkeypatch.setattr(os, "uname", lambda: type("Name", (), {"nodename": "another machine"}))
+    assert first != launch_id(environ), "every machine has a port 29500 of its own"
+    assert launch_id({}) != launch_id(environ)
