@@ -19,6 +19,7 @@ import typer
 from ddpsched.config import RunConfig, dump, load
 from ddpsched.errors import DdpschedError, RunExistsError
 from ddpsched.run_folder import read_status
+from ddpsched.run_lock import HELD, refusal
 from ddpsched.terminal import plain_console
 from experiments.study import load_study
 
@@ -91,37 +92,63 @@ def _differences(key: str, was: object, now: object) -> list[tuple[str, object, 
 
 
 def config_path(run: RunConfig) -> Path:
-    """Where a run's config waits while it runs: beside its folder, which the run itself begins when it can start."""
-    return run.run_dir.with_name(f".{run.name}.toml")
+    """Where a run's config waits while it runs: beside its folder, which the run itself begins when it can start.
+
+    A file of this sweep's own, as another sweep may be at work on the same study.
+    """
+    return run.run_dir.with_name(f".{run.name}.{os.getpid()}.toml")
 
 
 def _run(run: RunConfig, force: bool = False) -> str | None:
-    """Run one; None when it is done, else why not. Output is added to logs/launcher.log."""
-    (run.run_dir / "logs").mkdir(parents=True, exist_ok=True)
-    config_file, log = config_path(run), run.run_dir / "logs" / "launcher.log"
+    """Run one; None when it is done, else why not."""
+    if (held := refusal(run.run_dir)) is not None:
+        return held
     before = read_status(run.run_dir)
+    code, said = _launch(run, force)
+    errors = [line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error:")]
+    if (held := next((error for error in errors if HELD in error), None)) is not None:
+        return held
+    status = read_status(run.run_dir)
+    if status == before:
+        status = {"state": "absent"}  # it did not come as far as to say anything
+    if status["state"] == "done":
+        return None
+    return status.get("reason") or (errors[0] if errors else f"exit code {code}; see {_launcher_log(run)}")
+
+
+def _launch(run: RunConfig, force: bool) -> tuple[int, str]:
+    """Its exit code and what it printed, which in the end is added to its launcher.log.
+
+    Until then that lies beside the folder: another run may have taken the folder in the same moment.
+    """
+    config_file = config_path(run)
+    config_file.parent.mkdir(parents=True, exist_ok=True)
     config_file.write_text(dump(run), encoding="utf-8")
-    begin = log.stat().st_size if log.exists() else 0
-    try:
-        with log.open("a", encoding="utf-8") as output:
+    output = config_file.with_suffix(".log")
+    with output.open("w+b") as file:
+        try:
             process = subprocess.Popen(
-                command(run, config_file, force), stdout=output, stderr=subprocess.STDOUT, env=_environ(run)
+                command(run, config_file, force), stdout=file, stderr=subprocess.STDOUT, env=_environ(run)
             )
             try:
                 code = process.wait()
             except KeyboardInterrupt as asked:
                 _end(process, told=not isinstance(asked, Terminated))
                 raise
-    finally:
-        config_file.unlink(missing_ok=True)
-    status = read_status(run.run_dir)
-    if status == before:
-        status = {"state": "absent"}  # it did not come as far as to say anything
-    if status["state"] == "done":
-        return None
-    said = log.read_bytes()[begin:].decode("utf-8", errors="replace").splitlines()
-    errors = [line.removeprefix("error: ") for line in said if line.startswith("error:")]
-    return status.get("reason") or (errors[0] if errors else f"exit code {code}; see {log}")
+        finally:
+            config_file.unlink(missing_ok=True)
+            file.seek(0)
+            said = file.read().decode("utf-8", errors="replace")
+            if HELD not in said:
+                _launcher_log(run).parent.mkdir(parents=True, exist_ok=True)
+                with _launcher_log(run).open("a", encoding="utf-8") as log:
+                    log.write(said)
+            output.unlink()
+    return code, said
+
+
+def _launcher_log(run: RunConfig) -> Path:
+    return run.run_dir / "logs" / "launcher.log"
 
 
 class Terminated(KeyboardInterrupt):

@@ -13,6 +13,7 @@ import pytest
 
 from ddpsched.errors import ConfigError, RunExistsError
 from ddpsched.run_folder import read_status
+from ddpsched.run_lock import RunLock, refusal
 from experiments.study import load_study
 from experiments.sweep import sweep
 
@@ -152,6 +153,25 @@ def test_finished_runs_are_skipped_and_failed_ones_reported(tmp_path: Path, caps
     assert read_status(tmp_path / "small" / "static-seed1")["state"] == "absent", "it never began"
 
 
+def test_a_run_whose_folder_is_held_is_reported(tmp_path: Path, capsys: Any) -> None:
+    """By the sweep's own look, and by the run's where another took the folder after that; nothing is touched."""
+    study = str(write_study(tmp_path))
+    words = [f"outputs={tmp_path}", "seed=0", "policy.kind=static"]
+    run = load_study(Path(study), words)[0]
+    lock = RunLock(run.run_dir)
+    lock.take()
+    before = sorted(tmp_path.rglob("*"))
+    for look in (refusal, lambda folder: None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("experiments.sweep.refusal", look)
+            assert sweep(study, words) == 1
+        said = capsys.readouterr().out
+        assert f"static-seed0 is held by another run (process {os.getpid()}" in said
+        assert sorted(tmp_path.rglob("*")) == before
+    lock.give_back()
+    assert sweep(study, words) == 0
+
+
 def test_overwriting_with_a_mistake_loses_nothing(tmp_path: Path, capsys: Any) -> None:
     study, words = str(write_study(tmp_path)), [f"outputs={tmp_path}", "seed=0", "policy.kind=static"]
     assert sweep(study, words) == 0
@@ -217,7 +237,8 @@ def ranks_of(folder: Path) -> dict[int, int]:
             environ = (process / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"experiments.train" in words and str(folder.with_name(f".{folder.name}.toml")).encode() in words:
+        config = str(folder.with_name(f".{folder.name}.")).encode()  # and the sweep's process number
+        if b"experiments.train" in words and any(word.startswith(config) for word in words):
             rank = next((v[5:] for v in environ if v.startswith(b"RANK=")), None)
             if rank is not None:
                 found[int(rank)] = int(process.name)
