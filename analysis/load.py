@@ -14,6 +14,7 @@ import pandas as pd
 
 from ddpsched.errors import DataError
 from ddpsched.records import COLUMNS, RECORDS
+from ddpsched.run_folder import read_status
 
 # What no metric can do without; any other column may be missing or null.
 REQUIRED = ("step", "rank", "world_size", "num_samples", "global_batch", "num_tokens", "padded_tokens")
@@ -91,12 +92,12 @@ def load_study(path: Path) -> Study:
 def load_run(path: Path) -> Run:
     """Read one run's folder. Raises DataError where it is not done or cannot be read."""
     try:
-        status = json.loads((path / "status.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError("it has no status.json, so it never started") from None
-    except ValueError as error:
+        status = read_status(path)
+    except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"status.json cannot be read: {error}") from None
-    if status.get("state") != "done":
+    if status["state"] == "absent":
+        raise DataError("it has no status.json, so it never started")
+    if status["state"] != "done":
         raise DataError(": ".join(filter(None, (str(status.get("state")), status.get("reason")))))
     try:
         config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))

@@ -19,8 +19,10 @@ class Siblings:
         self._launch = {name: own[name] for name in SAME if name in own}
         self._due: list[int] = []  # ranks on this machine, without this one
         numbers = [own.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
-        # a parent that is itself told a rank is a script around this one, and has no other children
-        if all(number.isdigit() for number in numbers) and not self._rank_of(os.getppid()):
+        # where it is not to be read in /proc no sibling can be found; and a parent that is told a rank as well is a
+        # script around this one, without other children
+        found = self._rank_of(os.getpid()) and not self._rank_of(os.getppid())
+        if found and all(number.isdigit() for number in numbers):
             rank, local, size = map(int, numbers)
             self._due = [each for each in range(rank - local, rank - local + size) if each != rank]
 

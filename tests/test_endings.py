@@ -108,7 +108,7 @@ def late_at_the_end(outputs: Path, late: int) -> float:
 
 @pytest.mark.parametrize("late", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_rank_may_be_late_at_the_end(tmp_path: Path, late: int) -> None:
-    took = run_ranks(late_at_the_end, 2, tmp_path, late, timeout_s=30)
+    took = run_ranks(late_at_the_end, 2, tmp_path, late)
     assert min(took) > 2, "nobody leaves before the others can"
     assert read_status(tmp_path / "runs" / "minmax-distributed")["state"] == "done"
     assert len(records_of(tmp_path / "runs" / "minmax-distributed")) == 8
@@ -126,7 +126,7 @@ def slow_compaction(outputs: Path) -> None:
 
 @pytest.mark.slow
 def test_writing_may_take_longer_than_the_time_out(tmp_path: Path) -> None:
-    run_ranks(slow_compaction, 2, tmp_path, timeout_s=30)
+    run_ranks(slow_compaction, 2, tmp_path)
     assert read_status(tmp_path / "runs" / "minmax-distributed")["state"] == "done"
 
 

@@ -132,7 +132,7 @@ def test_study_names_what_it_leaves_out(tmp_path: Path) -> None:
     found = load_study(study)
     assert [run.policy for run in found.runs] == ["static"]
     assert found.left_out["minmax-distributed-g2-s0"] == "failed: it was stopped"
-    assert found.left_out["balanced-distributed-g2-s0"] == "running"
+    assert found.left_out["balanced-distributed-g2-s0"].startswith("failed: it was killed"), "nobody holds its lock"
     assert "never started" in found.left_out["stray"]
 
 

@@ -19,6 +19,7 @@ from analysis.trace import trace
 from analysis.transfers import Transfer, covered_s, transfers
 from analysis.waits import Timeline, by_rank, leads, load_timeline, waits
 from ddpsched.errors import DataError
+from ddpsched.run_lock import RunLock
 
 
 def by_hand() -> pd.DataFrame:
@@ -289,6 +290,7 @@ def test_a_run_under_way_shows_its_whole_steps(tmp_path: Path, capsys: pytest.Ca
     folder = write_run(tmp_path / "study", "static", steps=6, mode="virtual", state="running")
     path = folder / "records-rank1.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:4]))
+    RunLock(folder).take()
     assert main([str(folder)]) == 0
     assert "the run is running" in capsys.readouterr().out
     assert load_timeline(folder).steps == [0, 1, 2, 3]
