@@ -34,6 +34,8 @@ size = 50
 """
 LIMIT_S = 180.0
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
 
 def ending(config: Path, name: str, plant: str) -> str:
     """Run once; how it ended."""
@@ -66,6 +68,7 @@ def _compute() -> None:
         sum(range(10_000))
 
 
+@app.command()
 def main(
     runs: Annotated[int, typer.Option(min=1, help="how many")] = 20,
     load: Annotated[int, typer.Option(min=0, help="processes that compute beside them")] = 0,
@@ -92,4 +95,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()
