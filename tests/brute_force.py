@@ -11,6 +11,7 @@ COSTS = {
     "tokens": TOKENS,
     "alpha": AffineQuadratic(7, 1, 0, scale=1),
     "attention": AffineQuadratic(3, 1, 0.5, scale=1),
+    "launches": AffineQuadratic(0.010, 0, 0, delta=0.001),  # a length costs nothing, though memory asks for it
     "floor": Floored(AffineQuadratic(2, 1, 0, scale=1), floor=15),
 }
 

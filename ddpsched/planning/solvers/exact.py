@@ -50,7 +50,7 @@ def exact_split(
     ``slowness[r]``: in millionths; ``limits[r]``: along the line, the most samples of a micro-batch of rank r.
     None where the budget does not hold the batch, or no placement keeps to the limits.
     """
-    counts = _counts(line)
+    counts = _counts(line, limits)
     if counts is None:
         return None
     kinds: list[tuple[int, Limits]] = []
@@ -82,11 +82,16 @@ def exact_split(
     return ranks
 
 
-def _counts(line: Line) -> list[int] | None:
-    """How many samples there are of each distinct weight; None where they have too many subsets."""
-    if len(line.runs) >= STATES.bit_length():  # 2 ** D at the least
+def _counts(line: Line, limits: Sequence[Limits]) -> list[int] | None:
+    """How many samples there are of each kind: of equal weight, and equal limits on every rank, as these may differ
+    where weights do not. None where they have too many subsets.
+    """
+    own = {id(each): each for each in limits if each is not None}.values()
+    kinds = list(zip(line.weights, *own, strict=True))
+    ends = [place + 1 for place in range(len(kinds)) if place + 1 == len(kinds) or kinds[place] != kinds[place + 1]]
+    if len(ends) >= STATES.bit_length():  # 2 ** D at the least
         return None
-    counts = [count for _, count in line.runs]
+    counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
     return counts if prod(count + 1 for count in counts) <= STATES else None
 
 
