@@ -20,14 +20,17 @@ from ddpsched.certify.streams import exactly_once, resumption, same_counts
 from ddpsched.certify.verdict import Certificate, Check
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.functions import function_named
-from ddpsched.integrations.batch_sampler import BatchSampler, RankLists
-from ddpsched.integrations.scaled import scaled
+from ddpsched.integrations.batch_sampler import BatchSampler
+from ddpsched.integrations.rank_lists import RankLists
+from ddpsched.integrations.scaled import Scaled, scaled
+from ddpsched.integrations.step_loader import StepLoader
 
 Build = Callable[[int, int], Any]
 Stream = list[list[int]]  # of one rank and epoch: the ids of each step
 
 EPOCHS = 2
 NEW_ORDER = "new order every epoch"
+SCALED = "ddpsched.scaled(loader)"
 NO_STATE = "neither the loader nor its samplers can tell a position; torchdata's StatefulDataLoader can"
 MOST_STEPS = 1_000_000  # an epoch that is longer is taken for one that never ends
 HOW = (
@@ -105,14 +108,14 @@ class _Rank:
                 part.set_epoch(epoch)
         return list(able.values())
 
-    def steps(self, iterator: Iterator[Any], most: int = MOST_STEPS) -> Stream:
+    def steps(self, iterator: Iterator[Any], most: int = MOST_STEPS, by: Scaled | None = None) -> Stream:
         """The ids that an iterator's first ``most`` steps train; those of a stand-in are none."""
         if self.sampler is None:
             found = [self._ids_of(batch) for batch in itertools.islice(iterator, most)]
         else:
             of_lists = isinstance(iterator, RankLists)  # the sampler's iterator, though the loader be another
-            steps = scaled(self.sampler if of_lists else self.loader).pairs(iterator)
-            weighed = [(self._ids_of(batch), scale) for batch, scale in itertools.islice(steps, most)]
+            steps = by or scaled(self.sampler if of_lists else self.loader)
+            weighed = [(self._ids_of(batch), scale) for batch, scale in itertools.islice(steps.pairs(iterator), most)]
             found = [ids if scale else [] for ids, scale in weighed]
             self.stand_ins += sum(not scale for _, scale in weighed)
         if len(found) == MOST_STEPS:
@@ -138,7 +141,20 @@ def _positions(dataset: Any) -> tuple[Sequence[int], int]:
     if isinstance(dataset, Subset):
         positions, size = _positions(dataset.dataset)
         return [positions[i] for i in dataset.indices], size
-    return range(len(dataset)), len(dataset)
+    return _Positions(len(dataset)), len(dataset)
+
+
+class _Positions(Sequence[Any]):
+    """A data set that answers a position with itself, and a list of them with the list."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, position: Any) -> Any:
+        return position
 
 
 def certify_loader(target: str | Build, world_size: int) -> Certificate:
@@ -175,6 +191,8 @@ def _certificate(build: Build, name: str, world_size: int) -> Certificate:
             "sample in each; share one data set and divide it by Subset or a sampler, or return (loader, ids) where "
             "ids(batch) lists ids that mean the same on all ranks"
         )
+    ours = rank.loader if isinstance(rank.loader, StepLoader) else rank.sampler
+    kind = None if ours is None else ours.order
     size = rank.samples if rank.samples is not None else 1 + max(_flat(epochs[0]), default=-1)
     facts = [f"{world_size} ranks, {size:,} samples, {EPOCHS} epochs, every rank seeded alike", _gradient(epochs[0])]
     facts.append("one plan: not applicable, these ranks share none; what they must share is the number of steps")
@@ -185,11 +203,10 @@ def _certificate(build: Build, name: str, world_size: int) -> Certificate:
             f"{stand_ins} list(s) are stand-ins, for ranks without samples in an epoch's last step: they weigh 0 by "
             "ddpsched.scaled(loader) or sum_scale(step), and are not counted"
         )
-    if told:
+    if told and kind is None:
         facts.append(f"set_epoch(e) was called before each epoch ({', '.join(told)}); a training loop must do so too")
     checks = [_once(epochs, size, rank), _first_failing([same_counts(each) for each in epochs])[1]]
     checks.append(_resumed(build, name, epochs))
-    kind = None if rank.sampler is None else rank.sampler.order
     if epochs[0] != epochs[1]:
         checks.append(Check(NEW_ORDER, True, "epoch 1 takes the samples in another order than epoch 0"))
     elif kind in ("sequential", "curriculum"):
@@ -286,6 +303,11 @@ def _resumed(build: Build, name: str, epochs: list[list[Stream]]) -> Check:
     return Check("resumption", True, f"by the state of {where}; " + "; ".join(says))
 
 
+def _keeps_state(loader: Any) -> bool:
+    """Whether this is torchdata's loader, whose state holds the sampler's."""
+    return type(loader).__module__.startswith("torchdata.")
+
+
 def _stateful(thing: Any) -> bool:
     return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
 
@@ -296,6 +318,10 @@ def _broken_off(rank: _Rank, epoch: int, done: int) -> tuple[str, Any] | None:
         rank.set_epoch(earlier)
         rank.steps(iter(rank.loader))
     rank.set_epoch(epoch)
+    if rank.sampler is not None and not _keeps_state(rank.loader):
+        steps = scaled(rank.loader)
+        rank.steps(iter(rank.loader), done, steps)
+        return SCALED, copy.deepcopy(steps.state_dict())
     where = next((name for name, part in rank.parts.items() if name != "dataset" and _stateful(part)), None)
     if where is not None:
         running = iter(rank.loader)  # held, as a loader may ask its iterator for the position
@@ -311,6 +337,9 @@ def _broken_off(rank: _Rank, epoch: int, done: int) -> tuple[str, Any] | None:
 def _taken_up(rank: _Rank, epoch: int, where: str, state: Any) -> Stream:
     """The rest of ``epoch`` in a loader that was built anew."""
     rank.set_epoch(epoch)
+    if where == SCALED:
+        scaled(rank.loader).load_state_dict(state)
+        return rank.steps(iter(rank.loader))
     if where.startswith("the iterator of "):
         running = iter(rank.parts[where.removeprefix("the iterator of ")])
         running.load_state_dict(state)

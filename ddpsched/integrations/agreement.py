@@ -7,43 +7,57 @@ nobody up.
 """
 
 import contextlib
-import itertools
 import json
 import sys
+import time
 import warnings
 from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
+from hashlib import blake2b
 from typing import Any
 
 from ddpsched.errors import ConfigError, PlanMismatch, RankFailure
 from ddpsched.world import World
 
-PATIENCE = timedelta(seconds=5)  # before the first list; a rank that comes later is waited for before the second
-_numbers = itertools.count()  # of the agreements that this process has begun: the same on all ranks
+PATIENCE_S = 5.0  # before the first list; a rank that comes later is waited for before the second
+SLICE_S = 0.5
+_begun: set[str] = set()  # digests of all that this process has begun to iterate
 
 
 class Agreement:
-    """One sampler's or loader's; made when its first iteration begins.
+    """One iteration's of a sampler or loader, made as it begins.
 
-    ``identity``: plain values that must be equal on all ranks. Call ``first()`` before the first list is handed out
-    and ``second()`` before the second, or the end. Both raise PlanMismatch where ranks differ, on every rank that
-    asks. Where ranks have not begun within PATIENCE, ``first()`` warns, since somebody may be looking at one batch
-    on one rank; ``second()`` waits for them as long as the process group's time-out and raises RankFailure.
+    ``identity``: plain values that must be equal on all ranks, and where the iteration begins (``start``). ``number``:
+    of the sampler among those of this process, in the order they were made. ``waits``: for ranks that have not begun,
+    as in a sampler's first iteration; in later ones only what is there is compared.
+
+    Call ``first()`` before the first list is handed out, and ``second()`` before each later one, and the end. Both
+    raise PlanMismatch where ranks differ, on every rank that asks. ``first()`` warns of ranks that do not come within
+    PATIENCE_S, since somebody may be looking at one batch on one rank; ``second()`` waits for them as long as the
+    process group's time-out, and raises RankFailure.
 
     Nothing is asked where no process group is initialised. A single rank among several processes is warned: each
     would run all samples. Where the group has more processes than ``world.size`` (tensor parallel peers share a rank),
     every rank needs a process. Raises ConfigError where it has fewer.
     """
 
-    def __init__(self, owner: str, world: World, identity: Mapping[str, Any]) -> None:
-        self.world, self._owner, self._pending = world, owner, False
+    def __init__(
+        self,
+        owner: str,
+        world: World,
+        identity: Mapping[str, Any],
+        start: Mapping[str, int | None],
+        number: int,
+        waits: bool = True,
+    ) -> None:
+        self.world, self._owner, self._pending, self._waits = world, owner, False, waits
         group = _group()
         if group is None:
             return
         self._num_processes: int = group.get_world_size()
         if world.size == 1:
-            if self._num_processes > 1:
+            if self._num_processes > 1 and waits:
                 warnings.warn(
                     f"{owner}: world is rank 0 of 1, but the process group has {self._num_processes} processes: each "
                     "that iterates gets every sample. Leave world out to divide the samples over them; ignore this "
@@ -56,92 +70,110 @@ class Agreement:
         store = c10d._get_default_store()
         if store is None:  # MPI has none
             return
-        self._store = c10d.PrefixStore(f"ddpsched/{next(_numbers)}", store)
-        self._timeout = _timeout(c10d)
-        self._mine = {"rank": world.rank, "world_size": world.size, "loader": owner, **identity}
-        mine, shared = json.dumps(self._mine), f"rank {world.rank} of {world.size}"
-        self._store.set(f"process {group.get_rank()}", mine)
-        self._store.set(shared, mine)
+        self._store, self._timeout_s = c10d.PrefixStore("ddpsched", store), _timeout(c10d).total_seconds()
+        self._identity = {"loader": owner, "world_size": world.size, **identity}
+        self._mine, self._number = {**self._identity, **start}, number
+        self._digest = blake2b(json.dumps(self._mine).encode(), digest_size=12).hexdigest()
+        _begun.add(self._digest)
+        latest = json.dumps({"digest": self._digest, "number": number, "mine": self._mine})
+        process, shared = f"process {group.get_rank()}", f"rank {world.rank} of {world.size}"
+        for slot in (process, shared):
+            self._store.set(f"latest/{slot}", latest)
+            self._store.set(f"{self._digest}/{slot}", str(world.rank))
         if world.size > self._num_processes:
             raise ConfigError(
                 f"{owner}: world is {shared}, but the process group has {self._num_processes} processes, so the other "
                 "ranks' samples would never run; leave world out, or take plans() to look at those of another world"
             )
-        self._slots = [
-            f"process {slot}" if self._whole else f"rank {slot} of {world.size}" for slot in range(world.size)
-        ]
+        # as many slots as ranks: of processes, or where these are more, of the ranks that they share
+        self._whole = world.size == self._num_processes
+        self._slots = [f"process {i}" if self._whole else f"rank {i} of {world.size}" for i in range(world.size)]
         self._pending = True
 
     def __reduce__(self) -> Any:
         """A copy of its owner, in this process or another, agrees anew."""
         return type(None), ()
 
-    @property
-    def _whole(self) -> bool:
-        """Whether every process of the group is a rank of its own."""
-        return self.world.size == self._num_processes
-
     def first(self) -> None:
         """Compare where all ranks are there soon; else warn, and leave it to ``second()``."""
-        if self._pending and not self._compared(PATIENCE):
+        if self._pending and self._waits and not self._compared(PATIENCE_S, strict=False):
             warnings.warn(
-                f"{self._owner}: rank {self.world.rank} begins, and after {PATIENCE.total_seconds():.0f} s "
-                f"{self._missing()} not. If this is a look at one batch, all is well; if the others never begin, "
-                "the next collective waits for them in vain",
+                f"{self._owner}: rank {self.world.rank} begins, and after {PATIENCE_S:g} s {self._missing()} not. If "
+                "this is a look at one batch, all is well; if the others never begin, the next collective waits for "
+                "them in vain",
                 stacklevel=3,
             )
 
     def second(self) -> None:
-        """Compare, at the latest now."""
-        if self._pending and not self._compared(self._timeout):
-            raise RankFailure(
-                f"{self._owner}: rank {self.world.rank} iterates, but {self._missing()} not begun within "
-                f"{self._timeout.total_seconds():.0f} s, the process group's time-out; all ranks must iterate. To look "
-                "at batches on one rank alone, take its plans(), or a loader with world=World(0, 1)"
-            )
+        """Compare; where this iteration waits, with all."""
+        if not self._pending or self._compared(self._timeout_s if self._waits else 0.0, strict=True) or not self._waits:
+            return
+        raise RankFailure(
+            f"{self._owner}: rank {self.world.rank} iterates, but {self._missing()} not begun within "
+            f"{self._timeout_s:.0f} s, the process group's time-out; all ranks must iterate. To look at batches on one "
+            "rank alone, take its plans(), or a loader with world=World(0, 1)"
+        )
 
-    def _compared(self, patience: timedelta) -> bool:
+    def _compared(self, patience_s: float, strict: bool) -> bool:
         """False where not all are there in time; PlanMismatch where they differ."""
+        deadline = time.monotonic() + patience_s
         try:
-            with contextlib.suppress(RuntimeError):  # the time is up; a store that is gone does not answer below either
-                self._store.wait(self._slots, patience)
-            if self._absent():
-                return False
-            found = [json.loads(each) for each in self._store.multi_get(self._slots)]
+            while absent := self._absent():
+                self._refuse_others(absent, strict)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                with contextlib.suppress(RuntimeError):  # time is up; a store that is gone does not answer above either
+                    names = [f"{self._digest}/{slot}" for slot in self._slots]
+                    self._store.wait(names, timedelta(seconds=min(left, SLICE_S)))
+            claims = [int(each) for each in self._store.multi_get([f"{self._digest}/{s}" for s in self._slots])]
         except RuntimeError as error:
+            if isinstance(error, PlanMismatch):
+                raise
             raise RankFailure(
                 f"{self._owner}: rank {self.world.rank} cannot ask the others for their plans, as the process group's "
                 f"store does not answer ({str(error).splitlines()[0]}); its process has ended or was killed"
             ) from error
         self._pending = False
-        self._compare(found)
-        return True
-
-    def _compare(self, found: list[dict[str, Any]]) -> None:
-        for slot, theirs in enumerate(found):
-            differs = [
-                f"{key} = {theirs.get(key, 'none')!r}, on this one {self._mine.get(key, 'none')!r}"
-                for key in dict.fromkeys([*self._mine, *theirs])
-                if key != "rank" and theirs.get(key) != self._mine.get(key)
-            ]
-            if differs:
-                raise PlanMismatch(
-                    f"{self._owner}: ranks would follow different plans: on {self._slots[slot]} "
-                    f"{'; '.join(differs)}. Give all ranks the same lengths, policy, order and seed, and begin "
-                    "their loaders in the same order"
-                )
-        ranks = [each["rank"] for each in found]
-        twice = [rank for rank, count in Counter(ranks).items() if count > 1]
+        twice = [rank for rank, count in Counter(claims).items() if count > 1]
         if twice:
-            both = [slot for slot, rank in enumerate(ranks) if rank == twice[0]]
+            both = [slot for slot, rank in enumerate(claims) if rank == twice[0]]
             raise PlanMismatch(
                 f"{self._owner}: processes {both} of the group are all rank {twice[0]} of {self.world.size}, and "
-                f"would run the same samples; rank {sorted(set(range(self.world.size)) - set(ranks))[0]} is nobody. "
+                f"would run the same samples; rank {min(set(range(self.world.size)) - set(claims))} is nobody. "
                 "Leave world out, or give each process its own World(rank, size)"
             )
+        return True
+
+    def _refuse_others(self, absent: list[str], strict: bool) -> None:
+        """PlanMismatch where one of these ranks has begun something that this one has not.
+
+        Unless ``strict``, only where it is of the sampler of the same number, and differs in more than where it
+        begins: else somebody may be looking at one batch.
+        """
+        for slot in absent:
+            if not self._store.check([f"latest/{slot}"]):
+                continue
+            theirs = json.loads(self._store.get(f"latest/{slot}"))
+            if theirs["digest"] in _begun:
+                continue
+            mine = self._mine if strict else self._identity
+            differs = [
+                f"{key} = {theirs['mine'].get(key, 'none')!r}, on this one {mine.get(key, 'none')!r}"
+                for key in (dict.fromkeys([*mine, *theirs["mine"]]) if strict else mine)
+                if theirs["mine"].get(key) != mine.get(key)
+            ]
+            if differs and (strict or theirs["number"] == self._number):
+                raise PlanMismatch(
+                    f"{self._owner}: ranks would follow different plans: on {slot} {'; '.join(differs)}. Give all "
+                    "ranks the same lengths, policy, order, seed and epoch, and what one rank alone is to iterate "
+                    "world=World(0, 1)"
+                )
 
     def _absent(self) -> list[str]:
-        return [slot for slot in self._slots if not self._store.check([slot])]
+        if self._store.check([f"{self._digest}/{slot}" for slot in self._slots]):
+            return []
+        return [slot for slot in self._slots if not self._store.check([f"{self._digest}/{slot}"])]
 
     def _missing(self) -> str:
         """The others, with their verb."""

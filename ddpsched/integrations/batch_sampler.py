@@ -1,21 +1,18 @@
 """The plans of one rank as a batch sampler, for a torch DataLoader or any loop of your own."""
 
 import warnings
-from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy.typing as npt
 
 from ddpsched.errors import ConfigError
-from ddpsched.integrations.agreement import Agreement
 from ddpsched.integrations.iterated_by import InFlight, owners, refuse_dealing, saved_by_torchdata
 from ddpsched.integrations.plan_source import PlanSource, epoch_number
+from ddpsched.integrations.rank_lists import RankLists
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.plan import Position, StepPlan
 from ddpsched.world import World
-
-MOST_IN_FLIGHT = 256  # lists that a loader may have asked for ahead of the batch it hands out
 
 
 class BatchSampler:
@@ -102,13 +99,10 @@ class BatchSampler:
         options = _windowed(policy, prefetch)
         self._source = PlanSource("BatchSampler", lengths, world, options, global_batch, seed, order, last)
         self._one_micro_batch()
-        self._origin = self._reached = Position()  # of the next iteration; of the one that moved last
-        self._is_over = False  # the last list of the origin's epoch is handed out, though maybe not its batch
+        self._origin = Position()  # where the next iteration begins, unless the last one has run its epoch
+        self.lists: RankLists | None = None  # the iteration that moved last, until an epoch is named or a state loaded
         self._epoch, self._weights = 0, dict[int, float]()  # of the epoch that moved last: by step
-        self.handed_out = HandedOut()
         self.weighs = False  # somebody asks for scales, so a stand-in weighs 0
-        self._agreement: Agreement | None = None
-        self._in_flight = InFlight([])
 
     def _one_micro_batch(self) -> None:
         policy = self._source.policy
@@ -128,20 +122,30 @@ class BatchSampler:
     def set_epoch(self, epoch: int) -> None:
         """The order of the next iteration, which begins at its first step, or where a loaded state of it stands."""
         epoch, start = epoch_number(epoch), self._start
-        if epoch != start.epoch:
-            self._weights, start = {}, Position(epoch)
-        self._go_to(start)
-        self.handed_out, self._in_flight, self._reached = HandedOut(), InFlight([]), start
+        if epoch != self._epoch:
+            self._weights = {}
+        self._go_to(start if epoch == start.epoch else Position(epoch))
 
     @property
     def _start(self) -> Position:
         """Where the next iteration begins: in the next epoch, once the last batch of this one is handed out."""
-        if self._is_over and not len(self._in_flight):
-            self._go_to(Position(self._origin.epoch + 1))
+        lists = self.lists
+        if lists is not None and lists.is_over and not len(lists.in_flight) and lists.epoch == self._origin.epoch:
+            self._origin = Position(self._origin.epoch + 1)
         return self._origin
 
     def _go_to(self, position: Position) -> None:
-        self._origin, self._is_over = position, False
+        self._origin, self.lists = position, None
+
+    @property
+    def batch_sampler(self) -> "BatchSampler":
+        """Itself: where transformers' Trainer looks for somebody to name the epoch to."""
+        return self
+
+    @property
+    def sampler(self) -> "BatchSampler":
+        """Itself: where Lightning looks for somebody to name the epoch to."""
+        return self
 
     @property
     def last(self) -> str:
@@ -159,6 +163,11 @@ class BatchSampler:
         return self._source.over_budget
 
     @property
+    def epoch(self) -> int:
+        """The epoch in which the next iteration begins, or goes on."""
+        return self._start.epoch
+
+    @property
     def first_step(self) -> int:
         """The step of its epoch with which the next iteration begins: 0, but where a state was loaded.
 
@@ -173,7 +182,7 @@ class BatchSampler:
     def __iter__(self) -> "RankLists":
         callers = list(owners())
         refuse_dealing(self, callers)
-        return RankLists(self, self._start, InFlight(callers))
+        return RankLists(self, self._source, self._start, InFlight(callers))
 
     def __len__(self) -> int:
         """Steps of the epoch: ceil(N / B); of the whole one, also where an iteration goes on within it.
@@ -207,125 +216,53 @@ class BatchSampler:
         After the last list of an epoch nothing of it is left; once its iteration has ended, the next epoch begins.
         ConfigError where a loader has asked for lists whose batches it has not handed out.
         """
-        if len(self._in_flight) and not saved_by_torchdata():
+        ahead = 0 if self.lists is None else len(self.lists.in_flight)
+        if ahead and not saved_by_torchdata():
             raise ConfigError(
-                f"BatchSampler: the loader's workers have asked for {len(self._in_flight)} lists whose batches the "
-                "loop has not got, so the sampler's state is ahead of it; take that of "
-                "`steps = ddpsched.scaled(loader)` (for batch, scale in steps), or of torchdata's StatefulDataLoader"
+                f"BatchSampler: the loader has asked for {ahead} list(s) whose batches the loop has not got, so the "
+                "sampler's state is ahead of it; take that of `steps = ddpsched.scaled(loader)` (for batch, scale in "
+                "steps), or of torchdata's StatefulDataLoader"
             )
-        return self.state_at(None)
+        return self.state_at(self._start if self.lists is None else self.lists.reached)
 
-    def state_at(self, position: Position | None) -> dict[str, Any]:
-        """The same of another position of this stream; None for the iteration that moved last."""
-        return self._source.state(self._reached if position is None else position)
+    def state_at(self, position: Position) -> dict[str, Any]:
+        """The same of another position of this stream."""
+        return self._source.state(position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where ``state`` was taken, in its epoch; ConfigError where it is of other data or another policy."""
-        self._reached = self._source.position(state)
-        self._go_to(self._reached)
-        self._weights, self.handed_out, self._in_flight = {}, HandedOut(), InFlight([])
+        self._go_to(self._source.position(state))
+        self._weights = {}
 
-    def _begin(self, in_flight: InFlight) -> None:
-        """As the first list of an iteration is asked for."""
-        world = self._source.settle()
-        self.handed_out, self._in_flight, self._is_over = HandedOut(), in_flight, False
-        if self._agreement is None or self._agreement.world != world:
-            self._agreement = self._source.agreement()
-            self._agreement.first()
-        else:
-            self._agreement.second()
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy begins where the next iteration of this one does."""
+        return {**self.__dict__, "_origin": self._start, "lists": None}
 
-    def _stand_in(self, plan: StepPlan) -> int:
-        found, rank = self._source.stand_in(), self._source.world.rank
+    def stand_in(self, plan: StepPlan, rank: int) -> int:
+        """The sample that rank ``rank`` gets where it has none of a plan's."""
+        found = self._source.stand_in()
         if not self.weighs:
             warnings.warn(
                 f"BatchSampler: in step {plan.step} of epoch {plan.epoch} rank {rank} has none of the "
                 f"{plan.global_batch} samples and gets sample {found} as a stand-in, which must weigh 0: multiply "
                 "losses by the scale of ddpsched.scaled(loader), or by sum_scale(step). A loop that takes means of its "
-                "own, as transformers' Trainer does, needs last='join' or last='drop'",
+                "own, as transformers' Trainer does, needs last='join' or last='drop', which policies 'static', "
+                "'balanced' and 'packed' have",
                 stacklevel=3,
             )
         return found
 
-    def _moved(self, plan: StepPlan, is_last: bool) -> None:
-        """The list of ``plan`` is handed out, the last of its epoch or not."""
-        assert plan.after is not None
-        share = StepShare.of(plan, self._source.lengths, self._source.world)
-        if plan.epoch != self._epoch:
-            self._epoch, self._weights = plan.epoch, {}
-        self._weights[plan.step], self._reached = share.weight, plan.after
-        self.handed_out.add(share, plan.after)
-        # nothing of a loaded state is used up before the epoch is run, so that whoever looks at one batch on one rank
-        # changes nothing
-        self._is_over = is_last and plan.epoch == self._origin.epoch
+    def moved(self, lists: "RankLists", share: StepShare) -> None:
+        """A list of this share is handed out in that iteration."""
+        self.lists = lists
+        if share.epoch != self._epoch:
+            self._epoch, self._weights = share.epoch, {}
+        self._weights[share.step] = share.weight
 
-
-class HandedOut:
-    """The last lists of one iteration: what each is a share of, and where the stream stands after it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._last: deque[tuple[StepShare, Position]] = deque(maxlen=MOST_IN_FLIGHT)
-
-    def add(self, share: StepShare, after: Position) -> None:
-        self.count += 1
-        self._last.append((share, after))
-
-    def __getitem__(self, number: int) -> tuple[StepShare, Position]:
-        """Those of the list with this number, from 0; ConfigError where it is not among the last."""
-        place = number - self.count
-        if not -len(self._last) <= place < 0:
-            raise ConfigError(
-                f"list {number} is not among the last {len(self._last)} of {self.count} that the sampler handed out; a "
-                f"loader may ask for {MOST_IN_FLIGHT} lists ahead (num_workers * prefetch_factor)"
-            )
-        return self._last[place]
-
-
-class RankLists(Iterator[list[int]]):
-    """One iteration of a BatchSampler, and where it stands."""
-
-    def __init__(self, sampler: BatchSampler, start: Position, in_flight: InFlight) -> None:
-        self._sampler, self._reached, self._in_flight = sampler, start, in_flight
-        self._plans: Iterator[StepPlan] | None = None  # made when the first is asked for: an epoch's order takes O(N)
-        self._next: StepPlan | None = None  # planned one step ahead, to know the last one as it is handed out
-        self._any = False
-
-    def __next__(self) -> list[int]:
-        sampler = self._sampler
-        self._in_flight.asked()
-        if self._plans is None:
-            sampler._begin(self._in_flight)
-            self._plans = sampler._source.plans(self._reached)
-            self._next = next(self._plans, None)
-        else:
-            assert sampler._agreement is not None
-            sampler._agreement.second()
-        plan = self._next
-        if plan is None:
-            if self._reached.cursor:
-                self._end()
-            raise StopIteration
-        self._next = next(self._plans, None)
-        assert plan.after is not None
-        self._reached, self._any = plan.after, True
-        sampler._moved(plan, self._next is None)
-        ids = plan.rank_ids(sampler._source.world.rank).tolist()
-        return ids or [sampler._stand_in(plan)]
-
-    def _end(self) -> None:
-        epoch, self._reached = self._reached.epoch, Position(self._reached.epoch + 1)
-        self._sampler._reached = self._reached
-        if not self._any and self._sampler._origin.epoch == epoch:  # nothing was left of a loaded state's epoch
-            self._sampler._go_to(self._reached)
-
-    def state_dict(self) -> dict[str, Any]:
-        """As :meth:`BatchSampler.state_dict`, of this iteration."""
-        return self._sampler._source.state(self._reached)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As :meth:`BatchSampler.load_state_dict`, of this iteration."""
-        self._reached, self._plans = self._sampler._source.position(state), None
+    def nothing_left(self, after: Position) -> None:
+        """An iteration that was to go on from a loaded state has no list: its epoch had been run."""
+        if self._origin.epoch == after.epoch - 1:
+            self._origin = after
 
 
 def _windowed(policy: str | Mapping[str, Any], prefetch: int | None) -> str | Mapping[str, Any]:

@@ -21,7 +21,8 @@ def owners() -> Iterator[Any]:
     for _ in range(DEPTH):
         if frame is None:
             return
-        owner = frame.f_locals.get("self")
+        names = frame.f_code.co_varnames[: min(1, frame.f_code.co_argcount)]  # of a method its object, by any name
+        owner = frame.f_locals.get(names[0]) if names else None
         if owner is not None:
             yield owner
         frame = frame.f_back  # type: ignore[assignment] # None at the bottom
@@ -33,7 +34,7 @@ def refuse_dealing(sampler: Any, callers: list[Any]) -> None:
     for caller in callers:
         wraps = any(value is below for value in getattr(caller, "__dict__", {}).values())
         parts = max(_number(caller, "num_processes"), _number(caller, "num_replicas"))
-        if wraps and parts > 1:
+        if wraps and parts > 1 and _is_sampler(caller):
             what = f"{type(caller).__name__} gives each of {parts} processes every {parts}th list of it"
         elif _is_accelerates(caller, "DataLoaderDispatcher") and caller.state.num_processes > 1:
             what = "DataLoaderDispatcher (dispatch_batches=True) has one process load for all"
@@ -55,6 +56,10 @@ class InFlight:
         loaders = [each for each in callers if hasattr(each, "_index_sampler") and _number(each, "_num_workers") > 0]
         self._loader = ref(loaders[0]) if loaders else None  # strongly held, it would keep its workers alive
         self._tasks: dict[int, Any] = {}
+        self.has_workers = bool(loaders)
+        # accelerate's loaders hold a batch back, to know which is the last one
+        self._holds_back = any(_is_accelerates(each, "DataLoaderShard") for each in callers)
+        self._held = 0
 
     def __reduce__(self) -> Any:
         """A copy of the sampler has handed out nothing."""
@@ -65,15 +70,25 @@ class InFlight:
         loader = None if self._loader is None else self._loader()
         if loader is not None:
             self._tasks = loader._task_info
+        self._held = int(self._holds_back)
+
+    def ended(self) -> None:
+        """There are no more lists, so nothing is held back."""
+        self._held = 0
 
     def __len__(self) -> int:
         """Also once the loader is gone: what it had asked for then, and never handed out."""
-        return len(self._tasks)
+        return len(self._tasks) + self._held
 
 
 def saved_by_torchdata() -> bool:
     """Whether the caller's caller is torchdata's StatefulDataLoader, which keeps the states of its lists itself."""
     return str(sys._getframe(2).f_globals.get("__name__", "")).startswith("torchdata.")
+
+
+def _is_sampler(caller: Any) -> bool:
+    torch_data = sys.modules.get("torch.utils.data")
+    return torch_data is not None and isinstance(caller, torch_data.Sampler)
 
 
 def _is_accelerates(caller: Any, name: str) -> bool:

@@ -1,5 +1,6 @@
 """What samplers and loaders plan from: lengths, policy and order; and the state that tells them apart."""
 
+import itertools
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -26,6 +27,7 @@ _DEFAULT = "the default"  # of an option that a state leaves out
 OF_MINMAX = ("prefetch", "solver")  # keys that other policies have too, but do not read
 
 
+_made = itertools.count()  # samplers and loaders of several ranks, in the order that this process makes them
 LAST = ("smaller", "join", "drop")  # what becomes of an epoch's last step in which a rank has no samples
 
 
@@ -51,6 +53,9 @@ class PlanSource:
         last: str = "smaller",
     ) -> None:
         self.owner, self._given, self._settled = owner, world, world
+        self._expected: int | None = None  # the world size of a state that was loaded before there was a world
+        self._number = number_among(world)
+        self._has_agreed = False
         self.lengths = KnownLengths(lengths)
         self._array = np.asarray(lengths)
         options = _options(owner, "policy", policy)
@@ -68,10 +73,10 @@ class PlanSource:
             raise ConfigError(f"{owner}: policy {kind!r} needs global_batch, the samples of a step over all ranks")
         if last not in LAST:
             raise ConfigError(f"{owner}: last = {last!r}; it is one of {', '.join(map(repr, LAST))}")
-        if last == "join" and kind not in BATCH:
+        if last != "smaller" and kind not in BATCH:
             raise ConfigError(
-                f"{owner}: last = 'join' puts the last samples into the step before, which policy {kind!r} fills by a "
-                f"rule of its own; give last = 'smaller' or 'drop', or one of the policies {', '.join(BATCH)}"
+                f"{owner}: last = {last!r} is of policies whose steps are the next samples of the order "
+                f"({', '.join(BATCH)}); policy {kind!r} has a rule of its own for the last ones: give last = 'smaller'"
             )
         values: dict[str, Any] = {"epochs": 1, "seed": seed, "policy": options}
         if global_batch is not None:
@@ -94,13 +99,23 @@ class PlanSource:
 
     @property
     def world(self) -> World:
-        """The one given, or that of the running iteration, or what is to be seen now."""
-        return self._settled or World.detect()
+        """The one given; else what is to be seen now, or was when the last iteration began."""
+        if self._given is not None:
+            return self._given
+        try:
+            now = World.detect()
+        except ConfigError:
+            if self._settled is None:
+                raise
+            return self._settled
+        return now if now.size > 1 or self._settled is None else self._settled
 
     def settle(self) -> World:
         """As an iteration begins: the world that it is for. A launcher may have set up its ranks only now."""
-        self._settled = self._given or World.detect()
-        return self._settled
+        world = self._settled = self._given or World.detect()
+        if self._expected not in (None, world.size):
+            raise ConfigError(f"the state is of another {self.owner}: world_size = {self._expected}, here {world.size}")
+        return world
 
     @property
     def config(self) -> RunConfig:
@@ -132,9 +147,7 @@ class PlanSource:
     def plans(self, start: Position) -> Iterator[StepPlan]:
         """Of the epoch of ``start``, from there on; none where it is the epoch's end."""
         check_position(self.config, len(self), start)  # it may have been loaded before the world was known
-        exchange = LocalExchange(self.world.size)
-        plans = plan_epoch(self.config, self.lengths, exchange, None, start, join_last=self.last == "join")
-        return _whole(plans) if self.last == "drop" else plans
+        return plan_epoch(self.config, self.lengths, LocalExchange(self.world.size), None, start, last=self.last)
 
     def run(self, start: Position, end: int | None, most: int | None) -> Iterator[StepPlan]:
         """Epoch after epoch, until ``end`` would begin, or ``most`` steps are there in all; None for no such limit."""
@@ -149,11 +162,11 @@ class PlanSource:
 
     def num_steps(self, epoch: int) -> int:
         """ceil(N / B), or where ``last`` takes the last step away one fewer; else found by planning the epoch, once."""
-        if self.fills or (self.last == "drop" and self.policy.kind not in BATCH):
+        if self.fills:
             return len(self.weights(epoch))
         size = self._values["global_batch"]
         whole, left = divmod(len(self), size)
-        gone = self.last == "drop" or (self.last == "join" and whole > 0)
+        gone = self.last != "smaller" and whole > 0
         return whole + (left > 0 and not (gone and left < self.world.size))
 
     def weights(self, epoch: int) -> tuple[float, ...]:
@@ -181,9 +194,14 @@ class PlanSource:
         """The shortest sample: what a rank without samples can put through its model, times zero."""
         return int(self.lengths.lengths(np.arange(len(self))).argmin())
 
-    def agreement(self) -> Agreement:
-        """That of the ranks on these plans, begun."""
-        return Agreement(self.owner, self.world, _flat({**self._identity, "last": self.last}))
+    def agreement(self, start: Position, **more: int | None) -> Agreement:
+        """That of the ranks on the iteration that begins there, begun. ``more``: how long it goes on."""
+        waits, self._has_agreed = not self._has_agreed, True
+        begin = {"epoch": start.epoch, "step": start.step, **more}
+        identity = _flat({**self._identity, "last": self.last})
+        found = Agreement(self.owner, self.world, identity, begin, self._number, waits)
+        found.first()
+        return found
 
     def state(self, position: Position, **more: int) -> dict[str, Any]:
         """Plain values, as JSON takes them: what makes the plans, and where they stand."""
@@ -199,6 +217,10 @@ class PlanSource:
         if not isinstance(state, Mapping) or set(state) != set(needed):
             given = sorted(map(str, state)) if isinstance(state, Mapping) else repr(state)
             raise ConfigError(f"the state of a {self.owner} needs exactly {needed}, got {given}")
+        size = state["world_size"]
+        early = self._given is None and self.world.size == 1 and type(size) is int and size > 1
+        if early:  # there is no world yet to hold it against
+            own = self._identity_in(size)
         theirs, ours = _flat({key: state[key] for key in own}), _flat(own)
         differs = [
             _difference(key, theirs.get(key, _DEFAULT), ours.get(key, _DEFAULT))
@@ -208,12 +230,16 @@ class PlanSource:
         if differs:
             raise ConfigError(f"the state is of another {self.owner}: {'; '.join(differs)}")
         position = Position.from_dict(state["position"])
-        check_position(self.config, len(self), position)
+        check_position(self._config(size), len(self), position)
+        self._expected = size if early else None
         return position
 
     @property
     def _identity(self) -> dict[str, Any]:
-        config = self.config
+        return self._identity_in(self.world.size)
+
+    def _identity_in(self, world_size: int) -> dict[str, Any]:
+        config = self._config(world_size)
         # infinite_loop says how long a run goes on, not what its steps are
         left_out = {"infinite_loop", *(() if config.policy.kind == "minmax" else OF_MINMAX)}
         return {
@@ -248,14 +274,9 @@ def weight(plan: StepPlan, rank: int) -> float:
     return plan.world_size / plan.global_batch if plan.ranks[rank] else 0.0
 
 
-def _whole(plans: Iterator[StepPlan]) -> Iterator[StepPlan]:
-    """All but those at the end of an epoch in which a rank has no samples."""
-    held: list[StepPlan] = []
-    for plan in plans:
-        held.append(plan)
-        if all(plan.ranks):
-            yield from held
-            held.clear()
+def number_among(world: World | None) -> int:
+    """The number of a sampler or loader of several ranks, as it is made."""
+    return next(_made) if world is None or world.size > 1 else -1
 
 
 def whole_number(what: str, value: Any, least: int, meaning: str) -> int:

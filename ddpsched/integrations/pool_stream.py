@@ -7,7 +7,7 @@ from typing import Any
 from ddpsched.config import PolicyConfig, parse
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.agreement import Agreement
-from ddpsched.integrations.plan_source import epoch_number, number_of_steps, plain_values
+from ddpsched.integrations.plan_source import epoch_number, number_among, number_of_steps, plain_values
 from ddpsched.integrations.pool_picks import Picked, PoolPicks
 from ddpsched.integrations.sample_reader import SampleReader
 from ddpsched.integrations.step_share import StepShare
@@ -102,7 +102,7 @@ class PoolStream:
         self._collate, self._pad = collate_fn, sample_padding_fn
         self._next = self._reached = self._begin(0)  # what the next iteration goes on with; where the last one stands
         self._skip = 0  # steps that the next iteration leaves out
-        self._agreement: Agreement | None = None
+        self._number, self._has_agreed = number_among(world), False
         self.over_budget = 0
         self.step: StepShare | None = None
         self._check_ends()
@@ -150,15 +150,17 @@ class PoolStream:
         # changes nothing
         picks, self._next = self._next, self._begin(0)
         self._next.load_state_dict(picks.state_dict())
-        if self._agreement is None or self._agreement.world != world:
-            self._agreement = Agreement("PoolStream", world, {k: v for k, v in self._identity().items() if k != "rank"})
-        return self._lists(picks, self._agreement)
+        return self._lists(picks, world)
 
     def _begin(self, epoch: int) -> PoolPicks:
         return PoolPicks(self.policy, SampleReader(self._iterable, self._length_fn, self.policy.infinite_loop, epoch))
 
-    def _lists(self, picks: PoolPicks, agreement: Agreement) -> Iterator[list[Any]]:
+    def _lists(self, picks: PoolPicks, world: World) -> Iterator[list[Any]]:
         begun = picks.steps
+        identity = {key: value for key, value in self._identity().items() if key not in ("rank", "world_size")}
+        start = {"step": begun, "max_num_steps": self.max_num_steps}
+        waits, self._has_agreed = not self._has_agreed, True
+        agreement = Agreement("PoolStream", world, identity, start, self._number, waits)
         agreement.first()
         while self.max_num_steps is None or picks.steps < self.max_num_steps:
             if picks.steps > begun:

@@ -1,11 +1,15 @@
 """Batches beside the scales of their steps, whatever a loader does between a sampler and the loop."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 from ddpsched.errors import ConfigError
-from ddpsched.integrations.batch_sampler import BatchSampler, HandedOut
+from ddpsched.integrations.batch_sampler import BatchSampler
 from ddpsched.integrations.pool_stream import PoolStream
+from ddpsched.integrations.rank_lists import RankLists
 from ddpsched.integrations.step_loader import StepLoader
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.plan import Position
@@ -50,7 +54,7 @@ class Scaled:
         if self._sampler is not None:
             self._sampler.weighs = True
         self.step: StepShare | None = None
-        self._reached: tuple[HandedOut, Position] | None = None  # of the batch yielded last, in which iteration
+        self._reached: tuple[RankLists, Position] | None = None  # of the batch yielded last, in which iteration
 
     def __iter__(self) -> Iterator[tuple[Any, float]]:
         if self._sampler is None:
@@ -63,20 +67,21 @@ class Scaled:
     def pairs(self, batches: Iterator[Any]) -> Iterator[tuple[Any, float]]:
         """Yield the same of an iterator of the loader, from its first batch on."""
         assert self._sampler is not None
+        lists = batches if isinstance(batches, RankLists) else getattr(batches, "_sampler_iter", None)
         # a StatefulDataLoader that goes on between two snapshots has passed over the first of these lists
         number = getattr(batches, "_rcvd_idx", 0)
         for batch in batches:
-            given = self._sampler.handed_out
-            self.step, after = given[number]
-            self._reached, number = (given, after), number + 1
+            if lists is None:  # of accelerate's loader, a generator: what its first batch began
+                lists = self._sampler.lists
+            if not isinstance(lists, RankLists):
+                raise ConfigError(
+                    f"scaled({type(self._loader).__name__}): its iterator {type(batches).__name__} does not tell which "
+                    "lists its batches are; give a torch DataLoader(data, batch_sampler=sampler) itself"
+                )
+            self.step, after = lists.handed_out[number]
+            self._reached, number = (lists, after), number + 1
             yield batch, self.step.weight
-        given, self._reached = self._sampler.handed_out, None
-        if number and number != given.count:
-            raise ConfigError(
-                f"the loader has handed out {number} of the {given.count} batches that its sampler planned for this "
-                "rank; something between them leaves lists out. Give scaled a plain DataLoader(data, "
-                "batch_sampler=sampler)"
-            )
+        self._reached = None
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -84,18 +89,22 @@ class Scaled:
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch of the next iteration."""
         self._planner.set_epoch(epoch)
+        self._reached = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the batch yielded last stands."""
         if self._sampler is None:
             return self._loader.state_dict()
-        if self._reached is None or self._reached[0] is not self._sampler.handed_out:
-            return self._sampler.state_at(None)
+        if self._reached is None or self._sampler.lists is None:
+            return self._sampler.state_dict()
         return self._sampler.state_at(self._reached[1])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where ``state`` was taken; ConfigError where it is of other data, policy, seed, order or world size."""
         self._planner.load_state_dict(state)
+        self._reached = None
+        if hasattr(self._loader, "iteration"):  # accelerate's loaders name the epoch as they begin
+            self._loader.iteration = self._planner.epoch
 
     @property
     def _planner(self) -> Any:
@@ -106,8 +115,11 @@ def _sampler_of(loader: Any) -> BatchSampler:
     """The BatchSampler whose lists are this loader's batches."""
     found = [loader, getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
     ours = next((each for each in found if isinstance(each, BatchSampler)), None)
-    if ours is None:
-        what = f"{type(loader).__name__} over {type(found[1] or found[2]).__name__}"
+    kind = type(loader)
+    accelerates = kind.__name__ == "DataLoaderShard" and kind.__module__.startswith("accelerate.")
+    known = ours is loader or accelerates or kind.__iter__ in (DataLoader.__iter__, _stateful_iter())
+    if ours is None or not known:
+        what = f"{kind.__name__} over {type(found[1] or found[2]).__name__}"
         raise ConfigError(
             f"scaled({what}): its batches are not lists of a ddpsched.BatchSampler one by one; give "
             "DataLoader(data, batch_sampler=ddpsched.BatchSampler(...)), a StepLoader or a PoolStream"
@@ -121,3 +133,9 @@ def _sampler_of(loader: Any) -> BatchSampler:
             f"scaled: the loader skips {loader.skip_batches} batches; load the state of an earlier scaled(loader)"
         )
     return ours
+
+
+def _stateful_iter() -> Any:
+    """That of torchdata's loader, where it is loaded."""
+    module = sys.modules.get("torchdata.stateful_dataloader")
+    return None if module is None else module.StatefulDataLoader.__iter__

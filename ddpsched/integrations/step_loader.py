@@ -11,7 +11,6 @@ import numpy.typing as npt
 from torch.utils.data import DataLoader, IterableDataset
 
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.integrations.agreement import Agreement
 from ddpsched.integrations.micro_batches import Keys, MicroBatches, keys_of, unchanged
 from ddpsched.integrations.plan_source import PlanSource, epoch_number, number_of_steps, whole_number
 from ddpsched.integrations.step_share import StepShare
@@ -38,7 +37,7 @@ class StepLoader:
     once per epoch. At an epoch's end a rank may have fewer micro-batches than others, and
     the list may be empty; DDP's ranks must meet once a step all the same, hence the
     ``stand_in`` that weighs nothing. Without DDP plain ``backward()`` will do. ``last`` = "join" or "drop", as
-    of BatchSampler, leaves no list empty.
+    of BatchSampler, leaves no list empty there.
 
     ``dataset``: with ``[id]``, or ``__getitems__``. ``lengths``: (N,) tokens of its
     samples, or (N, 2) of two parts, the same on every rank. ``world``, ``policy``,
@@ -122,7 +121,6 @@ class StepLoader:
         self._origin = Position()  # where the next iteration begins, but for the steps that are skipped
         self._skip = 0
         self._reached: Position | None = None  # of the list yielded last; None before any, and after an epoch
-        self._agreement: Agreement | None = None
         self.step: StepShare | None = None
 
     @property
@@ -134,6 +132,11 @@ class StepLoader:
     def first_step(self) -> int:
         """The step with which the next iteration begins: 0, but where a state was loaded or steps are skipped."""
         return self._origin.step + self._skip
+
+    @property
+    def order(self) -> str:
+        """The kind of order: "sequential" and "curriculum" may be the same in every epoch."""
+        return self._source.config.order.kind
 
     @property
     def over_budget(self) -> int:
@@ -190,40 +193,31 @@ class StepLoader:
         return self._lists()
 
     def _lists(self) -> Iterator[list[Any]]:
-        self._settle()
-        assert self._agreement is not None
+        world = self._source.settle()
         start, end, self._began = self._start, self._end, self._first
+        agreement = self._source.agreement(start, max_num_steps=self._max_num_steps, epochs=self._epochs)
         asked: deque[tuple[StepPlan, bool]] = deque()  # whose batches are on their way: workers are ahead of the loop
         plans = partial(self._source.run, start, end, self._max_num_steps)
         # of values alone: a way from workers that stay back to this loader would be a cycle, which may be collected
         # within a worker forked later, where torch waits for the others in vain
-        self._keys.make = partial(keys_of, plans, self._source.world.rank, self._source.lengths, asked)
+        self._keys.make = partial(keys_of, plans, world.rank, self._source.lengths, asked)
         position, yielded = start, False
         for batches in self._loader:
             if yielded:
-                self._agreement.second()
+                agreement.second()
             plan, is_last = asked.popleft()
             assert plan.after is not None
             position, yielded, self._reached = plan.after, True, plan.after
-            self.step = StepShare.of(plan, self._source.lengths, self._source.world)
+            self.step = StepShare.of(plan, self._source.lengths, world)
             if is_last:  # nothing of a loaded state, and no skip, is used up before
                 self._next_epoch(plan.epoch + 1)
             yield batches
         if yielded:
-            self._agreement.second()
+            agreement.second()
         if self._one_epoch and position.cursor:
             self._reached = None  # of a whole run its end is kept, which more steps may go on from
             if not yielded and self._origin.epoch == position.epoch:  # nothing was left of a loaded state's epoch
                 self._next_epoch(position.epoch + 1)
-
-    def _settle(self) -> None:
-        """As an iteration begins: the world it is for, and that all ranks follow one plan."""
-        world = self._source.settle()
-        if self._agreement is None or self._agreement.world != world:
-            self._agreement = self._source.agreement()
-            self._agreement.first()
-        else:
-            self._agreement.second()
 
     def _plans(self, start: Position) -> Iterator[StepPlan]:
         return self._source.run(start, self._end, self._max_num_steps)

@@ -54,14 +54,17 @@ def batch_steps(epoch: Epoch) -> Iterator[StepPlan]:
 def _batches(epoch: Epoch) -> Iterator[Ids]:
     """The samples of each step from the cursor on.
 
-    With ``join_last`` an epoch's last ones, where they are fewer than the ranks, are in the step before.
+    An epoch's last ones, where they are fewer than the ranks, may be in the step before, or in none.
     """
     order, size = epoch.order, epoch.config.global_batch
     left = len(order) % size
-    if not (epoch.join_last and 0 < left < epoch.config.world_size and left < len(order)):
+    if epoch.last == "smaller" or not 0 < left < min(epoch.config.world_size, len(order)):
         yield from _of_order(epoch, order)
         return
     steps = _of_order(epoch, order[:-left])
+    if epoch.last == "drop":
+        yield from steps
+        return
     step = next(steps, None)
     while step is not None:
         after = next(steps, None)

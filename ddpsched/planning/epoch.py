@@ -24,4 +24,4 @@ class Epoch:
     speeds: Sequence[Speed] | None
     start: Position
     order: Ids
-    join_last: bool = False  # the epoch's last samples, where they are fewer than the ranks, go to the step before
+    last: str = "smaller"  # of batch policies: where the epoch's last samples are fewer than the ranks

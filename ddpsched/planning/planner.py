@@ -127,20 +127,20 @@ def plan_epoch(
     caps: tuple[Cap, ...] | None,
     start: Position,
     speeds: Sequence[Speed] | None = None,
-    join_last: bool = False,
+    last: str = "smaller",
 ) -> Iterator[StepPlan]:
     """The plans of one epoch from ``start`` on, numbered from ``start.step``; none where it is the epoch's end.
 
     ``caps``: of ``exchange.ranks`` for a window policy, of all ranks for a batch policy; None for none.
-    ``join_last``, of batch policies: an epoch's last samples, where they are fewer than the ranks, are shared out with
-    those of the step before.
+    ``last``, of batch policies: where an epoch's last samples are fewer than the ranks, they are a "smaller" step, are
+    shared out with those of the step before ("join"), or left out ("drop").
     """
     cost = cost_model(config.cost)
     check_range(cost, config.global_batch, config.data.max_length)
     order = epoch_order(config, source, start.epoch)
     kind = config.policy.kind
     steps = fill_steps if kind in FILL else window_steps if kind in WINDOW else batch_steps
-    return steps(Epoch(config, source, exchange, cost, caps, speeds, start, order, join_last))
+    return steps(Epoch(config, source, exchange, cost, caps, speeds, start, order, last))
 
 
 def _told_caps(config: RunConfig, exchange: Exchange, caps: Sequence[int] | None) -> tuple[Cap, ...] | None:

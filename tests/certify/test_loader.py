@@ -219,14 +219,14 @@ def test_an_order_that_is_the_same_in_every_epoch_is_no_fault(policy: str, order
     assert f"every epoch takes the samples in the same order, as order = '{order}' asks for" in certificate.facts
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [None, 0, 1])
 @pytest.mark.parametrize("last", ["smaller", "join", "drop"])
-def test_the_last_step_of_an_epoch(last: str, workers: int) -> None:
+def test_the_last_step_of_an_epoch(last: str, workers: int | None) -> None:
     """48 samples in steps of 23 leave two for four ranks."""
 
     def build(rank: int, world_size: int) -> Any:
         sampler = ddpsched.BatchSampler(LENGTHS, 23, ddpsched.World(rank, world_size), last=last)
-        return DataLoader(DATA, batch_sampler=sampler, num_workers=workers) if workers < 2 else sampler
+        return sampler if workers is None else DataLoader(DATA, batch_sampler=sampler, num_workers=workers)
 
     certificate = certify_loader(build, 4)
     stand_ins = [fact for fact in certificate.facts if "stand-ins" in fact]
@@ -238,6 +238,24 @@ def test_the_last_step_of_an_epoch(last: str, workers: int) -> None:
     else:
         assert certificate.holds, certificate.text()
     assert [fact[:25] for fact in stand_ins] == (["4 list(s) are stand-ins, "] if last == "smaller" else [])
+
+
+def test_other_ways_to_our_own_lists() -> None:
+    """As a sampler of whole batches, and as a StepLoader, whose order may be the same in every epoch."""
+
+    def of_lists(rank: int, world_size: int) -> Any:
+        sampler = ddpsched.BatchSampler(LENGTHS, 8, ddpsched.World(rank, world_size))
+        return DataLoader(DATA, sampler=sampler, batch_size=None)
+
+    def of_steps(rank: int, world_size: int) -> Any:
+        world = ddpsched.World(rank, world_size)
+        loader = ddpsched.StepLoader(range(SIZE), LENGTHS, world, global_batch=8, order="curriculum", collate_fn=list)
+        return loader, lambda batches: [id for batch in batches for id in batch]
+
+    for build in (of_lists, of_steps):
+        certificate = certify_loader(build, 2)
+        assert certificate.holds, certificate.text()
+        assert not any("a training loop must do so too" in fact for fact in certificate.facts)
 
 
 def prepared(rank: int, world_size: int, ours: bool) -> Any:

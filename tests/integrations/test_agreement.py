@@ -1,5 +1,6 @@
 """Ranks agree on one plan before they train; whoever launched them, and whatever they were told."""
 
+import multiprocessing
 import os
 import re
 import warnings
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 from ranks import run_ranks
+from torch.utils.data import DataLoader
 
 from ddpsched import BatchSampler, PoolStream, StepLoader, World, scaled
 from ddpsched.certify.world import join_group
@@ -24,7 +26,8 @@ LENGTHS = sst2_lengths(70, np.random.default_rng(0))
 
 def forget_launcher() -> int:
     """This process's rank, which the environment does not tell from here on."""
-    join_group(8.0)
+    join_group()
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # ranks may have workers
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         del os.environ[name]
     return dist.get_rank()
@@ -34,32 +37,48 @@ def raised(work: Callable[[], Any]) -> tuple[str, str]:
     try:
         work()
     except Exception as error:
-        return type(error).__name__, str(error)
-    return "nothing", ""
+        found = type(error).__name__, str(error)
+    else:
+        found = "nothing", ""
+    return found
 
 
 def sampler(**changes: Any) -> BatchSampler:
     return BatchSampler(**{"lengths": LENGTHS, "global_batch": 16, **changes})
 
 
+def at_epoch(epoch: int) -> BatchSampler:
+    made = sampler()
+    made.set_epoch(epoch)
+    return made
+
+
 def disagreements() -> dict[str, tuple[str, str]]:
     """What each rank raises where one thing differs."""
     rank = forget_launcher()
+    agreement._timeout = lambda c10d: timedelta(seconds=20)
     policy = {"kind": "token_budget", "max_tokens_for_batch": 60 + rank}
-    return {
-        "rank": raised(lambda: list(sampler(world=World(0, 2)))),
-        "size": raised(lambda: list(sampler(world=World(rank, 2 + rank), global_batch=16))),
-        "seed": raised(lambda: list(sampler(seed=rank))),
-        "data": raised(lambda: list(sampler(lengths=LENGTHS[::-1] if rank else LENGTHS))),
-        "policy": raised(lambda: list(sampler(policy="static" if rank else "balanced"))),
-        "order": raised(lambda: list(sampler(order="sequential" if rank else "shuffled"))),
-        "batch": raised(lambda: list(sampler(global_batch=16 + rank))),
-        "last": raised(lambda: list(sampler(last="join" if rank else "drop"))),
-        "loader": raised(lambda: list(StepLoader(range(70), LENGTHS, policy=policy, collate_fn=list))),
-        "stream": raised(lambda: next(iter(PoolStream(range(1, 70), int, pool_size=4 + rank)))),
-        "kind": raised(lambda: list(StepLoader(range(70), LENGTHS, global_batch=16) if rank else sampler())),
-        "none": raised(lambda: list(scaled(sampler()))),
+    work = {
+        "rank": (lambda: list(sampler(world=World(0, 2), seed=10))),
+        "size": (lambda: list(sampler(world=World(rank, 2 + rank), seed=11))),
+        "seed": (lambda: list(sampler(seed=rank))),
+        "data": (lambda: list(sampler(lengths=LENGTHS[::-1] if rank else LENGTHS))),
+        "policy": (lambda: list(sampler(policy="static" if rank else "balanced"))),
+        "order": (lambda: list(sampler(order="sequential" if rank else "shuffled"))),
+        "batch": (lambda: list(sampler(global_batch=16 + rank))),
+        "last": (lambda: list(sampler(last="join" if rank else "drop"))),
+        "loader": (lambda: list(StepLoader(range(70), LENGTHS, policy=policy, collate_fn=list))),
+        "stream": (lambda: next(iter(PoolStream(range(1, 70), int, pool_size=4 + rank)))),
+        "kind": (lambda: list(StepLoader(range(70), LENGTHS, global_batch=16) if rank else sampler())),
+        "epoch": (lambda: list(at_epoch(3 * rank))),
+        "steps": (lambda: list(StepLoader(range(70), LENGTHS, global_batch=16, max_num_steps=3 + rank))),
+        "none": (lambda: list(scaled(sampler()))),
     }
+    found = {}
+    for name, each in work.items():
+        found[name] = raised(each)
+        dist.barrier()
+    return found
 
 
 def test_ranks_that_would_follow_different_plans_all_stop() -> None:
@@ -71,6 +90,7 @@ def test_ranks_that_would_follow_different_plans_all_stop() -> None:
         "order": "order.kind = 'sequential', on this one 'shuffled'", "batch": "global_batch = 17, on this one 16",
         "last": "last = 'join', on this one 'drop'", "loader": "policy.max_tokens_for_batch = 61, on this one 60",
         "stream": "pool_size = 5, on this one 4", "kind": "loader = 'StepLoader', on this one 'BatchSampler'",
+        "epoch": "epoch = 3, on this one 0", "steps": "max_num_steps = 4, on this one 3",
     }.items():  # fmt: skip
         assert name != "size" or "rank 1 of 3, but the process group has 2 processes" in one[name][1]
         for kind, text in (zero[name], one[name] if name != "size" else zero[name]):
@@ -82,37 +102,47 @@ def test_ranks_that_would_follow_different_plans_all_stop() -> None:
 def whoever_iterates() -> dict[str, Any]:
     """A look at one batch on rank 0, then training on both; then a loop on rank 0 alone."""
     rank = forget_launcher()
-    agreement.PATIENCE = timedelta(seconds=0.5)
+    agreement.PATIENCE_S = 0.5
     made = sampler()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         look = next(iter(made)) if rank == 0 else None
         dist.barrier()
         epochs = [[ids for ids, _ in scaled(made)] for _ in range(2)]
+        # with workers, which ask for lists ahead; of another sampler; and of one that only this rank makes
+        workers = DataLoader(range(70), batch_sampler=sampler(), num_workers=1, collate_fn=list)
+        others = [workers, sampler(seed=1), sampler(seed=2)] if rank == 0 else []
+        looks = [next(iter(each)) for each in others]
+        dist.barrier()
+        epochs.append([ids for ids, _ in scaled(workers)])
     with warnings.catch_warnings(record=True) as of_one:
         warnings.simplefilter("always")
         next(iter(sampler(world=World(0, 1))))
-    alone = raised(lambda: list(sampler())) if rank == 0 else None
+    assert agreement._timeout(dist.distributed_c10d) == timedelta(seconds=60), "the group's own"
+    agreement._timeout = lambda c10d: timedelta(seconds=3)
+    alone = raised(lambda: list(sampler(seed=5))) if rank == 0 else None
+    dist.barrier()
     return {
-        "look": look, "epochs": epochs, "warned": [str(each.message) for each in warned],
+        "look": look, "looks": looks, "epochs": epochs, "warned": [str(each.message) for each in warned],
         "alone": alone, "of_one": [str(each.message) for each in of_one],
     }  # fmt: skip
 
 
 def test_a_look_on_one_rank_and_a_loop_on_one_rank() -> None:
     zero, one = run_ranks(whoever_iterates, 2)
-    for epoch in range(2):
+    for number, epoch in enumerate((0, 1, 0)):
         for rank, found in enumerate((zero, one)):
             expected = sampler(world=World(rank, 2))
             expected.set_epoch(epoch)
-            assert found["epochs"][epoch] == list(expected)
-    assert zero["look"] == zero["epochs"][0][0]
-    (warned,) = zero["warned"]
-    assert "rank 0 begins, and after 0 s process 1 has not. If this is a look at one batch, all is well" in warned
+            assert found["epochs"][number] == list(expected)
+    assert zero["look"] == zero["looks"][0] == zero["epochs"][0][0]
+    warned, *others = zero["warned"]
+    assert len(others) == 2, "a sampler like one that has begun on both ranks is not waited for"
+    assert "rank 0 begins, and after 0.5 s process 1 has not. If this is a look at one batch, all is well" in warned
     assert one["warned"] == []
     kind, text = zero["alone"]
     assert kind == RankFailure.__name__
-    assert "rank 0 iterates, but process 1 has not begun within 8 s, the process group's time-out" in text
+    assert "rank 0 iterates, but process 1 has not begun within 3 s, the process group's time-out" in text
     assert "world is rank 0 of 1, but the process group has 2 processes" in zero["of_one"][0]
 
 

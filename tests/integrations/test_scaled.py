@@ -135,7 +135,7 @@ def test_the_samplers_own_state_is_refused_while_workers_are_ahead(persistent: b
     made.state_dict()
     for number, _ in enumerate(loader):
         if number == 1:
-            with pytest.raises(ConfigError, match=r"workers have asked for 4 lists whose.*ddpsched.scaled\(loader"):
+            with pytest.raises(ConfigError, match=r"has asked for 4 list\(s\) whose.*ddpsched.scaled\(loader"):
                 made.state_dict()
     resumed = sampler()
     resumed.load_state_dict(made.state_dict())
@@ -143,7 +143,7 @@ def test_the_samplers_own_state_is_refused_while_workers_are_ahead(persistent: b
     ahead = stateful(made, 2)
     next(iter(ahead))
     ahead.state_dict()
-    with pytest.raises(ConfigError, match="workers have asked for 4 lists"):
+    with pytest.raises(ConfigError, match="has asked for 4 list"):
         made.state_dict()
 
 
@@ -184,6 +184,57 @@ def test_an_epoch_that_workers_had_loaded_whole_is_begun_again_by_its_name() -> 
     assert made.state_dict()["position"]["epoch"] == 1
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("inner", [1, 6, None])
+def test_a_loop_within_the_loop(workers: int, inner: int | None) -> None:
+    """Somebody looks at batches of the same loader: scales and states of the outer loop stay its own."""
+    steps, epochs = scaled(plain(sampler(), workers)), epochs_of("balanced")
+    got = []
+    for number, pair in enumerate(pairs(steps)):
+        got.append(pair)
+        state = steps.state_dict()
+        if number == 3:
+            assert list(pairs(islice(scaled(steps._loader), inner))) == epochs[0][:inner]
+            assert steps.state_dict() == state
+    assert got == epochs[0]
+    assert state["position"]["step"] == 7
+    assert list(pairs(steps)) == epochs[1]
+
+
+def test_states_and_epochs_named_before_the_first_batch() -> None:
+    """The loader of torchdata begins its iterator to tell a state; naming the epoch then changes nothing."""
+    made = sampler()
+    loader = stateful(made, 2)
+    loader.state_dict()
+    made.set_epoch(0)
+    assert list(pairs(scaled(loader))) == epochs_of("balanced")[0]
+    made.set_epoch(1)
+    plain_one = plain(sampler(), 2)
+    begun = iter(plain_one)
+    plain_one.batch_sampler.set_epoch(0)
+    assert [tuple(batch.tolist()) for batch in begun] == [ids for ids, _ in epochs_of("balanced")[0]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_that_another_scaled_takes(workers: int) -> None:
+    """It does not know what the loop has got, so it refuses where workers are ahead."""
+    made = sampler()
+    loader = plain(made, workers)
+    for number, _ in enumerate(scaled(loader)):
+        if number == 1 and workers:
+            with pytest.raises(ConfigError, match="has asked for 4 list"):
+                scaled(loader).state_dict()
+        elif number == 1:
+            assert scaled(loader).state_dict()["position"]["step"] == 2
+
+
+def test_weights_of_an_epoch_that_is_named() -> None:
+    made = sampler("token_budget")
+    list(made)
+    made.set_epoch(1)
+    assert [made.sum_scale(i) for i in range(len(made))] == [scale for _, scale in epochs_of("token_budget")[1]]
+
+
 def test_copies_begin_where_the_sampler_stands() -> None:
     made, epochs = sampler(), epochs_of("balanced")
     for loader in (plain(made, 0), plain(made, 2)):
@@ -198,8 +249,15 @@ def test_the_loader_of_accelerate_for_one_process() -> None:
     made = BatchSampler(LENGTHS, 16, World(0, 1), seed=5)
     expected = BatchSampler(LENGTHS, 16, World(0, 1), seed=5)
     loader = accelerate.Accelerator(cpu=True).prepare(plain(made, 0))
-    for _ in range(EPOCHS):
-        assert list(pairs(scaled(loader))) == list(pairs(scaled(expected)))
+    epochs = [list(pairs(scaled(expected))) for _ in range(EPOCHS)]
+    steps = scaled(loader)
+    assert list(pairs(steps)) == epochs[0]
+    got = list(pairs(islice(steps, 2)))
+    with pytest.raises(ConfigError, match="has asked for 1 list"):
+        made.state_dict()
+    other = accelerate.Accelerator(cpu=True).prepare(plain(BatchSampler(LENGTHS, 16, World(0, 1), seed=5), 0))
+    scaled(other).load_state_dict(steps.state_dict())
+    assert got + list(pairs(scaled(other))) == epochs[1]
 
 
 @pytest.mark.parametrize("name", ["balanced", "static"])
@@ -237,16 +295,21 @@ def test_the_last_step_of_an_epoch(name: str, lookahead: int, size: int) -> None
 
 
 @pytest.mark.parametrize("name", ["minmax", "token_budget"])
-def test_steps_that_a_rank_has_no_part_in_are_dropped_at_the_end(name: str) -> None:
-    kept = [list(scaled(sampler(name, rank, last="drop"))) for rank in range(4)]
-    whole = [list(scaled(sampler(name, rank))) for rank in range(4)]
-    assert len(kept[0]) == len(sampler(name, last="drop")) < len(whole[0])
-    assert kept == [own[: len(kept[0])] for own in whole]
-    assert all(scale > 0 for own in kept for _, scale in own)
-    with pytest.raises(ConfigError, match="last = 'join' puts the last samples into the step before"):
-        sampler(name, last="join")
+@pytest.mark.parametrize("last", ["join", "drop"])
+def test_last_steps_that_follow_a_rule_of_their_own(name: str, last: str) -> None:
+    with pytest.raises(ConfigError, match=f"last = '{last}' is of policies whose steps are the next samples"):
+        sampler(name, last=last)
     with pytest.raises(ConfigError, match="last = 'none'; it is one of 'smaller', 'join', 'drop'"):
         sampler(name, last="none")
+
+
+def test_fewer_samples_than_ranks() -> None:
+    """There is nothing to join, and nothing else to run: the only step is the smaller one."""
+    for last in ("smaller", "join", "drop"):
+        ranks = [BatchSampler([5, 3], 16, World(r, 4), last=last) for r in range(4)]
+        assert len(ranks[0]) == 1
+        (step,) = zip(*map(scaled, ranks), strict=True)
+        assert sorted(ids for ids, scale in step if scale) == [[0], [1]]
 
 
 def test_step_loaders_and_streams() -> None:
@@ -298,5 +361,5 @@ def test_loaders_whose_batches_cannot_be_told_apart_are_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             scaled(loader)
-    with pytest.raises(ConfigError, match=r"handed out 4 of the 7 batches that its sampler planned"):
-        list(scaled(Skips(torch.arange(SIZE), batch_sampler=sampler())))
+    with pytest.raises(ConfigError, match=r"scaled\(Skips over BatchSampler\): its batches are not"):
+        scaled(Skips(torch.arange(SIZE), batch_sampler=sampler()))
