@@ -238,3 +238,13 @@ def test_a_state_that_cannot_be_read() -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             sampler("minmax").load_state_dict(wrong)
+
+
+def test_an_epoch_may_be_named_until_the_first_list() -> None:
+    """Lightning makes its iterator first, and names the epoch that it resumes then."""
+    made, epochs = sampler("balanced"), epochs_of("balanced")
+    lists = iter(made)
+    made.set_epoch(2)
+    assert lists.state_dict() == made.state_dict()
+    assert list(lists) == epochs[2]
+    assert made.epoch == 3

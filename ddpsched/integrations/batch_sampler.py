@@ -121,13 +121,13 @@ class BatchSampler:
 
     def set_epoch(self, epoch: int) -> None:
         """The order of the next iteration, which begins at its first step, or where a loaded state of it stands."""
-        epoch, start = epoch_number(epoch), self._start
+        epoch, start = epoch_number(epoch), self.next_start
         if epoch != self._epoch:
             self._weights = {}
         self._go_to(start if epoch == start.epoch else Position(epoch))
 
     @property
-    def _start(self) -> Position:
+    def next_start(self) -> Position:
         """Where the next iteration begins: in the next epoch, once the last batch of this one is handed out."""
         lists = self.lists
         if lists is not None and lists.is_over and not len(lists.in_flight) and lists.epoch == self._origin.epoch:
@@ -165,7 +165,7 @@ class BatchSampler:
     @property
     def epoch(self) -> int:
         """The epoch in which the next iteration begins, or goes on."""
-        return self._start.epoch
+        return self.next_start.epoch
 
     @property
     def first_step(self) -> int:
@@ -173,23 +173,23 @@ class BatchSampler:
 
         A loader that loads a state as it begins, as StatefulDataLoader does, changes it no sooner.
         """
-        return self._start.step
+        return self.next_start.step
 
     def plans(self) -> Iterator[StepPlan]:
         """The plans of the next iteration: all ranks' samples."""
-        return self._source.plans(self._start)
+        return self._source.plans(self.next_start)
 
     def __iter__(self) -> "RankLists":
         callers = list(owners())
         refuse_dealing(self, callers)
-        return RankLists(self, self._source, self._start, InFlight(callers))
+        return RankLists(self, self._source, InFlight(callers))
 
     def __len__(self) -> int:
         """Steps of the epoch: ceil(N / B); of the whole one, also where an iteration goes on within it.
 
         Where a policy fills micro-batches this plans the epoch, once; another epoch may have more or fewer.
         """
-        return self._source.num_steps(self._start.epoch)
+        return self._source.num_steps(self.next_start.epoch)
 
     def sum_scale(self, index: int) -> float:
         """G / B_i for the i-th step of an epoch; 0 where this rank's list is a stand-in.
@@ -199,7 +199,7 @@ class BatchSampler:
         IndexError for a step that the epoch does not have, or that is not known yet.
         """
         self.weighs = True
-        found, epoch = self._weights.get(index), self._start.epoch
+        found, epoch = self._weights.get(index), self.next_start.epoch
         if found is None:
             found = self._source.known_weight(epoch, index)
         if found is None:
@@ -223,7 +223,7 @@ class BatchSampler:
                 "sampler's state is ahead of it; take that of `steps = ddpsched.scaled(loader)` (for batch, scale in "
                 "steps), or of torchdata's StatefulDataLoader"
             )
-        return self.state_at(self._start if self.lists is None else self.lists.reached)
+        return self.state_at(self.next_start if self.lists is None else self.lists.reached)
 
     def state_at(self, position: Position) -> dict[str, Any]:
         """The same of another position of this stream."""
@@ -236,7 +236,7 @@ class BatchSampler:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy begins where the next iteration of this one does."""
-        return {**self.__dict__, "_origin": self._start, "lists": None}
+        return {**self.__dict__, "_origin": self.next_start, "lists": None}
 
     def stand_in(self, plan: StepPlan, rank: int) -> int:
         """The sample that rank ``rank`` gets where it has none of a plan's."""

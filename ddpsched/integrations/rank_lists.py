@@ -47,13 +47,19 @@ class RankLists(Iterator[list[int]]):
     nothing; ``is_over``: the last list is handed out, though workers may still be loading it.
     """
 
-    def __init__(self, sampler: "BatchSampler", source: PlanSource, start: Position, in_flight: InFlight) -> None:
-        self._sampler, self._source, self.reached, self.in_flight = sampler, source, start, in_flight
-        self.epoch, self.handed_out, self.is_over = start.epoch, HandedOut(), False
+    def __init__(self, sampler: "BatchSampler", source: PlanSource, in_flight: InFlight) -> None:
+        self._sampler, self._source, self.in_flight = sampler, source, in_flight
+        self._at: Position | None = None  # before the first list it is the sampler's, as an epoch may yet be named
+        self.epoch, self.handed_out, self.is_over = -1, HandedOut(), False
         self._world = World()
         self._agreement: Agreement | None = None
         self._plans: Iterator[StepPlan] | None = None  # made when the first is asked for: an epoch's order takes O(N)
         self._next: StepPlan | None = None  # planned one step ahead, to know the last one as it is handed out
+
+    @property
+    def reached(self) -> Position:
+        """Where the stream stands after the list handed out last."""
+        return self._sampler.next_start if self._at is None else self._at
 
     def __next__(self) -> list[int]:
         self.in_flight.asked()
@@ -69,14 +75,15 @@ class RankLists(Iterator[list[int]]):
         assert self._plans is not None
         assert plan.after is not None
         self._next = next(self._plans, None)
-        self.reached, self.is_over = plan.after, self._next is None
+        self._at, self.is_over = plan.after, self._next is None
         share = StepShare.of(plan, self._source.lengths, self._world)
         self.handed_out.add(share, plan.after)
         self._sampler.moved(self, share)
         return plan.rank_ids(self._world.rank).tolist() or [self._sampler.stand_in(plan, self._world.rank)]
 
     def _begin(self) -> None:
-        self._world = self._source.settle()
+        self._world, self._at = self._source.settle(), self.reached
+        self.epoch = self._at.epoch
         self._agreement = self._source.agreement(self.reached)
         self._plans = self._source.plans(self.reached)
         self._next = next(self._plans, None)
@@ -85,7 +92,7 @@ class RankLists(Iterator[list[int]]):
         self.in_flight.ended()
         self._sampler.lists = self
         if self.reached.cursor:
-            self.reached = Position(self.reached.epoch + 1)
+            self._at = Position(self.reached.epoch + 1)
             if not self.handed_out.count:
                 self._sampler.nothing_left(self.reached)
 
@@ -95,5 +102,5 @@ class RankLists(Iterator[list[int]]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """As :meth:`BatchSampler.load_state_dict`, of this iteration."""
-        self.reached, self._plans = self._source.position(state), None
-        self.epoch, self.handed_out, self.is_over = self.reached.epoch, HandedOut(), False
+        self._at, self._plans = self._source.position(state), None
+        self.handed_out, self.is_over = HandedOut(), False
