@@ -9,34 +9,25 @@ import contextlib
 import copy
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Subset
+from torch.utils.data import DistributedSampler
 
+from ddpsched.certify.loader_rank import Build, LoaderRank, Stream
 from ddpsched.certify.streams import exactly_once, resumption, same_counts
 from ddpsched.certify.verdict import Certificate, Check
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.functions import function_named
-from ddpsched.integrations.batch_sampler import BatchSampler
-from ddpsched.integrations.rank_lists import RankLists
-from ddpsched.integrations.scaled import Scaled, scaled
+from ddpsched.integrations.scaled import scaled
 from ddpsched.integrations.step_loader import StepLoader
-
-Build = Callable[[int, int], Any]
-Stream = list[list[int]]  # of one rank and epoch: the ids of each step
 
 EPOCHS = 2
 NEW_ORDER = "new order every epoch"
 SCALED = "ddpsched.scaled(loader)"
 NO_STATE = "neither the loader nor its samplers can tell a position; torchdata's StatefulDataLoader can"
-MOST_STEPS = 1_000_000  # an epoch that is longer is taken for one that never ends
-HOW = (
-    "give a torch DataLoader over a data set with len() and positions, a batch sampler (it yields lists of ids), a "
-    "loader whose batches have the key 'id', or a pair (loader, ids) where ids(batch) lists the ids of a batch"
-)
 
 
 @contextlib.contextmanager
@@ -51,117 +42,11 @@ def _own_generators() -> Iterator[None]:
         np.random.set_state(states[1])  # noqa: NPY002
 
 
-class _Rank:
-    """The loader of one rank, as a process of its own would have it: the generators are seeded, then it is built."""
-
-    def __init__(self, build: Build, target: str, rank: int, world_size: int, workers: bool = False) -> None:
-        random.seed(0)
-        np.random.seed(0)  # noqa: NPY002 (loaders of others draw from it)
-        torch.manual_seed(0)
-        self.target = f"{target}(rank={rank}, world_size={world_size})"
-        try:
-            made = build(rank, world_size)
-        except Exception as error:
-            hint = "; pass num_replicas=world_size and rank=rank to the sampler" * ("process group" in str(error))
-            raise DataError(f"{self.target} raised {type(error).__name__}: {error}{hint}") from error
-        self.loader: Any
-        self._ids: Callable[[Any], Any] | None
-        self.loader, self._ids = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-        if not hasattr(self.loader, "__iter__"):
-            raise DataError(f"{self.target} returned {type(self.loader).__name__}, which cannot be iterated; {HOW}")
-        self.samples: int | None = None
-        torch_loader = getattr(self.loader, "base_dataloader", self.loader)  # accelerate's loaders hold torch's
-        if isinstance(torch_loader, DataLoader):
-            self._ask_for_positions(torch_loader, workers)
-        self.num_workers: int = getattr(self.loader, "num_workers", 0)
-        self.stand_ins = 0  # lists of weight 0
-
-    @property
-    def sampler(self) -> BatchSampler | None:
-        """Our own, where the loader's batches are its lists."""
-        return next((part for part in self.parts.values() if isinstance(part, BatchSampler)), None)
-
-    def _ask_for_positions(self, loader: DataLoader[Any], workers: bool) -> None:
-        if not isinstance(loader.dataset, IterableDataset) and self._ids is None:
-            loader.pin_memory = False
-            if not workers:  # they would only fetch; of an iterable data set they are part of the stream
-                loader.num_workers, loader.prefetch_factor = 0, None
-            positions, self.samples = _positions(loader.dataset)
-            loader.__dict__["dataset"] = positions  # DataLoader forbids setting it
-            loader.collate_fn = list
-
-    @property
-    def parts(self) -> dict[str, Any]:
-        """The loader and what it draws from, by name."""
-        found = {"the loader": self.loader}
-        for name in ("batch_sampler", "sampler", "dataset"):
-            found[name] = getattr(self.loader, name, None)
-        found["batch_sampler.sampler"] = getattr(found["batch_sampler"], "sampler", None)
-        return {name: part for name, part in found.items() if part is not None}
-
-    def set_epoch(self, epoch: int) -> list[str]:
-        """Whom it told."""
-        able: dict[int, str] = {}
-        for name, part in self.parts.items():
-            if hasattr(part, "set_epoch") and id(part) not in able:
-                able[id(part)] = name
-                part.set_epoch(epoch)
-        return list(able.values())
-
-    def steps(self, iterator: Iterator[Any], most: int = MOST_STEPS, by: Scaled | None = None) -> Stream:
-        """The ids that an iterator's first ``most`` steps train; those of a stand-in are none."""
-        if self.sampler is None:
-            found = [self._ids_of(batch) for batch in itertools.islice(iterator, most)]
-        else:
-            of_lists = isinstance(iterator, RankLists)  # the sampler's iterator, though the loader be another
-            steps = by or scaled(self.sampler if of_lists else self.loader)
-            weighed = [(self._ids_of(batch), scale) for batch, scale in itertools.islice(steps.pairs(iterator), most)]
-            found = [ids if scale else [] for ids, scale in weighed]
-            self.stand_ins += sum(not scale for _, scale in weighed)
-        if len(found) == MOST_STEPS:
-            raise DataError(f"{self.target} has not ended after {MOST_STEPS:,} steps; give one epoch")
-        return found
-
-    def _ids_of(self, batch: Any) -> list[int]:
-        if self._ids is not None:
-            return [int(each) for each in self._ids(batch)]
-        if isinstance(batch, Mapping) and "id" in batch:
-            batch = batch["id"]
-        elif isinstance(batch, Sequence) and all(isinstance(each, Mapping) and "id" in each for each in batch):
-            batch = [each["id"] for each in batch]
-        ids = np.asarray(batch) if isinstance(batch, list | tuple | np.ndarray | torch.Tensor) else None
-        if ids is None or ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
-            what = sorted(batch) if isinstance(batch, Mapping) else type(batch).__name__
-            raise DataError(f"{self.target}: which samples a batch holds cannot be read from it ({what}); {HOW}")
-        return ids.tolist()
-
-
-def _positions(dataset: Any) -> tuple[Sequence[int], int]:
-    """What each item's position is in the data set beneath all ``Subset``s, and the length of that one."""
-    if isinstance(dataset, Subset):
-        positions, size = _positions(dataset.dataset)
-        return [positions[i] for i in dataset.indices], size
-    return _Positions(len(dataset)), len(dataset)
-
-
-class _Positions(Sequence[Any]):
-    """A data set that answers a position with itself, and a list of them with the list."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, position: Any) -> Any:
-        return position
-
-
 def certify_loader(target: str | Build, world_size: int) -> Certificate:
     """Ask the loaders of all ranks for two epochs, and again from the middle of each.
 
     ``target``: ``"module:function"``, or the function itself; ``function(rank, world_size)`` returns the rank's
-    DataLoader, batch sampler, or (loader, ids); see ``HOW``. Raises ConfigError where it cannot be found or
+    DataLoader, batch sampler, or (loader, ids); see ``loader_rank.HOW``. Raises ConfigError where it cannot be found or
     ``world_size`` is smaller than 1, and DataError where it fails or its batches do not tell their samples.
     """
     if world_size < 1:
@@ -175,7 +60,7 @@ def _certificate(build: Build, name: str, world_size: int) -> Certificate:
     epochs: list[list[Stream]] = [[] for _ in range(EPOCHS)]
     sizes, stand_ins = set(), 0
     for r in range(world_size):
-        rank = _Rank(build, name, r, world_size)
+        rank = LoaderRank(build, name, r, world_size)
         sizes.add(rank.samples)
         try:
             for epoch, streams in enumerate(epochs):
@@ -226,7 +111,7 @@ def _rises(streams: list[Stream]) -> bool:
     return by_step or all(ids == sorted(ids) for ids in (_flat([own]) for own in streams))
 
 
-def _once(epochs: list[list[Stream]], size: int, rank: _Rank) -> Check:
+def _once(epochs: list[list[Stream]], size: int, rank: LoaderRank) -> Check:
     """Every sample of every epoch; the cause in the words of torch's own classes, where one of them is it."""
     epoch, check = _first_failing([exactly_once(streams, size) for streams in epochs])
     if check.holds:
@@ -242,7 +127,7 @@ def _first_failing(checks: list[Check]) -> tuple[int, Check]:
     return 0, checks[0]
 
 
-def _why_not_once(streams: list[Stream], size: int, rank: _Rank) -> str | None:
+def _why_not_once(streams: list[Stream], size: int, rank: LoaderRank) -> str | None:
     """What torch's own classes are known for; None where another reading must be found."""
     world_size, uneven = len(streams), "a batch sampler whose last step may be uneven (ddpsched.BatchSampler) does not"
     if world_size > 1 and all(sorted(_flat([own])) == list(range(size)) for own in streams):
@@ -277,7 +162,7 @@ def _resumed(build: Build, name: str, epochs: list[list[Stream]]) -> Check:
             return Check.not_made("resumption", "an epoch of fewer than two steps has no middle")
         resumed = []
         for r in range(world_size):
-            rank = _Rank(build, name, r, world_size, workers=True)
+            rank = LoaderRank(build, name, r, world_size, workers=True)
             try:
                 saved = _broken_off(rank, epoch, done)
             except (AttributeError, ConfigError) as error:  # a state that the loader cannot have after all
@@ -287,7 +172,7 @@ def _resumed(build: Build, name: str, epochs: list[list[Stream]]) -> Check:
                 return Check.not_made("resumption", "no state_dict and load_state_dict", NO_STATE)
             where, state = saved
             try:
-                resumed.append(_taken_up(_Rank(build, name, r, world_size, workers=True), epoch, where, state))
+                resumed.append(_taken_up(LoaderRank(build, name, r, world_size, workers=True), epoch, where, state))
             except DataError:
                 raise
             except Exception as error:
@@ -312,7 +197,7 @@ def _stateful(thing: Any) -> bool:
     return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
-def _broken_off(rank: _Rank, epoch: int, done: int) -> tuple[str, Any] | None:
+def _broken_off(rank: LoaderRank, epoch: int, done: int) -> tuple[str, Any] | None:
     """Run to the middle of ``epoch``: who holds the position there, and its state; None where nobody does."""
     for earlier in range(epoch):
         rank.set_epoch(earlier)
@@ -334,7 +219,7 @@ def _broken_off(rank: _Rank, epoch: int, done: int) -> tuple[str, Any] | None:
     return None
 
 
-def _taken_up(rank: _Rank, epoch: int, where: str, state: Any) -> Stream:
+def _taken_up(rank: LoaderRank, epoch: int, where: str, state: Any) -> Stream:
     """The rest of ``epoch`` in a loader that was built anew."""
     rank.set_epoch(epoch)
     if where == SCALED:

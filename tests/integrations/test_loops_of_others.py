@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from contextlib import nullcontext
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from ddpsched import BatchSampler, StepLoader, scaled
+from ddpsched import BatchSampler, StepLoader, World, scaled
 from ddpsched.certify.world import join_group
 from ddpsched.integrations.losses import summed_cross_entropy
 
@@ -249,11 +250,11 @@ def all_loops() -> tuple[dict[str, Steps], dict[str, str], list[str]]:
     return ran, refused, [str(each.message) for each in said if "stand-in" in str(each.message)]
 
 
-World = list[tuple[dict[str, Steps], dict[str, str], list[str]]]
+Found = list[tuple[dict[str, Steps], dict[str, str], list[str]]]
 
 
 @pytest.fixture(scope="module", params=[2, 4])
-def ran(request: pytest.FixtureRequest) -> World:
+def ran(request: pytest.FixtureRequest) -> Found:
     for package in ("accelerate", "torchdata"):
         pytest.importorskip(package)
     return run_ranks(all_loops, request.param, timeout_s=300)
@@ -276,7 +277,7 @@ def largest_error(ranks: list[Steps]) -> float:
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_the_gradient_is_that_of_one_process(ran: World, name: str) -> None:
+def test_the_gradient_is_that_of_one_process(ran: Found, name: str) -> None:
     """And every sample of each epoch runs once, in another order in the second."""
     ranks = [own[name] for own, _, _ in ran]
     error = largest_error(ranks)
@@ -294,11 +295,11 @@ def test_the_gradient_is_that_of_one_process(ran: World, name: str) -> None:
         assert any(not own for own, _ in ranks[0] + ranks[1]), "a rank without samples is among these"
 
 
-def test_means_of_unequal_batches_are_not(ran: World) -> None:
+def test_means_of_unequal_batches_are_not(ran: Found) -> None:
     assert largest_error([own["means"] for own, _, _ in ran]) > 1e-2
 
 
-def test_a_loop_that_counts_stand_ins_is_warned(ran: World) -> None:
+def test_a_loop_that_counts_stand_ins_is_warned(ran: Found) -> None:
     """Trainer takes a stand-in for a sample of the step, which has no way to know better."""
     ids = [id for own, _, _ in ran for step, _ in own["Trainer, with stand-ins"] for id in step]
     assert len(ids) == EPOCHS * (SIZE + len(ran) - 1), "some samples count twice"
@@ -308,7 +309,7 @@ def test_a_loop_that_counts_stand_ins_is_warned(ran: World) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_loader_that_would_be_dealt_out_once_more_is_refused(ran: World, name: str) -> None:
+def test_a_loader_that_would_be_dealt_out_once_more_is_refused(ran: Found, name: str) -> None:
     for rank, (_, refused, _) in enumerate(ran):
         if name == "dispatched":
             expected = "DataLoaderDispatcher (dispatch_batches=True) has one" if rank == 0 else "rank 0 loads for all"
@@ -317,3 +318,40 @@ def test_a_loader_that_would_be_dealt_out_once_more_is_refused(ran: World, name:
         assert expected in refused[name]
         if "rank 0 loads" not in expected:
             assert "Do not give its DataLoader to accelerator.prepare" in refused[name]
+
+
+@pytest.mark.parametrize("stop", [2, 3, 4])
+def test_a_resumed_trainer_goes_on_in_the_order_of_its_epoch(stop: int, tmp_path: Path) -> None:
+    """In the middle of an epoch, and at its end; four steps an epoch, one process."""
+    pytest.importorskip("accelerate")
+    whole = ids_of_trainer(tmp_path / "whole")
+    first = ids_of_trainer(tmp_path / "part", stop=stop)
+    rest = ids_of_trainer(tmp_path / "part", checkpoint=f"checkpoint-{stop}")
+    assert first + rest == whole
+    assert whole[:4] != whole[4:8]
+
+
+def ids_of_trainer(folder: Path, stop: int | None = None, checkpoint: str | None = None) -> list[list[int]]:
+    """The samples of each step of three epochs, or of what is left of them."""
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+    class Ours(Trainer):
+        def get_train_dataloader(self) -> Any:
+            return plain(BatchSampler(LENGTHS, BATCH, World(0, 1), seed=8))
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, a: Any, state: TrainerState, control: TrainerControl, **more: Any) -> None:
+            steps.append(sorted(model.seen))
+            model.seen.clear()
+            control.should_save = control.should_training_stop = state.global_step == stop
+
+    model, steps = Model(), list[list[int]]()
+    arguments = TrainingArguments(
+        output_dir=str(folder), num_train_epochs=3, use_cpu=True, report_to=[], save_strategy="no",
+        logging_strategy="no", remove_unused_columns=False, disable_tqdm=True, gradient_accumulation_steps=1,
+    )  # fmt: skip
+    loss = summed_cross_entropy
+    Ours(model, arguments, train_dataset=Sentences(), compute_loss_func=loss, callbacks=[Stop()]).train(
+        resume_from_checkpoint=None if checkpoint is None else str(folder / checkpoint)
+    )
+    return steps

@@ -1,0 +1,130 @@
+"""One rank's data loader, built as a process of its own would have it, and the ids that its steps train."""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset, Subset
+
+from ddpsched.errors import DataError
+from ddpsched.integrations.batch_sampler import BatchSampler
+from ddpsched.integrations.rank_lists import RankLists
+from ddpsched.integrations.scaled import Scaled, scaled
+
+Build = Callable[[int, int], Any]
+Stream = list[list[int]]  # of one rank and epoch: the ids of each step
+
+MOST_STEPS = 1_000_000  # an epoch that is longer is taken for one that never ends
+HOW = (
+    "give a torch DataLoader over a data set with len() and positions, a batch sampler (it yields lists of ids), a "
+    "loader whose batches have the key 'id', or a pair (loader, ids) where ids(batch) lists the ids of a batch"
+)
+
+
+class LoaderRank:
+    """The loader of one rank, as a process of its own would have it: the generators are seeded, then it is built."""
+
+    def __init__(self, build: Build, target: str, rank: int, world_size: int, workers: bool = False) -> None:
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002 (loaders of others draw from it)
+        torch.manual_seed(0)
+        self.target = f"{target}(rank={rank}, world_size={world_size})"
+        try:
+            made = build(rank, world_size)
+        except Exception as error:
+            hint = "; pass num_replicas=world_size and rank=rank to the sampler" * ("process group" in str(error))
+            raise DataError(f"{self.target} raised {type(error).__name__}: {error}{hint}") from error
+        self.loader: Any
+        self._ids: Callable[[Any], Any] | None
+        self.loader, self._ids = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+        if not hasattr(self.loader, "__iter__"):
+            raise DataError(f"{self.target} returned {type(self.loader).__name__}, which cannot be iterated; {HOW}")
+        self.samples: int | None = None
+        torch_loader = getattr(self.loader, "base_dataloader", self.loader)  # accelerate's loaders hold torch's
+        if isinstance(torch_loader, DataLoader):
+            self._ask_for_positions(torch_loader, workers)
+        self.num_workers: int = getattr(self.loader, "num_workers", 0)
+        self.stand_ins = 0  # lists of weight 0
+
+    @property
+    def sampler(self) -> BatchSampler | None:
+        """Our own, where the loader's batches are its lists."""
+        return next((part for part in self.parts.values() if isinstance(part, BatchSampler)), None)
+
+    def _ask_for_positions(self, loader: DataLoader[Any], workers: bool) -> None:
+        if not isinstance(loader.dataset, IterableDataset) and self._ids is None:
+            loader.pin_memory = False
+            if not workers:  # they would only fetch; of an iterable data set they are part of the stream
+                loader.num_workers, loader.prefetch_factor = 0, None
+            positions, self.samples = _positions(loader.dataset)
+            loader.__dict__["dataset"] = positions  # DataLoader forbids setting it
+            loader.collate_fn = list
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The loader and what it draws from, by name."""
+        found = {"the loader": self.loader}
+        for name in ("batch_sampler", "sampler", "dataset"):
+            found[name] = getattr(self.loader, name, None)
+        found["batch_sampler.sampler"] = getattr(found["batch_sampler"], "sampler", None)
+        return {name: part for name, part in found.items() if part is not None}
+
+    def set_epoch(self, epoch: int) -> list[str]:
+        """Whom it told."""
+        able: dict[int, str] = {}
+        for name, part in self.parts.items():
+            if hasattr(part, "set_epoch") and id(part) not in able:
+                able[id(part)] = name
+                part.set_epoch(epoch)
+        return list(able.values())
+
+    def steps(self, iterator: Iterator[Any], most: int = MOST_STEPS, by: Scaled | None = None) -> Stream:
+        """The ids that an iterator's first ``most`` steps train; those of a stand-in are none."""
+        if self.sampler is None:
+            found = [self._ids_of(batch) for batch in itertools.islice(iterator, most)]
+        else:
+            of_lists = isinstance(iterator, RankLists)  # the sampler's iterator, though the loader be another
+            steps = by or scaled(self.sampler if of_lists else self.loader)
+            weighed = [(self._ids_of(batch), scale) for batch, scale in itertools.islice(steps.pairs(iterator), most)]
+            found = [ids if scale else [] for ids, scale in weighed]
+            self.stand_ins += sum(not scale for _, scale in weighed)
+        if len(found) == MOST_STEPS:
+            raise DataError(f"{self.target} has not ended after {MOST_STEPS:,} steps; give one epoch")
+        return found
+
+    def _ids_of(self, batch: Any) -> list[int]:
+        if self._ids is not None:
+            return [int(each) for each in self._ids(batch)]
+        if isinstance(batch, Mapping) and "id" in batch:
+            batch = batch["id"]
+        elif isinstance(batch, Sequence) and all(isinstance(each, Mapping) and "id" in each for each in batch):
+            batch = [each["id"] for each in batch]
+        ids = np.asarray(batch) if isinstance(batch, list | tuple | np.ndarray | torch.Tensor) else None
+        if ids is None or ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
+            what = sorted(batch) if isinstance(batch, Mapping) else type(batch).__name__
+            raise DataError(f"{self.target}: which samples a batch holds cannot be read from it ({what}); {HOW}")
+        return ids.tolist()
+
+
+def _positions(dataset: Any) -> tuple[Sequence[int], int]:
+    """What each item's position is in the data set beneath all ``Subset``s, and the length of that one."""
+    if isinstance(dataset, Subset):
+        positions, size = _positions(dataset.dataset)
+        return [positions[i] for i in dataset.indices], size
+    return _Positions(len(dataset)), len(dataset)
+
+
+class _Positions(Sequence[Any]):
+    """A data set that answers a position with itself, and a list of them with the list."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, position: Any) -> Any:
+        return position
