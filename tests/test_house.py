@@ -103,7 +103,7 @@ def test_floors(path: Path) -> None:
             assert why is None, f"{importer} imports {imported}: {why}"
         elif place(importer)[0] != "training":
             # the device's name for environment.json, in a run that has torch; what ranks that sort tell each other;
-            # what checks training's gradients; a loss, loops and loaders of torch's own; the store of a group that is there
+            # what checks training's gradients; a loss, loops and loaders of torch's own; a group's store
             own = ("losses", "micro_batches", "step_loader", "agree", "agreement", "scaled")
             rooms = ("ddpsched.run", "ddpsched.sort.ranks", *(f"ddpsched.integrations.{name}" for name in own))
             allowed = importer in rooms or "ddpsched.certify." in importer
