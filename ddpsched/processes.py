@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 SUSPENDED = ("T", "t")  # by a signal, by a debugger
+DEAD = ("gone", "Z", "X")
+FIRST_NAMESPACE = "pid:[4026531836]"  # of process numbers: the machine's own, in no container
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,14 @@ class Host:
     machine: str | None  # stays the same when it starts again
     boot: str | None
     pid_namespace: str | None
+
+    def restarted(self, now: "Host") -> bool:
+        """Whether ``now`` is this machine after another start. Containers, which start from one image on many machines
+        with its machine id, are never said to be one.
+        """
+        same = (self.node, self.machine) == (now.node, now.machine) and bool(self.machine)
+        first = self.pid_namespace == now.pid_namespace == FIRST_NAMESPACE
+        return same and first and bool(self.boot and now.boot) and self.boot != now.boot
 
     @classmethod
     def here(cls) -> "Host":
@@ -49,15 +59,19 @@ class Process:
 
     @property
     def state(self) -> str:
-        """The kernel's letter (R running, S sleeping, T stopped, Z dead but not reaped), or "gone"."""
+        """The kernel's letter (R running, S sleeping, T stopped, Z dead but not reaped), "gone", or "?" where some
+        process has this number and /proc does not show which: another user's under hidepid, or no /proc at all.
+        """
         if self.start_ticks is None and platform.system() != "Linux":
             return "R" if _exists(self.pid) else "gone"
         stat = _stat(self.pid)
-        return "gone" if stat is None or int(stat[19]) != self.start_ticks else stat[0]
+        if stat is None:
+            return "?" if _exists(self.pid) else "gone"
+        return stat[0] if int(stat[19]) == self.start_ticks else "gone"
 
     @property
     def is_gone(self) -> bool:
-        return self.state in ("gone", "Z", "X")
+        return self.state in DEAD
 
 
 @dataclass(frozen=True)
@@ -75,10 +89,11 @@ class Place:
         """Whether it lives, as far as that can be seen from here."""
         here = Host.here()
         if here == self.host:
-            return "gone" if self.process.is_gone else "lives"
-        if (here.node, here.machine) == (self.host.node, self.host.machine) and here.boot != self.host.boot:
-            return "gone"  # the machine has been started again since
-        return "unknown"
+            state = self.process.state
+            if state == "?" and self.process != Process.of(os.getpid()):
+                return "unknown"
+            return "gone" if state in DEAD else "lives"
+        return "gone" if self.host.restarted(here) else "unknown"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -89,9 +104,11 @@ class Place:
 
 
 def process_state(pid: int) -> str:
-    """The kernel's letter for whatever process has this number now, or "gone"."""
+    """The kernel's letter for whatever process has this number now, "gone", or "?" where /proc does not show it."""
     stat = _stat(pid)
-    return "gone" if stat is None else stat[0]
+    if stat is None:
+        return "?" if _exists(pid) else "gone"
+    return stat[0]
 
 
 def children(parent: int) -> Iterator[int]:

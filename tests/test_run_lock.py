@@ -16,8 +16,9 @@ import pytest
 from ranks import run_ranks
 from runs import config_of
 
+from ddpsched import processes
 from ddpsched.errors import RunHeldError
-from ddpsched.processes import Place, Process
+from ddpsched.processes import FIRST_NAMESPACE, Host, Place, Process
 from ddpsched.run import run
 from ddpsched.run_folder import RunFolder, read_status
 from ddpsched.run_lock import RunLock, launch_id
@@ -79,9 +80,8 @@ def test_all_ranks_are_refused_alike(tmp_path: Path, neighbour: Process) -> None
     [
         replace(HERE, process=GONE),
         replace(HERE, process=Process(2**22 + 1, 1)),
-        replace(HERE, host=replace(HERE.host, boot="an earlier one")),
     ],
-    ids=["number given to another", "no such process", "earlier boot"],
+    ids=["number given to another", "no such process"],
 )
 def test_a_lock_of_a_dead_run_is_taken_over(tmp_path: Path, place: Place) -> None:
     config = config_of(tmp_path, "simulated")
@@ -98,6 +98,36 @@ def test_a_zombie_is_dead(tmp_path: Path) -> None:
         time.sleep(0.01)
     assert place.judge() == "gone"
     process.wait()
+
+
+MACHINE = Host("node", "its id", "this start", FIRST_NAMESPACE)
+
+
+@pytest.mark.parametrize(
+    ("host", "verdict"),
+    [
+        (MACHINE, "gone"),
+        (replace(MACHINE, machine=None), "unknown"),
+        (replace(MACHINE, machine=""), "unknown"),
+        (replace(MACHINE, pid_namespace="pid:[4026532000]"), "unknown"),
+        (replace(MACHINE, pid_namespace=None), "unknown"),
+    ],
+    ids=["machine", "no id", "empty id", "container", "no namespace"],
+)
+def test_another_start_is_seen_outside_containers_only(
+    monkeypatch: pytest.MonkeyPatch, host: Host, verdict: str
+) -> None:
+    """Containers of one image have its machine id, on whichever machine: that may live elsewhere."""
+    monkeypatch.setattr(Host, "here", lambda: host)
+    assert Place(replace(host, boot="an earlier one"), GONE).judge() == verdict
+
+
+def test_what_proc_hides_is_not_gone(monkeypatch: pytest.MonkeyPatch, neighbour: Process) -> None:
+    """Another user's process under hidepid; this process itself is known to live."""
+    monkeypatch.setattr(processes, "_stat", lambda pid: None)
+    assert replace(HERE, process=neighbour).judge() == "unknown"
+    assert replace(HERE, process=Process(2**22 + 1, 1)).judge() == "gone"
+    assert Place.here().judge() == "lives"
 
 
 @pytest.mark.parametrize("field", ["node", "machine", "pid_namespace"])
