@@ -53,11 +53,13 @@ class Guard:
         return self._resources.enter_context(contextlib.closing(resource))
 
     def watch_peers(self, exchange: Exchange, ask_to_stop: Callable[[], None]) -> None:
-        """Tell each other the process ids; from now on a signal calls ``ask_to_stop``."""
+        """Tell each other the process ids, and the attempt; from now on a signal calls ``ask_to_stop``."""
         if self._watch is not None:
             self._ask_to_stop = ask_to_stop
-            host = host_id()
-            table = exchange.vote(np.array([[os.getpid(), host]], dtype=np.int64))
+        host = host_id()
+        table = exchange.vote(np.array([[os.getpid(), host, self._folder.attempt]], dtype=np.int64))
+        self._folder.meet(int(table[0, 2]))
+        if self._watch is not None:
             self._watch.know(np.where(table[:, 1] == host, table[:, 0], 0).tolist(), self._world.rank)
 
     def begun(self) -> None:

@@ -82,6 +82,15 @@ class RunFolder:
         """On the other ranks: return once rank 0 has locked the folder."""
         self._lock.await_rank_0(timeout_s)
 
+    @property
+    def attempt(self) -> int:
+        """What rank 0 tells the others (``meet``): the number of this run among all that ever had the folder."""
+        return self._lock.attempt
+
+    def meet(self, attempt: int) -> None:
+        """Rank 0 of this run has told its attempt."""
+        self._lock.meet(attempt)
+
     def let_go(self) -> None:
         """Give the lock back before the process ends where it stands."""
         self._lock.give_back()
@@ -120,7 +129,7 @@ class RunFolder:
     def is_done(self) -> bool:
         """Whether this run has said so, on whichever rank."""
         status = _stored(self.path)
-        return status["state"] == "done" and status.get("launch") == self._lock.launch
+        return status["state"] == "done" and status.get("attempt") == self._lock.attempt
 
     def failed(self, reason: str) -> None:
         """Keep the first reason that any rank gives (later ones are its echoes), and a finished run that still stands.
@@ -132,11 +141,12 @@ class RunFolder:
                 self._write_failed(reason)
 
     def _has_said(self) -> bool:
-        """Whether a run stands there that is done, or this try has failed already."""
+        """Whether a run stands there that is done, or another's that lives, or this try has failed already."""
         status = _stored(self.path)
         since = (self._started - START_SKEW).isoformat(timespec="microseconds")
         of_this_try = status.get("launch") == self._lock.launch and status["state"] == "failed"
-        return status["state"] == "done" or (of_this_try and status["finished"] >= since)
+        others = self._lock.is_holders(status.get("attempt"))
+        return status["state"] == "done" or others or (of_this_try and status["finished"] >= since)
 
     def _write_failed(self, reason: str) -> None:
         """On a full disk the old file is written over in place, which takes no new space, and in one piece, as another
@@ -158,6 +168,7 @@ class RunFolder:
             "state": state,
             "reason": reason,
             "launch": self._lock.launch,
+            "attempt": self._lock.attempt,
             "started": self._started.isoformat(timespec="microseconds"),
             "finished": None if state == "running" else now.isoformat(timespec="microseconds"),
             "wall_s": round((now - self._started).total_seconds(), 3),

@@ -1,8 +1,11 @@
 """The lock on a run's folder: one run at a time, whichever way and on whichever machine it was started.
 
-The file ``lock`` names the run's process (of many ranks: rank 0's) and its launch. What a killed process left is
-taken over, where it can be seen from here that it is gone. The file is read and changed under flock, so of several
-that come at the same moment one gets it.
+The file ``lock`` names the run's process (of many ranks: rank 0's), its launch and its attempt. What a killed process
+left is taken over, where it can be seen from here that it is gone. The file is read and changed under flock, so of
+several that come at the same moment one gets it.
+
+A launch is what ranks can compare before they have met: two may look alike (both at one port), and so do the attempts
+of one that is restarted. The attempt is a number that rank 0 draws, and tells the others once they have met.
 """
 
 import contextlib
@@ -10,6 +13,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +37,7 @@ class Holder:
     launch: str  # the same for all ranks of a run
     place: Place
     since: str
+    attempt: int | None = None
 
     def refusal(self, folder: Path) -> str | None:
         """Why nobody else may have the folder; None where this one is gone."""
@@ -68,26 +73,43 @@ class RunLock:
     def __init__(self, folder: Path) -> None:
         self._folder, self._path = folder, folder / LOCK
         self._made = [each for each in (folder, *folder.parents) if not each.exists()]
-        self._own = Holder(launch_id(), Place.here(), datetime.now(UTC).isoformat(timespec="seconds"))
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        self._own = Holder(launch_id(), Place.here(), since, secrets.randbits(62))
+        self._met: int | None = None  # rank 0's attempt
 
     @property
     def launch(self) -> str:
         return self._own.launch
 
+    @property
+    def attempt(self) -> int:
+        """Rank 0's, where it is known; else one of this process's own."""
+        own = self._own.attempt if self._met is None else self._met
+        assert own is not None
+        return own
+
+    def meet(self, attempt: int) -> None:
+        """Rank 0 has said which attempt this is."""
+        self._met = attempt
+
     def take(self) -> None:
-        """Hold the folder until ``give_back``, or this process's end. RunHeldError where another run holds it."""
+        """Hold the folder as rank 0 until ``give_back``, or this process's end. RunHeldError where another run does."""
+        self._take()
+        self._met = self._own.attempt
+
+    def _take(self) -> None:
         with self._exclusively() as file:
-            held = _parse(os.pread(file, 65_536, 0))
+            old = os.pread(file, 65_536, 0)
+            held = _parse(old)
             if held is not None and (why := held.refusal(self._folder)) is not None:
                 raise RunHeldError(why)
-            place = self._own.place.to_json()
-            text = json.dumps({"launch": self._own.launch, "place": place, "since": self._own.since})
-            os.ftruncate(file, 0)
-            os.pwrite(file, text.encode(), 0)
+            text = json.dumps({**vars(self._own), "place": self._own.place.to_json()}).encode()
+            os.pwrite(file, text.ljust(len(old)), 0)  # in one piece, as readers do not wait; JSON may end in blanks
+            os.ftruncate(file, len(text))
 
     def give_back(self) -> None:
         """Remove the lock, if it is this process's."""
-        if (held := holder(self._folder)) is None or held.place != self._own.place:
+        if holder(self._folder) != self._own:
             return
         with self._exclusively():
             self._path.unlink()
@@ -104,7 +126,10 @@ class RunLock:
             raise RunHeldError(why)
 
     def await_rank_0(self, timeout_s: float) -> None:
-        """Return once rank 0 of this launch holds the folder."""
+        """Return once rank 0 of this launch holds the folder.
+
+        Or of one that looks alike and may live: what this rank writes is kept apart from it in ``in_hand``.
+        """
         deadline = time.monotonic() + timeout_s
         while not self._is_launchs():
             self.refuse()
@@ -114,13 +139,17 @@ class RunLock:
 
     @contextlib.contextmanager
     def in_hand(self) -> Iterator[bool]:
-        """Whether this launch may write: it holds the folder, or nobody did, and it is held meanwhile."""
+        """Whether this run may write: it holds the folder, or nobody did, and it is held meanwhile.
+
+        A rank that has not met rank 0 may where its launch holds the folder, except over what the holder wrote
+        (``is_holders``): before the ranks have met their own rank 0 writes nothing, so that is another run's.
+        """
         held = holder(self._folder)
-        if held is not None and held.launch == self._own.launch:
+        if self._is_launchs() if self._met is None else held is not None and held.attempt == self._met:
             yield True
             return
         try:
-            self.take()
+            self._take()
         except RunHeldError:
             yield False
             return
@@ -129,8 +158,15 @@ class RunLock:
         finally:
             self.give_back()
 
+    def is_holders(self, attempt: object) -> bool:
+        """Whether ``attempt`` holds the folder and is not known to be this rank's."""
+        held = holder(self._folder)
+        return held is not None and held.attempt == attempt is not None and attempt != self.attempt
+
     def _is_launchs(self) -> bool:
-        """A lock of the same launch whose process is gone is one of an earlier launch at the same address."""
+        """A lock of the same launch whose process is gone is an earlier attempt's, or an earlier launch's at the same
+        address.
+        """
         held = holder(self._folder)
         return held is not None and held.launch == self._own.launch and held.place.judge() != "gone"
 
@@ -158,11 +194,15 @@ class RunLock:
 
 
 def launch_id(environ: Mapping[str, str] | None = None) -> str:
-    """What the ranks of one launch, and of one of its restarts, have in common; of a process alone, itself."""
+    """What the ranks of one launch have in common, restarted or not; of a process alone, itself.
+
+    How often it was restarted is not: each of torchrun's agents counts for itself, and after the failure of one machine
+    their counts differ for good.
+    """
     env, here = os.environ if environ is None else environ, Place.here()
     if "MASTER_PORT" not in env or "WORLD_SIZE" not in env:
         return f"{here.host.node} {here.process.pid} {here.process.start_ticks}"
-    names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+    names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
     facts = [env.get(name, "-") for name in names]
     if facts[0] in LOOPBACK:  # every machine has that address, so all ranks are on this one
         facts.append(str(host_id()))
@@ -172,7 +212,7 @@ def launch_id(environ: Mapping[str, str] | None = None) -> str:
 def _parse(text: bytes) -> Holder | None:
     try:
         value = json.loads(text)
-        return Holder(value["launch"], Place.from_json(value["place"]), value["since"])
+        return Holder(value["launch"], Place.from_json(value["place"]), value["since"], value.get("attempt"))
     except (ValueError, KeyError, TypeError):
         return None  # empty, or its writer was killed over it: nobody holds it
 

@@ -17,11 +17,11 @@ from ranks import run_ranks
 from runs import config_of
 
 from ddpsched import processes
-from ddpsched.errors import RunHeldError
+from ddpsched.errors import RankFailure, RunHeldError
 from ddpsched.processes import FIRST_NAMESPACE, Host, Place, Process
 from ddpsched.run import run
 from ddpsched.run_folder import RunFolder, read_status
-from ddpsched.run_lock import RunLock, launch_id
+from ddpsched.run_lock import RunLock, holder, launch_id
 
 HERE = Place.here()
 GONE = Process(HERE.process.pid, 1)  # this number, but another start: it was given to somebody else
@@ -236,11 +236,78 @@ def test_a_failure_is_not_written_over_the_run_that_came_after(tmp_path: Path, n
     assert not (config.run_dir / "status.json").exists()
 
 
+def stored(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "status.json").read_text(encoding="utf-8"))
+
+
+def test_a_rank_that_has_not_met_rank_0_leaves_a_living_run_alone(tmp_path: Path) -> None:
+    """A second launch at the same address and port looks like the first; here both are this process."""
+    config = config_of(tmp_path, "simulated")
+    first, second, stranger = (RunFolder(config, overwrite=False) for _ in range(3))
+    with first.held(is_main=True), stranger.held(is_main=False):
+        first.begin({})
+        stranger.await_rank_0(1.0)
+        stranger.failed("rank 0 died")
+        assert stored(first.path)["state"] == "running"
+        stranger.meet(stranger.attempt + 1)  # its rank 0, which was refused, had another
+        stranger.failed("rank 0 died")
+        assert stored(first.path)["state"] == "running"
+        second.meet(first.attempt)
+        second.failed("its own rank 1")
+        assert stored(first.path)["reason"] == "its own rank 1"
+
+
+def test_a_rank_that_has_not_met_rank_0_says_why_it_failed(tmp_path: Path) -> None:
+    """Over what an earlier run left, too: rank 0, which lives, has not begun."""
+    config = config_of(tmp_path, "simulated")
+    run(config)
+    left = stored(config.run_dir) | {"state": "running"}
+    (config.run_dir / "status.json").write_text(json.dumps(left), encoding="utf-8")
+    main, other = (RunFolder(config, overwrite=False) for _ in range(2))
+    with main.held(is_main=True), other.held(is_main=False):
+        other.failed("no data")
+    assert stored(config.run_dir)["reason"] == "no data"
+
+
+def test_a_restarted_rank_does_not_take_the_dead_attempts_lock_for_its_rank_0s(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "simulated")
+    before, after, main = (RunFolder(config, overwrite=False) for _ in range(3))
+    with before.held(is_main=True):
+        before.begin({})
+        lock = json.loads((before.path / "lock").read_text())
+        lock["place"]["process"]["start_ticks"] = GONE.start_ticks
+        (before.path / "lock").write_text(json.dumps(lock))
+        with pytest.raises(RankFailure, match="did not lock"):
+            after.await_rank_0(0.1)
+        after.failed("rank 0 died early")
+        assert stored(before.path)["reason"] == "rank 0 died early"
+        assert not (before.path / "lock").exists()
+        (before.path / "lock").write_text(json.dumps(lock))
+        with main.held(is_main=True):
+            after.await_rank_0(0.1)
+
+
+def test_a_reader_of_the_lock_always_sees_a_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also between the two steps of its writing over a longer one."""
+    write_lock(tmp_path, replace(HERE, process=GONE))
+    (tmp_path / "lock").write_text((tmp_path / "lock").read_text().ljust(2000))
+    honest, seen = os.ftruncate, []
+
+    def ftruncate(file: int, size: int) -> None:
+        seen.append(holder(tmp_path))
+        honest(file, size)
+        seen.append(holder(tmp_path))
+
+    monkeypatch.setattr(os, "ftruncate", ftruncate)
+    RunLock(tmp_path).take()
+    assert [held and held.place for held in seen] == [HERE, HERE]
+
+
 def test_ranks_of_a_launch_are_one_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "RANK": "0"}
     first = launch_id(environ)
     assert first == launch_id({**environ, "RANK": "1"})
-    assert first != launch_id({**environ, "TORCHELASTIC_RESTART_COUNT": "1"})
+    assert first == launch_id({**environ, "TORCHELASTIC_RESTART_COUNT": "1"}), "each machine's agent counts for itself"
     monkeypatch.setattr(os, "uname", lambda: type("Name", (), {"nodename": "another machine"}))
     assert first != launch_id(environ), "every machine has a port 29500 of its own"
     assert launch_id({}) != launch_id(environ)
