@@ -141,10 +141,11 @@ class Guard:
         """Into status.json; where even that cannot be written, say so, and let the reason itself be raised."""
         try:
             self._folder.failed(reason)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # no JSON, so nobody knows whose it is
             if not self._folder.path.exists():
                 return  # there is nowhere to write to, which is what is being raised
-            print(f"status.json could not be written ({error.strerror}): {reason}", file=sys.stderr, flush=True)
+            why = error.strerror if isinstance(error, OSError) else error
+            print(f"status.json could not be written ({why}): {reason}", file=sys.stderr, flush=True)
 
     def _log_to_file(self, message: str, error: BaseException | None) -> None:
         """The terminal gets the error once, from whoever catches it."""

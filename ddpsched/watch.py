@@ -11,8 +11,10 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic, sleep
 
 from ddpsched.processes import SUSPENDED, Process
 from ddpsched.siblings import Siblings
@@ -44,6 +46,7 @@ class Watch:
 
     TICK_S = 0.5
     GRACE_S = 20.0  # between being asked to stop and being ended for not doing so
+    END_S = 3.0  # for a killed process to end; a big one's memory takes a while
     SUSPENDED_S = 20.0  # a peer may be for so long while this rank runs; a job suspended as a whole watches nobody
 
     def __init__(self) -> None:
@@ -82,11 +85,16 @@ class Watch:
         """Ranks of this host whose process is suspended."""
         return [rank for rank, process in self._peers.items() if process.state in SUSPENDED]
 
-    def end_suspended(self) -> None:
-        """Kill suspended peers of a run that ends: they cannot end themselves, and the launcher would wait for them."""
-        for rank in self.suspended():
-            with contextlib.suppress(ProcessLookupError):
+    def end_suspended(self) -> list[int]:
+        """Kill suspended peers of a run that ends: they cannot end themselves, and the launcher would wait for them.
+
+        Returns their ranks.
+        """
+        ranks = self.suspended()
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
                 os.kill(self._peers[rank].pid, signal.SIGKILL)
+        return ranks
 
     def _listen(self) -> None:
         asked_s = -1.0  # how long ago; < 0: not yet
@@ -100,7 +108,7 @@ class Watch:
             loss = self._loss(asked_s >= 0)
             if self._reports is None:
                 continue
-            if (loss or asked_s >= 0) and self._reports.is_done():
+            if (loss or asked_s >= 0) and self._is_done():
                 if loss and self._long_suspended():
                     self.end_suspended()
             elif loss:
@@ -115,6 +123,8 @@ class Watch:
         """Who is gone, or does not go on; None where all is well."""
         self._peers |= self._siblings.look(self._peers)
         for rank in self.lost():
+            if self._suspended_s.get(rank):
+                return self._was_suspended(rank)  # another rank, which counted a tick more, has just ended it for that
             return f"rank {rank} died (process {self._peers[rank].pid})"
         if asked and (unseen := self._siblings.missing(self._peers)):
             return f"rank {unseen[0]} died"  # the launcher ends this rank, and that one was gone before a first look
@@ -122,9 +132,11 @@ class Watch:
             return "the launcher died"
         self._count_suspended()
         for rank in self._long_suspended():
-            process = self._peers[rank]
-            return f"rank {rank} was suspended for {self._suspended_s[rank]:.0f} s (process {process.pid})"
+            return self._was_suspended(rank)
         return None
+
+    def _was_suspended(self, rank: int) -> str:
+        return f"rank {rank} was suspended for {self._suspended_s[rank]:.0f} s (process {self._peers[rank].pid})"
 
     def _count_suspended(self) -> None:
         """In ticks of this watch and not by the clock, which goes on while this rank is suspended as well.
@@ -137,11 +149,30 @@ class Watch:
     def _long_suspended(self) -> list[int]:
         return [rank for rank, seconds in self._suspended_s.items() if seconds >= self.SUSPENDED_S]
 
-    def _end(self, reason: str) -> None:
+    def _is_done(self) -> bool:
+        """False also where it cannot be told: the watch goes on, and what cannot be read is not written over."""
         assert self._reports is not None
-        self._reports.on_loss(reason)
-        self.end_suspended()
-        os._exit(1)
+        try:
+            return self._reports.is_done()
+        except Exception as error:  # whatever it is, a thread that dies of it would leave this rank unwatched
+            print(f"whether the run is done cannot be read ({error!r})", file=sys.stderr, flush=True)
+            return False
+
+    def _end(self, reason: str) -> None:
+        """End this process, whatever becomes of the report: nobody else would."""
+        assert self._reports is not None
+        try:
+            self._await_end(self.end_suspended())  # one may have been stopped with the run's lock file in hand
+            self._reports.on_loss(reason)
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _await_end(self, ranks: list[int]) -> None:
+        deadline = monotonic() + self.END_S
+        while any(not self._peers[rank].is_gone for rank in ranks) and monotonic() < deadline:
+            sleep(0.01)
 
 
 def start_watch() -> Watch | None:

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from runs import config_of, records_of
 from ddpsched.config import RunConfig
 from ddpsched.run import run
 from ddpsched.run_folder import read_status
+from ddpsched.watch import Reports, Watch
 
 ROOT = Path(__file__).parents[1]
 CONFIG = """
@@ -78,7 +81,10 @@ def test_a_killed_rank_is_named_whenever_it_dies(tmp_path: Path, rank: int, at: 
     assert f"rank {rank} died" in said
 
 
-@pytest.mark.parametrize(("rank", "at"), quick((1, "start")))
+IN_THE_LOCK = (0, "ddpsched.run_lock:_is_file")  # with the lock's file in hand, which rank 1 must write under
+
+
+@pytest.mark.parametrize(("rank", "at"), [IN_THE_LOCK, *quick((1, "start"))])
 def test_a_suspended_rank_is_named_and_ended(tmp_path: Path, rank: int, at: str) -> None:
     late = "0 6 ddpsched.run:compact;" if at == LATE[1] else ""
     code, status, said = launch(tmp_path, f"{late}{rank} stop {at}", suspended_s=2.0)
@@ -86,6 +92,50 @@ def test_a_suspended_rank_is_named_and_ended(tmp_path: Path, rank: int, at: str)
     assert status["state"] == "failed"
     assert re.search(rf"rank {rank} was suspended for \d+ s", status["reason"])
     assert f"rank {rank} was suspended" in said
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """One that takes no signals, and whose end is an exception."""
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+    monkeypatch.setattr("ddpsched.watch.ctypes.CDLL", lambda _: None)
+    monkeypatch.setattr("ddpsched.watch.os._exit", sys.exit)
+    return Watch()
+
+
+def test_a_suspended_peer_has_ended_before_the_reason_is_written(watch: Watch) -> None:
+    peer = subprocess.Popen(["sleep", "60"])
+    seen: list[str] = []
+    try:
+        watch.know([peer.pid], own_rank=1)
+        peer.send_signal(signal.SIGSTOP)
+        while not watch.suspended():
+            time.sleep(0.01)
+        watch.report_to(Reports(lambda: None, lambda reason: seen.append(f"{reason}, {watch.lost()}")))
+        with pytest.raises(SystemExit):
+            watch._end("it was suspended")
+    finally:
+        peer.kill()
+        peer.wait()
+    assert seen == ["it was suspended, [0]"]
+
+
+def unreadable(*_: Any) -> Any:
+    raise ValueError("half a file")
+
+
+def test_what_cannot_be_read_or_written_does_not_end_the_watch(
+    watch: Watch, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch.report_to(Reports(lambda: None, unreadable, unreadable))
+    monkeypatch.setattr(watch, "_loss", lambda asked: "rank 0 died")
+    monkeypatch.setattr(signal, "sigtimedwait", lambda *_: None)
+    with pytest.raises(SystemExit):
+        watch._listen()
+    said = capsys.readouterr().err
+    assert said.startswith("whether the run is done cannot be read (ValueError('half a file'))")
+    assert "Traceback" in said
 
 
 def late_at_the_end(outputs: Path, late: int) -> float:
@@ -174,8 +224,6 @@ for what, wait in ((signal.SIGSTOP, 6), (signal.SIGCONT, 0)):
 
 
 def impatient(config: RunConfig) -> None:
-    from ddpsched.watch import Watch
-
     Watch.SUSPENDED_S = 2.0
     config.run_dir.parent.mkdir(parents=True, exist_ok=True)
     (config.run_dir.parent / f"pid{os.environ['RANK']}").write_text(str(os.getpid()))
