@@ -7,6 +7,7 @@ only "done" means done, whatever an exit code says), ``records-rank*.jsonl`` and
 """
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from ddpsched.records import RECORDS, write_json
 from ddpsched.run_lock import RunLock, refusal
 
 STATUS = "status.json"
+RESTART = "TORCHELASTIC_RESTART_COUNT"  # which may differ between machines, so ranks that have met do without
 START_SKEW = timedelta(seconds=5)  # the ranks of one try do not start at the same moment
 
 
@@ -144,7 +146,8 @@ class RunFolder:
         """Whether a run stands there that is done, or another's that lives, or this try has failed already."""
         status = _stored(self.path)
         since = (self._started - START_SKEW).isoformat(timespec="microseconds")
-        of_this_try = status.get("launch") == self._lock.launch and status["state"] == "failed"
+        same = status.get("attempt") == self._lock.attempt or status.get("restart") == os.environ.get(RESTART)
+        of_this_try = same and status.get("launch") == self._lock.launch and status["state"] == "failed"
         others = self._lock.is_holders(status.get("attempt"))
         return status["state"] == "done" or others or (of_this_try and status["finished"] >= since)
 
@@ -169,6 +172,7 @@ class RunFolder:
             "reason": reason,
             "launch": self._lock.launch,
             "attempt": self._lock.attempt,
+            "restart": os.environ.get(RESTART),
             "started": self._started.isoformat(timespec="microseconds"),
             "finished": None if state == "running" else now.isoformat(timespec="microseconds"),
             "wall_s": round((now - self._started).total_seconds(), 3),

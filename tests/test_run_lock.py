@@ -287,6 +287,15 @@ def test_a_restarted_rank_does_not_take_the_dead_attempts_lock_for_its_rank_0s(t
             after.await_rank_0(0.1)
 
 
+def test_the_first_reason_of_each_restart_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(tmp_path, "simulated")
+    for restart in "01":
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restart)
+        for reason in ("cause", "echo"):
+            RunFolder(config, overwrite=False).failed(f"{reason} {restart}")
+        assert stored(config.run_dir)["reason"] == f"cause {restart}"
+
+
 def test_a_reader_of_the_lock_always_sees_a_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also between the two steps of its writing over a longer one."""
     write_lock(tmp_path, replace(HERE, process=GONE))
