@@ -12,7 +12,7 @@ is judged by how well it fits, never read from solved weights alone: gradients t
 answer "cannot tell" and not a wrong one.
 
 A difference that no weights explain is looked for at single parameters and coordinates (``departure``), however
-little these weigh in the whole. Only what is left of all that, and looks like it, is called rounding.
+little these weigh in the whole. What is left of all that is called rounding on evidence of it (``rounding``) alone.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,14 +21,18 @@ from typing import Literal
 
 import numpy as np
 
-from ddpsched.certify.departure import Lost, Sums, lies_along, lost, precision_of, wrong_parameters
+from ddpsched.certify.departure import Lost, Sums, lies_along, lost, where_most, wrong_parameters
 from ddpsched.certify.mistakes import Mistake, factors, mistakes, times
+from ddpsched.certify.rounding import rounding
 from ddpsched.certify.target import Floats, Target
 from ddpsched.certify.verdict import numbered
 
 ALIKE = 1e-3  # weightings that differ by less, relatively, are one
 WITHIN = 0.3  # weights explain a difference of which they leave this share, or less
+NEARLY = 0.3  # relative error up to which it may be the same batch, with little lost or added
 CLEAR = 10  # how many times the noise a part's change must be, to be told
+SEVERAL = 8  # coordinates at which no part's gradient is all of the difference by chance
+ALONE, ALIKE_PARTS = 0.03, 0.99  # a part's own gradient but for this share; cosine of others that it may be too
 # known: why; placed: where, and smaller parts may tell why; open: neither, so that it may be noise
 Certainty = Literal["known", "placed", "open"]
 Cause = tuple[str, Certainty]
@@ -103,7 +107,7 @@ class Difference:
 
     @cached_property
     def _along(self) -> bool:
-        return lies_along(self._found, self._target, self._sums, self.scale)
+        return lies_along(self._found, self._target, self._sums, self.scale, self._tolerance)
 
     def _weighting(self) -> str | None:
         """Other weights of the parts, or a common factor, where these explain the difference."""
@@ -159,8 +163,10 @@ class Difference:
     def _told_weights(self) -> str | None:
         """The weights that least squares found, where they can be told apart; None where no part's is clearly wrong."""
         num_parts, num_coordinates = self._parts.shape
-        if 2 * num_parts > num_coordinates or self._misfit(self.weights) > self._limit:
-            return None  # so many weights explain anything
+        if 2 * num_parts > num_coordinates:
+            return self._told_single()  # so many weights explain anything
+        if self._misfit(self.weights) > self._limit:
+            return None
         unit, total = self._target.unit, self._target.total
         relative = self.weights * total
         apart, noise = np.abs(relative - 1), self._left / (num_coordinates - num_parts) ** 0.5
@@ -170,13 +176,32 @@ class Difference:
         given = self._parts[self._sizes > 0] / self._sizes[self._sizes > 0, None]
         if (self._sizes == 0).any() or np.linalg.cond(given.T) * self._limit > 0.02:
             return f"the right {unit} with wrong weights; whose cannot be told, as their gradients are alike"
-        names, ranks = self._target.names, self._target.ranks
-        names = names or tuple(
-            f"micro-batch {np.sum(ranks[:m] == rank)} of rank {rank}" for m, rank in enumerate(ranks)
-        )
-        told = [f"{names[m]}: {_weight(relative[m], noise * total / self._sizes[m])}" for m in np.flatnonzero(odd)]
+        told = [
+            f"{self._name(int(m))}: {_weight(relative[m], noise * total / self._sizes[m])}" for m in np.flatnonzero(odd)
+        ]
         rest = "" if odd.all() else " (all others 1)"
         return f"the right {unit}, weighted wrongly; in units of the right weight, {numbered(told)}{rest}"
+
+    def _told_single(self) -> str | None:
+        """The one part whose own gradient, times a number, is all of the difference; None where there is none."""
+        whole = float(np.linalg.norm(self._rest))
+        alike = self._parts @ self._rest / np.where(self._sizes > 0, self._sizes * whole, 1.0)
+        m = int(np.argmax(np.abs(alike)))
+        left = max(0.0, 1 - float(alike[m]) ** 2) ** 0.5
+        if len(self._rest) < SEVERAL or left > ALONE:
+            return None
+        relative = 1 + self._target.total * float(alike[m]) * whole / float(self._sizes[m])
+        told = f"{self._name(m)}: {_weight(relative, left * abs(relative - 1))}"
+        others = [self._name(int(k)) for k in np.flatnonzero(np.abs(alike) > ALIKE_PARTS) if k != m]
+        if others:
+            told += f" (or another weight of {numbered(others, 3)}, whose gradient is alike)"
+        return f"the right {self._target.unit}, weighted wrongly; in units of the right weight, {told} (all others 1)"
+
+    def _name(self, m: int) -> str:
+        ranks = self._target.ranks
+        if self._target.names:
+            return self._target.names[m]
+        return f"micro-batch {np.sum(ranks[:m] == ranks[m])} of rank {ranks[m]}"
 
     def told_lost(self) -> Cause:
         """What is lost, and what else is wrong at the parameters that have lost nothing.
@@ -214,16 +239,16 @@ class Difference:
 
     def _unexplained(self) -> str:
         """A difference that is no weighting, no factor, and not at some parameters alone."""
-        precision = precision_of(self._sketch, self._target)
-        if precision is not None:
+        told = rounding(self._sketch, self._target)
+        if told is not None:
+            return told
+        if self.error < NEARLY:
+            place = where_most(self._sketch, self._target, self._sums)
             return (
-                "rounding: computed, or added up, in a lower precision; what is left lies in no direction, is spread "
-                f"over all coordinates, and is as large as {precision} leaves it"
-            )
-        if self.error < 0.02:
-            return (
-                "nearly the target, but neither weights of its samples nor any shorter number explain the rest: other "
-                "weights of the model by a little, values clipped one by one, or a part of a sample's loss"
+                f"unexplained{f' ({place})' if place else ''}: nearly the target, but neither weights of its samples, "
+                "nor a factor, nor rounding; may be a lost token, row or part, another loss (label smoothing), a term "
+                "added to the gradient (weight decay), other weights of the model by a little, or values clipped one "
+                "by one"
             )
         return (
             "not a combination of these samples' gradients: another batch (a stale plan), dropout, other weights of "

@@ -1,8 +1,8 @@
-"""Where a gradient departs from its target: at which parameters, at which coordinates, and whether it looks like noise.
+"""Where a gradient departs from its target: at which parameters, at which coordinates, or along the target.
 
 A sum over all coordinates says how far two gradients are apart and not where. A parameter whose gradient is lost may
 weigh little in it, and what lower precision leaves may weigh as much: it is the place and the shape that tell them
-apart. Rounding is spread over all coordinates, has no direction, and is about as large as the unit of some precision.
+apart.
 """
 
 from collections.abc import Collection, Iterator
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddpsched.certify.target import Floats, Target
+from ddpsched.certify.verdict import numbered
 
 PIECE = 2**22  # coordinates at a time, as these vectors are as large as a model
 SEVERAL = 16  # nonzero coordinates that do not all come out as 0 by chance, even where they are rounding themselves
 CLEAR = 10  # how many times the noise, or what is tolerated, a number must be not to be 0 by accident
 RIGHT = 0.03  # parameters whose own error is this share of the others' are right where those are wrong
-FELT = 0.01  # of what rounding leaves on average: it leaves more at most coordinates
 ALONG = 0.1  # a difference with this share, or less, across the target's direction lies along it
-# what is left of all that is added up where a gradient is computed, or added up, in a lower precision
-PRECISIONS = {"float32": (4e-9, 1.5e-5), "a 16-bit format": (3e-5, 0.05)}
+MOSTLY = 1 / 3  # the same, where what lies across is within the tolerance
+MOST, FEW = 0.9, 0.05  # a difference is concentrated where so much of it is at so few coordinates
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,27 +128,34 @@ def wrong_parameters(target: Target, sums: Sums, tolerance: float) -> list[str]:
     return [name for number, name in enumerate(target.slices) if number in wrong]
 
 
-def lies_along(found: Floats, target: Target, sums: Sums, scale: float) -> bool:
-    """Whether the difference is ``scale - 1`` times the target, but for little."""
+def lies_along(found: Floats, target: Target, sums: Sums, scale: float, tolerance: float) -> bool:
+    """Whether the difference is ``scale - 1`` times the target, but for little, or for what is tolerated."""
     across = 0.0
     for own in target.slices.values():
         for f, t in _pieces(found, target.gradient, own):
             across += float((f - scale * t) @ (f - scale * t))
-    return across <= ALONG**2 * float(sums.apart.sum())
+    apart = float(sums.apart.sum())
+    return across <= max(ALONG**2 * apart, min(MOSTLY**2 * apart, tolerance**2 * float(sums.target.sum())))
 
 
-def precision_of(sketch: Floats, target: Target) -> str | None:
-    """The precision whose rounding the difference looks like; None where it looks like no rounding.
+def where_most(sketch: Floats, target: Target, sums: Sums) -> str:
+    """Where most of the difference lies, in words; "" where it is spread.
 
-    Spread: rounding leaves something at most coordinates, in proportion to them or to what they are the sum of.
+    >>> gradient = np.ones(100)
+    >>> target = Target(gradient, gradient[None], np.arange(100), np.array([1]), np.array([0]), parameters={"w": 100})
+    >>> found = gradient + (np.arange(100) < 2)
+    >>> where_most(found, target, Sums.of(found, target))
+    'most of it at 2 of the 100 coordinates looked at'
     """
-    right = target.gradient[target.coordinates].astype(np.float64)
-    apart, present = np.abs(sketch - right), right != 0
-    whole = float(np.linalg.norm(right))
-    if not whole or not present.any():
-        return None
-    share = float(np.linalg.norm(apart)) / whole
-    if np.mean(apart[present] >= FELT * share * np.abs(right[present])) < 0.5:
-        return None
-    size = share / target.cancellation
-    return next((name for name, (low, high) in PRECISIONS.items() if low <= size <= high), None)
+    told = []
+    order = np.argsort(-sums.apart)
+    needed = int(np.searchsorted(np.cumsum(sums.apart[order]), MOST * sums.apart.sum())) + 1
+    names = list(target.slices)
+    size = sum(target.slices[names[number]].stop - target.slices[names[number]].start for number in order[:needed])
+    if needed < len(names) and size <= 0.5 * len(target.gradient):
+        told.append(numbered([names[number] for number in order[:needed]], 3))
+    squares = np.sort((sketch - target.gradient[target.coordinates]) ** 2)[::-1]
+    count = int(np.searchsorted(np.cumsum(squares), MOST * squares.sum())) + 1
+    if count <= FEW * len(squares):
+        told.append(f"{count:,} of the {len(squares):,} coordinates looked at")
+    return f"most of it at {', '.join(told)}" if told else ""

@@ -15,7 +15,7 @@ from ddpsched.certify.target import Target
 
 SIZES = {"tokens.weight": 256, "hidden.weight": 64, "hidden.bias": 16, "head.weight": 48, "head.bias": 3}
 SIZE = sum(SIZES.values())
-ROUNDING = ("rounding", "lower precision")
+ROUNDING = ("rounding:", "lower precision")
 FLOAT64, FLOAT32 = TOLERANCES["float64"], TOLERANCES["float32"]
 
 
