@@ -245,10 +245,10 @@ class Difference:
         if self.error < NEARLY:
             place = where_most(self._sketch, self._target, self._sums)
             return (
-                f"unexplained{f' ({place})' if place else ''}: nearly the target, but neither weights of its samples, "
-                "nor a factor, nor rounding; may be a lost token, row or part, another loss (label smoothing), a term "
-                "added to the gradient (weight decay), other weights of the model by a little, or values clipped one "
-                "by one"
+                f"unexplained{f' ({place})' if place else ''}: nearly the target, but neither weights of its samples "
+                "nor a factor, and nothing shows that it is rounding; may be a lost token, row or part, another loss "
+                "(label smoothing), a term added to the gradient (weight decay), other weights of the model by a "
+                "little, or values clipped one by one"
             )
         return (
             "not a combination of these samples' gradients: another batch (a stale plan), dropout, other weights of "

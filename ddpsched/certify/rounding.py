@@ -16,7 +16,7 @@ from ddpsched.certify.target import Floats, Target
 LITTLE = 1e-5  # of the average; where less is added up, it is others' rounding that is seen
 FEWEST = 16  # coordinates that tell rounding from chance
 SHORT = 0.9  # of the numbers found are short where a format left them
-NEAR, NEAR_SHORTEST = 32, 4  # units that a number of float32, or of 16 bits, is from the right one, at most
+NEAR, NEAR_SHORTEST = 256, 4  # units that a number of float32, or of 16 bits, is from the right one, at most
 SIZES = (0.2, 8)  # of the difference in units, on average; measured: 0.3 to 4
 LARGEST = 16  # units, but for one coordinate in a thousand
 EVEN = 0.2  # of the average is what the middle one has at least; rounding has 0.5, a lost token 0.04
@@ -37,7 +37,7 @@ class Format:
         return 2.0**-self.bits
 
 
-FORMATS = (Format("float32", 24, 10), Format("float16", 11, 4), Format("bfloat16", 8, 4))
+FORMATS = (Format("float32", 24, 20), Format("float16", 11, 4), Format("bfloat16", 8, 4))
 
 
 def rounding(sketch: Floats, target: Target) -> str | None:
