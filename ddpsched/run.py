@@ -107,6 +107,7 @@ def _run(config: RunConfig, folder: RunFolder, world: World, guard: Guard, force
             folder.write_environment({**environment, "num_truncated": int(truncated)})
         compact(folder.path)
         folder.done()
+        folder.let_go()  # before any rank leaves, which may begin another run in this folder at once
     exchange.part(guard.is_done)  # until then the others are there to say what became of rank 0
 
 
