@@ -164,7 +164,7 @@ class Watch:
         try:
             self._await_end(self.end_suspended())  # one may have been stopped with the run's lock file in hand
             self._reports.on_loss(reason)
-        except Exception:
+        except Exception:  # this process ends all the same, and the trace is what is left to say
             traceback.print_exc()
         finally:
             os._exit(1)
