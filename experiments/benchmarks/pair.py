@@ -192,13 +192,15 @@ def verdict(name: str, rates: Rates) -> str:
     """In a sentence."""
     ratio, apart = statistics.mean(rates.ratios), max(abs(each - 1) for each in rates.same)
     told = f"(ratio {spread(rates.ratios)}, A/A {spread(rates.same)})"
-    if apart > WORTH_TELLING:
-        return (
-            f"{name}: cannot tell whether two ranks on this machine slow each other {told}: one process alone is not "
-            "equally fast twice, so run this again when the machine is quiet, or with more --seconds"
-        )
-    slower = ratio < 1 - max(WORTH_TELLING, apart)
-    return f"{name}: two ranks on this machine {'slow' if slower else 'do not slow'} each other {told}"
+    if ratio < 1 - max(WORTH_TELLING, apart):
+        return f"{name}: two ranks on this machine slow each other {told}"
+    if apart <= WORTH_TELLING:
+        return f"{name}: two ranks on this machine do not slow each other {told}"
+    return (
+        f"{name}: two ranks on this machine slow each other by less than {apart:.0%}, if at all {told}; to tell less "
+        "apart, run this again when the machine is quieter, or with more --seconds: one process alone is not equally "
+        "fast twice"
+    )
 
 
 def spread(values: Sequence[float]) -> str:

@@ -192,3 +192,31 @@ def test_tight_memory_tries_few_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     tries.clear()
     assert accumulate_split(line, 8, 100_000).makespan <= makespan
     assert len(tries) < 80
+
+
+def test_a_large_batch_with_limits_tries_few_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as half-full micro-batches fit into the cost, and doublings; all 4,096 took up to 117 s."""
+    tries: list[int] = []
+
+    def counted(line: Line, ranks: int, most: int, *roof: int) -> Any:
+        tries.append(most)
+        return candidates(line, ranks, most, *roof)
+
+    monkeypatch.setattr(microbatches, "candidates", counted)
+    monkeypatch.setattr(uneven, "candidates", counted)
+    lengths = sst2_lengths(4096, np.random.default_rng(0))
+    for room in (512, 4096):
+        line = line_of(lengths, AffineQuadratic(5, 1, 0, scale=1), partial(lambda own, longest: own // longest, room))
+        limits = [(own // lengths[line.order]).tolist() for own in (room, room // 2, room, room)]
+        accumulate_split(line, 4, 100_000)
+        uneven_split(line, [10**6, 12 * 10**5, 10**6, 15 * 10**5], 100_000, limits)
+    assert 4 <= len(tries) <= 4 * 260
+
+
+@pytest.mark.parametrize("room", [150, 600])
+def test_far_larger_numbers_in_limits_cost_no_more(room: int) -> None:
+    for size, cost in ((300, TOKENS), (300, AffineQuadratic(5, 1, 0, scale=1)), (500, TOKENS)):
+        lengths = sst2_lengths(size, np.random.default_rng(size))
+        line = line_of(lengths, cost, lambda longest: room // longest)
+        found = [accumulate_split(line, 4, most).makespan for most in (16, 20, 32, 40, 64, 80, 100, 128, 200, 400)]
+        assert falls(found), found

@@ -5,7 +5,7 @@ sample a, its longest. All solvers of padded micro-batches cut the line into spa
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Protocol
@@ -95,6 +95,22 @@ def line_of(lengths: IntArray, cost: GroupCost | LinearCost, limit: Limit | None
         return _linear(order, linear.sample(ordered).tolist(), linear.fixed, getattr(cost, "least", 0), limits)
     assert callable(cost)
     return _general(order, ordered.tolist(), cost, limits)
+
+
+def most_within(line: Line, limits: Sequence[list[int]] | None) -> Callable[[int], int]:
+    """most(budget): no rank needs more spans for what it runs within a cost of ``budget``; for linear costs.
+
+    A span costs at least what the shortest sample does alone. Two spans of a rank whose longest samples are alike are
+    better joined where both are at most half full. So where there are limits (one list for each kind of rank) all but
+    one span of each kind are fuller than that, and cost as much.
+    """
+    least = line.cost_of(len(line) - 1, len(line))
+    if limits is None:
+        return lambda budget: budget // least
+    kinds = len(set(zip(line.weights, *limits, strict=True)))
+    pairs = [pair for own in limits for pair in zip(line.weights, own, strict=True)]
+    half = min(line.fixed + weight * (most // 2 + 1) for weight, most in pairs if most)
+    return lambda budget: min(budget // least, kinds + budget // half)
 
 
 def limits_of(ordered: IntArray, limit: Limit) -> list[int]:

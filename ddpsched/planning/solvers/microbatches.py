@@ -14,14 +14,16 @@ count does not depend on M. Counts are tried from M downwards, and a smaller one
 that it cannot be better, so most steps try one or two.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.exact import MILLION, exact_split
 from ddpsched.planning.solvers.exchange import exchange
 from ddpsched.planning.solvers.levelling import Found, placed, spans_of
-from ddpsched.planning.solvers.line import Line, Span
+from ddpsched.planning.solvers.line import Line, Span, most_within
 from ddpsched.planning.solvers.padding import least_padded_spans, padded_bound, penalised_bound
 from ddpsched.planning.solvers.partition import least_makespan, split_line
 from ddpsched.planning.solvers.placement import Placement, placement_of
@@ -96,21 +98,23 @@ class _Best:
 def _best_of_counts(line: Line, world_size: int, most: int, bound: int) -> _Best:
     """The best of the first placement and of each count up to ``most``; ``bound``: where to stop.
 
-    No rank of a cheaper placement has more micro-batches than the cheapest one fits into its cost, so counts above that
-    (and ``SPARE``) are left out. Why a larger ``most`` ends no worse: its run comes to each smaller count with a
-    makespan that is no larger, and leaves out only what cannot get below that.
+    No rank of a cheaper placement needs more micro-batches than fit into its cost, so above that (and ``SPARE`` more)
+    only doublings are tried: they help to level the ranks. Why a larger ``most`` ends no worse: its run comes to each
+    smaller count with a makespan that is no larger, and leaves out only what cannot get below that.
     """
     best, fewest = _first(line, world_size, most)
     below, lowest = best.makespan, max(2, fewest)
-    most = min(most, max(SPARE, (below - 1) // line.cost_of(len(line) - 1, len(line))))
+    within = most_within(line, None if line.limits is None else [line.limits])
+    useful = SPARE + within(below - 1)
     if world_size == 1 and line.limits is None and not line.floored:  # nothing to level: the least padding is best
-        quick = min(most, QUICK // len(line.runs) ** 2)
+        quick = min(most, useful, QUICK // len(line.runs) ** 2)
         if quick > 1:
             alone = [least_padded_spans(line, quick)]
             best.offer(alone, _costs(line, alone))
             lowest = quick + 1
-    for count in range(most, lowest - 1, -1):
-        if best.makespan <= bound or (count < most and _fewer_cost_more(line, world_size, count, best.makespan)):
+    counts = [*range(lowest, min(most, useful) + 1), *takewhile(most.__ge__, (useful << k for k in itertools.count(1)))]
+    for count in reversed(counts):
+        if best.makespan <= bound or (count < counts[-1] and _fewer_cost_more(line, world_size, count, best.makespan)):
             break
         for found in _tries(line, world_size, count, below, best.makespan):
             ranks = spans_of(line, found)

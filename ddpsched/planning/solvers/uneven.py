@@ -17,7 +17,7 @@ from itertools import chain, permutations
 
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.exact import MILLION, exact_split
-from ddpsched.planning.solvers.line import Line, Span
+from ddpsched.planning.solvers.line import Line, Span, most_within
 from ddpsched.planning.solvers.placement import Placement, placement_of
 from ddpsched.planning.solvers.stones import Stone, candidates
 
@@ -40,11 +40,9 @@ def uneven_split(
     most = min(max_microbatches, len(line))
     if limits is None:  # micro-batches of a rank whose longest samples are equally long are better joined
         most = min(most, max(SPARE, len(line.runs)))
-    least = line.cost_of(len(line) - 1, len(line))  # of a micro-batch
     for count in range(1, most + 1):
-        room = (search.makespan - 1) * MILLION // min(slowness)
-        if search.best is not None and (search.makespan == bound or (count > SPARE and count * least > room)):
-            break  # no cheaper placement has so many micro-batches on a rank
+        if search.best is not None and (search.makespan == bound or count > SPARE + search.usable()):
+            break
         search.try_count(count)
     if search.best is None or search.makespan > bound:
         exact = exact_split(line, most, slowness, limits or [None] * len(slowness))
@@ -81,8 +79,13 @@ class _Search:
 
     def __init__(self, line: Line, slowness: Sequence[int], limits: Sequence[list[int]] | None) -> None:
         self.line, self.slowness, self.limits = line, slowness, limits
+        self._most = most_within(line, limits)
         self.best: Ranks | None = None
         self.makespan = -(-line.cost_of(0, len(line)) * len(line) * max(slowness) // MILLION) + 1  # above any
+
+    def usable(self) -> int:
+        """No rank of a placement cheaper than the best one needs more micro-batches."""
+        return self._most((self.makespan - 1) * MILLION // min(self.slowness))
 
     def orders(self) -> Iterator[list[int]]:
         """Ranks along the line: the roomiest first, since the longest need most; then fastest and slowest first."""
