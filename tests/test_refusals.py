@@ -1,0 +1,162 @@
+"""Wrong configs, samplers and commands, each with the message that it gets, side by side in ``refusals.txt``.
+
+The file is there to be read: a refusal names the value, what is allowed and what to do. A message that is changed on
+purpose is written anew, and its difference read:
+
+    python tests/test_refusals.py
+"""
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ddpsched import BatchSampler, PoolStream, StepLoader
+from ddpsched.config import apply_overrides, parse
+from ddpsched.errors import DdpschedError
+from ddpsched.plan import Position
+from ddpsched.planning.source import KnownLengths
+from ddpsched.world import World
+
+FILE = Path(__file__).with_name("refusals.txt")
+LENGTHS = [5, 9, 3, 7, 8, 4, 6, 2]
+ALONE, TWO = World(0, 1), World(0, 2)
+BUDGET = {"kind": "token_budget", "max_tokens_for_batch": 16}
+
+
+def config(*words: str) -> Any:
+    """A config of 10 steps with these overrides."""
+    given = apply_overrides({}, words)
+    return parse(given if {"steps", "epochs"} & set(given) else {"steps": 10, **given}, source="study.toml")
+
+
+def command(*words: str) -> None:
+    """`ddpsched` with these words; its message as an error."""
+    from ddpsched.cli import main
+
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["ddpsched", *words])
+        patch.setenv("COLUMNS", "400")
+        try:
+            code = main() or 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+    if code:
+        raise DdpschedError(f"exit code {code}: {said.getvalue().strip()}")
+
+
+sampler, loader = partial(BatchSampler, LENGTHS), partial(StepLoader, range(8), LENGTHS, ALONE)
+CASES: list[tuple[str, Callable[[], Any]]] = [
+    (f"config {' '.join(words)}", partial(config, *words))
+    for words in (
+        ("steps=10", "epochs=1"),
+        ("steps=0",),
+        ("stepz=10",),
+        ("policy.kind=fastest",),
+        ("policy.prefech=8",),
+        ("prefetch=8",),
+        ("policy.prefetch=2",),
+        ("policy.kind=static", "policy.pool_size=4"),
+        ("policy.kind=balanced", "policy.budget=real"),
+        ("policy.kind=minmax", "policy.max_microbatches=4"),
+        ("policy.kind=static", "policy.lookahead=2"),
+        ("policy.kind=token_budget",),
+        ("policy.kind=token_budget", "policy.max_tokens_for_batch=0"),
+        ("policy.kind=token_budget", "policy.max_tokens_for_batch=[64, 32, 16]"),
+        ("policy.kind=token_budget", "policy.max_tokens_for_batch=[64, 32]"),
+        ("policy.kind=token_budget", "policy.max_tokens_for_batch=64", "policy.same_shape=true", "policy.budget=real"),
+        ("policy.kind=pool", "policy.max_tokens_for_batch=[64, 32]"),
+        ("policy.kind=bins", "policy.bins=[[1, 10, 8], [12, 20, 4]]"),
+        ("policy.kind=bins", "policy.bins=[[1, 10, 8], [9, 20, 4]]"),
+        ("policy.kind=bins", "policy.bins=[[10, 1, 8]]"),
+        ("policy.kind=bins", "policy.bins=[[1, 10, 8]]", "policy.median_batch=8"),
+        ("policy.kind=peer",),
+        ("policy.kind=static", "policy.peer=verl"),
+        ("policy.kind=balanced", "data.lengths=online"),
+        ("policy.kind=packed", "cost.kind=padded_tokens_squared"),
+        ("policy.kind=static", "cost.kind=calibrated", "cost.path=fit.json", "cost.online=true"),
+        ("policy.kind=minmax", "data.pad_to=max_length"),
+        ("global_batch=2",),
+        ("world_size=2.5",),
+        ("order.kind=shuffled", "order.mega_batches=8"),
+        ("order.kind=shuffled", "order.path=order.npy"),
+        ("order.kind=curriculum", "order.start=0.5"),
+        ("order.kind=curriculum", "data.lengths=online"),
+        ("cost.kind=affine_quadratic",),
+        ("cost.kind=calibrated",),
+        ("data.pad_to=longest", "data.within_documents=true"),
+        ("train.target=token_mean",),
+        ("memory.probe=true", "executor.kind=simulated"),
+        ("executor.kind=simulated", "executor.slowness=[1.0, 2.0]"),
+        ("lr.kind=linear", "lr.per=tokens"),
+    )
+] + [
+    ("BatchSampler without global_batch", sampler),
+    ("BatchSampler global_batch=0", partial(sampler, 0, ALONE)),
+    ("BatchSampler global_batch=1 of two ranks", partial(sampler, 1, TWO)),
+    ("BatchSampler global_batch=4 with a budget", partial(sampler, 4, ALONE, BUDGET)),
+    ("BatchSampler policy='quick'", partial(sampler, 4, ALONE, "quick")),
+    ("BatchSampler policy with a foreign key", partial(sampler, 4, ALONE, {"kind": "static", "pool_size": 3})),
+    ("BatchSampler policy without kind", partial(sampler, 4, ALONE, {"pool_size": 3})),
+    ("BatchSampler policy='peer'", partial(sampler, 4, ALONE, "peer")),
+    ("BatchSampler of several micro-batches", partial(sampler, 4, ALONE, {"kind": "balanced", "max_microbatches": 2})),
+    ("BatchSampler order='random'", partial(sampler, 4, ALONE, order="random")),
+    ("BatchSampler last='keep'", partial(sampler, 4, ALONE, last="keep")),
+    ("BatchSampler last='drop' of minmax", partial(sampler, 4, ALONE, "minmax", last="drop")),
+    ("BatchSampler of a length 0", partial(BatchSampler, [3, 0, 2], 2, ALONE)),
+    ("BatchSampler of fractions", partial(BatchSampler, [1.5, 2.5], 2, ALONE)),
+    ("BatchSampler.set_epoch(-1)", lambda: sampler(4, ALONE).set_epoch(-1)),
+    (
+        "BatchSampler.load_state_dict of another seed",
+        lambda: sampler(4, ALONE).load_state_dict(sampler(4, ALONE, seed=1).state_dict()),
+    ),
+    ("BatchSampler.load_state_dict of nothing", lambda: sampler(4, ALONE).load_state_dict({})),
+    ("StepLoader batch_size=4", partial(loader, global_batch=4, batch_size=4)),
+    ("StepLoader max_num_steps and epochs", partial(loader, global_batch=4, max_num_steps=4, epochs=2)),
+    ("StepLoader of fewer lengths than samples", partial(StepLoader, range(9), LENGTHS, ALONE, global_batch=4)),
+    ("StepLoader.skip_batches(9)", lambda: _skipped(9)),
+    ("PoolStream pool_size=0", lambda: PoolStream([[1]], len, max_tokens_for_batch=8, pool_size=0)),
+    ("World(2, 2)", partial(World, 2, 2)),
+    ("Position of half a state", partial(Position.from_dict, {"epoch": 1})),
+    ("lengths of three columns", partial(KnownLengths, np.ones((2, 3), dtype=int))),
+    ("ddpsched run missing.toml", partial(command, "run", "missing.toml")),
+    ("ddpsched plan missing.tsv", partial(command, "plan", "missing.tsv", "--world-size", "2", "--global-batch", "4")),
+    ("ddpsched certify --policy quick", partial(command, "certify", "--policy", "quick")),
+    ("ddpsched sort missing.tsv", partial(command, "sort", "missing.tsv", "--output", "order.npy")),
+]
+
+
+def _skipped(count: int) -> None:
+    steps = loader(global_batch=4)
+    steps.skip_batches(count)
+    next(iter(steps))
+
+
+def told() -> str:
+    """Each case and its message."""
+    lines = []
+    for name, wrong in CASES:
+        try:
+            wrong()
+        except (DdpschedError, ValueError) as error:
+            lines.append(f"# {name}\n{type(error).__name__}: {error}\n")
+        else:
+            lines.append(f"# {name}\nNOT REFUSED\n")
+    return "\n".join(lines).replace(str(Path.cwd()), "DIR")
+
+
+def test_the_messages() -> None:
+    found = told()
+    assert "NOT REFUSED" not in found
+    assert found == FILE.read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    FILE.write_text(told(), encoding="utf-8")
