@@ -70,15 +70,16 @@ def parse(values: Mapping[str, Any], source: str = "config") -> RunConfig:
 
 
 def _describe(fault: Any) -> str:
-    # a value of several kinds has their names in its place, "constrained-int" and the like
-    key = ".".join(str(part) for part in fault["loc"] if not ({"-", "["} & set(str(part))))
     if fault["type"] == "extra_forbidden":
+        key = ".".join(map(str, fault["loc"]))
         known = _known_keys(RunConfig)
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
         last = key.rpartition(".")[2]
         near = near or [k for k in known if k.rpartition(".")[2] == last]
         hint = f"; did you mean {near[0]}?" if near else f"; known keys: {', '.join(sorted(known))}"
         return f"unknown key {key}{hint}"
+    # a value of several kinds has their names in its place, "constrained-int" and the like
+    key = ".".join(str(part) for part in fault["loc"] if not ({"-", "["} & set(str(part))))
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "value_error":
         return f"{key}: {message}" if key else message

@@ -6,8 +6,9 @@ Two workloads: a training step (forward and backward) of DistilBERT's shape with
 and a product of two matrices. A round is alone, pair, pair, alone, so that a drift of the machine meets both alike; the
 process that works alone changes from round to round. *alone A* and *alone A'* are the first and the last of a round:
 their ratio is what comes out where nothing differs, and *pair / alone* says something only beyond it. Of a pair the
-steps are counted while both are at work. Steal and load say whether others were at work meanwhile: a machine must be
-quiet for this. Other machines, and this one on another day, may answer otherwise: run it with each study.
+steps are counted while both are at work. What
+processor time each process got while it was at work, steal and load say whether others were at work meanwhile: then
+nothing can be told. Other machines, and this one on another day, may answer otherwise: run it with each study.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from ddpsched.terminal import plain_console
 
 ROUNDS, SECONDS, WARM_UP = 6, 10.0, 2
 WORTH_TELLING = 0.05  # a pair that is slower by less is called as fast
+OWN = 0.95  # of a processor; a process that got less met others' work, not its pair's
 START_S = 300.0  # to import torch and build a model on a busy machine
 Stamps = list[float]  # when the first step began, and when each ended
 
@@ -99,6 +101,7 @@ class Rates:
     last: list[float] = field(default_factory=list)
     pairs: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     ratios: list[float] = field(default_factory=list)
+    own: float = 1.0  # the least share of a processor that a process got in a pair
 
     @property
     def same(self) -> list[float]:
@@ -107,7 +110,10 @@ class Rates:
 
 
 def _work(workload: Workload, pipe: Connection) -> None:
-    """In a process: steps from "start" to "stop", as often as asked, and when each ended."""
+    """In a process: steps from "start" to "stop", as often as asked.
+
+    Sends when each ended, and the share of a processor that it got.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -116,12 +122,12 @@ def _work(workload: Workload, pipe: Connection) -> None:
         step()
     pipe.send("ready")
     while pipe.recv() == "start":
-        stamps = [time.perf_counter()]  # of one clock for all processes of the machine
+        stamps, began = [time.perf_counter()], time.process_time()  # stamps: of one clock for all of the machine
         while not pipe.poll():
             step()
             stamps.append(time.perf_counter())
         pipe.recv()
-        pipe.send(stamps)
+        pipe.send((stamps, (time.process_time() - began) / (stamps[-1] - stamps[0])))
 
 
 @contextmanager
@@ -147,16 +153,16 @@ def processes(workload: Workload) -> Iterator[list[Connection]]:
             process.join()
 
 
-def together(pipes: Sequence[Connection], seconds: float) -> list[float]:
-    """Steps a second of each, over the time in which all of them are at work."""
+def together(pipes: Sequence[Connection], seconds: float) -> tuple[list[float], float]:
+    """Steps a second of each, over the time in which all of them are at work; the least share of a processor."""
     for pipe in pipes:
         pipe.send("start")
     time.sleep(seconds)
     for pipe in pipes:
         pipe.send("stop")
-    stamps: list[Stamps] = [pipe.recv() for pipe in pipes]
-    begin, end = max(own[0] for own in stamps), min(own[-1] for own in stamps)
-    return [rate(own, begin, end) for own in stamps]
+    found: list[tuple[Stamps, float]] = [pipe.recv() for pipe in pipes]
+    begin, end = max(stamps[0] for stamps, _ in found), min(stamps[-1] for stamps, _ in found)
+    return [rate(stamps, begin, end) for stamps, _ in found], min(share for _, share in found)
 
 
 def rate(stamps: Stamps, begin: float, end: float) -> float:
@@ -177,9 +183,10 @@ def measure(workload: Workload, rounds: int, seconds: float) -> Rates:
     with processes(workload) as pipes:
         for number in range(rounds):
             own = number % 2
-            first = together([pipes[own]], seconds)[0]
-            pairs = [together(pipes, seconds) for _ in range(2)]
-            last = together([pipes[own]], seconds)[0]
+            (first,), _ = together([pipes[own]], seconds)
+            pairs, shares = zip(*(together(pipes, seconds) for _ in range(2)), strict=True)
+            (last,), _ = together([pipes[own]], seconds)
+            found.own = min(found.own, *shares)
             found.first.append(first)
             found.last.append(last)
             for process, rates in enumerate(found.pairs):
@@ -192,6 +199,11 @@ def verdict(name: str, rates: Rates) -> str:
     """In a sentence."""
     ratio, apart = statistics.mean(rates.ratios), max(abs(each - 1) for each in rates.same)
     told = f"(ratio {spread(rates.ratios)}, A/A {spread(rates.same)})"
+    if rates.own < OWN:
+        return (
+            f"{name}: cannot tell whether two ranks on this machine slow each other {told}: other processes were at "
+            f"work, so that one of a pair got {rates.own:.0%} of a processor; run this again when the machine is quiet"
+        )
     if ratio < 1 - max(WORTH_TELLING, apart):
         return f"{name}: two ranks on this machine slow each other {told}"
     if apart <= WORTH_TELLING:

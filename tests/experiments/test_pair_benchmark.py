@@ -44,6 +44,10 @@ def test_the_verdict() -> None:
     assert "two ranks on this machine slow each other (ratio 0.600" in verdict("x", rates(0.6))
     assert "do not slow" in verdict("x", rates(0.97)), "less than is worth telling"
     assert "slow each other by less than 20%, if at all" in verdict("x", rates(0.9, same=1.2))
+    disturbed = rates(0.5)
+    disturbed.own = 0.6
+    assert "cannot tell" in verdict("x", disturbed)
+    assert "got 60% of a processor" in verdict("x", disturbed)
     assert "two ranks on this machine slow each other (" in verdict("x", rates(0.6, same=1.2)), "far beyond the noise"
 
 

@@ -11,6 +11,9 @@ from heapq import heappop, heapreplace
 from ddpsched.planning.solvers.line import Line, Span
 from ddpsched.planning.solvers.stones import Stone
 
+SPARE = 16  # counts that are tried even if no optimum has so many: spare ones help to level the ranks
+DENSE = 64  # up to here each count is tried
+
 
 @dataclass(frozen=True)
 class Found:
@@ -21,6 +24,20 @@ class Found:
     owners: list[int]
     loads: list[int]  # of the stones alone
     place: int
+
+
+def counts_to_try(lowest: int, useful: int, most: int) -> list[int]:
+    """The numbers of micro-batches that are tried; of a larger ``most`` some more.
+
+    >>> counts_to_try(62, 80, 300)
+    [62, 63, 64, 72, 81, 162]
+    """
+    found: list[int] = []
+    count = lowest
+    while count <= most:
+        found.append(count)
+        count += 1 if count < DENSE else count if count > useful else count // 8
+    return found
 
 
 def placed(line: Line, stones: list[Stone], place: int, world_size: int, most: int, below: int) -> Found | None:

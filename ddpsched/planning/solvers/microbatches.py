@@ -14,15 +14,13 @@ count does not depend on M. Counts are tried from M downwards, and a smaller one
 that it cannot be better, so most steps try one or two.
 """
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.exact import MILLION, exact_split
 from ddpsched.planning.solvers.exchange import exchange
-from ddpsched.planning.solvers.levelling import Found, placed, spans_of
+from ddpsched.planning.solvers.levelling import SPARE, Found, counts_to_try, placed, spans_of
 from ddpsched.planning.solvers.line import Line, Span, most_within
 from ddpsched.planning.solvers.padding import least_padded_spans, padded_bound, penalised_bound
 from ddpsched.planning.solvers.partition import least_makespan, split_line
@@ -30,7 +28,6 @@ from ddpsched.planning.solvers.placement import Placement, placement_of
 from ddpsched.planning.solvers.stones import candidates, runs
 
 QUICK = 10**7  # operations, some 10 ms
-SPARE = 16  # counts that are tried even if no optimum has so many: spare ones help the heuristic to level the ranks
 PENALTIES = (3, 6)  # halves of the estimate; these two prove most of what any penalty proves on SST-2
 
 Ranks = list[list[Span]]
@@ -99,26 +96,31 @@ def _best_of_counts(line: Line, world_size: int, most: int, bound: int) -> _Best
     """The best of the first placement and of each count up to ``most``; ``bound``: where to stop.
 
     No rank of a cheaper placement needs more micro-batches than fit into its cost, so above that (and ``SPARE`` more)
-    only doublings are tried: they help to level the ranks. Why a larger ``most`` ends no worse: its run comes to each
-    smaller count with a makespan that is no larger, and leaves out only what cannot get below that.
+    only doublings are tried, which help to level the ranks, and above ``DENSE`` an eighth more each time. Why a larger
+    ``most`` ends no worse: its run comes to each smaller count with a makespan that is no larger, and leaves out only
+    what cannot get below that.
     """
     best, fewest = _first(line, world_size, most)
-    below, lowest = best.makespan, max(2, fewest)
     within = most_within(line, None if line.limits is None else [line.limits])
-    useful = SPARE + within(below - 1)
+    useful, lowest = SPARE + within(best.makespan - 1), max(2, fewest)
+    # exchanges may level what begins dearer than the first placement, unless that is one micro-batch a rank
+    below = best.makespan if fewest == 1 else (line.cost_of(0, len(line)) + line.fixed) * len(line) + 1
     if world_size == 1 and line.limits is None and not line.floored:  # nothing to level: the least padding is best
         quick = min(most, useful, QUICK // len(line.runs) ** 2)
         if quick > 1:
             alone = [least_padded_spans(line, quick)]
             best.offer(alone, _costs(line, alone))
             lowest = quick + 1
-    counts = [*range(lowest, min(most, useful) + 1), *takewhile(most.__ge__, (useful << k for k in itertools.count(1)))]
-    for count in reversed(counts):
-        if best.makespan <= bound or (count < counts[-1] and _fewer_cost_more(line, world_size, count, best.makespan)):
+    spare = int(line.floored or line.limits is not None)  # exchanges level these better with one more micro-batch
+    tried = counts_to_try(lowest, useful, most)
+    for count in reversed(tried):
+        room = min(count + spare, most)
+        if best.makespan <= bound or (count < tried[-1] and _fewer_cost_more(line, world_size, room, best.makespan)):
             break
         for found in _tries(line, world_size, count, below, best.makespan):
-            ranks = spans_of(line, found)
-            best.offer(ranks, exchange(line, ranks, count))
+            for allowed in range(count, room + 1):
+                ranks = spans_of(line, found)
+                best.offer(ranks, exchange(line, ranks, allowed))
         if fewest > 1:
             best.offer(*_lightest_first(line, world_size, count))
     if not best.ranks:

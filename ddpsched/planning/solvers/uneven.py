@@ -17,12 +17,12 @@ from itertools import chain, permutations
 
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.exact import MILLION, exact_split
+from ddpsched.planning.solvers.levelling import SPARE, counts_to_try
 from ddpsched.planning.solvers.line import Line, Span, most_within
 from ddpsched.planning.solvers.placement import Placement, placement_of
 from ddpsched.planning.solvers.stones import Stone, candidates
 
 ALL_ORDERS = 6  # so few ranks are tried in every order, where memory is tight
-SPARE = 16  # counts that are tried even if no optimum has so many: spare ones help the heuristic to level the ranks
 Ranks = list[list[Span]]
 
 
@@ -40,7 +40,7 @@ def uneven_split(
     most = min(max_microbatches, len(line))
     if limits is None:  # micro-batches of a rank whose longest samples are equally long are better joined
         most = min(most, max(SPARE, len(line.runs)))
-    for count in range(1, most + 1):
+    for count in counts_to_try(1, most, most):
         if search.best is not None and (search.makespan == bound or count > SPARE + search.usable()):
             break
         search.try_count(count)
@@ -81,7 +81,7 @@ class _Search:
         self.line, self.slowness, self.limits = line, slowness, limits
         self._most = most_within(line, limits)
         self.best: Ranks | None = None
-        self.makespan = -(-line.cost_of(0, len(line)) * len(line) * max(slowness) // MILLION) + 1  # above any
+        self.makespan = self._above_any = -(-line.cost_of(0, len(line)) * len(line) * max(slowness) // MILLION) + 1
 
     def usable(self) -> int:
         """No rank of a placement cheaper than the best one needs more micro-batches."""
@@ -97,18 +97,18 @@ class _Search:
         yield sorted(ranks, key=rates.__getitem__, reverse=True)
 
     def try_count(self, count: int) -> None:
-        """Try what there is for up to ``count`` micro-batches a rank."""
-        ranks = range(len(self.slowness))
+        """Try what there is for up to ``count`` micro-batches a rank; all that is tried where there are no others."""
+        ranks, holds = range(len(self.slowness)), False
         if count == 1:
             for order in self.orders():
-                self.try_with([[] for _ in ranks], 0, order)
+                holds |= self.try_with([[] for _ in ranks], 0, order)
         else:
             for stones, place, _ in candidates(self.line, len(ranks), count - 1):
                 placed = self.place(stones, count - 1)
                 if placed is not None:
                     by_cost = sorted(ranks, key=self.costs(placed).__getitem__)
-                    self.try_with(placed, place, by_cost)
-        if self.best is None and self._may_hold(len(ranks) * count):
+                    holds |= self.try_with(placed, place, by_cost)
+        if not holds and self._may_hold(len(ranks) * count):
             # memory is tight: as many spans as there may be, whatever they cost
             few = permutations(ranks) if len(ranks) <= ALL_ORDERS else ()
             for order in chain(self.orders(), map(list, few)):
@@ -141,14 +141,18 @@ class _Search:
             loads[rank] += cost
         return ranks
 
-    def try_with(self, ranks: Ranks, place: int, sequence: list[int]) -> None:
-        """Pour the line from ``place`` on, a span for each rank of the sequence, at the least makespan."""
+    def try_with(self, ranks: Ranks, place: int, sequence: list[int]) -> bool:
+        """Pour the line from ``place`` on, a span for each rank of the sequence, at the least makespan.
+
+        Returns whether memory holds it, at whatever makespan.
+        """
         low, high = max(self.costs(ranks)), self.makespan - 1
         if low > high or self._poured(ranks, place, sequence, high) is None:
-            return
+            return self.limits is None or self._poured(ranks, place, sequence, self._above_any) is not None
         holds = partial(self._poured, ranks, place, sequence)
         self.makespan = low + bisect_left(range(low, high), True, key=lambda makespan: holds(makespan) is not None)
         self.best = holds(self.makespan)
+        return True
 
     def _poured(self, ranks: Ranks, place: int, sequence: list[int], makespan: int) -> Ranks | None:
         line, result = self.line, [list(spans) for spans in ranks]
