@@ -3,6 +3,8 @@
 A rank that waits in a collective hears nothing: not a signal, not that a peer
 died. So a thread listens for it. torchrun ends the survivors within a tenth of a
 second of a death; that is time enough to see who is gone and to write it down.
+Where a rank dies within a tenth of a second of its start, no rank has come to this
+thread yet, and the launcher alone names it.
 """
 
 import contextlib

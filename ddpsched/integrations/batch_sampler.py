@@ -7,7 +7,14 @@ from typing import Any
 import numpy.typing as npt
 
 from ddpsched.errors import ConfigError
-from ddpsched.integrations.iterated_by import InFlight, owners, refuse_dealing, saved_by_torchdata
+from ddpsched.integrations.agreement import Agreement
+from ddpsched.integrations.iterated_by import (
+    InFlight,
+    counted_by_accelerate,
+    owners,
+    refuse_dealing,
+    saved_by_torchdata,
+)
 from ddpsched.integrations.plan_source import PlanSource, epoch_number
 from ddpsched.integrations.rank_lists import RankLists
 from ddpsched.integrations.step_share import StepShare
@@ -101,6 +108,7 @@ class BatchSampler:
         self._one_micro_batch()
         self._origin = Position()  # where the next iteration begins, unless the last one has run its epoch
         self.lists: RankLists | None = None  # the iteration that moved last, until an epoch is named or a state loaded
+        self.followed: Agreement | None = None  # of the iteration whose end made the next epoch the one to begin with
         self._epoch, self._weights = 0, dict[int, float]()  # of the epoch that moved last: by step
         self.weighs = False  # somebody asks for scales, so a stand-in weighs 0
 
@@ -121,6 +129,8 @@ class BatchSampler:
 
     def set_epoch(self, epoch: int) -> None:
         """The order of the next iteration, which begins at its first step, or where a loaded state of it stands."""
+        if counted_by_accelerate():
+            return
         epoch, start = epoch_number(epoch), self.next_start
         if epoch != self._epoch:
             self._weights = {}
@@ -131,11 +141,11 @@ class BatchSampler:
         """Where the next iteration begins: in the next epoch, once the last batch of this one is handed out."""
         lists = self.lists
         if lists is not None and lists.is_over and not len(lists.in_flight) and lists.epoch == self._origin.epoch:
-            self._origin = Position(self._origin.epoch + 1)
+            self._origin, self.followed = Position(self._origin.epoch + 1), lists.agreement
         return self._origin
 
     def _go_to(self, position: Position) -> None:
-        self._origin, self.lists = position, None
+        self._origin, self.lists, self.followed = position, None, None
 
     @property
     def batch_sampler(self) -> "BatchSampler":
@@ -236,7 +246,7 @@ class BatchSampler:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy begins where the next iteration of this one does."""
-        return {**self.__dict__, "_origin": self.next_start, "lists": None}
+        return {**self.__dict__, "_origin": self.next_start, "lists": None, "followed": None}
 
     def stand_in(self, plan: StepPlan, rank: int) -> int:
         """The sample that rank ``rank`` gets where it has none of a plan's."""

@@ -86,6 +86,26 @@ def saved_by_torchdata() -> bool:
     return str(sys._getframe(2).f_globals.get("__name__", "")).startswith("torchdata.")
 
 
+def begun_anew(owner: str) -> ConfigError:
+    """Of a loop whose loader was begun again within it, which with persistent workers ends the loop's own batches."""
+    return ConfigError(
+        f"{owner}: the loader was iterated anew within this loop. With persistent_workers=True a DataLoader has one "
+        "iterator, so the rest of this loop's batches is gone; take another loader for it, or leave persistent_workers "
+        "out"
+    )
+
+
+def counted_by_accelerate() -> bool:
+    """Whether the epoch that is named is accelerate's own count, of the iterations of one of its loaders.
+
+    It begins with 0 in each process, whatever state a sampler has loaded, and whichever epoch was named to it.
+    """
+    caller = sys._getframe(2)
+    owner = caller.f_locals.get("self")
+    iterates = caller.f_back is not None and caller.f_back.f_code.co_name == "__iter__"
+    return iterates and _is_accelerates(owner, "DataLoaderShard")
+
+
 def _is_sampler(caller: Any) -> bool:
     torch_data = sys.modules.get("torch.utils.data")
     return torch_data is not None and isinstance(caller, torch_data.Sampler)

@@ -55,7 +55,7 @@ class PlanSource:
         self.owner, self._given, self._settled = owner, world, world
         self._expected: int | None = None  # the world size of a state that was loaded before there was a world
         self._number = number_among(world)
-        self._has_agreed = False
+        self._agreement: Agreement | None = None  # of the last iteration; a copy has none
         self.lengths = KnownLengths(lengths)
         self._array = np.asarray(lengths)
         options = _options(owner, "policy", policy)
@@ -196,12 +196,12 @@ class PlanSource:
 
     def agreement(self, start: Position, **more: int | None) -> Agreement:
         """That of the ranks on the iteration that begins there, begun. ``more``: how long it goes on."""
-        waits, self._has_agreed = not self._has_agreed, True
+        waits = self._agreement is None or not self._agreement.has_compared
         begin = {"epoch": start.epoch, "step": start.step, **more}
         identity = _flat({**self._identity, "last": self.last})
-        found = Agreement(self.owner, self.world, identity, begin, self._number, waits)
-        found.first()
-        return found
+        self._agreement = Agreement(self.owner, self.world, identity, begin, self._number, waits)
+        self._agreement.first()
+        return self._agreement
 
     def state(self, position: Position, **more: int) -> dict[str, Any]:
         """Plain values, as JSON takes them: what makes the plans, and where they stand."""

@@ -102,7 +102,8 @@ class PoolStream:
         self._collate, self._pad = collate_fn, sample_padding_fn
         self._next = self._reached = self._begin(0)  # what the next iteration goes on with; where the last one stands
         self._skip = 0  # steps that the next iteration leaves out
-        self._number, self._has_agreed = number_among(world), False
+        self._number = number_among(world)
+        self._agreement: Agreement | None = None  # of the last iteration; a copy has none
         self.over_budget = 0
         self.step: StepShare | None = None
         self._check_ends()
@@ -159,8 +160,8 @@ class PoolStream:
         begun = picks.steps
         identity = {key: value for key, value in self._identity().items() if key not in ("rank", "world_size")}
         start = {"step": begun, "max_num_steps": self.max_num_steps}
-        waits, self._has_agreed = not self._has_agreed, True
-        agreement = Agreement("PoolStream", world, identity, start, self._number, waits)
+        waits = self._agreement is None or not self._agreement.has_compared
+        agreement = self._agreement = Agreement("PoolStream", world, identity, start, self._number, waits)
         agreement.first()
         while self.max_num_steps is None or picks.steps < self.max_num_steps:
             if picks.steps > begun:

@@ -52,7 +52,7 @@ class RankLists(Iterator[list[int]]):
         self._at: Position | None = None  # before the first list it is the sampler's, as an epoch may yet be named
         self.epoch, self.handed_out, self.is_over = -1, HandedOut(), False
         self._world = World()
-        self._agreement: Agreement | None = None
+        self.agreement: Agreement | None = None
         self._plans: Iterator[StepPlan] | None = None  # made when the first is asked for: an epoch's order takes O(N)
         self._next: StepPlan | None = None  # planned one step ahead, to know the last one as it is handed out
 
@@ -66,8 +66,8 @@ class RankLists(Iterator[list[int]]):
         if self._plans is None:
             self._begin()
         elif self.handed_out.count - len(self.in_flight) > self.in_flight.has_workers:
-            assert self._agreement is not None
-            self._agreement.second()  # not for lists that workers ask for while the loop has at most one batch
+            assert self.agreement is not None
+            self.agreement.second()  # not for lists that workers ask for while the loop has at most one batch
         plan = self._next
         if plan is None:
             self._end()
@@ -76,6 +76,9 @@ class RankLists(Iterator[list[int]]):
         assert plan.after is not None
         self._next = next(self._plans, None)
         self._at, self.is_over = plan.after, self._next is None
+        if self.is_over:
+            assert self.agreement is not None
+            self.agreement.over()
         share = StepShare.of(plan, self._source.lengths, self._world)
         self.handed_out.add(share, plan.after)
         self._sampler.moved(self, share)
@@ -83,8 +86,10 @@ class RankLists(Iterator[list[int]]):
 
     def _begin(self) -> None:
         self._world, self._at = self._source.settle(), self.reached
+        if (ended := self._sampler.followed) is not None:
+            ended.all_over()
         self.epoch = self._at.epoch
-        self._agreement = self._source.agreement(self.reached)
+        self.agreement = self._source.agreement(self.reached)
         self._plans = self._source.plans(self.reached)
         self._next = next(self._plans, None)
 

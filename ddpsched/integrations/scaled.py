@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.batch_sampler import BatchSampler
+from ddpsched.integrations.iterated_by import begun_anew
 from ddpsched.integrations.pool_stream import PoolStream
 from ddpsched.integrations.rank_lists import RankLists
 from ddpsched.integrations.step_loader import StepLoader
@@ -78,6 +79,8 @@ class Scaled:
                     f"scaled({type(self._loader).__name__}): its iterator {type(batches).__name__} does not tell which "
                     "lists its batches are; give a torch DataLoader(data, batch_sampler=sampler) itself"
                 )
+            if getattr(batches, "_sampler_iter", lists) is not lists:
+                raise begun_anew("scaled")
             self.step, after = lists.handed_out[number]
             self._reached, number = (lists, after), number + 1
             yield batch, self.step.weight
@@ -103,8 +106,6 @@ class Scaled:
         """Go on where ``state`` was taken; ConfigError where it is of other data, policy, seed, order or world size."""
         self._planner.load_state_dict(state)
         self._reached = None
-        if hasattr(self._loader, "iteration"):  # accelerate's loaders name the epoch as they begin
-            self._loader.iteration = self._planner.epoch
 
     @property
     def _planner(self) -> Any:

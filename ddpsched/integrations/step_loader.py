@@ -11,6 +11,8 @@ import numpy.typing as npt
 from torch.utils.data import DataLoader, IterableDataset
 
 from ddpsched.errors import ConfigError, DataError
+from ddpsched.integrations.agreement import Agreement
+from ddpsched.integrations.iterated_by import begun_anew
 from ddpsched.integrations.micro_batches import Keys, MicroBatches, keys_of, unchanged
 from ddpsched.integrations.plan_source import PlanSource, epoch_number, number_of_steps, whole_number
 from ddpsched.integrations.step_share import StepShare
@@ -120,6 +122,8 @@ class StepLoader:
         self._began = 0  # the same of the iteration that moved last
         self._origin = Position()  # where the next iteration begins, but for the steps that are skipped
         self._skip = 0
+        self._asked: deque[tuple[StepPlan, bool]] | None = None  # the running iteration's
+        self._followed: Agreement | None = None  # of the iteration whose end made the next epoch the one to begin with
         self._reached: Position | None = None  # of the list yielded last; None before any, and after an epoch
         self.step: StepShare | None = None
 
@@ -148,7 +152,7 @@ class StepLoader:
         epoch = epoch_number(epoch)
         if epoch not in (self._first, self._origin.epoch):
             self._first, self._origin = epoch, Position(epoch)
-        self._reached = None
+        self._reached = self._followed = None
 
     def skip_batches(self, count: int) -> None:
         """Leave out the next ``count`` optimizer steps: they are planned, but no sample is loaded.
@@ -194,15 +198,19 @@ class StepLoader:
 
     def _lists(self) -> Iterator[list[Any]]:
         world = self._source.settle()
+        if self._followed is not None:
+            self._followed.all_over()
         start, end, self._began = self._start, self._end, self._first
         agreement = self._source.agreement(start, max_num_steps=self._max_num_steps, epochs=self._epochs)
-        asked: deque[tuple[StepPlan, bool]] = deque()  # whose batches are on their way: workers are ahead of the loop
+        asked = self._asked = deque[tuple[StepPlan, bool]]()  # whose batches are on their way: workers are ahead
         plans = partial(self._source.run, start, end, self._max_num_steps)
         # of values alone: a way from workers that stay back to this loader would be a cycle, which may be collected
         # within a worker forked later, where torch waits for the others in vain
         self._keys.make = partial(keys_of, plans, world.rank, self._source.lengths, asked)
         position, yielded = start, False
         for batches in self._loader:
+            if self._loader.persistent_workers and self._asked is not asked:
+                raise begun_anew("StepLoader")
             if yielded:
                 agreement.second()
             plan, is_last = asked.popleft()
@@ -211,6 +219,8 @@ class StepLoader:
             self.step = StepShare.of(plan, self._source.lengths, world)
             if is_last:  # nothing of a loaded state, and no skip, is used up before
                 self._next_epoch(plan.epoch + 1)
+                self._followed = agreement
+                agreement.over()
             yield batches
         if yielded:
             agreement.second()
@@ -268,7 +278,7 @@ class StepLoader:
             raise ConfigError(
                 f"the state is in epoch {position.epoch} of a run that began with {first}, but epochs = {self._epochs}"
             )
-        self._first, self._origin, self._skip, self._reached = first, position, 0, None
+        self._first, self._origin, self._skip, self._reached, self._followed = first, position, 0, None, None
 
 
 def _check_data(dataset: Any, num_lengths: int) -> None:

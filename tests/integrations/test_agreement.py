@@ -2,10 +2,13 @@
 
 import multiprocessing
 import os
+import pickle
 import re
+import time
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +147,80 @@ def test_a_look_on_one_rank_and_a_loop_on_one_rank() -> None:
     assert kind == RankFailure.__name__
     assert "rank 0 iterates, but process 1 has not begun within 3 s, the process group's time-out" in text
     assert "world is rank 0 of 1, but the process group has 2 processes" in zero["of_one"][0]
+
+
+def passes_on_rank_0() -> dict[str, tuple[str, str]]:
+    """Rank 0 iterates a whole epoch more than rank 1: its next epoch would be ahead of rank 1's for good."""
+    rank = forget_launcher()
+    agreement.PATIENCE_S = 0.1
+    agreement._timeout = lambda c10d: timedelta(seconds=1)
+
+    def training(loader: Any, before: int, named: bool = False) -> int:
+        steps = 0
+        for epoch in range(2):
+            if rank == 0 and epoch == before:
+                list(loader)  # statistics of the data, or an evaluation
+            if named:
+                loader.set_epoch(epoch)
+            for _ in scaled(loader):
+                if rank == 1 and steps == before * 5:
+                    time.sleep(2)  # as in its step's collective, which waits for rank 0
+                steps += 1
+        return steps
+
+    found = {}
+    for before in (0, 1):
+        for number, loader in enumerate((sampler(seed=before), StepLoader(range(70), LENGTHS, global_batch=16))):
+            found[f"{number} {before}"] = raised(partial(training, loader, before))
+            dist.barrier()
+    found["named"] = raised(lambda: training(sampler(seed=7), 1, named=True))
+    dist.barrier()
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:BatchSampler:UserWarning")
+def test_a_whole_epoch_on_one_rank_alone_stops_it() -> None:
+    zero, one = run_ranks(passes_on_rank_0, 2)
+    for name in ("0 0", "1 0", "0 1", "1 1"):
+        kind, text = zero[name]
+        assert kind == RankFailure.__name__, (name, kind, text)
+        assert "rank 0 has iterated an epoch to its end and begins the next one, but process 1 has not" in text
+        assert "world=World(0, 1), or take plans(), or name each epoch by set_epoch before it" in text
+    assert zero["named"] == one["named"] == ("nothing", ""), "whose epochs are named may look at a whole one"
+
+
+def looks_that_were_no_agreement() -> dict[str, Any]:
+    """Of samplers that were iterated before there was a process group, and of a copy of one."""
+    made = [sampler(seed=3), sampler(seed=4)]
+    for each in made:
+        next(iter(each))
+    rank = forget_launcher()
+    agreement.PATIENCE_S = 0.2
+    agreement._timeout = lambda c10d: timedelta(seconds=2)
+    steps: list[int] = []
+    alone = raised(lambda: steps.extend(map(len, made[0]))) if rank == 0 else None
+    dist.barrier()
+    copied = pickle.loads(pickle.dumps(made[1]))
+    of_copy = raised(lambda: list(copied)) if rank == 0 else None
+    dist.barrier()
+    # a look at another sampler on a rank that is slow afterwards refuses nobody
+    agreement._timeout = lambda c10d: timedelta(seconds=20)
+    training, validation = sampler(seed=5), sampler(lengths=LENGTHS[:30], order="sequential")
+    if rank == 0:
+        next(iter(validation))
+        time.sleep(1.5)
+    slow = raised(lambda: list(scaled(training)))
+    dist.barrier()
+    return {"alone": alone, "steps": len(steps), "copy": of_copy, "slow": slow}
+
+
+def test_a_look_before_there_are_ranks_spends_no_agreement() -> None:
+    zero, one = run_ranks(looks_that_were_no_agreement, 2)
+    for kind, text in (zero["alone"], zero["copy"]):
+        assert kind == RankFailure.__name__
+        assert "rank 0 iterates, but process 1 has not begun within 2 s" in text
+    assert zero["steps"] <= 1
+    assert zero["slow"] == one["slow"] == ("nothing", "")
 
 
 def tensor_parallel() -> list[list[int]]:

@@ -1,0 +1,104 @@
+"""The gradient of each step where ranks are started by mp.spawn or by Lightning, last steps included."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from launched import EPOCHS, NUM_SAMPLES, gradient, model, sampler, summed_loss, worst_error
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+from ddpsched import BatchSampler, scaled
+
+pl = pytest.importorskip("pytorch_lightning", exc_type=ImportError)
+WORLDS = [2, pytest.param(4, marks=pytest.mark.slow)]
+BUDGET = {"policy": {"kind": "token_budget", "max_tokens_for_batch": 60}, "global_batch": None}
+
+
+def spawned(rank: int, ranks: int, made: BatchSampler, folder: Path) -> None:
+    assert "RANK" not in os.environ
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    net = DistributedDataParallel(model())
+    loader = DataLoader(range(NUM_SAMPLES), batch_sampler=made)  # type: ignore[arg-type]
+    record = []
+    for _ in range(EPOCHS):
+        for ids, scale in scaled(loader):
+            net.zero_grad()
+            (scale * summed_loss(net, ids)).backward()
+            record.append((ids.tolist(), scale, gradient(net)))
+    torch.save(record, folder / f"rank{rank}")
+    dist.barrier()
+    os._exit(0)  # gloo may abort a process that ends in order
+
+
+@pytest.mark.parametrize("ranks", WORLDS)
+def test_spawned_processes(ranks: int, tmp_path: Path) -> None:
+    mp.spawn(spawned, (ranks, sampler(), tmp_path), ranks)
+    error = worst_error(tmp_path, ranks)
+    print(f"mp.spawn, {ranks} ranks: {error:.1e}")
+    assert error < 1e-12
+
+
+class Module(pl.LightningModule):
+    """Records what each step was."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.net, self.folder, self.record = model(), folder, list[Any]()
+        self.share: Any = None
+
+    def training_step(self, step: tuple[torch.Tensor, float], number: int) -> torch.Tensor:
+        ids, scale = step
+        self.share = ids.tolist(), scale
+        return scale * summed_loss(self.net, ids)
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.record.append((*self.share, gradient(self.net)))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    def on_train_end(self) -> None:
+        torch.save(self.record, self.folder / f"rank{self.trainer.global_rank}")
+
+
+def fit(folder: Path, ranks: int = 1, most: int = -1, resumed: Path | None = None, **changes: Any) -> None:
+    """Lightning as the README has it: the loader is ``scaled(...)``, whose state goes into its checkpoints."""
+    loader = scaled(DataLoader(range(NUM_SAMPLES), batch_sampler=sampler(**changes)))  # type: ignore[arg-type]
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=ranks, strategy="ddp_spawn" if ranks > 1 else "auto", max_epochs=EPOCHS,
+        max_steps=most, logger=False, enable_progress_bar=False, enable_model_summary=False,
+        use_distributed_sampler=False, callbacks=[
+            pl.callbacks.ModelCheckpoint(folder, "{step}", every_n_train_steps=1, save_top_k=-1)
+        ],
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="pytorch_lightning")
+        trainer.fit(Module(folder), loader, ckpt_path=None if resumed is None else str(resumed))
+
+
+@pytest.mark.parametrize("ranks", WORLDS)
+def test_lightning(ranks: int, tmp_path: Path) -> None:
+    fit(tmp_path, ranks)
+    error = worst_error(tmp_path, ranks)
+    print(f"Lightning, {ranks} ranks: {error:.1e}")
+    assert error < 1e-12
+
+
+@pytest.mark.parametrize("changes", [{}, BUDGET], ids=["balanced", "token_budget"])
+def test_lightning_goes_on_within_an_epoch(changes: dict[str, Any], tmp_path: Path) -> None:
+    fit(tmp_path, **changes)
+    whole = [share[:2] for share in torch.load(tmp_path / "rank0")]
+    for most in (1, 3, len(whole) // EPOCHS + 1):
+        folder = tmp_path / str(most)
+        fit(folder, most=most, **changes)
+        first = [share[:2] for share in torch.load(folder / "rank0")]
+        fit(tmp_path, resumed=folder / f"step={most}.ckpt", **changes)
+        rest = [share[:2] for share in torch.load(tmp_path / "rank0")]
+        assert first + rest == whole
