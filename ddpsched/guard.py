@@ -175,7 +175,8 @@ class Guard:
                     (self._watch.suspended(), "was suspended and did not answer"),
                 ):
                     if ranks:
-                        return RankFailure(f"rank {ranks[0]} {what}")
+                        # this rank's watch may just have ended it for having been suspended
+                        return RankFailure(self._watch.was_suspended(ranks[0]) or f"rank {ranks[0]} {what}")
                 if not isinstance(error, RuntimeError):
                     break
                 sleep(0.05)

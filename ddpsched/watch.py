@@ -87,6 +87,11 @@ class Watch:
         """Ranks of this host whose process is suspended."""
         return [rank for rank, process in self._peers.items() if process.state in SUSPENDED]
 
+    def was_suspended(self, rank: int) -> str | None:
+        """For how long a rank was, in words; None where this watch has not seen it."""
+        seconds = self._suspended_s.get(rank)
+        return f"rank {rank} was suspended for {seconds:.0f} s (process {self._peers[rank].pid})" if seconds else None
+
     def end_suspended(self) -> list[int]:
         """Kill suspended peers of a run that ends: they cannot end themselves, and the launcher would wait for them.
 
@@ -125,20 +130,16 @@ class Watch:
         """Who is gone, or does not go on; None where all is well."""
         self._peers |= self._siblings.look(self._peers)
         for rank in self.lost():
-            if self._suspended_s.get(rank):
-                return self._was_suspended(rank)  # another rank, which counted a tick more, has just ended it for that
-            return f"rank {rank} died (process {self._peers[rank].pid})"
+            # another rank, which counted a tick more, may just have ended it for having been suspended
+            return self.was_suspended(rank) or f"rank {rank} died (process {self._peers[rank].pid})"
         if asked and (unseen := self._siblings.missing(self._peers)):
             return f"rank {unseen[0]} died"  # the launcher ends this rank, and that one was gone before a first look
         if os.getppid() != self._parent:
             return "the launcher died"
         self._count_suspended()
         for rank in self._long_suspended():
-            return self._was_suspended(rank)
+            return self.was_suspended(rank)
         return None
-
-    def _was_suspended(self, rank: int) -> str:
-        return f"rank {rank} was suspended for {self._suspended_s[rank]:.0f} s (process {self._peers[rank].pid})"
 
     def _count_suspended(self) -> None:
         """In ticks of this watch and not by the clock, which goes on while this rank is suspended as well.

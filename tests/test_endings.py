@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ from ranks import run_ranks
 from runs import config_of, records_of
 
 from ddpsched.config import RunConfig
+from ddpsched.guard import Guard
 from ddpsched.run import run
 from ddpsched.run_folder import read_status
 from ddpsched.watch import Reports, Watch
+from ddpsched.world import World
 
 ROOT = Path(__file__).parents[1]
 CONFIG = """
@@ -119,6 +122,23 @@ def test_a_suspended_peer_has_ended_before_the_reason_is_written(watch: Watch) -
         peer.kill()
         peer.wait()
     assert seen == ["it was suspended, [0]"]
+
+
+def test_a_collective_that_breaks_off_then_is_of_a_suspended_rank(watch: Watch) -> None:
+    """The main thread may be the first to write why, as the watch ends the peer that it waits for."""
+    peer = subprocess.Popen(["sleep", "60"])
+    rank: Any = SimpleNamespace(_world=World(1, 2), _watch=watch)
+    try:
+        watch.know([peer.pid], own_rank=1)
+        peer.send_signal(signal.SIGSTOP)
+        while not watch.suspended():
+            time.sleep(0.01)
+        assert "rank 0 was suspended and did not answer" in str(Guard._explain(rank, RuntimeError("timed out")))
+        watch._count_suspended()
+    finally:
+        peer.kill()
+        peer.wait()
+    assert re.match(r"rank 0 was suspended for \d+ s", str(Guard._explain(rank, RuntimeError("connection closed"))))
 
 
 def unreadable(*_: Any) -> Any:
