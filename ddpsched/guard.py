@@ -122,6 +122,8 @@ class Guard:
             raise failure from error
 
     def _say_why(self, failure: BaseException) -> None:
+        if self._watch is not None:
+            self._watch.leaving()
         reason = "interrupted" if isinstance(failure, KeyboardInterrupt) else str(failure) or repr(failure)
         if not self._is_refusal(failure):
             self._note(reason)

@@ -9,6 +9,7 @@ thread yet, and the launcher alone names it.
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import sys
@@ -49,6 +50,7 @@ class Watch:
     TICK_S = 0.5
     GRACE_S = 20.0  # between being asked to stop and being ended for not doing so
     END_S = 3.0  # for a killed process to end; a big one's memory takes a while
+    LEAVE_S = 5.0  # for this rank to close what it opened, once it has failed
     SUSPENDED_S = 20.0  # a peer may be for so long while this rank runs; a job suspended as a whole watches nobody
 
     def __init__(self) -> None:
@@ -58,6 +60,7 @@ class Watch:
         self._reports: Reports | None = None
         self._parent = os.getppid()
         self._over = threading.Event()
+        self._leaves_by = -math.inf
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         with contextlib.suppress(OSError, AttributeError):  # Linux only; elsewhere the parent is polled
             ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGTERM)
@@ -69,6 +72,10 @@ class Watch:
     def know(self, pids: Sequence[int], own_rank: int) -> None:
         """Watch these processes too, rank by rank; 0 for one on another host."""
         self._peers |= {rank: Process.of(pid) for rank, pid in enumerate(pids) if pid and rank != own_rank}
+
+    def leaving(self) -> None:
+        """This rank has failed, and says so itself: for ``LEAVE_S`` nothing is told, as other ranks end before it."""
+        self._leaves_by = monotonic() + self.LEAVE_S
 
     def over(self) -> None:
         """There is nothing to watch any more: peers may go."""
@@ -113,7 +120,7 @@ class Watch:
                 return
             asked_s = asked_s + self.TICK_S if asked_s >= 0 else 0.0 if asked else asked_s
             loss = self._loss(asked_s >= 0)
-            if self._reports is None:
+            if self._reports is None or monotonic() < self._leaves_by:
                 continue
             if (loss or asked_s >= 0) and self._is_done():
                 if loss and self._long_suspended():

@@ -141,6 +141,22 @@ def test_a_collective_that_breaks_off_then_is_of_a_suspended_rank(watch: Watch) 
     assert re.match(r"rank 0 was suspended for \d+ s", str(Guard._explain(rank, RuntimeError("connection closed"))))
 
 
+def test_a_rank_that_says_why_it_failed_is_left_the_time_to_do_so(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one fails with it and ends sooner, which is no news."""
+    waits, told = iter([0.0, 0.0, 0.3]), []
+    watch.report_to(Reports(lambda: None, told.append))
+    monkeypatch.setattr(watch, "_loss", lambda asked: "rank 0 died")
+    monkeypatch.setattr(signal, "sigtimedwait", lambda *_: time.sleep(next(waits)))
+    watch.LEAVE_S = 0.2
+    watch.leaving()
+    with pytest.raises(SystemExit):
+        watch._listen()
+    assert told == ["rank 0 died"]
+    assert not list(waits), "not before its time was over"
+
+
 def unreadable(*_: Any) -> Any:
     raise ValueError("half a file")
 

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from ddpsched.processes import host_id
 from ddpsched.records import RecordWriter, read_lines
 from ddpsched.run import run
 from ddpsched.run_folder import RunFolder, read_status
+from ddpsched.training.distributed import DistributedExecutor
 from ddpsched.training.rank_step import RankStepper
 
 
@@ -58,6 +60,14 @@ def in_trouble(outputs: Path, kind: str, sync: str) -> tuple[str, str]:
             return honest_loss(self, batch) * (float("nan") if len(calls) == 3 else 1.0)
 
         RankStepper.loss_sum = poisoned
+    elif kind == "nan":  # this rank takes longer to end, so that it sees the other go
+        honest_close = DistributedExecutor.close
+
+        def slowly(self: DistributedExecutor) -> None:
+            sleep(2)
+            honest_close(self)
+
+        DistributedExecutor.close = slowly
     elif kind == "disk" and rank == 1:
         write = RecordWriter.write
 

@@ -97,6 +97,8 @@ class Together:
         except Exception as raised:
             error = raised
         failed = self.total(np.eye(self.world.size, dtype=np.int64)[self.world.rank] * (error is not None))
+        if failed.any() and self._watch is not None:
+            self._watch.leaving()
         if error is not None:
             raise error
         if failed.any():
