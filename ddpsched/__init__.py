@@ -1,4 +1,37 @@
-"""ddpsched: which rank runs which samples, decided step by step, with the gradient kept exact."""
+"""ddpsched: which rank runs which samples, decided step by step, with the gradient kept exact.
+
+::
+
+    errors.py        what can go wrong, one tree
+    world.py         World(rank, size), a value; who this process is
+    plan.py          Microbatch, StepPlan: who runs what; each id once; a digest
+    records.py       StepRecord: one row per rank and step
+    exchange.py      the two messages of ranks: offer and vote
+    run_folder.py    outputs/<study>/<run>: status, config, evaluations
+    run_lock.py      one run at a time in a folder
+    processes.py     which process it is, on which machine, and whether it lives
+    siblings.py      the ranks of this machine, known before they have exchanged a word
+    watch.py         a rank's watch on its peers, its launcher and signals
+    local_ranks.py   start ranks on this machine, and name the one at fault
+    environment.py   versions, machine, commit
+    terminal.py      a console that prints text as it is written
+    output_file.py   whether a command can write its output
+    functions.py     functions of the user's, by name
+    config/          a run as one frozen value
+    costs/           (count, longest) -> integer cost, time, memory
+    data/            where samples and lengths come from
+    orders/          which sample comes when
+    planning/        lengths, costs and an order in, StepPlan out
+    training/        StepPlan in, gradients and records out; torch
+    run.py           run(config): the one loop
+    guard.py         what stands around a run: logs, why it failed
+    certify/         is the gradient the one it claims to be, each sample once
+    compare/         policies and peers side by side on paper
+    sort/            how difficult samples are, and their order in a file
+    peers/           other packages' batching
+    integrations/    BatchSampler, StepLoader, PoolStream for other people's loops
+    cli.py           ddpsched run | plan | fit | calibrate | certify | sort
+"""
 
 from importlib import import_module
 from typing import Any
@@ -12,9 +45,9 @@ _LAZY = {
     "StepPlan": "ddpsched.plan",
     "VariableBatchSizeLR": "ddpsched.training.variable_lr",
     "World": "ddpsched.world",
-    "assert_gradient_exact": "ddpsched.certify.steps",
+    "assert_gradient_exact": "ddpsched.certify.certify_step",
     "scaled": "ddpsched.integrations.scaled",
-    "solve": "ddpsched.planning.solvers",
+    "solve": "ddpsched.planning.solvers.allocation",
 }
 __all__ = [
     "BatchSampler",

@@ -43,8 +43,8 @@ def fit(
     """Fit the affine-quadratic cost to a run's measured times, and say how well it fits."""
 
     def body() -> None:
+        from ddpsched.costs.fit import fit_records
         from ddpsched.errors import DataError
-        from ddpsched.planning.fit import fit_records
         from ddpsched.records import read_lines
 
         if not run_dir.is_dir():
@@ -133,7 +133,7 @@ def calibrate(
 
     def body() -> None:
         from ddpsched.config import load
-        from ddpsched.planning.judged import summary, table
+        from ddpsched.costs.fit_calibration import summary, table
         from ddpsched.terminal import plain_console
         from ddpsched.training.calibrate import calibrate_to
 

@@ -20,7 +20,7 @@ from ddpsched.errors import (
     RunHeldError,
     StepOutOfMemory,
 )
-from ddpsched.planning.messages import Exchange
+from ddpsched.exchange import Exchange
 from ddpsched.processes import host_id
 from ddpsched.run_folder import RunFolder
 from ddpsched.watch import Reports, Watch
@@ -183,7 +183,7 @@ class Guard:
                     break
                 sleep(0.05)
         if "torch" in sys.modules:
-            from ddpsched.training.trouble import is_out_of_memory
+            from ddpsched.training.out_of_memory import is_out_of_memory
 
             if is_out_of_memory(error):
                 return StepOutOfMemory(

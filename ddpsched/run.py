@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ddpsched.config import RunConfig
+from ddpsched.costs.kinds import cost_model
+from ddpsched.costs.rank_speed import Speed
+from ddpsched.data.samples import Samples, load_samples
 from ddpsched.environment import describe
 from ddpsched.errors import ConfigError
+from ddpsched.exchange import Exchange, Flag
 from ddpsched.guard import Guard
 from ddpsched.plan import StepPlan
-from ddpsched.planning.columns import rank_cost
-from ddpsched.planning.cost import cost_model
-from ddpsched.planning.messages import Exchange, Flag
 from ddpsched.planning.planner import ahead, num_steps, plan_steps
 from ddpsched.planning.policies.pool import over_budget
-from ddpsched.planning.samples import Samples, load_samples
+from ddpsched.planning.record_columns import rank_cost
 from ddpsched.planning.simulated import SimulatedExecutor
-from ddpsched.planning.speed import Speed
 from ddpsched.records import RecordWriter, StepRecord, compact
 from ddpsched.run_folder import RunFolder
 from ddpsched.watch import Watch, start_watch

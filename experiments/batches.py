@@ -27,12 +27,12 @@ from ddpsched.compare import Question
 from ddpsched.compare.arms import Arm, fitted, measure
 from ddpsched.compare.show import table
 from ddpsched.config import parse
+from ddpsched.costs.kinds import Int
+from ddpsched.data.length_files import read_lengths
+from ddpsched.data.lengths import KnownLengths
+from ddpsched.exchange import LocalExchange
 from ddpsched.plan import StepPlan
-from ddpsched.planning.cost import Int
-from ddpsched.planning.length_files import read_lengths
-from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import plan_steps
-from ddpsched.planning.source import KnownLengths
 from ddpsched.terminal import plain_console
 
 FIGURES = Path(__file__).parents[1] / "report" / "notes" / "figures"

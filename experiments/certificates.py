@@ -8,9 +8,9 @@ every fault is found.
 import sys
 from collections.abc import Iterable
 
+from ddpsched.certify.certificate import Certificate, Check
 from ddpsched.certify.command import Request, certify
 from ddpsched.certify.faults import FAULTS
-from ddpsched.certify.verdict import Certificate, Check
 from ddpsched.cli import guarded
 from experiments import loops
 

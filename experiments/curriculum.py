@@ -29,13 +29,13 @@ from rich.box import SIMPLE
 from rich.table import Table as RichTable
 
 from analysis.draw import save
-from ddpsched.certify.world import answers, join_group, run_ranks
 from ddpsched.config import RunConfig, parse
+from ddpsched.costs.kinds import Int
+from ddpsched.data.lengths import KnownLengths
+from ddpsched.exchange import LocalExchange
+from ddpsched.local_ranks import answers, join_group, run_ranks
 from ddpsched.plan import StepPlan
-from ddpsched.planning.cost import Int
-from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import plan_steps
-from ddpsched.planning.source import KnownLengths
 from ddpsched.terminal import plain_console
 from ddpsched.training.sample_sort import sample_sort
 from experiments.batches import FIGURES, INK, lengths_of

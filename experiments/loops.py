@@ -10,8 +10,8 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from ddpsched.certify.steps import DEFAULTS, Mean, certify_step
-from ddpsched.certify.verdict import Certificate
+from ddpsched.certify.certificate import Certificate
+from ddpsched.certify.certify_step import DEFAULTS, Mean, certify_step
 
 VOCABULARY, WIDTH = 64, 16
 Batch = dict[str, torch.Tensor]

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import product
 
-from ddpsched.planning.affine import AffineQuadratic, Floored, Int
-from ddpsched.planning.solvers.placement import Placement
+from ddpsched.costs.cost_model import AffineQuadratic, Floored, Int
+from ddpsched.planning.solvers.partition.placement import Placement
 
 TOKENS = AffineQuadratic(0, 1, 0, scale=1)
 COSTS = {

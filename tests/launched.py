@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ddpsched import BatchSampler
-from ddpsched.planning.lengths import sst2_lengths
+from ddpsched.data.embedded.length_histogram import sst2_lengths
 
 NUM_SAMPLES, EPOCHS = 49, 2  # the last step of an epoch has one sample
 LENGTHS = sst2_lengths(NUM_SAMPLES, np.random.default_rng(3))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ddpsched.planning.embedded import compose, embedded_tokenizer
+from ddpsched.data.embedded.sentences import compose, embedded_tokenizer
 
 
 def write_prompted(folder: Path, size: int = 64, seed: int = 0) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from ddpsched.certify import world
+from ddpsched import local_ranks
 from ddpsched.errors import RankFailure
 
-free_port = world.free_port
+free_port = local_ranks.free_port
 
 
 def run_ranks(function: Callable[..., Any], world_size: int, *args: Any, timeout_s: float = 120) -> list[Any]:
@@ -14,8 +14,8 @@ def run_ranks(function: Callable[..., Any], world_size: int, *args: Any, timeout
 
     A rank that raises fails the test with its own traceback, whichever rank died first.
     """
-    outcomes = world.run_ranks(function, world_size, *args, timeout_s=timeout_s, limit_s=timeout_s)
+    outcomes = local_ranks.run_ranks(function, world_size, *args, timeout_s=timeout_s, limit_s=timeout_s)
     try:
-        return world.answers(outcomes)
+        return local_ranks.answers(outcomes)
     except RankFailure as error:
         raise AssertionError(str(error)) from None

@@ -9,8 +9,8 @@ import pytest
 import torch.distributed as dist
 
 from ddpsched import assert_gradient_exact
-from ddpsched.certify import steps, witness
-from ddpsched.certify.world import Outcome, answers, join_group, run_ranks
+from ddpsched.certify import capture, certify_step
+from ddpsched.local_ranks import Outcome, answers, join_group, run_ranks
 
 Case = tuple[Any, Any, list[list[Any]]]  # train_step, build_model, batches
 
@@ -18,12 +18,12 @@ Case = tuple[Any, Any, list[list[Any]]]  # train_step, build_model, batches
 def _on_rank(cases: list[Case], folder: Path) -> list[Outcome]:
     """In a rank: what ``assert_gradient_exact`` would have it do, case by case."""
     join_group()
-    steps.join_group = lambda timeout_s: None  # type: ignore # it has
+    certify_step.join_group = lambda timeout_s: None  # type: ignore # it has
     found = []
     for index, (step, build, batches) in enumerate(cases):
         posts: list[Any] = []
-        witness.post = posts.append  # type: ignore[assignment]
-        left = steps._on_rank(step, build, batches, folder / f"{index}.npy", 60.0)
+        capture.post = posts.append  # type: ignore[assignment]
+        left = certify_step._on_rank(step, build, batches, folder / f"{index}.npy", 60.0)
         found.append(Outcome(dist.get_rank(), "answered", left, posts=posts))
     return found
 
@@ -44,6 +44,6 @@ class StepCases:
                 shutil.copy(self._folder / f"{index}.npy", path)
             return [own[index] for own in self._ran]
 
-        monkeypatch.setattr(steps, "run_ranks", ranks)
+        monkeypatch.setattr(certify_step, "run_ranks", ranks)
         step, build, batches = self._cases[name]
         return assert_gradient_exact(step, build, batches, **options)

@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from ddpsched import BatchSampler, World, scaled
+from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.planning.lengths import sst2_lengths
 
 LENGTHS = sst2_lengths(103, np.random.default_rng(0))
 POLICIES = ["static", "minmax", "balanced"]

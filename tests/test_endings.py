@@ -65,7 +65,7 @@ EARLY = [
     "ddpsched.guard:Guard.watch_peers",
     "ddpsched.guard:Guard.begun",
 ]
-LATE = {0: "ddpsched.run:compact", 1: "ddpsched.training.exchange:GroupExchange.part"}
+LATE = {0: "ddpsched.run:compact", 1: "ddpsched.training.group_exchange:GroupExchange.part"}
 MOMENTS = [(rank, at) for rank in (0, 1) for at in (*EARLY, LATE[rank])]
 
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_read_or_written_does_not_end_the_watch(
 
 def late_at_the_end(outputs: Path, late: int) -> float:
     """What follows the last barrier of the loop comes 2 s later on one rank; how long it took on this one."""
-    from ddpsched.training.exchange import GroupExchange
+    from ddpsched.training.group_exchange import GroupExchange
 
     honest, calls = GroupExchange.barrier, [0]
 
@@ -221,7 +221,7 @@ def test_writing_may_take_longer_than_the_time_out(tmp_path: Path) -> None:
     "plant",
     [
         "0 3 ddpsched.watch:Watch.over;1 kill ddpsched.watch:Watch.over",
-        "1 stop ddpsched.training.exchange:GroupExchange.part",
+        "1 stop ddpsched.training.group_exchange:GroupExchange.part",
     ],
     ids=["dies", "is suspended"],
 )

@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 
 from ddpsched.cli import app
 from ddpsched.compare import Question, compare
-from ddpsched.planning.calibration import Bytes, Calibration, Identity, Residuals, Seconds
-from ddpsched.planning.length_files import read_lengths
-from ddpsched.planning.lengths import sst2_lengths
+from ddpsched.costs.calibration import Bytes, Calibration, Identity, Residuals, Seconds
+from ddpsched.data.embedded.length_histogram import sst2_lengths
+from ddpsched.data.length_files import read_lengths
 
 SIZES = ["--world-size", "4", "--global-batch", "32"]
 SAME = ["static", "minmax", "balanced", "balanced, M = 4", "packed"]  # of B samples in every step, in this order

@@ -19,9 +19,9 @@ import pytest
 
 from ddpsched import BatchSampler, PoolStream, StepLoader
 from ddpsched.config import apply_overrides, parse
+from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import DdpschedError
 from ddpsched.plan import Position
-from ddpsched.planning.source import KnownLengths
 from ddpsched.world import World
 
 FILE = Path(__file__).with_name("refusals.txt")

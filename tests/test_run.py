@@ -13,14 +13,14 @@ from ranks import free_port, run_ranks
 from runs import config_of, records_of
 
 from ddpsched.config import parse
+from ddpsched.costs.calibration import Bytes, Calibration, Identity, Residuals, Seconds
 from ddpsched.errors import (
     ConfigError,
     DataError,
     InfeasibleError,
     RunExistsError,
 )
-from ddpsched.planning import window_steps
-from ddpsched.planning.calibration import Bytes, Calibration, Identity, Residuals, Seconds
+from ddpsched.planning.steps import window_steps
 from ddpsched.records import COLUMNS, compact, read_lines
 from ddpsched.run import run
 from ddpsched.run_folder import read_status

@@ -14,7 +14,7 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 from analysis import terminal
-from ddpsched.certify.verdict import Certificate, Check
+from ddpsched.certify.certificate import Certificate, Check
 from ddpsched.cli import app
 from ddpsched.compare.arms import Row
 from ddpsched.compare.show import table

@@ -21,11 +21,11 @@ from typing import Literal
 
 import numpy as np
 
+from ddpsched.certify.certificate import numbered
 from ddpsched.certify.departure import Lost, Sums, lies_along, lost, where_most, wrong_parameters
-from ddpsched.certify.mistakes import Mistake, factors, mistakes, times
+from ddpsched.certify.known_causes import Mistake, factors, mistakes, times
 from ddpsched.certify.rounding import rounding
 from ddpsched.certify.target import Floats, Target
-from ddpsched.certify.verdict import numbered
 
 ALIKE = 1e-3  # weightings that differ by less, relatively, are one
 WITHIN = 0.3  # weights explain a difference of which they leave this share, or less

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ddpsched.certify.certificate import Certificate
 from ddpsched.certify.faults import named_fault
-from ddpsched.certify.verdict import Certificate
 from ddpsched.config import RunConfig, apply_overrides, load, parse
 from ddpsched.errors import ConfigError
 from ddpsched.world import World
@@ -71,12 +71,12 @@ def certify(request: Request) -> list[Certificate]:
     if request.trainer is not None:
         return _of_trainer(request)
     if request.loader is not None:
-        from ddpsched.certify.loader import certify_loader
+        from ddpsched.certify.certify_loader import certify_loader
 
         return [certify_loader(request.loader, request.world_size or WORLD_SIZE)]
     own = load(config, overrides) if config is not None else _small(request, overrides)
     named_fault(request.plant, own)
-    from ddpsched.certify.own import certify_run  # torch, which mistakes on the command line need not wait for
+    from ddpsched.certify.certify_run import certify_run  # torch, which mistakes on the command line need not wait for
 
     return [certify_run(own, request.plant)]
 
@@ -112,7 +112,7 @@ def _small(request: Request, overrides: Sequence[str]) -> RunConfig:
 def _of_trainer(request: Request) -> list[Certificate]:
     if request.trainer != "transformers":
         raise ConfigError(f"--trainer {request.trainer}: only 'transformers' is known")
-    from ddpsched.certify.trainer import certify_trainer
+    from ddpsched.certify.certify_trainer import certify_trainer
 
     found = certify_trainer(request.world_size or 2, request.loss)
     return found if isinstance(found, list) else [found]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ddpsched.certify.certificate import numbered
 from ddpsched.certify.target import Floats, Target
-from ddpsched.certify.verdict import numbered
 
 PIECE = 2**22  # coordinates at a time, as these vectors are as large as a model
 SEVERAL = 16  # nonzero coordinates that do not all come out as 0 by chance, even where they are rounding themselves

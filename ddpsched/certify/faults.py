@@ -8,8 +8,8 @@ import numpy as np
 
 from ddpsched.config import RunConfig
 from ddpsched.errors import ConfigError
+from ddpsched.exchange import Rows
 from ddpsched.plan import Microbatch, StepPlan
-from ddpsched.planning.messages import Rows
 
 Fault = Literal["no_scale", "repeated_id", "missing_id", "stale_plan", "missing_collective"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
-from ddpsched.certify.likeness import TOLERANCES, Likeness, compare
+from ddpsched.certify.capture import trainable
+from ddpsched.certify.gradient_comparison import TOLERANCES, Likeness, compare
 from ddpsched.certify.target import Target, draw_coordinates
-from ddpsched.certify.witness import trainable
 from ddpsched.config import RunConfig
+from ddpsched.data.samples import Samples
 from ddpsched.plan import Ids, StepPlan
-from ddpsched.planning.samples import Samples
-from ddpsched.training.data import NOT_LEARNT, Batch, Collator
+from ddpsched.training.collate import NOT_LEARNT, Batch, Collator
 from ddpsched.training.masks import enable_mask
 from ddpsched.training.model import build_model
 

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from ddpsched.config import RunConfig, parse
+from ddpsched.costs.cost_model import AffineQuadratic, Floored
+from ddpsched.costs.kinds import CostModel, Int, cost_model
+from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError, DdpschedError, PeerMissing
+from ddpsched.exchange import LocalExchange
+from ddpsched.orders.epoch_order import epoch_order
 from ddpsched.peers import PEERS, Problem
 from ddpsched.peers.budget import fit_budget
 from ddpsched.plan import StepPlan
-from ddpsched.planning.affine import AffineQuadratic, Floored
-from ddpsched.planning.cost import CostModel, Int, cost_model
-from ddpsched.planning.messages import LocalExchange
-from ddpsched.planning.order import epoch_order
 from ddpsched.planning.planner import num_steps, plan_steps
-from ddpsched.planning.source import KnownLengths
 from ddpsched.planning.yardstick import Ruler, Yardstick
 
 MICROBATCHES = 4  # of the arm with several, where no most is given

@@ -8,10 +8,10 @@ from typing import Any
 
 from ddpsched.compare.arms import Question, Row, arms, compare, fitted
 from ddpsched.compare.export import export
+from ddpsched.costs.calibration import Calibration
+from ddpsched.data.length_files import read_lengths
 from ddpsched.errors import ConfigError
 from ddpsched.peers import PEERS
-from ddpsched.planning.calibration import Calibration
-from ddpsched.planning.length_files import read_lengths
 
 
 @dataclass(frozen=True, kw_only=True)

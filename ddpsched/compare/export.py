@@ -8,8 +8,8 @@ import numpy as np
 
 from ddpsched.compare.arms import Question, plans
 from ddpsched.config import RunConfig
+from ddpsched.costs.kinds import Int
 from ddpsched.plan import StepPlan
-from ddpsched.planning.cost import Int
 
 EXPORTED = ("epoch", "step", "rank", "microbatch", "position", "id", "length", "pad_to")
 CHUNK = 4096  # micro-batches written at a time

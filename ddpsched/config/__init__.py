@@ -3,6 +3,14 @@
 ``load("study.toml", ["seed=1", "policy.kind=minmax"])`` gives a ``RunConfig``.
 An unknown key, a wrong type or a value out of range is a ``ConfigError`` that
 names the key, what was given and what is allowed.
+
+::
+
+    base.py     what every table is: frozen, and aware of its keys
+    tables.py   the tables of a run beside its policy
+    policy.py   [policy]
+    run.py      RunConfig, and what must agree between its tables
+    read.py     TOML and key=value words to a run, and back
 """
 
 from ddpsched.config.policy import FILLING, PACKED_PEERS, PolicyConfig

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch.utils.data import Dataset, Sampler, default_collate
 
+from ddpsched.data.lengths import Lengths
 from ddpsched.plan import StepPlan
-from ddpsched.planning.source import Lengths
 
 Key = tuple[tuple[list[int], int], ...]  # of each micro-batch: ids, and the length to pad to; 0 where rows are packed
 

@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.config import FILLING, PolicyConfig, RunConfig, parse
+from ddpsched.data.lengths import KnownLengths
+from ddpsched.data.order_file import OrderedFile
 from ddpsched.errors import ConfigError
+from ddpsched.exchange import LocalExchange
 from ddpsched.integrations.agreement import Agreement
 from ddpsched.plan import Position, StepPlan
-from ddpsched.planning.messages import LocalExchange
-from ddpsched.planning.ordered_file import OrderedFile
 from ddpsched.planning.planner import check_position, plan_epoch
 from ddpsched.planning.policies import BATCH
 from ddpsched.planning.policies.pool import over_budget
-from ddpsched.planning.source import KnownLengths
 from ddpsched.world import World
 
 _DEFAULT = "the default"  # of an option that a state leaves out

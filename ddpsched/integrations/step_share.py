@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError
 from ddpsched.plan import StepPlan
-from ddpsched.planning.source import Lengths
 from ddpsched.world import World
 
 

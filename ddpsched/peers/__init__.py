@@ -18,6 +18,22 @@ lhotse                       one bucket a step for all ranks, to a padded size  
 cosmos_rl                    each rank from its own pool, to a padded size         padded  padded tokens
 online_dynamic_batching      each rank from its own buffer, groups agreed on       padded  padded tokens
 ============================ ==================================================== ======= =============
+
+::
+
+    peer.py                      what a peer is asked and answers
+    plans.py                     a peer's steps as plans
+    packages.py                  other packages, imported when asked
+    budget.py                    which token budget gives B samples a step
+    length_grouped.py            transformers' group_by_length
+    batch_rebalance.py           transformers' batch_rebalance
+    karmarkar_karp.py            largest differencing
+    verl.py                      verl's balancing
+    deepspeed.py                 DeepSpeed's variable batches
+    fairseq.py                   fairseq's max_tokens
+    lhotse.py                    lhotse's bucketing sampler
+    cosmos_rl.py                 cosmos-rl's pool
+    online_dynamic_batching.py   online-dynamic-batching
 """
 
 from ddpsched.peers import (

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ddpsched.costs.kinds import CostModel, Int, padded_tokens
 from ddpsched.plan import Ids
-from ddpsched.planning.cost import CostModel, Int, padded_tokens
 
 # Per rank a list of micro-batches, each int64 ids; a rank without samples has an empty list.
 Step = list[list[Ids]]

@@ -7,13 +7,13 @@ from itertools import count
 import numpy as np
 
 from ddpsched.config import RunConfig
+from ddpsched.costs.kinds import CostModel, Int, cost_model
+from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError, RunError
+from ddpsched.orders.epoch_order import epoch_order
 from ddpsched.peers import PEERS
 from ddpsched.peers.peer import Peer, Problem, Step
 from ddpsched.plan import Microbatch, StepPlan
-from ddpsched.planning.cost import CostModel, Int, cost_model
-from ddpsched.planning.order import epoch_order
-from ddpsched.planning.source import Lengths
 
 
 def peer_plans(config: RunConfig, source: Lengths) -> Iterator[StepPlan]:

@@ -9,20 +9,20 @@ from time import perf_counter
 import numpy as np
 
 from ddpsched.config import RunConfig
+from ddpsched.costs.calibration import Calibration
+from ddpsched.costs.kinds import check_range, cost_model
+from ddpsched.costs.memory_cap import Cap, probed
+from ddpsched.costs.rank_speed import Speed
+from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError
+from ddpsched.exchange import Exchange, LocalExchange, offer_row, read_offers
+from ddpsched.orders.epoch_order import epoch_order
 from ddpsched.plan import Position, StepPlan
-from ddpsched.planning.batch_steps import batch_steps
-from ddpsched.planning.calibration import Calibration
-from ddpsched.planning.caps import Cap, probed
-from ddpsched.planning.cost import check_range, cost_model
-from ddpsched.planning.epoch import Epoch
-from ddpsched.planning.fill_steps import fill_steps
-from ddpsched.planning.messages import Exchange, LocalExchange, offer_row, read_offers
-from ddpsched.planning.order import epoch_order
 from ddpsched.planning.policies import FILL, WINDOW
-from ddpsched.planning.source import Lengths
-from ddpsched.planning.speed import Speed
-from ddpsched.planning.window_steps import window_steps
+from ddpsched.planning.steps.batch_steps import batch_steps
+from ddpsched.planning.steps.context import Epoch
+from ddpsched.planning.steps.fill_steps import fill_steps
+from ddpsched.planning.steps.window_steps import window_steps
 
 
 def num_steps(config: RunConfig, source: Lengths, caps: Sequence[int] | None = None) -> int:

@@ -1,11 +1,11 @@
 """All ranks on paper: a plan's records with time from a cost model instead of a clock."""
 
 from ddpsched.config import RunConfig
+from ddpsched.costs.kinds import AffineQuadratic
+from ddpsched.data.lengths import Lengths
+from ddpsched.exchange import LocalExchange
 from ddpsched.plan import StepPlan
-from ddpsched.planning.columns import plan_columns
-from ddpsched.planning.cost import AffineQuadratic
-from ddpsched.planning.messages import LocalExchange
-from ddpsched.planning.source import Lengths
+from ddpsched.planning.record_columns import plan_columns
 from ddpsched.records import StepRecord
 
 

@@ -14,8 +14,8 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from ddpsched.planning.affine import AffineQuadratic, Floored
-from ddpsched.planning.cost import CostModel, Int, alone
+from ddpsched.costs.cost_model import AffineQuadratic, Floored
+from ddpsched.costs.kinds import CostModel, Int, alone
 
 # A step as any batcher gives it: the micro-batches of each rank, as sample ids
 Step = Sequence[Sequence[npt.NDArray[np.int64]]]

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ddpsched.data.order_file import About, OrderedFile, OrderedWriter
+from ddpsched.data.samples import tokenizer_of
 from ddpsched.errors import DataError
-from ddpsched.planning.ordered_file import About, OrderedFile, OrderedWriter
-from ddpsched.planning.samples import tokenizer_of
 from ddpsched.sort.metrics import Metric, Values, rarities
 from ddpsched.sort.parts import Parts
 from ddpsched.sort.ranks import Alone, Ranks, Together

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.config import RunConfig
+from ddpsched.data.encode import Encoded
+from ddpsched.data.table_files import Chunk, Wanted
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.functions import function_named
-from ddpsched.planning.encode import Encoded
-from ddpsched.planning.tables import Chunk, Wanted
 
 Values = npt.NDArray[Any]  # (n,), int64 or float64
 EXACT = 2**53  # whole numbers up to here are floats too

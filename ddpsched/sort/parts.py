@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ddpsched.data.array_cache import load_arrays
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.planning.array_cache import load_arrays
 
 
 class Parts:

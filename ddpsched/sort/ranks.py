@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.errors import DdpschedError, RankFailure
-from ddpsched.planning.row_sort import sort_rows
+from ddpsched.orders.lexicographic_sort import sort_rows
 from ddpsched.world import World
 
 T = TypeVar("T")

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ddpsched.config import RunConfig, apply_overrides, load, parse
+from ddpsched.data.datasets import refuse, said
+from ddpsched.data.encode import Encoder
+from ddpsched.data.row_source import NUMBERS, RowSource, number_rows, training_rows
+from ddpsched.data.samples import tokenizer_of
+from ddpsched.data.table_files import READERS, Chunk
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.output_file import check_output
-from ddpsched.planning.encode import Encoder
-from ddpsched.planning.row_source import NUMBERS, RowSource, number_rows, training_rows
-from ddpsched.planning.samples import tokenizer_of
-from ddpsched.planning.tables import READERS, Chunk
-from ddpsched.planning.texts import refuse, said
 from ddpsched.sort.metrics import Metric, Rows, Values, column_values, metrics_of
 
 

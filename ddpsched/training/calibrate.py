@@ -16,19 +16,19 @@ import numpy as np
 import torch
 
 from ddpsched.config import RunConfig
+from ddpsched.costs.calibration import Calibration, Identity, Measured
+from ddpsched.costs.calibration_grid import SHORTEST, GridPoint, calibration_grid
+from ddpsched.costs.fit_calibration import judged
+from ddpsched.data.samples import load_samples
 from ddpsched.environment import describe
 from ddpsched.errors import ConfigError
+from ddpsched.exchange import Flag
 from ddpsched.output_file import check_output
-from ddpsched.planning.calibration import Calibration, Identity, Measured
-from ddpsched.planning.grid import SHORTEST, GridPoint, calibration_grid
-from ddpsched.planning.judged import judged
-from ddpsched.planning.messages import Flag
-from ddpsched.planning.samples import load_samples
 from ddpsched.records import write_json
 from ddpsched.training.clock import PeakMemory, return_freed_memory
-from ddpsched.training.data import Batch
+from ddpsched.training.collate import Batch
 from ddpsched.training.learner import Learner, pick_device
-from ddpsched.training.trouble import flag_of
+from ddpsched.training.out_of_memory import flag_of
 from ddpsched.world import World
 
 PASSES = 4

@@ -12,19 +12,19 @@ import torch
 import torch.distributed as dist
 
 from ddpsched.config import RunConfig
+from ddpsched.data.samples import Samples
 from ddpsched.errors import NonFiniteError, RankFailure
+from ddpsched.exchange import Flag, verdict, vote_row
 from ddpsched.plan import StepPlan
-from ddpsched.planning.columns import plan_columns
-from ddpsched.planning.messages import Flag, verdict, vote_row
-from ddpsched.planning.samples import Samples
+from ddpsched.planning.record_columns import plan_columns
 from ddpsched.records import StepRecord
 from ddpsched.training.calibrate import check_calibrations
-from ddpsched.training.exchange import GroupExchange
+from ddpsched.training.group_exchange import GroupExchange
 from ddpsched.training.learner import Evaluation, Learner, pick_device, step_seed
 from ddpsched.training.loss import Counts, sum_scale
+from ddpsched.training.out_of_memory import flag_of
 from ddpsched.training.probe import allowance
 from ddpsched.training.rank_step import RankStep
-from ddpsched.training.trouble import flag_of
 from ddpsched.world import World
 
 log = logging.getLogger("ddpsched")

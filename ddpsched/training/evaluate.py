@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ddpsched.planning.concatenate import SliceTable
-from ddpsched.planning.samples import Samples
-from ddpsched.planning.texts import Split
-from ddpsched.planning.tokenise import TokenTable
-from ddpsched.training.data import Batch, Collator
+from ddpsched.data.datasets import Split
+from ddpsched.data.samples import Samples
+from ddpsched.data.slices import SliceTable
+from ddpsched.data.token_table import TokenTable
+from ddpsched.training.collate import Batch, Collator
 from ddpsched.training.loss import following, loss_sum
 from ddpsched.training.sync.fsdp import whole
 

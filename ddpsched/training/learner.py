@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from ddpsched.config import RunConfig
+from ddpsched.data.samples import Samples
 from ddpsched.errors import ConfigError
 from ddpsched.plan import Ids
-from ddpsched.planning.samples import Samples
 from ddpsched.training.clock import Clock
-from ddpsched.training.data import Collator
+from ddpsched.training.collate import Collator
 from ddpsched.training.evaluate import Evaluation, evaluate
 from ddpsched.training.loss import Counts
 from ddpsched.training.masks import enable_mask

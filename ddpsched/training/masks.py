@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ddpsched.errors import ConfigError
-from ddpsched.training.compared import TOLERANCE, exactly, gap, some_rows
+from ddpsched.training.logit_equivalence import TOLERANCE, exactly, gap, some_rows
 
 
 def attention_mask(kind: str, lengths: Sequence[int], longest: int, causal: bool, device: torch.device) -> torch.Tensor:

@@ -17,8 +17,8 @@ from transformers import (
 )
 
 from ddpsched.config import ModelConfig
+from ddpsched.data.hub import offline_unless_reachable
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.planning.hub import offline_unless_reachable
 
 # Shapes that need no network when weights are random, by task. GPT-2's own ids of a text's ends lie beyond most
 # vocabularies.

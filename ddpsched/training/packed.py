@@ -25,8 +25,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from ddpsched.errors import ConfigError
-from ddpsched.training.compared import TOLERANCE, exactly, gap, some_rows
-from ddpsched.training.data import Packing, pack, pad
+from ddpsched.training.collate import Packing, pack, pad
+from ddpsched.training.logit_equivalence import TOLERANCE, exactly, gap, some_rows
 from ddpsched.training.model import first_position
 
 try:

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from ddpsched.config import RunConfig
+from ddpsched.costs.calibration import Calibration
 from ddpsched.errors import ConfigError, InfeasibleError
-from ddpsched.planning.calibration import Calibration
-from ddpsched.planning.messages import Flag
+from ddpsched.exchange import Flag
 from ddpsched.training.clock import PeakMemory, return_freed_memory
 from ddpsched.training.learner import Learner
-from ddpsched.training.trouble import flag_of
+from ddpsched.training.out_of_memory import flag_of
 
 SMALL = (1, 4)  # count and length of a micro-batch that shows what a process holds besides
 # oneDNN keeps some 0.08 MB for each shape it has met, up to 1,024 of them: a run meets more than a calibration does

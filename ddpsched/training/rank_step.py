@@ -13,10 +13,10 @@ from torch.func import functional_call
 
 from ddpsched.plan import Microbatch
 from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
-from ddpsched.training.data import Batch, Collator, without_trace
+from ddpsched.training.collate import Batch, Collator, without_trace
 from ddpsched.training.loss import loss_sum
 from ddpsched.training.sync import Synchroniser
-from ddpsched.training.sync.traffic import Collective
+from ddpsched.training.sync.collective_log import Collective
 
 
 @dataclass

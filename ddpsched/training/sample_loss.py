@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from ddpsched.config import RunConfig
+from ddpsched.data.encode import Encoded
+from ddpsched.data.samples import tokenizer_of
+from ddpsched.data.table_files import Chunk
+from ddpsched.data.tokenizer import pad_id
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.planning.encode import Encoded
-from ddpsched.planning.samples import tokenizer_of
-from ddpsched.planning.tables import Chunk
-from ddpsched.planning.tokenizer import pad_id
-from ddpsched.training.data import NOT_LEARNT, pad
+from ddpsched.training.collate import NOT_LEARNT, pad
 from ddpsched.training.evaluate import MOST_LOGITS, MOST_TOKENS
 from ddpsched.training.learner import pick_device
 from ddpsched.training.loss import token_losses

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpsched.errors import DataError
-from ddpsched.planning.row_sort import Packing, Span, checked, joined, ordered_bits, refuse_nan, sort_words
-from ddpsched.planning.row_sort import trailing_zeros as zeros_of
+from ddpsched.orders.lexicographic_sort import Packing, Span, checked, joined, ordered_bits, refuse_nan, sort_words
+from ddpsched.orders.lexicographic_sort import trailing_zeros as zeros_of
 
 MAX_COLUMNS = 16
 Group = dist.ProcessGroup | None

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ddpsched.certify.world import answers, run_ranks
 from ddpsched.cli import guarded
 from ddpsched.config import RunConfig, load
+from ddpsched.local_ranks import answers, run_ranks
 from experiments.benchmarks.steps import LEFT_OUT
 
 
@@ -45,7 +45,7 @@ def shares(config: RunConfig, folder: str) -> list[float]:
     from ddpsched import run as hall
     from ddpsched.records import RecordWriter
     from ddpsched.training import clock, distributed, rank_step
-    from ddpsched.training.sync.traffic import Traffic
+    from ddpsched.training.sync.collective_log import Traffic
 
     spent, steps = [0.0], []
     for owner, names in (

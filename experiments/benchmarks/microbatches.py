@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ddpsched.planning.affine import AffineQuadratic, Int
-from ddpsched.planning.length_files import read_lengths
-from ddpsched.planning.lengths import sst2_lengths
-from ddpsched.planning.solvers.line import line_of
-from ddpsched.planning.solvers.microbatches import accumulate_split
+from ddpsched.costs.cost_model import AffineQuadratic, Int
+from ddpsched.data.embedded.length_histogram import sst2_lengths
+from ddpsched.data.length_files import read_lengths
+from ddpsched.planning.solvers.partition.several import accumulate_split
+from ddpsched.planning.solvers.partition.sorted_batch import line_of
 
 COST = AffineQuadratic(0, 1, 0, scale=1)  # padded tokens
 EXAMPLE = [100, 3, 2, 1, 100]

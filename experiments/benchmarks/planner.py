@@ -17,15 +17,15 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
+from ddpsched.costs.cost_model import Int
+from ddpsched.costs.kinds import padded_tokens
+from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.plan import StepPlan
-from ddpsched.planning.affine import Int
-from ddpsched.planning.batch_steps import batch_plan
-from ddpsched.planning.cost import padded_tokens
-from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.policies import BATCH, Batch
-from ddpsched.planning.solvers import solve
-from ddpsched.planning.solvers.line import line_of
-from ddpsched.planning.solvers.padding import padded_bound
+from ddpsched.planning.solvers.allocation import solve
+from ddpsched.planning.solvers.partition.padding_bound import padded_bound
+from ddpsched.planning.solvers.partition.sorted_batch import line_of
+from ddpsched.planning.steps.batch_steps import batch_plan
 from ddpsched.terminal import plain_console
 
 SIZES = (4, 16, 64, 256, 1024, 4096)

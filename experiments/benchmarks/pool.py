@@ -19,15 +19,15 @@ from rich import box
 from rich.table import Table
 
 from ddpsched.config import RunConfig, parse
+from ddpsched.costs.cost_model import Int
+from ddpsched.data.embedded.length_histogram import sst2_lengths
+from ddpsched.data.length_files import read_lengths
+from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import PeerMissing
+from ddpsched.exchange import LocalExchange
 from ddpsched.peers.packages import need_alone
 from ddpsched.plan import StepPlan
-from ddpsched.planning.affine import Int
-from ddpsched.planning.length_files import read_lengths
-from ddpsched.planning.lengths import sst2_lengths
-from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import plan_steps
-from ddpsched.planning.source import KnownLengths
 from ddpsched.terminal import plain_console
 
 RANKS, PER_RANK, POOLS, ROUNDS = 8, 32, (32, 256), 5

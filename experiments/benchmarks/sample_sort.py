@@ -23,9 +23,9 @@ import torch.distributed as dist
 from rich import box
 from rich.table import Table
 
-from ddpsched.certify.world import answers, join_group, run_ranks
-from ddpsched.planning.lengths import sst2_lengths
-from ddpsched.planning.row_sort import sort_rows
+from ddpsched.data.embedded.length_histogram import sst2_lengths
+from ddpsched.local_ranks import answers, join_group, run_ranks
+from ddpsched.orders.lexicographic_sort import sort_rows
 from ddpsched.terminal import plain_console
 from ddpsched.training.clock import PeakMemory, return_freed_memory
 from ddpsched.training.sample_sort import sample_sort

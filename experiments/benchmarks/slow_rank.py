@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from ddpsched.cli import guarded
 from ddpsched.config import RunConfig, load
-from ddpsched.planning.columns import rank_cost
-from ddpsched.planning.cost import cost_model
+from ddpsched.costs.kinds import cost_model
+from ddpsched.costs.rank_speed import Speed
+from ddpsched.data.samples import load_samples
 from ddpsched.planning.planner import num_steps, plan_steps
-from ddpsched.planning.samples import load_samples
-from ddpsched.planning.speed import Speed
+from ddpsched.planning.record_columns import rank_cost
 from ddpsched.world import World
 from experiments.benchmarks.steps import leave, start_executor
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
-from ddpsched.planning.lengths import sst2_lengths
-from ddpsched.planning.solvers import Allocation, solve
+from ddpsched.data.embedded.length_histogram import sst2_lengths
+from ddpsched.planning.solvers.allocation import Allocation, solve
 from ddpsched.terminal import plain_console
 
 # world_size, batch_size, K, tables, and how many of the tables PuLP answers as well

@@ -24,10 +24,10 @@ from scipy.stats import bootstrap
 
 from ddpsched.cli import guarded
 from ddpsched.config import RunConfig, apply_overrides, load, parse
+from ddpsched.data.samples import Samples, load_samples
 from ddpsched.errors import ConfigError
 from ddpsched.plan import StepPlan
 from ddpsched.planning.planner import num_steps, plan_steps
-from ddpsched.planning.samples import Samples, load_samples
 from ddpsched.terminal import plain_console
 from ddpsched.world import World
 

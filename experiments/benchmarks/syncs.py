@@ -19,13 +19,13 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
-from ddpsched.certify.world import answers, join_group, run_ranks
 from ddpsched.cli import guarded
 from ddpsched.config import RunConfig, apply_overrides, load, parse
+from ddpsched.data.samples import load_samples
 from ddpsched.environment import describe
-from ddpsched.planning.messages import LocalExchange
+from ddpsched.exchange import LocalExchange
+from ddpsched.local_ranks import answers, join_group, run_ranks
 from ddpsched.planning.planner import num_steps, plan_steps
-from ddpsched.planning.samples import load_samples
 from ddpsched.records import write_json
 from ddpsched.terminal import plain_console
 from experiments.benchmarks.steps import LEFT_OUT, ratio, said
@@ -74,7 +74,7 @@ def peak_memory(config: RunConfig) -> int:
 
 
 def _start(config: RunConfig, kinds: Sequence[str]) -> Any:
-    from ddpsched.training.exchange import GroupExchange
+    from ddpsched.training.group_exchange import GroupExchange
     from ddpsched.training.learner import Learner, pick_device
     from ddpsched.world import World
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from ddpsched.compare import Question, Row, compare
+from ddpsched.costs.kinds import Int
+from ddpsched.data.length_files import read_lengths
 from ddpsched.peers import PEERS
-from ddpsched.planning.cost import Int
-from ddpsched.planning.length_files import read_lengths
 
 TRACES = (("SST-2", 4, 32), ("SST-2", 8, 256), ("SST-2", 64, 2048), ("GSM8K", 4, 32), ("GSM8K", 8, 256))
 

@@ -6,7 +6,7 @@ import pytest
 
 from analysis.batches import batches, order_bias, speed_ratio
 from ddpsched.config import CostConfig
-from ddpsched.planning.cost import cost_model
+from ddpsched.costs.kinds import cost_model
 from ddpsched.planning.yardstick import Ruler
 
 

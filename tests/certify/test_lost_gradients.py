@@ -10,9 +10,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from step_cases import Case, StepCases
 
-from ddpsched.certify import reference, witness
+from ddpsched.certify import capture, reference
+from ddpsched.certify.capture import Kept
 from ddpsched.certify.command import Request, certify
-from ddpsched.certify.witness import Kept
 
 Batch = dict[str, torch.Tensor]
 VOCABULARY = 64
@@ -167,13 +167,13 @@ def test_what_is_lost_is_named(ran: tuple[int, StepCases], monkeypatch: pytest.M
 
 def spoilt(change: Callable[[torch.nn.Module], None], monkeypatch: pytest.MonkeyPatch) -> str:
     """What a certificate of a small run of ours says of the gradient, where ``change`` befalls it."""
-    keep = witness.keep_gradient
+    keep = capture.keep_gradient
 
     def changed(model: torch.nn.Module, *rest: Any) -> Kept:
         change(model)
         return keep(model, *rest)
 
-    monkeypatch.setattr(witness, "keep_gradient", changed)
+    monkeypatch.setattr(capture, "keep_gradient", changed)
     words = ("executor.kind=virtual", "data.size=40", "world_size=2")
     (certificate,) = certify(Request(words=words, policy="balanced"))
     monkeypatch.undo()

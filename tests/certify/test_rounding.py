@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ddpsched.certify.likeness import TOLERANCES, Likeness, compare
+from ddpsched.certify.gradient_comparison import TOLERANCES, Likeness, compare
 from ddpsched.certify.reference import reference
 from ddpsched.certify.target import Target
 

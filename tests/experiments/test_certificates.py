@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpsched.certify.verdict import Certificate, Check
+from ddpsched.certify.certificate import Certificate, Check
 from experiments import loops
 from experiments.certificates import line
 

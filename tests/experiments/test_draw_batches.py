@@ -7,7 +7,7 @@ import pytest
 
 from ddpsched.compare import Question
 from ddpsched.compare.arms import fitted, measure
-from ddpsched.planning.lengths import sst2_lengths
+from ddpsched.data.embedded.length_histogram import sst2_lengths
 from experiments import batches
 from experiments.batches import ARMS, BUDGET, FIGURES, LENGTHS, SHAPES, drawn, first_step, main
 

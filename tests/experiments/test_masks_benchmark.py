@@ -8,7 +8,7 @@ import torch
 from transformers import MistralConfig
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.training import data, masks
+from ddpsched.training import collate, masks
 from experiments.benchmarks.masks import configs, main, measure, report
 
 
@@ -33,7 +33,7 @@ def test_a_mask_that_hides_nothing_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
         mask = masks.attention_mask(kind, *others)
         return mask if kind == "key_padding" else torch.ones_like(mask)
 
-    monkeypatch.setattr(data, "attention_mask", hiding_nothing)
+    monkeypatch.setattr(collate, "attention_mask", hiding_nothing)
     rows = measure(config_of("causal_lm"), 3, 16, rounds=3)
     assert min(row["apart"] for row in rows[1:]) > 1e-3
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ddpsched.planning.lengths import sst2_lengths
+from ddpsched.data.embedded.length_histogram import sst2_lengths
 from experiments.benchmarks.pool import POOLS, WAYS, config_of, planned, report, used
 
 

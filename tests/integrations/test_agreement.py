@@ -19,10 +19,10 @@ from ranks import run_ranks
 from torch.utils.data import DataLoader
 
 from ddpsched import BatchSampler, PoolStream, StepLoader, World, scaled
-from ddpsched.certify.world import join_group
+from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import ConfigError, PlanMismatch, RankFailure
 from ddpsched.integrations import agreement
-from ddpsched.planning.lengths import sst2_lengths
+from ddpsched.local_ranks import join_group
 
 LENGTHS = sst2_lengths(70, np.random.default_rng(0))
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ddpsched import BatchSampler, World, scaled
+from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import ConfigError
-from ddpsched.planning.lengths import sst2_lengths
 
 LENGTHS = sst2_lengths(103, np.random.default_rng(0))
 BUDGET = 16 * 12  # tokens; of SST-2's lengths about 16 samples

@@ -24,8 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from ddpsched import BatchSampler, StepLoader, World, scaled
-from ddpsched.certify.world import join_group
 from ddpsched.integrations.losses import summed_cross_entropy
+from ddpsched.local_ranks import join_group
 
 SIZE, BATCH, EPOCHS = 49, 16, 2
 LENGTHS = np.random.default_rng(3).integers(2, 30, SIZE)

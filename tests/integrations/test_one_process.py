@@ -8,8 +8,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from ddpsched import BatchSampler, StepLoader, World, scaled
+from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import ConfigError
-from ddpsched.planning.lengths import sst2_lengths
 
 LENGTHS = sst2_lengths(49, np.random.default_rng(0))
 DATA: Any = range(49)

@@ -16,10 +16,10 @@ from torch.utils.data import IterableDataset
 
 from ddpsched import PoolStream, World
 from ddpsched.config import PolicyConfig
+from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import ConfigError, DataError, PeerMissing
 from ddpsched.peers.cosmos_rl import PACKAGE
 from ddpsched.peers.packages import need_alone
-from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.policies.filling import Supply
 from ddpsched.planning.policies.pool import pool
 

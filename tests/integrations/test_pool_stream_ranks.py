@@ -6,8 +6,8 @@ import numpy as np
 from ranks import run_ranks
 
 from ddpsched import PoolStream, World
-from ddpsched.certify.world import join_group
 from ddpsched.integrations.agree import sum_over_ranks
+from ddpsched.local_ranks import join_group
 
 SIZES = (40, 150)
 

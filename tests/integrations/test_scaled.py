@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from ddpsched import BatchSampler, PoolStream, StepLoader, World, scaled
+from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import ConfigError
-from ddpsched.planning.lengths import sst2_lengths
 
 SIZE = 99  # of 16 a step, 3 samples are left for 4 ranks
 LENGTHS = sst2_lengths(SIZE, np.random.default_rng(0))

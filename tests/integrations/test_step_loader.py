@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ddpsched import StepLoader, World
+from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.planning.lengths import sst2_lengths
 
 LENGTHS = sst2_lengths(103, np.random.default_rng(0))
 BUDGET = 16 * 12

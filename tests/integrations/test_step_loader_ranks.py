@@ -12,7 +12,7 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsched import StepLoader, World
-from ddpsched.certify.world import join_group
+from ddpsched.local_ranks import join_group
 
 LENGTHS = np.random.default_rng(3).integers(2, 30, 61)
 POLICIES: dict[str, dict[str, Any]] = {

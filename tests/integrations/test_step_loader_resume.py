@@ -10,8 +10,8 @@ import pytest
 from test_step_loader import LENGTHS, POLICIES, Rows, loader
 
 from ddpsched import StepLoader, World
+from ddpsched.data.order_file import About, OrderedWriter
 from ddpsched.errors import ConfigError
-from ddpsched.planning.ordered_file import About, OrderedWriter
 
 
 def kept(made: StepLoader) -> dict[str, Any]:

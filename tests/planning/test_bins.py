@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsched.config import PolicyConfig, parse
+from ddpsched.costs.memory_cap import Cap, probed
+from ddpsched.data.embedded.length_histogram import sst2_lengths
+from ddpsched.data.token_table import tokenise
+from ddpsched.data.tokenizer import load_tokenizer
 from ddpsched.errors import ConfigError, InfeasibleError
-from ddpsched.planning.caps import Cap, probed
-from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.policies.bins import bins, default_bins
 from ddpsched.planning.policies.filling import Filled, Supply
-from ddpsched.planning.tokenise import tokenise
-from ddpsched.planning.tokenizer import load_tokenizer
 
 
 def filled(lengths: Any, world_size: int = 1, seed: int = 0, caps: Any = None, **values: Any) -> list[Filled]:

@@ -8,15 +8,15 @@ from brute_force import COSTS, TOKENS, best_of_all, check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddpsched.costs.cost_model import AffineQuadratic
+from ddpsched.costs.kinds import padded_tokens
+from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import InfeasibleError
-from ddpsched.planning.affine import AffineQuadratic
-from ddpsched.planning.cost import padded_tokens
-from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.policies import BATCH, Batch
-from ddpsched.planning.solvers.exact import MILLION, exact_split
-from ddpsched.planning.solvers.line import line_of
-from ddpsched.planning.solvers.microbatches import accumulate_split
-from ddpsched.planning.solvers.uneven import lower_bound, uneven_split
+from ddpsched.planning.solvers.partition.exact import MILLION, exact_split
+from ddpsched.planning.solvers.partition.heterogeneous import lower_bound, uneven_split
+from ddpsched.planning.solvers.partition.several import accumulate_split
+from ddpsched.planning.solvers.partition.sorted_batch import line_of
 
 
 def test_two_long_samples_and_a_few_short_ones() -> None:

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from ddpsched.config import RunConfig, parse
+from ddpsched.costs.kinds import padded_tokens
+from ddpsched.data.embedded.length_histogram import sst2_lengths
+from ddpsched.data.lengths import KnownLengths
+from ddpsched.data.token_table import tokenise
+from ddpsched.data.tokenizer import load_tokenizer
 from ddpsched.errors import ConfigError
-from ddpsched.planning.columns import plan_columns
-from ddpsched.planning.cost import padded_tokens
-from ddpsched.planning.lengths import sst2_lengths
-from ddpsched.planning.messages import LocalExchange
+from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import num_steps, plan_steps
-from ddpsched.planning.source import KnownLengths
-from ddpsched.planning.tokenise import tokenise
-from ddpsched.planning.tokenizer import load_tokenizer
+from ddpsched.planning.record_columns import plan_columns
 
 FILLING: dict[str, dict[str, Any]] = {
     "token_budget": {"kind": "token_budget", "max_tokens_for_batch": 426},

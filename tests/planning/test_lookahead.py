@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from ddpsched.compare import Question, compare
 from ddpsched.config import RunConfig, parse
+from ddpsched.data.embedded.length_histogram import sst2_lengths
+from ddpsched.data.lengths import KnownLengths
+from ddpsched.exchange import LocalExchange
 from ddpsched.plan import StepPlan
-from ddpsched.planning.lengths import sst2_lengths
-from ddpsched.planning.lookahead import regroup
-from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import plan_steps
-from ddpsched.planning.source import KnownLengths
+from ddpsched.planning.steps.lookahead import regroup
 
 
 def lasts(weights: Any, steps: list[Any], ranks: int) -> Any:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from brute_force import TOKENS
 
-from ddpsched.planning.affine import AffineQuadratic, Floored
-from ddpsched.planning.solvers.line import line_of
-from ddpsched.planning.solvers.microbatches import accumulate_split
-from ddpsched.planning.solvers.uneven import uneven_split
+from ddpsched.costs.cost_model import AffineQuadratic, Floored
+from ddpsched.planning.solvers.partition.heterogeneous import uneven_split
+from ddpsched.planning.solvers.partition.several import accumulate_split
+from ddpsched.planning.solvers.partition.sorted_batch import line_of
 
 Cost = AffineQuadratic | Floored
 ALPHA = AffineQuadratic(7, 1, 0, scale=1)

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from ddpsched.config import parse
-from ddpsched.planning.messages import LocalExchange
+from ddpsched.data.samples import load_samples
+from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
-from ddpsched.planning.samples import load_samples
 
 FILE = Path(__file__).with_name("plan_digests.json")
 STEPS = 200

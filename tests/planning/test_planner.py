@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsched.config import RunConfig, parse
+from ddpsched.costs.rank_speed import Speed
+from ddpsched.data.embedded.length_histogram import sst2_lengths
+from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import InfeasibleError, PlanMismatch
+from ddpsched.exchange import LocalExchange, Rows
 from ddpsched.plan import Microbatch, StepPlan
-from ddpsched.planning.lengths import sst2_lengths
-from ddpsched.planning.messages import LocalExchange, Rows
 from ddpsched.planning.planner import ahead, num_steps, plan_steps
-from ddpsched.planning.source import KnownLengths
-from ddpsched.planning.speed import Speed
 
 POLICIES = ("static", "minmax", "balanced")
 

@@ -10,13 +10,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ddpsched.config import PolicyConfig
+from ddpsched.costs.memory_cap import Cap, probed
+from ddpsched.data.embedded.length_histogram import sst2_lengths
+from ddpsched.data.token_table import tokenise
+from ddpsched.data.tokenizer import load_tokenizer
 from ddpsched.errors import InfeasibleError
-from ddpsched.planning.caps import Cap, probed
-from ddpsched.planning.lengths import sst2_lengths
 from ddpsched.planning.policies.filling import Filled, Supply
 from ddpsched.planning.policies.pool import over_budget, pool
-from ddpsched.planning.tokenise import tokenise
-from ddpsched.planning.tokenizer import load_tokenizer
 
 
 def supply_of(lengths: Any, world_size: int = 1, **values: Any) -> Supply:

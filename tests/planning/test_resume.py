@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsched.config import FILLING, RunConfig, parse
+from ddpsched.costs.kinds import Int
+from ddpsched.costs.rank_speed import Speed
+from ddpsched.data.embedded.length_histogram import sst2_lengths
+from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError
+from ddpsched.exchange import LocalExchange, Rows
 from ddpsched.plan import Ids, Position, StepPlan
-from ddpsched.planning.cost import Int
-from ddpsched.planning.lengths import sst2_lengths
-from ddpsched.planning.messages import LocalExchange, Rows
 from ddpsched.planning.planner import ahead, plan_steps
-from ddpsched.planning.source import KnownLengths
-from ddpsched.planning.speed import Speed
 
 ARMS: dict[str, dict[str, Any]] = {
     "static": {"kind": "static"},

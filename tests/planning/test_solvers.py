@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsched.errors import InfeasibleError
-from ddpsched.planning.solvers import SOLVERS, Allocation, solve, tiebreak
-from ddpsched.planning.solvers.allocation import FORBIDDEN
-from ddpsched.planning.solvers.separable import OverLimit, minimise_separable
-from ddpsched.planning.solvers.tiebreak import break_ties
+from ddpsched.planning.solvers.allocation import SOLVERS, Allocation, ilp, solve, tie_break
+from ddpsched.planning.solvers.allocation.problem import FORBIDDEN
+from ddpsched.planning.solvers.allocation.separable import OverLimit, minimise_separable
+from ddpsched.planning.solvers.allocation.tie_break import break_ties
 
 IntArray = npt.NDArray[np.int64]
 
@@ -106,7 +106,7 @@ def test_sweep_of_ilp(falling: bool) -> None:
 @pytest.mark.parametrize("falling", [False, True])
 def test_tie_break_by_dynamic_programming(monkeypatch: pytest.MonkeyPatch, falling: bool) -> None:
     """Without the short cut for few ways, the small problems go through fixed points, hull and table."""
-    monkeypatch.setattr(tiebreak, "FEW_WAYS", 0)
+    monkeypatch.setattr(tie_break, "FEW_WAYS", 0)
     rng = np.random.default_rng(3 + falling)
     for _ in range(3000):
         costs, batch_size, caps = instance(rng, falling)
@@ -118,13 +118,13 @@ def test_tie_break_by_dynamic_programming(monkeypatch: pytest.MonkeyPatch, falli
         if falling:  # the worst allocation of this makespan, which the answer must not depend on
             rows = all_counts(tuple(caps.tolist()), batch_size)
             found = rows[costs[np.arange(len(caps)), rows - 1].max(axis=1) == makespan][-1]
-        counts, tie_break = break_ties(usable, batch_size, makespan, found)
-        assert (counts.tolist(), tie_break) == (best, "exact")
+        counts, proved = break_ties(usable, batch_size, makespan, found)
+        assert (counts.tolist(), proved) == (best, "exact")
 
 
 def test_tie_break_between_the_ends_of_the_hull(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here both fixed points reached from outside have a larger variance than a vertex between them."""
-    monkeypatch.setattr(tiebreak, "FEW_WAYS", 0)
+    monkeypatch.setattr(tie_break, "FEW_WAYS", 0)
     costs, caps = np.array([[0, 3], [0, 10], [0, 8], [10, 10]]), np.array([2, 2, 2, 2])
     check(solve(costs, 6, method="threshold"), costs, 6, caps)
 
@@ -233,7 +233,7 @@ def test_a_long_first_sample_leaves_much_slack() -> None:
 
 
 def test_above_the_limit_the_tie_break_says_best_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddpsched.planning.solvers.separable.STEP_LIMIT", 0)
+    monkeypatch.setattr("ddpsched.planning.solvers.allocation.separable.STEP_LIMIT", 0)
     costs = np.cumsum(np.ones((8, 8), dtype=np.int64), axis=1)
     costs[0] += 7
     allocation = solve(costs, 20, method="threshold")
@@ -288,7 +288,7 @@ def test_ilp_without_an_answer_says_so() -> None:
 def test_ilp_without_a_proof_is_feasible_above_a_valid_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     costs, caps = np.array([[4, 9, 2, 9], [1, 3, 9, 9]]), np.array([4, 4])
     unproved = np.array([2, 3])
-    monkeypatch.setattr("ddpsched.planning.solvers.ilp._solve_program", lambda *_: (unproved, False))
+    monkeypatch.setattr(f"{ilp.__name__}._solve_program", lambda *_: (unproved, False))
     allocation = solve(costs, 5, method="ilp")
     assert (allocation.status, allocation.tie_break) == ("feasible", "best found")
     assert (allocation.counts.tolist(), allocation.makespan) == ([2, 3], 9)
@@ -305,7 +305,7 @@ def test_ilp_bound_never_exceeds_the_optimum(monkeypatch: pytest.MonkeyPatch) ->
         costs, batch_size, caps = instance(rng, falling=True)
         listed = all_counts(tuple(caps[caps > 0].tolist()), batch_size)
         last = listed[-1]
-        monkeypatch.setattr("ddpsched.planning.solvers.ilp._solve_program", lambda *_, last=last: (last, False))
+        monkeypatch.setattr(f"{ilp.__name__}._solve_program", lambda *_, last=last: (last, False))
         allocation = solve(costs, batch_size, caps=caps, method="ilp")
         optimum = brute_force(costs, batch_size, caps)[1]
         assert allocation.lower_bound <= optimum <= allocation.makespan

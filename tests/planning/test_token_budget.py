@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsched.config import PolicyConfig, parse
+from ddpsched.costs.memory_cap import Cap, probed
+from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError, InfeasibleError
-from ddpsched.planning.caps import Cap, probed
-from ddpsched.planning.messages import LocalExchange
+from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policies.filling import Filled, Supply
 from ddpsched.planning.policies.token_budget import token_budget
-from ddpsched.planning.source import KnownLengths
 
 
 def filled(lengths: Any, tokens: Any, world_size: int = 1, caps: Any = None, **values: Any) -> list[Filled]:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpsched.planning.affine import AffineQuadratic, Floored
-from ddpsched.planning.lengths import sst2_lengths
+from ddpsched.costs.cost_model import AffineQuadratic, Floored
+from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.planning.yardstick import Ruler, Yardstick
 
 Steps = list[list[list[list[int]]]]  # step, rank, micro-batch, id

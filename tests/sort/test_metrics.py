@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ddpsched.config import parse
+from ddpsched.data.table_files import Chunk
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.planning.tables import Chunk
 from ddpsched.sort.metrics import Rows, column_values, metrics_of, rarities
 
 CONFIG = parse({"steps": 1})

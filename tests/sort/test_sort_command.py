@@ -17,8 +17,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ddpsched.cli import app
-from ddpsched.planning.embedded import compose, embedded_tokenizer
-from ddpsched.planning.ordered_file import OrderedFile
+from ddpsched.data.embedded.sentences import compose, embedded_tokenizer
+from ddpsched.data.order_file import OrderedFile
 from ddpsched.sort.parts import Parts
 
 SIZE = 300
@@ -155,11 +155,11 @@ def test_a_rank_killed_while_writing(data: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal\n"
         "if os.environ.get('RANK') == '1':\n"
-        "    from ddpsched.planning import ordered_file\n"
+        "    from ddpsched.data import order_file\n"
         "    def die(self, start, columns):\n"
         "        self.aside.open('r+b').write(b'half')\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    ordered_file.OrderedWriter.write = die\n"
+        "    order_file.OrderedWriter.write = die\n"
     )
     output = tmp_path / "order.npy"
     output.write_bytes(b"the old one")

@@ -13,15 +13,15 @@ from typer.testing import CliRunner
 
 from ddpsched.cli import app
 from ddpsched.config import CostConfig, RunConfig, parse
+from ddpsched.costs.calibration import Calibration
+from ddpsched.costs.calibration_grid import GridPoint, calibration_grid
+from ddpsched.costs.cost_model import AffineQuadratic
+from ddpsched.costs.kinds import cost_model
+from ddpsched.data.samples import load_samples
 from ddpsched.errors import ConfigError
-from ddpsched.planning.affine import AffineQuadratic
-from ddpsched.planning.calibration import Calibration
-from ddpsched.planning.cost import cost_model
-from ddpsched.planning.grid import GridPoint, calibration_grid
-from ddpsched.planning.samples import load_samples
 from ddpsched.training import calibrate
 from ddpsched.training.calibrate import calibrate_to, check_calibrations, identity_of, measure
-from ddpsched.training.data import Batch
+from ddpsched.training.collate import Batch
 from ddpsched.training.learner import Learner
 from ddpsched.training.rank_step import RankStepper
 

@@ -15,13 +15,13 @@ from gradients import kept_gradients
 from ranks import free_port, run_ranks
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.planning.messages import LocalExchange
+from ddpsched.data.samples import load_samples
+from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
-from ddpsched.planning.samples import load_samples
 from ddpsched.records import read_lines
 from ddpsched.run import run
 from ddpsched.training import distributed, virtual
-from ddpsched.training.data import Collator
+from ddpsched.training.collate import Collator
 from ddpsched.training.model import build_model
 
 STEPS = 3

@@ -13,13 +13,13 @@ from ranks import free_port, run_ranks
 from runs import config_of, records_of
 
 from ddpsched.config import RunConfig, parse
+from ddpsched.costs.calibration_grid import calibration_grid
+from ddpsched.data.samples import load_samples
 from ddpsched.errors import ConfigError
 from ddpsched.plan import Microbatch
-from ddpsched.planning.grid import calibration_grid
-from ddpsched.planning.samples import load_samples
 from ddpsched.run import run
 from ddpsched.training.calibrate import identity_of, measure
-from ddpsched.training.exchange import GroupExchange, Sum
+from ddpsched.training.group_exchange import GroupExchange, Sum
 from ddpsched.training.learner import Learner
 from ddpsched.training.probe import max_count
 from ddpsched.training.rank_step import RankStepper

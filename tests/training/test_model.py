@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ddpsched.config import ModelConfig, parse
+from ddpsched.data.samples import load_samples
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.planning.samples import load_samples
 from ddpsched.training.learner import Learner
 from ddpsched.training.lr import linear_warmup
 from ddpsched.training.model import build_model
@@ -58,7 +58,7 @@ def test_pickled_weights_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddpsched.planning.hub._reachable", lambda: False)
+    monkeypatch.setattr("ddpsched.data.hub._reachable", lambda: False)
     with pytest.raises(DataError, match=r"two ways out.*local folder.*built-in shapes"):
         tiny(name="nobody/there-is-no-such-model", weights="pretrained")
     with pytest.raises(ConfigError, match="no pretrained weights"):
@@ -83,7 +83,7 @@ def test_the_tiny_language_model_is_gpt2_shaped() -> None:
 def test_known_shapes_with_random_weights_need_no_network(
     monkeypatch: pytest.MonkeyPatch, name: str, layers: int
 ) -> None:
-    monkeypatch.setattr("ddpsched.planning.hub._reachable", lambda: False)
+    monkeypatch.setattr("ddpsched.data.hub._reachable", lambda: False)
     shape = language_model(name=name).config
     assert (shape.n_embd, shape.n_layer, shape.vocab_size) == (768, layers, 100)
 
@@ -115,7 +115,7 @@ def test_a_pretrained_language_model_from_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_language_model_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddpsched.planning.hub._reachable", lambda: False)
+    monkeypatch.setattr("ddpsched.data.hub._reachable", lambda: False)
     with pytest.raises(DataError, match=r"two ways out.*built-in shapes \['distilgpt2', 'gpt2', 'tiny'\]"):
         language_model(name="nobody/there-is-no-such-model")
     with pytest.raises(ConfigError, match="no pretrained weights"):

@@ -26,10 +26,10 @@ from transformers import (
 )
 
 from ddpsched.config import RunConfig, parse
+from ddpsched.data.samples import Samples, load_samples
 from ddpsched.errors import ConfigError
-from ddpsched.planning.samples import Samples, load_samples
 from ddpsched.training import packed
-from ddpsched.training.data import Batch, pack, pad
+from ddpsched.training.collate import Batch, pack, pad
 from ddpsched.training.learner import Learner
 from ddpsched.training.loss import loss_sum
 from ddpsched.training.model import build_model

@@ -32,7 +32,7 @@ from transformers.masking_utils import sdpa_mask
 
 from ddpsched.errors import ConfigError
 from ddpsched.training import packed
-from ddpsched.training.data import Batch, pack, pad
+from ddpsched.training.collate import Batch, pack, pad
 from ddpsched.training.packed import enable_packing
 
 CPU = torch.device("cpu")

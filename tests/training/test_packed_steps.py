@@ -15,11 +15,11 @@ from packing import whole_row
 from ranks import free_port, run_ranks
 
 from ddpsched.config import RunConfig, parse
+from ddpsched.data.samples import load_samples
 from ddpsched.plan import Microbatch, StepPlan
-from ddpsched.planning.samples import load_samples
 from ddpsched.planning.simulated import SimulatedExecutor
 from ddpsched.training import packed
-from ddpsched.training.data import Collator
+from ddpsched.training.collate import Collator
 from ddpsched.training.distributed import DistributedExecutor
 from ddpsched.training.learner import Learner
 from ddpsched.training.model import build_model

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ddpsched.config import RunConfig, parse
+from ddpsched.data.samples import load_samples
 from ddpsched.errors import ConfigError, InfeasibleError
-from ddpsched.planning.samples import load_samples
 from ddpsched.run import run
 from ddpsched.training import probe
 from ddpsched.training.learner import Learner

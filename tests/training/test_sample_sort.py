@@ -9,7 +9,7 @@ import torch
 from ranks import free_port, run_ranks
 
 from ddpsched.errors import DataError
-from ddpsched.planning.row_sort import sort_rows
+from ddpsched.orders.lexicographic_sort import sort_rows
 from ddpsched.training.sample_sort import sample_sort, sorted_by_torch, union_by_halves
 
 SIZE = 8000
@@ -189,7 +189,7 @@ class joined:
         self.function = function
 
     def __call__(self) -> Any:
-        from ddpsched.certify.world import join_group
+        from ddpsched.local_ranks import join_group
 
         join_group()
         try:

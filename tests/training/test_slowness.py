@@ -15,11 +15,11 @@ from ranks import free_port, run_ranks
 from runs import records_of
 
 from ddpsched.config import RunConfig, parse
+from ddpsched.data.samples import load_samples
 from ddpsched.plan import Microbatch, StepPlan
-from ddpsched.planning.samples import load_samples
 from ddpsched.run import run
 from ddpsched.training.clock import Clock
-from ddpsched.training.data import Collator
+from ddpsched.training.collate import Collator
 from ddpsched.training.loss import sum_scale
 from ddpsched.training.rank_step import RankStepper
 from ddpsched.training.virtual import VirtualExecutor

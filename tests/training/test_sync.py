@@ -17,7 +17,7 @@ from toy import VOCABULARY, Output, Toy, toy
 from ddpsched.config import SyncConfig
 from ddpsched.errors import RunError
 from ddpsched.training.clock import Clock
-from ddpsched.training.data import Batch, pad
+from ddpsched.training.collate import Batch, pad
 from ddpsched.training.loss import loss_sum
 from ddpsched.training.sync import SYNCS, Synchroniser
 

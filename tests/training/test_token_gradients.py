@@ -18,10 +18,10 @@ from prompted import write_prompted
 from ranks import free_port, run_ranks
 
 from ddpsched.config import RunConfig, parse
+from ddpsched.data.samples import load_samples
+from ddpsched.exchange import LocalExchange
 from ddpsched.plan import Microbatch
-from ddpsched.planning.messages import LocalExchange
 from ddpsched.planning.planner import plan_steps
-from ddpsched.planning.samples import load_samples
 from ddpsched.run import run
 from ddpsched.training.model import build_model
 from ddpsched.training.rank_step import RankStep, RankStepper

@@ -16,13 +16,13 @@ from torch.nn import functional
 from transformers import BloomConfig
 
 from ddpsched.config import RunConfig, parse
+from ddpsched.data.embedded.vocabulary import embedded_tokenizer, vocabulary
+from ddpsched.data.samples import Samples, load_samples
+from ddpsched.data.slices import SliceTable
 from ddpsched.errors import ConfigError
 from ddpsched.plan import Microbatch, StepPlan
-from ddpsched.planning.concatenate import SliceTable
-from ddpsched.planning.samples import Samples, load_samples
-from ddpsched.planning.words import embedded_tokenizer, vocabulary
 from ddpsched.run import run
-from ddpsched.training.data import Batch
+from ddpsched.training.collate import Batch
 from ddpsched.training.learner import Learner
 from ddpsched.training.model import build_model
 from ddpsched.training.virtual import VirtualExecutor

@@ -5,6 +5,18 @@ B samples of the global order and only assigns them. A *window* policy gets the
 gathered table of every rank's prefix costs and says how many each rank takes. A
 *filling* policy gets the whole epoch in order and fills micro-batches of sizes of
 their own, so that B varies.
+
+::
+
+    static.py         equal counts, whatever the lengths
+    minmax.py         counts over each rank's own window
+    balanced.py       the same global batch, split by length
+    packed.py         the same, rows without padding
+    token_budget.py   as many samples as a budget of tokens allows
+    bins.py           ranges of length with batch sizes of their own
+    pool.py           what fits together, from each rank's pool
+    assignment.py     what policies are given and answer
+    filling.py        the same for those that fill micro-batches
 """
 
 from ddpsched.planning.policies.assignment import Assignment, Batch, BatchPolicy, WindowPolicy

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ddpsched.planning.caps import Cap
-from ddpsched.planning.cost import CostModel, Int
-from ddpsched.planning.solvers import Allocation
+from ddpsched.costs.kinds import CostModel, Int
+from ddpsched.costs.memory_cap import Cap
+from ddpsched.planning.solvers.allocation import Allocation
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ddpsched.costs.memory_cap import Cap
 from ddpsched.errors import InfeasibleError
-from ddpsched.planning.caps import Cap
 from ddpsched.planning.policies.assignment import Assignment, Batch
-from ddpsched.planning.solvers.line import line_of
-from ddpsched.planning.solvers.microbatches import accumulate_split
-from ddpsched.planning.solvers.placement import Placement
-from ddpsched.planning.solvers.uneven import uneven_split
+from ddpsched.planning.solvers.partition.heterogeneous import uneven_split
+from ddpsched.planning.solvers.partition.placement import Placement
+from ddpsched.planning.solvers.partition.several import accumulate_split
+from ddpsched.planning.solvers.partition.sorted_batch import line_of
 
 ALIKE = 0.95  # ranks whose memories lie within this share are planned for as if all had the smallest
 

@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 
 from ddpsched.config import PolicyConfig
+from ddpsched.costs.kinds import Int
 from ddpsched.errors import ConfigError, InfeasibleError
-from ddpsched.planning.cost import Int
 from ddpsched.planning.policies.filling import Filled, Supply
 
 OURS = (2.0, 1.0, 0.75, 0.5)  # times the median batch: roughly as many tokens a batch in every bin

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddpsched.config import PolicyConfig
+from ddpsched.costs.kinds import Int
+from ddpsched.costs.memory_cap import Cap
 from ddpsched.errors import InfeasibleError
 from ddpsched.plan import Ids
-from ddpsched.planning.caps import Cap
-from ddpsched.planning.cost import Int
 
 
 @dataclass(frozen=True, eq=False)

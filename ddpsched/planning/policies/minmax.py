@@ -8,8 +8,8 @@ samples; with all rows at hand every rank solves
 and takes its first b_r samples; the rest of the window stays, first in first out.
 """
 
-from ddpsched.planning.cost import Int
-from ddpsched.planning.solvers import Allocation, solve
+from ddpsched.costs.kinds import Int
+from ddpsched.planning.solvers.allocation import Allocation, solve
 
 
 def minmax(costs: Int, batch_size: int, caps: Int, solver: str) -> Allocation:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ddpsched.costs.cost_model import AffineQuadratic
 from ddpsched.errors import InfeasibleError
-from ddpsched.planning.affine import AffineQuadratic
 from ddpsched.planning.policies.assignment import Assignment, Batch
-from ddpsched.planning.solvers.packing import balance
+from ddpsched.planning.solvers.partition.lpt import balance
 
 
 def packed(batch: Batch) -> Assignment:

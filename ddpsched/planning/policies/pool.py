@@ -23,9 +23,9 @@ from typing import Protocol
 
 import numpy as np
 
+from ddpsched.costs.kinds import Int
+from ddpsched.costs.memory_cap import Cap
 from ddpsched.errors import DataError
-from ddpsched.planning.caps import Cap
-from ddpsched.planning.cost import Int
 from ddpsched.planning.policies.filling import Filled, Supply, most_samples
 
 DEFAULT_BUDGET = 32768  # tokens

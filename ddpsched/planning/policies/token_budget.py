@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from ddpsched.costs.kinds import Int
 from ddpsched.errors import ConfigError
-from ddpsched.planning.cost import Int
 from ddpsched.planning.policies.filling import Filled, Supply, dealt, most_samples
 
 Reach = Callable[[int], int]  # where the longest run of samples that fits, from a position on, ends

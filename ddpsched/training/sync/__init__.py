@@ -14,6 +14,16 @@ gradient of the mean over the global batch. A step of a rank:
 A parameter that no rank used keeps ``grad = None``; one that some rank used counts
 as zero on the others. A shared parameter is reduced once. Buffers that forward
 changes are rank 0's on every rank after a step.
+
+::
+
+    naive.py                one all-reduce after backward
+    overlap.py              one a parameter, while backward runs
+    bucketed.py             flat buckets, while backward fills the next
+    ddp.py                  torch's DistributedDataParallel
+    fsdp.py                 torch's fully_shard
+    parameter_registry.py   which parameters are synchronised, in which order
+    collective_log.py       a step's collectives: launched, stamped, waited for
 """
 
 from collections.abc import Callable
@@ -25,11 +35,11 @@ import torch
 from ddpsched.config import SyncConfig
 from ddpsched.training.clock import Clock
 from ddpsched.training.sync.bucketed import BucketedSync
+from ddpsched.training.sync.collective_log import Traffic
 from ddpsched.training.sync.ddp import DdpSync
 from ddpsched.training.sync.fsdp import FsdpSync
 from ddpsched.training.sync.naive import NaiveSync
 from ddpsched.training.sync.overlap import OverlapSync
-from ddpsched.training.sync.traffic import Traffic
 
 
 class Synchroniser(Protocol):

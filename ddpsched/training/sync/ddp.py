@@ -11,9 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsched.config import SyncConfig
 from ddpsched.errors import RunError
 from ddpsched.training.clock import Clock
-from ddpsched.training.data import without_trace
-from ddpsched.training.sync.roster import Buffers, Roster
-from ddpsched.training.sync.traffic import Traffic, wire_dtype
+from ddpsched.training.collate import without_trace
+from ddpsched.training.sync.collective_log import Traffic, wire_dtype
+from ddpsched.training.sync.parameter_registry import Buffers, Roster
 
 
 class DdpSync:

@@ -12,8 +12,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from ddpsched.config import SyncConfig
 from ddpsched.errors import ConfigError
 from ddpsched.training.clock import Clock
-from ddpsched.training.sync.roster import Buffers, start_alike
-from ddpsched.training.sync.traffic import Traffic, wire_dtype
+from ddpsched.training.sync.collective_log import Traffic, wire_dtype
+from ddpsched.training.sync.parameter_registry import Buffers, start_alike
 
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # renamed in 2.13
 

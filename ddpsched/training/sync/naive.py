@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from ddpsched.config import SyncConfig
 from ddpsched.training.clock import Clock
-from ddpsched.training.sync.roster import Buffers, Roster
-from ddpsched.training.sync.traffic import Traffic, wire_dtype
+from ddpsched.training.sync.collective_log import Traffic, wire_dtype
+from ddpsched.training.sync.parameter_registry import Buffers, Roster
 
 
 class NaiveSync:

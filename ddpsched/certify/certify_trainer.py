@@ -1,0 +1,292 @@
+"""transformers' ``Trainer``, certified: what it makes of a tiny DistilBERT classifier on real ranks.
+
+Trainer's own loader, loss, synchronisation and checkpoints. The data is ours: the first token of a sample is its
+number, so what a rank runs is read from what its model gets.
+"""
+
+import importlib.util
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.metadata import version
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ddpsched.certify.capture import counted, counts_of, trainable
+from ddpsched.certify.certificate import Certificate, Check
+from ddpsched.certify.certify_step import logits_of, row_losses
+from ddpsched.certify.gradient_comparison import TOLERANCES, Likeness, compare
+from ddpsched.certify.reference import reference
+from ddpsched.certify.stream_checks import exactly_once, resumption, same_collectives, same_counts
+from ddpsched.errors import ConfigError
+from ddpsched.functions import function_named
+from ddpsched.local_ranks import answers, join_group, run_ranks
+
+Batch = dict[str, torch.Tensor]
+Loss = Callable[..., torch.Tensor]
+
+PER_DEVICE = 5  # samples of a micro-batch
+STEPS = 4  # optimizer steps of an epoch; a checkpoint in the middle of each
+EPOCHS = 2
+WORDS = 200  # tokens that are no sample's number
+FIX = "Trainer(compute_loss_func=ddpsched.integrations.losses.summed_cross_entropy)"
+HEAD = (
+    "forward takes **kwargs, so Trainer believes that the head divides by num_items_in_batch, and multiplies the loss "
+    f"by the number of processes; the head takes a plain mean{{}}. Exact: {FIX}"
+)
+FUNCTION = (
+    "Trainer multiplies what compute_loss_func returns by the number of processes, and divides it by nothing: return "
+    f"the sum over the labels divided by num_items_in_batch, as in {FIX}"
+)
+LATER = "NOT in the verdict: its sampler is not told the epoch and keeps the first one's order; save between epochs"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to run Trainer. ``extra``: samples beyond what steps divide; ``arguments``: of TrainingArguments."""
+
+    name: str
+    accumulation: int = 1
+    extra: int = 0
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def num_samples(self, world_size: int) -> int:
+        return PER_DEVICE * self.accumulation * world_size * STEPS + self.extra
+
+
+CASES = (
+    Case("equal batches"),
+    Case("equal batches, accumulation of 2", accumulation=2),
+    Case("unequal batches (batch_rebalance)", arguments={"train_sampling_strategy": "batch_rebalance"}),
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Of one rank and optimizer step: the ids of each micro-batch, and the gradient (P,) right before the optimizer."""
+
+    microbatches: list[list[int]]
+    gradient: np.ndarray
+
+    @property
+    def ids(self) -> list[int]:
+        return [id for ids in self.microbatches for id in ids]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Of one rank and case: ``steps`` of both epochs, and what followed where it was resumed behind step ``at``."""
+
+    steps: list[Step]
+    resumed: dict[int, list[Step]]
+
+
+def certify_trainer(world_size: int, loss: str | None = None) -> list[Certificate]:
+    """Certify Trainer on equal batches, with accumulation, and on unequal batches.
+
+    ``loss``: ``"module:function"`` for ``compute_loss_func``; without it the model's head computes the loss. Of a loss
+    function the target is the mean over samples of what it returns for each alone, with ``num_items_in_batch = 1``.
+    Raises ConfigError where accelerate or the function is missing, RankFailure where a rank fails.
+    """
+    certificates = certify_cases(world_size, [(case, loss) for case in CASES if _known(case)])
+    for case in CASES:
+        if not _known(case):
+            why = f"transformers {version('transformers')} has no {case.arguments}; 5.17 has"
+            certificates.append(Certificate(f"transformers' Trainer, {case.name}", (Check.not_made("gradient", why),)))
+    return certificates
+
+
+def certify_cases(world_size: int, cases: Sequence[tuple[Case, str | None]]) -> list[Certificate]:
+    """A certificate each, from one world of ranks."""
+    if world_size < 1:
+        raise ConfigError(f"world_size = {world_size}: at least 1 rank is needed")
+    if importlib.util.find_spec("accelerate") is None:
+        raise ConfigError("transformers' Trainer needs accelerate, which is not here: pip install 'accelerate>=1.1'")
+    for loss in {loss for _, loss in cases if loss is not None}:
+        function_named(loss, "loss")
+    with tempfile.TemporaryDirectory(prefix="ddpsched-trainer-") as folder:
+        outcomes = run_ranks(_on_rank, world_size, list(cases), folder)
+        found = answers(outcomes)
+    counts = [counts_of(outcome.posts) for outcome in outcomes]
+    return [
+        _certificate(case, loss, [own[i] for own in found], [_of_case(own, i) for own in counts])
+        for i, (case, loss) in enumerate(cases)
+    ]
+
+
+def _known(case: Case) -> bool:
+    """Whether this version of transformers can run it."""
+    if case.arguments.get("train_sampling_strategy") != "batch_rebalance":
+        return True
+    from transformers import trainer_pt_utils
+
+    return hasattr(trainer_pt_utils, "BatchRebalanceSampler")
+
+
+def _on_rank(cases: Sequence[tuple[Case, str | None]], folder: str) -> list[Ran]:
+    """In a rank: every case, whole and resumed."""
+    join_group()
+    found = []
+    for i, (case, loss) in enumerate(cases):
+        output, compute = Path(folder, str(i)), None if loss is None else function_named(loss, "loss")[0]
+        with counted(f"{i}:training"):
+            steps = _train(case, compute, output)
+        resumed = {}
+        for done in range(STEPS // 2, EPOCHS * STEPS, STEPS):
+            with counted(f"{i}:resumed after step {done - 1}"):
+                resumed[done - 1] = _train(case, compute, output, output / f"checkpoint-{done}")
+        found.append(Ran(steps, resumed))
+    return found
+
+
+def _train(case: Case, compute: Loss | None, output: Path, checkpoint: Path | None = None) -> list[Step]:
+    """Two epochs of Trainer at rate 0, or what a checkpoint leaves of them."""
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    size = case.num_samples(dist.get_world_size())
+    model, steps, running = _model(size), list[Step](), list[list[int]]()
+
+    class Witness(TrainerCallback):
+        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+            pieces = [parameter.grad for _, parameter in trainable(model)]
+            gradient = torch.cat([piece.reshape(-1) for piece in pieces if piece is not None])
+            steps.append(Step(list(running), gradient.numpy()))
+            running.clear()
+
+    def hear(_: torch.nn.Module, __: tuple[Any, ...], inputs: Batch) -> None:
+        running.append((inputs["input_ids"][:, 0] - 1).tolist())
+
+    model.register_forward_pre_hook(hear, with_kwargs=True)
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            output_dir=str(output), use_cpu=True, ddp_backend="gloo", seed=0, num_train_epochs=EPOCHS,
+            per_device_train_batch_size=PER_DEVICE, gradient_accumulation_steps=case.accumulation,
+            learning_rate=0.0, max_grad_norm=0.0, save_strategy="steps", save_steps=STEPS // 2,
+            report_to=[], logging_strategy="no", disable_tqdm=True, dataloader_pin_memory=False, **case.arguments,
+        ),
+        train_dataset=_samples(size),
+        data_collator=_collate,
+        callbacks=[Witness()],
+        compute_loss_func=compute,
+    )  # fmt: skip
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    return steps
+
+
+def _model(num_samples: int) -> torch.nn.Module:
+    """In float64, without dropout."""
+    from transformers import DistilBertConfig, DistilBertForSequenceClassification
+
+    torch.manual_seed(0)
+    shape = DistilBertConfig(
+        vocab_size=1 + num_samples + WORDS, dim=16, n_layers=1, n_heads=2, hidden_dim=32, max_position_embeddings=64,
+        num_labels=2, dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0,
+    )  # fmt: skip
+    return DistilBertForSequenceClassification(shape).double()
+
+
+def _samples(count: int) -> list[dict[str, Any]]:
+    """Of 3 to 40 tokens, none of them padding (0)."""
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "input_ids": [1 + i, *rng.integers(1 + count, 1 + count + WORDS, rng.integers(2, 40)).tolist()],
+            "labels": int(rng.integers(2)),
+        }
+        for i in range(count)
+    ]
+
+
+def _collate(rows: Sequence[dict[str, Any]]) -> Batch:
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["input_ids"]) for row in rows], batch_first=True)
+    labels = torch.tensor([row["labels"] for row in rows])
+    return {"input_ids": tokens, "attention_mask": (tokens > 0).long(), "labels": labels}
+
+
+def _certificate(case: Case, loss: str | None, ran: list[Ran], counts: list[dict[str, int | None]]) -> Certificate:
+    """What all ranks did, judged in this process."""
+    size, length = case.num_samples(len(ran)), len(ran[0].steps) // EPOCHS
+    epochs = [[[step.ids for step in own.steps[e * length :][:length]] for own in ran] for e in range(EPOCHS)]
+    once = [exactly_once(epoch, size) for epoch in epochs]
+    first, later = (_resumed(ran, at) for at in sorted(ran[0].resumed))
+    checks = [
+        _gradient(case, loss, ran),
+        next((check for check in once if not check.holds), once[0]),
+        same_counts([own.steps for own in ran]),
+        same_collectives(counts),
+        replace(first, says=f"in the first epoch: {first.says}"),
+    ]
+    if not checks[1].holds:
+        cause = f"{size:,} samples are not divided by {len(ran)} ranks, and accelerate (even_batches) repeats some"
+        checks[1] = replace(checks[1], cause=cause if size % len(ran) else checks[1].cause)
+    named = {name: version(name) for name in ("transformers", "accelerate", "torch")}
+    told = (
+        "its own head's mean" if loss is None else f"compute_loss_func={loss}, its target the mean of it over samples"
+    )
+    facts = [
+        f"{', '.join(' '.join(each) for each in named.items())}; {len(ran)} gloo ranks",
+        f"DistilBertForSequenceClassification, tiny, float64, no dropout; loss: {told}",
+        f"{size:,} samples, {EPOCHS} epochs of {length} steps at rate 0, not clipped; by rank in step 0: "
+        + ", ".join("+".join(str(len(ids)) for ids in own.steps[0].microbatches) for own in ran),
+        "one plan: not applicable, Trainer's ranks share none; what they must share is the number of steps",
+        f"resumed in the second epoch: {later.says}" + ("" if later.holds else f" ({later.cause}). {LATER}"),
+    ]
+    return Certificate(f"transformers' Trainer, {case.name}", tuple(checks), tuple(facts))
+
+
+def _gradient(case: Case, loss: str | None, ran: list[Ran]) -> Check:
+    """Of every step; the worst is told."""
+    samples = _samples(case.num_samples(len(ran)))
+    with torch.random.fork_rng(devices=[]):
+        model = _model(len(samples))
+    losses = row_losses if loss is None else partial(_losses_of, function_named(loss, "loss")[0])
+    judged: list[Likeness] = []
+    for steps in zip(*(own.steps for own in ran), strict=False):
+        parts = [(rank, ids) for rank, step in enumerate(steps) for ids in step.microbatches]
+        batches = (_collate([samples[i] for i in ids]) for _, ids in parts)
+        target = reference(model, batches, losses, [rank for rank, _ in parts], world_size=len(ran))
+        judged += [compare(step.gradient, target, TOLERANCES["float64"]) for step in steps]
+    worst = max(range(len(judged)), key=lambda i: (not judged[i].holds, judged[i].relative_error))  # NaN is worst
+    scales, cosine = [each.best_scale for each in judged], min(each.cosine for each in judged)
+    says = (
+        f"every step's, on every rank, against the mean over the global batch, computed by one process; the worst, in "
+        f"step {worst // len(ran)}: {judged[worst].says}; best scales {min(scales):.6g} to {max(scales):.6g}, lowest "
+        f"cosine {cosine:.6f}"
+    )
+    if judged[worst].holds:
+        return Check("gradient", True, says, numbers=judged[worst].numbers)
+    more = " of each micro-batch, and nothing divides by the accumulation steps" if case.accumulation > 1 else ""
+    cause = HEAD.format(more) if loss is None else FUNCTION
+    return Check("gradient", False, says, f"{cause}. In numbers: {judged[worst].cause}", judged[worst].numbers)
+
+
+def _losses_of(compute: Loss, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """What a loss function returns for each sample alone: (count,)."""
+    from transformers.modeling_outputs import SequenceClassifierOutput
+
+    logits, one = logits_of(model, batch), torch.tensor(1)
+    alone = [
+        (SequenceClassifierOutput(logits=logits[i : i + 1]), batch["labels"][i : i + 1]) for i in range(len(logits))
+    ]
+    return torch.stack([compute(outputs, label, num_items_in_batch=one) for outputs, label in alone])
+
+
+def _resumed(ran: list[Ran], at: int) -> Check:
+    """The samples of all ranks, step by step, behind step ``at``."""
+
+    def by_step(ranks: Sequence[Sequence[Step]]) -> list[str]:
+        return [repr([step and step.microbatches for step in steps]) for steps in zip_longest(*ranks)]
+
+    return resumption(by_step([own.steps for own in ran]), by_step([own.resumed[at] for own in ran]), at)
+
+
+def _of_case(counts: dict[str, int | None], index: int) -> dict[str, int | None]:
+    """Collectives of one case, by stretch."""
+    return {name.partition(":")[2]: count for name, count in counts.items() if name.startswith(f"{index}:")}

@@ -1,0 +1,8 @@
+"""Which sample comes when: one order of an epoch, the same on every rank.
+
+::
+
+    epoch_order.py          the order of an epoch, by kind
+    curriculum.py           orders of rising difficulty
+    lexicographic_sort.py   rows sorted on all their columns
+"""

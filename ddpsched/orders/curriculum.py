@@ -1,0 +1,118 @@
+"""Orders of rising difficulty: what is sorted, what is open when, and what a shard of the data makes of it."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ddpsched.config import OrderConfig
+from ddpsched.data.lengths import Lengths
+from ddpsched.data.order_file import OrderedFile
+from ddpsched.errors import DataError
+from ddpsched.orders.lexicographic_sort import sort_rows
+from ddpsched.plan import Ids
+
+
+def sorted_ids(source: Lengths, path: str | None) -> Ids:
+    """(N,), easiest first: as the ordered file at ``path`` has them, or by length; equals by id.
+
+    A file orders the rows of a whole source; of these the samples there are remain. DataError where some are missing.
+    """
+    if path is None:
+        ids = np.arange(len(source), dtype=np.int64)
+        return sort_rows([source.lengths(ids), ids])[1]
+    file = OrderedFile.open(Path(path).expanduser())
+    found, rows = file.ids(), source.rows
+    if rows is None:
+        rows = np.arange(len(source), dtype=np.int64)
+        if len(file) != len(rows):
+            raise DataError(f"order.path = {path}: orders {len(file)} samples, but there are {len(rows)}")
+    place = np.full(max(len(file), int(rows[-1]) + 1), -1, dtype=np.int64)
+    place[rows] = np.arange(len(rows))
+    ids = place[found]
+    ids = ids[ids >= 0]
+    once = np.bincount(ids, minlength=len(rows)) == 1
+    if not once.all():
+        raise DataError(
+            f"order.path = {path}: of the {len(rows)} samples it orders {once.sum()} once; write it again with "
+            "`ddpsched sort`"
+        )
+    return ids
+
+
+def reshuffled(order: Ids, window: int, generator: np.random.Generator) -> Ids:
+    """Each run of ``window`` neighbours in an order of its own.
+
+    >>> reshuffled(np.arange(6), 2, np.random.default_rng(0)).tolist()
+    [1, 0, 3, 2, 4, 5]
+    """
+    if window == 1:
+        return order
+    runs = np.arange(len(order)) // window
+    return order[np.lexsort((generator.random(len(order)), runs))]
+
+
+PACES: dict[str, Callable[[float, OrderConfig], float]] = {
+    "linear": lambda x, order: order.start + (1 - order.start) * x,
+    # competence grows by as much as the samples that are new are few: Platanios et al. 2019
+    "root": lambda x, order: float(np.sqrt(order.start**2 + (1 - order.start**2) * x)),
+    "step": lambda x, order: order.start + (1 - order.start) * np.floor(order.stairs * x) / order.stairs,
+}
+
+
+def open_samples(order: OrderConfig, num_samples: int, global_batch: int) -> list[int]:
+    """Of each step of an epoch, how many samples are open, the easiest; at least as many as are used up by then.
+
+    With x = step / (over * steps), at most 1: linear s + (1 - s) x, root (s^2 + (1 - s^2) x)^(1/2), step
+    s + (1 - s) floor(stairs x) / stairs, as shares of all samples, s = ``start``.
+
+    >>> open_samples(OrderConfig(kind="curriculum", pacing="linear", start=0.5, over=1.0), 40, 10)
+    [20, 25, 30, 40]
+    """
+    assert order.pacing is not None
+    pace, steps = PACES[order.pacing], -(-num_samples // global_batch)
+    found = []
+    for step in range(steps):
+        share = pace(min(1.0, step / (order.over * steps)), order)
+        found.append(min(num_samples, max(round(share * num_samples), (step + 1) * global_batch)))
+    return found
+
+
+def paced(easiest: Ids, opened: Sequence[int], global_batch: int, generator: np.random.Generator) -> Ids:
+    """Every step's samples drawn from those that are open and not used up: ``opened[step]`` of the easiest."""
+    pool, size, seen, drawn = np.empty_like(easiest), 0, 0, []
+    for until in opened:
+        pool[size : size + until - seen] = easiest[seen:until]
+        size, seen = size + until - seen, until
+        if seen == len(easiest):
+            drawn.append(generator.permutation(pool[:size]))
+            break
+        chosen = generator.choice(size, min(global_batch, size), replace=False)
+        drawn.append(pool[chosen])
+        size -= len(chosen)
+        # the pool's end moves into the holes before it
+        end = np.setdiff1d(np.arange(size, size + len(chosen)), chosen, assume_unique=True)
+        pool[chosen[chosen < size]] = pool[end]
+    return np.concatenate(drawn)
+
+
+def local(easiest: Ids, world_size: int) -> list[Ids]:
+    """Each rank's shard of the data, ids r * N // G to (r + 1) * N // G, easiest first.
+
+    >>> [own.tolist() for own in local(np.array([5, 0, 3, 2, 1, 4]), 2)]
+    [[0, 2, 1], [5, 3, 4]]
+    """
+    bounds = [rank * len(easiest) // world_size for rank in range(world_size + 1)]
+    owner = np.searchsorted(bounds, easiest, side="right") - 1
+    return [easiest[owner == rank] for rank in range(world_size)]
+
+
+def interleaved(shards: Sequence[Ids]) -> Ids:
+    """One of each in turn, while there are any.
+
+    >>> interleaved([np.array([0, 2, 1]), np.array([5, 3])]).tolist()
+    [0, 5, 2, 3, 1]
+    """
+    rank = np.repeat(np.arange(len(shards)), [len(own) for own in shards])
+    turn = np.concatenate([np.arange(len(own)) for own in shards])
+    return np.concatenate(shards)[np.lexsort((rank, turn))]

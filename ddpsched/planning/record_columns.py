@@ -1,0 +1,59 @@
+"""What a plan and a rank's own lengths say of the rank's share: the columns of its record, its predicted cost."""
+
+from typing import Any
+
+from ddpsched.config import RunConfig
+from ddpsched.costs.cost_model import AffineQuadratic, Floored
+from ddpsched.costs.kinds import CostModel
+from ddpsched.data.lengths import Lengths
+from ddpsched.plan import PlanTimes, StepPlan
+
+
+def rank_cost(cost: CostModel, plan: StepPlan, rank: int, source: Lengths) -> int:
+    """What the rank's micro-batches cost a rank of calibrated speed."""
+    total = 0
+    for micro in plan.ranks[rank]:
+        lengths = source.lengths(micro.ids)
+        if micro.packed:
+            assert isinstance(cost, AffineQuadratic | Floored), "the config refuses others for packed rows"
+            total += cost.packed(lengths)
+        else:
+            total += int(cost(len(lengths), micro.padded_length(lengths)))
+    return total
+
+
+def plan_columns(config: RunConfig, plan: StepPlan, rank: int, source: Lengths) -> dict[str, Any]:
+    """The columns of a record that a plan and the rank's own lengths decide."""
+    micro = [source.lengths(m.ids) for m in plan.ranks[rank]]
+    count = int(plan.counts[rank])
+    times: PlanTimes = plan.times
+    return {
+        "run": config.name,
+        "mode": config.executor.kind,
+        "policy": config.policy.kind,
+        "seed": config.seed,
+        "epoch": plan.epoch,
+        "step": plan.step,
+        "rank": rank,
+        "world_size": plan.world_size,
+        "num_samples": count,
+        "global_batch": plan.global_batch,
+        "num_tokens": int(sum(m.sum() for m in micro)),
+        "padded_tokens": int(
+            sum(
+                m.sum() if own.packed else len(m) * own.padded_length(m)
+                for own, m in zip(plan.ranks[rank], micro, strict=True)
+            )
+        ),
+        "squared_tokens": int(sum(m @ m for m in micro)),
+        "max_length": int(max((m.max() for m in micro), default=0)),
+        "num_microbatches": len(micro),
+        "loss_scale": plan.loss_scale(rank),
+        "predicted_cost": None if plan.predicted_cost is None else plan.predicted_cost[rank],
+        "lower_bound": plan.lower_bound,
+        "offer_s": times.offer_s,
+        "exchange_s": times.exchange_s,
+        "solve_s": times.solve_s,
+        "plan_wait_s": times.wait_s,
+        "plan_hash": f"{plan.digest & (2**64 - 1):016x}",
+    }

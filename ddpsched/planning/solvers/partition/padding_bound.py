@@ -1,0 +1,115 @@
+"""The least padding that so many micro-batches can have: a lower bound nearer to what can be reached.
+
+No placement of at most M micro-batches on each of G ranks costs less than
+
+    max( cost(1, longest), ceil( min over K <= M*G of (least padded work in K groups + K * fixed) / G ) )
+
+The least padded work in K groups is that of a contiguous split of the line, by dynamic programming over its distinct
+weights: D**2 * K operations, a few milliseconds. So plans carry the quick bound where a micro-batch has no fixed cost
+(the two lie close then), and this one where it has, as long as D**2 * K is small.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ddpsched.planning.solvers.allocation.problem import IntArray
+from ddpsched.planning.solvers.partition.sorted_batch import Line, Span
+
+UNREACHED = np.iinfo(np.int64).max // 4
+
+
+def padded_bound(line: Line, world_size: int, max_microbatches: int) -> int:
+    """What no placement can go below, padding counted; for linear costs.
+
+    >>> from ddpsched.costs.cost_model import AffineQuadratic
+    >>> from ddpsched.planning.solvers.partition.sorted_batch import line_of
+    >>> line = line_of(np.array([9, 5, 5, 1, 1]), AffineQuadratic(0, 1, 0, scale=1))
+    >>> padded_bound(line, 1, 3), padded_bound(line, 1, 2)
+    (21, 29)
+    """
+    assert line.weights, "the bound needs a cost that is linear in the count"
+    least: int | None = None
+    before = 0
+    for groups, work in enumerate(least_padded_work(line, world_size * max_microbatches), 1):
+        total = work + groups * line.fixed
+        share = -(-total // min(groups, world_size))  # fewer groups than ranks leave ranks idle
+        least = share if least is None else min(least, share)
+        if groups > world_size and total >= before:  # work is convex in the groups, so it only rises from here
+            break
+        before = total
+    assert least is not None
+    return max(line.cost_of(0, 1), least)
+
+
+def penalised_bound(line: Line, world_size: int, max_microbatches: int, penalty: int) -> int:
+    """A lower bound in one pass over the D distinct weights: a Lagrangian relaxation of :func:`padded_bound`.
+
+    For any penalty p >= 0, K groups have at least this much work together, for every K up to M*G:
+
+        min over all splits of (padded work + (fixed + p) * groups) - p * M*G
+
+    The best p is what one more group would save. A group that starts at place a makes the work up to place b a line in
+    b, of slope ``weights[a]``. Lines come by falling slope and are asked at rising b, so the least of them is the head
+    of a queue: O(D) steps.
+    """
+    slopes: list[int] = []
+    heights: list[int] = []  # of a line at place 0
+    head = least = 0
+    for place, count in line.runs:
+        weight = line.weights[place]
+        height = least + line.fixed + penalty - weight * place
+        while len(slopes) - head > 1 and (height - heights[-2]) * (slopes[-2] - slopes[-1]) <= (
+            heights[-1] - heights[-2]
+        ) * (slopes[-2] - weight):
+            slopes.pop()  # it is nowhere the least of the last three
+            heights.pop()
+        slopes.append(weight)
+        heights.append(height)
+        end = place + count
+        while (
+            head + 1 < len(slopes) and slopes[head + 1] * end + heights[head + 1] <= slopes[head] * end + heights[head]
+        ):
+            head += 1
+        least = slopes[head] * end + heights[head]
+    work = least - penalty * min(world_size * max_microbatches, len(line))
+    return max(line.cost_of(0, 1), -(-work // world_size))
+
+
+def least_padded_work(line: Line, most: int) -> Iterator[int]:
+    """For K = 1 .. most: the least sum of count * weight over a split into at most K groups, without fixed costs."""
+    starts, _, group = _groups(line)
+    least = group[0]
+    yield int(least[-1])
+    for groups in range(1, most):
+        if groups < len(starts):
+            before = np.concatenate(([0], least[:-1]))  # all that lies before a group that starts at i
+            least = np.minimum(least, (before[:, None] + group).min(axis=0))
+        yield int(least[-1])
+
+
+def least_padded_spans(line: Line, most: int) -> list[Span]:
+    """At most ``most`` spans whose costs, fixed ones included, add up to the least; for linear costs."""
+    starts, ends, group = _groups(line)
+    least, costs = group[0], [int(group[0, -1]) + line.fixed]
+    cuts = []  # cuts[k][j]: where the last of k + 2 groups that end with distinct weight j begins
+    for groups in range(2, min(most, len(starts)) + 1):
+        before = np.concatenate(([UNREACHED], least[:-1]))[:, None] + group
+        cuts.append(before.argmin(axis=0))
+        least = before.min(axis=0)
+        costs.append(int(least[-1]) + groups * line.fixed)
+    last, spans = len(starts) - 1, []
+    for cut in reversed(cuts[: costs.index(min(costs))]):
+        first = int(cut[last])
+        spans.append((int(starts[first]), int(ends[last])))
+        last = first - 1
+    return [(0, int(ends[last])), *reversed(spans)]
+
+
+def _groups(line: Line) -> tuple[IntArray, IntArray, IntArray]:
+    """Where distinct weights start and end, and ``group[i, j]``: the work of distinct weights i .. j as one group."""
+    weights = np.array(line.weights)
+    starts = np.flatnonzero(np.concatenate(([True], weights[1:] != weights[:-1])))
+    ends = np.concatenate((starts[1:], [len(weights)]))
+    counts = ends[None, :] - starts[:, None]
+    return starts, ends, np.where(counts > 0, weights[starts][:, None] * counts, UNREACHED)

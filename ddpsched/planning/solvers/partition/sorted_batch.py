@@ -1,0 +1,159 @@
+"""Samples in the order of falling length: what a padded micro-batch of neighbours costs, and how many fit.
+
+A *span* ``(a, b)`` of the line is one micro-batch: samples a .. b-1, padded to
+sample a, its longest. All solvers of padded micro-batches cut the line into spans.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpsched.errors import InfeasibleError
+from ddpsched.planning.solvers.allocation.problem import IntArray
+
+# cost(counts, max_length): int64, one entry per count
+GroupCost = Callable[[IntArray, int], npt.ArrayLike]
+# limit(lengths): int64, the most samples of a micro-batch whose longest is this long
+Limit = Callable[[IntArray], IntArray]
+Span = tuple[int, int]
+
+
+class LinearCost(Protocol):
+    """A cost of ``fixed + count * sample(max_length)``, as AffineQuadratic is.
+
+    One that never goes below ``least`` and is as ``linear`` above it, as Floored is, counts as linear too; only
+    where many small micro-batches are placed is its floor not seen before the last comparison.
+    """
+
+    @property
+    def fixed(self) -> int: ...
+
+    def sample(self, length: IntArray) -> IntArray: ...
+
+
+@dataclass(frozen=True)
+class Line:
+    """``order``: (B,), positions by falling length, equal ones by position. All else is indexed along that order.
+
+    ``take(budget, a)``: how many samples a span from a on may hold within a cost of ``budget`` and within memory.
+    ``weights[a]`` and ``fixed``, of linear costs alone: a span costs ``fixed + (b - a) * weights[a]`` (or its floor).
+    """
+
+    order: IntArray
+    cost_of: Callable[[int, int], int]
+    take: Callable[[int, int], int]
+    limits: list[int] | None
+    weights: list[int]
+    fixed: int
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @cached_property
+    def runs(self) -> list[tuple[int, int]]:
+        """Starts and counts of samples of equal weight, by falling weight; for linear costs."""
+        runs, start, last = [], 0, self.weights[0]
+        for place, weight in enumerate(self.weights):
+            if weight != last:
+                runs.append((start, place - start))
+                start, last = place, weight
+        runs.append((start, len(self) - start))
+        return runs
+
+    @cached_property
+    def work(self) -> int:
+        """What all samples cost without padding and without fixed costs; for linear costs."""
+        return sum(self.weights)
+
+    @property
+    def floored(self) -> bool:
+        """Whether a small span costs more than its linear cost; for linear costs."""
+        return self.cost_of(len(self) - 1, len(self)) > self.fixed + self.weights[-1]
+
+    def fits(self, start: int, end: int) -> bool:
+        """Whether memory holds the span."""
+        return self.limits is None or end - start <= self.limits[start]
+
+
+def falling(lengths: IntArray) -> IntArray:
+    """(B,), positions by falling length, equal ones by position."""
+    return np.argsort(-lengths, kind="stable")
+
+
+def line_of(lengths: IntArray, cost: GroupCost | LinearCost, limit: Limit | None = None) -> Line:
+    """The line of these lengths, int64 ``(B,)``. Raises InfeasibleError where one sample alone is over the limit."""
+    order = falling(lengths)
+    ordered = lengths[order]
+    limits = None if limit is None else limits_of(ordered, limit)
+    linear: Any = getattr(cost, "linear", cost)
+    if hasattr(linear, "sample"):
+        return _linear(order, linear.sample(ordered).tolist(), linear.fixed, getattr(cost, "least", 0), limits)
+    assert callable(cost)
+    return _general(order, ordered.tolist(), cost, limits)
+
+
+def most_within(line: Line, limits: Sequence[list[int]] | None) -> Callable[[int], int]:
+    """most(budget): no rank needs more spans for what it runs within a cost of ``budget``; for linear costs.
+
+    A span costs at least what the shortest sample does alone. Two spans of a rank whose longest samples are alike are
+    better joined where both are at most half full. So where there are limits (one list for each kind of rank) all but
+    one span of each kind are fuller than that, and cost as much.
+    """
+    least = line.cost_of(len(line) - 1, len(line))
+    if limits is None:
+        return lambda budget: budget // least
+    kinds = len(set(zip(line.weights, *limits, strict=True)))
+    pairs = [pair for own in limits for pair in zip(line.weights, own, strict=True)]
+    half = min(line.fixed + weight * (most // 2 + 1) for weight, most in pairs if most)
+    return lambda budget: min(budget // least, kinds + budget // half)
+
+
+def limits_of(ordered: IntArray, limit: Limit) -> list[int]:
+    """``limit`` along the line; InfeasibleError where the longest sample alone is over it."""
+    limits = limit(ordered).tolist()
+    if limits[0] < 1:
+        raise InfeasibleError(
+            f"one sample of {ordered[0]} tokens alone needs more memory than a rank may use; "
+            "raise memory.budget_bytes, or lower data.max_length"
+        )
+    return limits
+
+
+def _linear(order: IntArray, weights: list[int], fixed: int, least: int, limits: list[int] | None) -> Line:
+    def cost_of(start: int, end: int) -> int:
+        return fixed + (end - start) * weights[start]
+
+    def take(budget: int, start: int) -> int:
+        return (budget - fixed) // weights[start]
+
+    if least == 0 and limits is None:
+        return Line(order, cost_of, take, limits, weights, fixed)
+
+    def cost_of_floored(start: int, end: int) -> int:
+        return max(least, fixed + (end - start) * weights[start])
+
+    def take_limited(budget: int, start: int) -> int:
+        most = (budget - fixed) // weights[start] if budget >= least else 0
+        return most if limits is None else min(most, limits[start])
+
+    return Line(order, cost_of_floored, take_limited, limits, weights, fixed)
+
+
+def _general(order: IntArray, lengths: list[int], cost: GroupCost, limits: list[int] | None) -> Line:
+    counts = np.arange(1, len(lengths) + 1)
+    # row(length)[n - 1]: what n samples cost, the longest of them of this length
+    row: Callable[[int], list[int]] = cache(lambda length: np.asarray(cost(counts, length)).tolist())
+
+    def cost_of(start: int, end: int) -> int:
+        return row(lengths[start])[end - start - 1]
+
+    def take(budget: int, start: int) -> int:
+        fitting = bisect_right(row(lengths[start]), budget)
+        return fitting if limits is None else min(fitting, limits[start])
+
+    return Line(order, cost_of, take, limits, [], 0)

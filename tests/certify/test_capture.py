@@ -1,0 +1,56 @@
+"""What sets two ranks' gradients apart is seen wherever it is."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ddpsched.certify.capture import Kept, collectives, counted, counts_of, difference, keep_gradient
+from ddpsched.certify.stream_checks import same_collectives
+from ddpsched.local_ranks import answers, join_group, run_ranks
+
+
+def kept_of(change: slice | None = None, by: float = 0.0, drop: bool = False) -> Kept:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.Linear(20, 3)).double()
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    if change is not None:
+        model[0].weight.grad.view(-1)[change] += by
+    if drop:
+        model[1].bias.grad = None
+    return keep_gradient(model, np.arange(0, 60, 20), None)
+
+
+def test_differences_outside_the_sketch_are_seen() -> None:
+    first = kept_of()
+    assert difference(1, kept_of(), first, 1e-12) is None
+    assert difference(1, kept_of(slice(5, 6), 1e-14), first, 1e-12) is None, "rounding"
+    for change in (slice(5, 6), slice(100, 400)):
+        found = difference(1, kept_of(change, 1e-3), first, 1e-12)
+        assert found is not None
+        assert "rank 1 differs" in found[0]
+
+
+def test_none_on_one_rank_and_zeros_on_another() -> None:
+    dropped = kept_of(drop=True)
+    found = difference(1, dropped, replace(dropped, missing=()), 1e-12)
+    assert found is not None
+    assert found[0] == "1.bias has grad = None on rank 1 and a gradient on rank 0"
+
+
+def leaving() -> int:
+    join_group(20)
+    with counted("the step"):
+        dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+    return collectives()
+
+
+def test_a_group_that_is_gone_takes_no_verdict_with_it() -> None:
+    outcomes = run_ranks(leaving, 2)
+    assert answers(outcomes) == [0, 0]
+    check = same_collectives([counts_of(outcome.posts) for outcome in outcomes])
+    assert not check.holds
+    assert "ranks 0, 1 destroyed the process group in the step" in check.says

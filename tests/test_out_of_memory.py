@@ -1,0 +1,219 @@
+"""Whatever goes wrong on one rank ends all of them alike, with a reason, and nothing that was finished is lost."""
+
+import math
+import os
+import subprocess
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import pytest
+import torch
+from ranks import run_ranks
+from runs import config_of
+
+from ddpsched.errors import (
+    NonFiniteError,
+    PlanMismatch,
+    RankFailure,
+    RunError,
+    StepOutOfMemory,
+)
+from ddpsched.planning.steps import window_steps
+from ddpsched.processes import host_id
+from ddpsched.records import RecordWriter, read_lines
+from ddpsched.run import run
+from ddpsched.run_folder import RunFolder, read_status
+from ddpsched.training.distributed import DistributedExecutor
+from ddpsched.training.rank_step import RankStepper
+
+
+def in_trouble(outputs: Path, kind: str, sync: str) -> tuple[str, str]:
+    """Rank 1 gets into trouble in step 2; what each rank raises."""
+    rank = int(os.environ["RANK"])
+    if kind == "memory":
+        honest = RankStepper.loss_sum
+
+        def loss_sum(self: RankStepper, batch: Any) -> Any:
+            loss = honest(self, batch)
+            if rank == 1 and (count := getattr(self, "calls", 0)) == 2:
+                # breaks off in the middle of backward: the gradient of one layer has been made, the others not
+                layer = next(p for n, p in self._module.named_parameters() if "layer.1.attention.q_lin.weight" in n)
+                layer.register_hook(_no_memory)
+            self.calls = count + 1 if rank == 1 else 0
+            return loss
+
+        RankStepper.loss_sum = loss_sum
+    elif kind == "plan" and rank == 1:
+        honest_plan = window_steps._window_plan
+        window_steps._window_plan = lambda epoch, step, windows, costs, chosen: honest_plan(
+            epoch, step, windows if step < 2 else type(windows)(0, tuple(i[::-1] for i in windows.ids)), costs, chosen
+        )
+    elif kind == "nan" and rank == 1:
+        honest_loss = RankStepper.loss_sum
+        calls = []
+
+        def poisoned(self: RankStepper, batch: Any) -> Any:
+            calls.append(1)
+            return honest_loss(self, batch) * (float("nan") if len(calls) == 3 else 1.0)
+
+        RankStepper.loss_sum = poisoned
+    elif kind == "nan":  # this rank takes longer to end, so that it sees the other go
+        honest_close = DistributedExecutor.close
+
+        def slowly(self: DistributedExecutor) -> None:
+            sleep(2)
+            honest_close(self)
+
+        DistributedExecutor.close = slowly
+    elif kind == "disk" and rank == 1:
+        write = RecordWriter.write
+
+        def full(self: RecordWriter, record: Any) -> None:
+            if record.step == 2:
+                raise OSError(28, "No space left on device")
+            write(self, record)
+
+        RecordWriter.write = full
+    elif kind == "bug" and rank == 1:
+        honest_step = RankStepper.run
+
+        def broken(self: RankStepper, *args: Any, **more: Any) -> Any:
+            self.steps = getattr(self, "steps", 0) + 1
+            if self.steps == 3:
+                raise KeyError("a bug")
+            return honest_step(self, *args, **more)
+
+        RankStepper.run = broken
+    config = config_of(outputs, "distributed", sync={"kind": sync})
+    try:
+        run(config)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "nothing", ""
+
+
+def _no_memory(gradient: torch.Tensor) -> torch.Tensor:
+    raise torch.OutOfMemoryError("planted")
+
+
+@pytest.mark.parametrize("sync", ["ddp", "naive", "bucketed", "overlap"])
+def test_out_of_memory_ends_all_ranks_alike(tmp_path: Path, sync: str) -> None:
+    """In the middle of a backward whose buckets are partly under way, too."""
+    found = run_ranks(in_trouble, 2, tmp_path, "memory", sync, timeout_s=60)
+    for name, text in found:
+        assert name == StepOutOfMemory.__name__, text
+        assert "rank 1 ran out of memory in step 2" in text
+        assert "samples, the longest" in text
+    status = read_status(tmp_path / "runs" / "minmax-distributed")
+    assert status["state"] == "failed"
+    assert "rank 1 ran out of memory in step 2" in status["reason"]
+    rows = read_lines(tmp_path / "runs" / "minmax-distributed")
+    assert {row["step"] for row in rows} == {0, 1}, "what was finished is kept, the broken step is not"
+
+
+@pytest.mark.parametrize(
+    ("kind", "on_rank_1", "on_rank_0", "words"),
+    [
+        ("plan", PlanMismatch, PlanMismatch, "step 2"),
+        ("nan", NonFiniteError, NonFiniteError, "rank 1.*step 2"),
+        ("disk", RunError, RunError, "rank 1.*disk full"),
+        ("bug", KeyError, RankFailure, "rank 1 failed in step 2|a bug"),
+    ],
+)
+def test_trouble_of_one_rank_is_known_to_all(
+    tmp_path: Path, kind: str, on_rank_1: Any, on_rank_0: Any, words: str
+) -> None:
+    zero, one = run_ranks(in_trouble, 2, tmp_path, kind, "ddp", timeout_s=60)
+    assert (zero[0], one[0]) == (on_rank_0.__name__, on_rank_1.__name__), (zero, one)
+    import re
+
+    assert re.search(words, zero[1])
+    assert re.search(words, one[1])
+    assert read_status(tmp_path / "runs" / "minmax-distributed")["state"] == "failed"
+
+
+def test_virtual_ranks_report_memory_and_nan_like_real_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest, calls = RankStepper.loss_sum, []
+
+    def loss_sum(self: RankStepper, batch: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 6:  # after the warm-up, two ranks a step: step 2
+            raise torch.OutOfMemoryError("planted")
+        return honest(self, batch)
+
+    monkeypatch.setattr(RankStepper, "loss_sum", loss_sum)
+    with pytest.raises(StepOutOfMemory, match=r"rank \d ran out of memory in step 2 with"):
+        run(config_of(tmp_path))
+    monkeypatch.setattr(RankStepper, "loss_sum", lambda self, batch: honest(self, batch) * math.nan)
+    with pytest.raises(NonFiniteError, match="step 0"):
+        run(config_of(tmp_path))
+    assert "NaN" in read_status(tmp_path / "runs" / "minmax-virtual")["reason"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"a small file system needs the right to mount: {mounted.stderr.decode().strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_is_named_and_nothing_half_written_remains(small_disk: Path) -> None:
+    config = config_of(small_disk, "simulated").model_copy(update={"steps": 500})
+    with pytest.raises(RunError, match=r"no space left for .*minmax-simulated; free some"):
+        run(config)
+    assert read_status(config.run_dir)["state"] == "failed"
+    assert not list(config.run_dir.rglob("*.part"))
+    assert read_lines(config.run_dir)[0]["step"] == 0, "what was written before stays readable"
+
+
+def on_a_full_disk(outputs: Path) -> tuple[str, str]:
+    try:
+        run(config_of(outputs, "distributed").model_copy(update={"steps": 500}))
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "nothing", ""
+
+
+def test_a_full_disk_ends_all_ranks(small_disk: Path) -> None:
+    for name, text in run_ranks(on_a_full_disk, 2, small_disk, timeout_s=60):
+        assert name in ("RunError", "RankFailure"), text
+        assert "disk full" in text or "no space left" in text
+    assert read_status(small_disk / "runs" / "minmax-distributed")["state"] == "failed"
+
+
+def test_out_of_memory_outside_a_step_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(self: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr("ddpsched.training.learner.Learner.evaluate", no_memory)
+    with pytest.raises(StepOutOfMemory, match="rank 0 ran out of memory outside a step"):
+        run(config_of(tmp_path))
+    assert "out of memory" in read_status(tmp_path / "runs" / "minmax-virtual")["reason"]
+
+
+def test_machines_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By more than the first letters of a name: a pid of another machine must not be looked up here."""
+    names = iter(["gpu-node-01", "gpu-node-02", "gpu-node-01"])
+    monkeypatch.setattr(os, "uname", lambda: type("Name", (), {"nodename": next(names)}))
+    first, second, again = host_id(), host_id(), host_id()
+    assert first == again != second
+
+
+def test_the_first_reason_of_a_try_is_kept(tmp_path: Path) -> None:
+    """What its peers say of a rank that failed is an echo; a later try speaks for itself."""
+    config = config_of(tmp_path)
+    one, two, later = (RunFolder(config, overwrite=False) for _ in range(3))
+    one.failed("rank 0: no space left")
+    two.failed("rank 0 died")
+    assert read_status(config.run_dir)["reason"] == "rank 0: no space left"
+    later._started += timedelta(minutes=1)
+    later.failed("another mistake")
+    assert read_status(config.run_dir)["reason"] == "another mistake"
