@@ -4,6 +4,7 @@
 
     errors.py        what can go wrong, one tree
     world.py         World(rank, size), a value; who this process is
+    table.py         a table of a config: frozen, and aware of its keys
     plan.py          Microbatch, StepPlan: who runs what; each id once; a digest
     records.py       StepRecord: one row per rank and step
     exchange.py      the two messages of ranks: offer and vote
@@ -17,18 +18,19 @@
     terminal.py      a console that prints text as it is written
     output_file.py   whether a command can write its output
     functions.py     functions of the user's, by name
-    config/          a run as one frozen value
     costs/           (count, longest) -> integer cost, time, memory
     data/            where samples and lengths come from
     orders/          which sample comes when
+    peers/           other packages' batching
     planning/        lengths, costs and an order in, StepPlan out
+    config/          a run as one frozen value
     training/        StepPlan in, gradients and records out; torch
     run.py           run(config): the one loop
+    simulated.py     all ranks on paper
     guard.py         what stands around a run: logs, why it failed
     certify/         is the gradient the one it claims to be, each sample once
     compare/         policies and peers side by side on paper
     sort/            how difficult samples are, and their order in a file
-    peers/           other packages' batching
     integrations/    BatchSampler, StepLoader, PoolStream for other people's loops
     cli.py           ddpsched run | plan | fit | calibrate | certify | sort
 """

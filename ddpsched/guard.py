@@ -42,7 +42,7 @@ class Guard:
     def __init__(self, folder: RunFolder, world: World, watch: Watch | None) -> None:
         self._folder, self._world, self._watch = folder, world, watch
         self._handlers: list[logging.Handler] = []
-        self._ask_to_stop: Callable[[], None] | None = None
+        self._ask_to_stop: Callable[[], object] | None = None
         self._resources = contextlib.ExitStack()
         self._began, self._failure = False, ""
         if watch is not None:
@@ -52,7 +52,7 @@ class Guard:
         """Close it at the end: after the reason of a failure has been written, as others learn of it by the closing."""
         return self._resources.enter_context(contextlib.closing(resource))
 
-    def watch_peers(self, exchange: Exchange, ask_to_stop: Callable[[], None]) -> None:
+    def watch_peers(self, exchange: Exchange, ask_to_stop: Callable[[], object]) -> None:
         """Tell each other the process ids, and the attempt; from now on a signal calls ``ask_to_stop``."""
         if self._watch is not None:
             self._ask_to_stop = ask_to_stop

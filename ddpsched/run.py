@@ -3,34 +3,33 @@
 import itertools
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ddpsched.config import RunConfig
-from ddpsched.costs.kinds import cost_model
+from ddpsched.config import RunConfig, dump
 from ddpsched.costs.rank_speed import Speed
-from ddpsched.data.samples import Samples, load_samples
+from ddpsched.data.lengths import Lengths
+from ddpsched.data.samples import Samples
 from ddpsched.environment import describe
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Exchange, Flag
 from ddpsched.guard import Guard
 from ddpsched.plan import StepPlan
-from ddpsched.planning.planner import ahead, num_steps, plan_steps
-from ddpsched.planning.policies.pool import over_budget
+from ddpsched.planning.plan_spec import PlanSpec
+from ddpsched.planning.planner import num_steps, plan_steps, prefetch_plans
 from ddpsched.planning.record_columns import rank_cost
-from ddpsched.planning.simulated import SimulatedExecutor
 from ddpsched.records import RecordWriter, StepRecord, compact
 from ddpsched.run_folder import RunFolder
+from ddpsched.simulated import SimulatedExecutor
 from ddpsched.watch import Watch, start_watch
 from ddpsched.world import World
 
 if TYPE_CHECKING:
-    from ddpsched.training.distributed import DistributedExecutor
     from ddpsched.training.learner import Evaluation
 
 log = logging.getLogger("ddpsched")
@@ -44,14 +43,19 @@ class Executor(Protocol):
     def exchange(self) -> Exchange: ...
 
     @property
-    def caps(self) -> list[int] | None: ...  # of this process's ranks
+    def caps(self) -> list[int] | None: ...  # of every rank, what its memory allows; None for no limit
 
     @property
-    def world_caps(self) -> list[int] | None: ...
+    def facts(self) -> Mapping[str, Any]: ...  # for environment.json: device, num_parameters, clocks
+
+    @property
+    def timeline(self) -> dict[str, Any] | None: ...  # of the last step, where it is kept
 
     def expect(self, total_steps: int) -> None: ...  # so many, which the learning rate is to fall over
 
     def execute(self, plan: StepPlan) -> list[StepRecord]: ...
+
+    def object(self, flag: Flag) -> bool: ...  # before the next step ends; False where nobody would hear of it
 
     def evaluate(self) -> "Evaluation | None": ...
 
@@ -71,7 +75,7 @@ def run(config: RunConfig, *, overwrite: bool = False, force: bool = False, watc
     """
     world = _world(config)
     with _watched(config, watch) as watch:
-        folder = RunFolder(config, overwrite)
+        folder = RunFolder(config.run_dir, dump(config), overwrite)
         with folder.held(world.is_main), Guard(folder, world, watch) as guard:
             if not world.is_main:
                 folder.await_rank_0(config.executor.timeout_s)
@@ -80,31 +84,33 @@ def run(config: RunConfig, *, overwrite: bool = False, force: bool = False, watc
 
 
 def _run(config: RunConfig, folder: RunFolder, world: World, guard: Guard, force: bool) -> None:
-    samples = load_samples(config)
-    total_steps = num_steps(config, samples.train)
-    executor = guard.closing(_executor(config, samples, total_steps, world, force))
-    if config.policy.fills and executor.world_caps is not None:  # smaller micro-batches are more steps
-        total_steps = num_steps(config, samples.train, executor.world_caps)
-        executor.expect(total_steps)
-    exchange, environment = executor.exchange, _environment(config, samples, executor)
-    speeds = [Speed() for _ in exchange.ranks] if config.cost.online else None
-    plans = guard.closing(ahead(_plans(config, samples, executor, speeds)))
+    samples = config.load_samples()
+    executor = guard.closing(_executor(config, samples, world, force))
+    exchange, spec = executor.exchange, config.plan_spec(executor.caps)
+    total_steps = num_steps(spec, samples.train)
+    executor.expect(total_steps)
+    environment = _environment(config, samples, executor)
+    speeds = [Speed() for _ in exchange.ranks] if spec.refined else None
+    plans = guard.closing(prefetch_plans(plan_steps(spec, samples.train, exchange, speeds)))
     if config.executor.kind == "distributed":
-        guard.watch_peers(exchange, lambda: _distributed(executor).object(Flag.STOP))
-    first = next(plans)  # a cost, a solver or caps that cannot plan fail here
+        guard.watch_peers(exchange, lambda: executor.object(Flag.STOP))
+    first = next(plans)  # a solver or caps that cannot plan fail here
     if world.is_main:  # only now is an earlier run of this name given up
         folder.begin(environment)
     exchange.barrier()
     guard.begun()
     _say(config, environment)
     with RecordWriter(folder.path, world.rank) as writer:
-        steps = _observed(config, itertools.chain([first], plans), executor, samples, speeds)
-        _loop(config, steps, executor, writer, folder, world, total_steps, environment)
+        observer = _Observer(spec, samples.train, speeds)
+        output = _Output(folder, writer, world.is_main, total_steps, config.train.eval_every)
+        _loop(itertools.chain([first], plans), executor, output, observer)
+    environment |= observer.facts()
     truncated = exchange.total(samples.train.num_truncated)
     exchange.barrier()  # every rank's records are written
     if world.is_main:
         if config.data.lengths == "online":  # each rank has seen its own windows
-            folder.write_environment({**environment, "num_truncated": int(truncated)})
+            environment["num_truncated"] = int(truncated)
+        folder.write_environment(environment)
         compact(folder.path)
         folder.done()
         folder.let_go()  # before any rank leaves, which may begin another run in this folder at once
@@ -129,83 +135,83 @@ def _watched(config: RunConfig, watch: Watch | None) -> Iterator[Watch | None]:
                 own.close()
 
 
-def _plans(config: RunConfig, samples: Samples, executor: Executor, speeds: list[Speed] | None) -> Iterator[StepPlan]:
-    if config.policy.kind == "peer":
-        from ddpsched.peers.plans import peer_plans
+@dataclass(frozen=True)
+class _Output:
+    """Where the records and evaluations of a run of about ``total_steps`` go."""
 
-        return peer_plans(config, samples.train)
-    return plan_steps(config, samples.train, executor.exchange, executor.caps, speeds)
+    folder: RunFolder
+    writer: RecordWriter
+    is_main: bool
+    total_steps: int
+    eval_every: int
+
+    def write(self, records: Sequence[StepRecord], timeline: dict[str, Any] | None) -> None:
+        for record in records:
+            self.writer.write(record)
+        if timeline is not None:
+            self.writer.write_timeline(timeline)
+
+    def is_due(self, step: int) -> bool:
+        """Whether the model is evaluated after so many steps, and not for the last time."""
+        return self.eval_every > 0 and step % self.eval_every == 0 and step < self.total_steps
 
 
-def _observed(
-    config: RunConfig,
-    plans: Iterator[StepPlan],
-    executor: Executor,
-    samples: Samples,
-    speeds: list[Speed] | None,
-) -> Iterator[tuple[StepPlan, list[StepRecord]]]:
-    """Each plan carried out; what its ranks measured goes into their speeds, which the plan after next is made from."""
-    cost = cost_model(config.cost)
+class _Observer:
+    """Counts what was computed here, and learns each rank's speed, where plans follow it."""
+
+    def __init__(self, spec: PlanSpec, lengths: Lengths, speeds: Sequence[Speed] | None) -> None:
+        self._spec, self._lengths, self._speeds = spec, lengths, speeds
+        self._num_tokens = self._padded_tokens = 0
+        self._runs = np.zeros(len(lengths), dtype=np.int64) if spec.policy.repeats else None  # of each sample
+
+    def see(self, plan: StepPlan, records: Sequence[StepRecord]) -> None:
+        """Note a step that was run; speeds are for the plan after next."""
+        self._num_tokens += sum(record.num_tokens for record in records)
+        self._padded_tokens += sum(record.padded_tokens for record in records)
+        if self._runs is not None:
+            self._runs[plan.ids] += 1
+        for speed, record in zip(self._speeds or (), records, strict=self._speeds is not None):
+            speed.add(rank_cost(self._spec.cost, plan, record.rank, self._lengths), record.compute_s or 0.0)
+
+    def facts(self) -> dict[str, Any]:
+        """Log what was padding, and what ran never or again; return the latter, for environment.json."""
+        share = 1 - self._num_tokens / max(1, self._padded_tokens)
+        log.info("%.1f %% of the %d tokens computed here were padding", 100 * share, self._padded_tokens)
+        if self._runs is None:
+            return {}
+        again, never = int(np.maximum(self._runs - 1, 0).sum()), int((self._runs == 0).sum())
+        log.info("of %d samples %d never ran, and %d runs were of one again", len(self._runs), never, again)
+        return {"num_never_run": never, "num_run_again": again}
+
+
+def _loop(plans: Iterator[StepPlan], executor: Executor, output: _Output, observer: _Observer) -> None:
+    full: OSError | None = None
+    done = evaluated = 0
     for plan in plans:
         records = executor.execute(plan)
-        for speed, record in zip(speeds or [], records, strict=speeds is not None):
-            speed.add(rank_cost(cost, plan, record.rank, samples.train), record.compute_s or 0.0)
-        yield plan, records
-
-
-def _loop(
-    config: RunConfig,
-    steps: Iterator[tuple[StepPlan, list[StepRecord]]],
-    executor: Executor,
-    writer: RecordWriter,
-    folder: RunFolder,
-    world: World,
-    total_steps: int,
-    environment: dict[str, Any],
-) -> None:
-    full: OSError | None = None
-    done = real = computed = evaluated = 0
-    runs = np.zeros(environment["num_samples"], dtype=np.int64)  # of each sample
-    for plan, records in steps:
+        observer.see(plan, records)
         done = plan.step + 1
-        if config.policy.replacement:
-            runs += np.bincount(plan.ids, minlength=len(runs))
-        real += sum(record.num_tokens for record in records)
-        computed += sum(record.padded_tokens for record in records)
         try:
-            for record in records:
-                writer.write(record)
-            if config.executor.timeline:
-                writer.write_timeline(_distributed(executor).timeline)
+            output.write(records, executor.timeline)
         except OSError as error:
-            if config.executor.kind != "distributed":
+            if not executor.object(Flag.DISK_FULL):
                 raise
             full = error  # the others learn of it by this rank's next vote
-            _distributed(executor).object(Flag.DISK_FULL)
         if done % LOG_EVERY == 0:
             loss = next((f", loss {record.loss:.4f}" for record in records if record.loss is not None), "")
-            log.info("step %d of about %d%s", done, total_steps, loss)
-        if config.train.eval_every and done % config.train.eval_every == 0 and done < total_steps:
-            _evaluate(executor, folder, world, done)
+            log.info("step %d of about %d%s", done, output.total_steps, loss)
+        if output.is_due(done):
+            _evaluate(executor, output, done)
             evaluated = done
     if full is not None:
         raise full
-    log.info("%.1f %% of the %d tokens computed here were padding", 100 * (1 - real / max(1, computed)), computed)
-    if config.policy.replacement:
-        again, never = int(np.maximum(runs - 1, 0).sum()), int((runs == 0).sum())
-        log.info(
-            "policy.replacement: of %d samples %d never ran, and %d runs were of one again", len(runs), never, again
-        )
-        environment |= {"num_never_run": never, "num_run_again": again}
-        if world.is_main:
-            folder.write_environment(environment)
     if evaluated < done:
-        _evaluate(executor, folder, world, done)
+        _evaluate(executor, output, done)
 
 
-def _evaluate(executor: Executor, folder: RunFolder, world: World, step: int) -> None:
+def _evaluate(executor: Executor, output: _Output, step: int) -> None:
     sums = executor.evaluate()
-    if sums is None or not world.is_main:
+    if sums is None or not output.is_main:
         return
     loss = sums.loss_sum / sums.count
     learns_tokens = sums.num_targets is not None
@@ -218,7 +224,7 @@ def _evaluate(executor: Executor, folder: RunFolder, world: World, step: int) ->
         "perplexity": _perplexity(loss) if learns_tokens else None,
         "num_targets": None if sums.num_targets is None else int(sums.num_targets),
     }
-    folder.add_evaluation(row)
+    output.folder.add_evaluation(row)
     log.info("after step %d: dev loss %.4f, accuracy %.4f (majority %.4f)", *list(row.values())[:3], row["majority"])
 
 
@@ -227,23 +233,16 @@ def _perplexity(loss: float) -> float | None:
     return math.exp(loss) if loss < 700 else None
 
 
-def _executor(config: RunConfig, samples: Samples, total_steps: int, world: World, force: bool) -> Executor:
+def _executor(config: RunConfig, samples: Samples, world: World, force: bool) -> Executor:
     if config.executor.kind == "simulated":
         return SimulatedExecutor(config, samples.train)
     if config.executor.kind == "virtual":
         from ddpsched.training.virtual import VirtualExecutor
 
-        return VirtualExecutor(config, samples, total_steps, force)
+        return VirtualExecutor(config, samples, force)
     from ddpsched.training.distributed import DistributedExecutor
 
-    return DistributedExecutor(config, samples, total_steps, world, force)
-
-
-def _distributed(executor: Executor) -> "DistributedExecutor":
-    from ddpsched.training.distributed import DistributedExecutor
-
-    assert isinstance(executor, DistributedExecutor)
-    return executor
+    return DistributedExecutor(config, samples, world, force)
 
 
 def _world(config: RunConfig) -> World:
@@ -265,21 +264,12 @@ def _world(config: RunConfig) -> World:
     return world
 
 
-def _over_budget(config: RunConfig, samples: Samples) -> int | None:
-    """How many samples are longer than a pool's budget, and run alone; None for other policies."""
-    budget = config.policy.max_tokens_for_batch
-    if config.policy.kind != "pool":
-        return None
-    assert not isinstance(budget, list), "the config refuses two budgets"
-    return over_budget(samples.train.lengths(np.arange(len(samples.train))), budget)
-
-
 def _say(config: RunConfig, environment: dict[str, Any]) -> None:
-    """What a user would not expect."""
-    if config.policy.sequence_packing and "strategy" in config.policy.model_fields_set:
-        log.info("policy.sequence_packing fills rows by their sum of tokens; policy.strategy is ignored")
+    """Log what a user would not expect."""
+    for remark in config.policy.remarks:
+        log.info("%s", remark)
     seen, size = (config.steps or 0) * config.global_batch, environment["num_samples"]
-    if config.order.sorts and config.order.pacing is None and not config.policy.fills and 0 < seen < size:
+    if config.order.sorts and config.order.pacing is None and not config.policy.varies and 0 < seen < size:
         log.info("%d steps run %d of %d samples, the easiest; use epochs, or order.pacing", config.steps, seen, size)
     if environment["num_over_budget"]:
         log.info(
@@ -288,24 +278,18 @@ def _say(config: RunConfig, environment: dict[str, Any]) -> None:
 
 
 def _environment(config: RunConfig, samples: Samples, executor: Executor) -> dict[str, Any]:
-    learner = getattr(executor, "learner", None)
-    device = None if learner is None else learner.device
-    name = None
-    if device is not None and device.type == "cuda":
-        import torch
-
-        name = torch.cuda.get_device_name(device)
-    machine = describe()
+    machine, train = describe(), samples.train
+    known = config.data.lengths == "known"
+    facts = executor.facts
     return {
         **machine,
-        "device": name or ("none: simulated" if device is None else machine["cpu"]),
+        **facts,
+        "device": facts["device"] or machine["cpu"],
         "threads": config.executor.threads,
         "data": samples.dataset.source,
-        "num_samples": len(samples.train),
-        "num_truncated": samples.train.num_truncated if config.data.lengths == "known" else None,
-        "num_over_budget": _over_budget(config, samples),
-        "num_dropped_tokens": getattr(samples.train, "num_dropped", None),
-        "num_parameters": None if learner is None else learner.num_parameters,
-        "caps": executor.world_caps,
-        "clocks": [asdict(clock) for clock in getattr(executor, "clock_offsets", [])] or None,
+        "num_samples": len(train),
+        "num_truncated": train.num_truncated if known else None,
+        "num_over_budget": config.policy.over_budget(train.lengths(np.arange(len(train)))) if known else None,
+        "num_dropped_tokens": samples.num_dropped_tokens,
+        "caps": executor.caps,
     }

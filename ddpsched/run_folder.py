@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from ddpsched.config import RunConfig, dump
 from ddpsched.errors import RunExistsError
 from ddpsched.records import RECORDS, write_json
 from ddpsched.run_lock import RunLock, refusal
@@ -54,8 +53,8 @@ class RunFolder:
     an earlier one of the same name as it was.
     """
 
-    def __init__(self, config: RunConfig, overwrite: bool) -> None:
-        self.path, self._config, self._overwrite = config.run_dir, config, overwrite
+    def __init__(self, path: Path, config: str, overwrite: bool) -> None:
+        self.path, self._config, self._overwrite = path, config, overwrite
         self._lock = RunLock(self.path)
         self._refuse_finished()
         self._started = datetime.now(UTC)
@@ -102,7 +101,7 @@ class RunFolder:
         (self.path / "logs").mkdir(parents=True, exist_ok=True)
         self._status("running")
         self._clear()
-        (self.path / "config.toml").write_text(dump(self._config), encoding="utf-8")
+        (self.path / "config.toml").write_text(self._config, encoding="utf-8")
         self.write_environment(environment)
 
     def log_path(self, rank: int) -> Path:

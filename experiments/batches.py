@@ -27,7 +27,7 @@ from ddpsched.compare import Question
 from ddpsched.compare.arms import Arm, fitted, measure
 from ddpsched.compare.show import table
 from ddpsched.config import parse
-from ddpsched.costs.kinds import Int
+from ddpsched.costs.cost_model import Int
 from ddpsched.data.length_files import read_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.exchange import LocalExchange
@@ -107,7 +107,7 @@ def first_step(**policy: Any) -> StepPlan:
             **policy,
         },
     }
-    return next(plan_steps(parse(values), KnownLengths(LENGTHS), LocalExchange(RANKS)))
+    return next(plan_steps(parse(values).plan_spec(), KnownLengths(LENGTHS), LocalExchange(RANKS)))
 
 
 def drawn(plan: StepPlan) -> Iterator[Drawn]:

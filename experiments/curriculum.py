@@ -30,7 +30,7 @@ from rich.table import Table as RichTable
 
 from analysis.draw import save
 from ddpsched.config import RunConfig, parse
-from ddpsched.costs.kinds import Int
+from ddpsched.costs.cost_model import Int
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.exchange import LocalExchange
 from ddpsched.local_ranks import answers, join_group, run_ranks
@@ -71,7 +71,7 @@ def config_of(kind: str) -> RunConfig:
 
 def ranks_of(kind: str) -> Table:
     """Lengths by rank and step, as plans of this order have them."""
-    plans: list[StepPlan] = list(plan_steps(config_of(kind), KnownLengths(LENGTHS), LocalExchange(RANKS)))
+    plans: list[StepPlan] = list(plan_steps(config_of(kind).plan_spec(), KnownLengths(LENGTHS), LocalExchange(RANKS)))
     return [[LENGTHS[plan.rank_ids(rank)[0]] for plan in plans] for rank in range(RANKS)]
 
 
@@ -163,7 +163,7 @@ def dependence(lengths: Int, kind: str, world_size: int) -> tuple[float, float]:
             "order": {"kind": kind},
             "policy": {"kind": "static"},
         }
-        return list(plan_steps(parse(values), KnownLengths(lengths), LocalExchange(size)))
+        return list(plan_steps(parse(values).plan_spec(), KnownLengths(lengths), LocalExchange(size)))
 
     plans, alone = steps(world_size), steps(1)
     costs = np.array([plan.predicted_cost for plan in plans])

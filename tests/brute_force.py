@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from itertools import product
 
-from ddpsched.costs.cost_model import AffineQuadratic, Floored, Int
-from ddpsched.planning.solvers.partition.placement import Placement
+from ddpsched.costs.cost_model import CostModel, Int
+from ddpsched.planning.assignment import Assignment
 
-TOKENS = AffineQuadratic(0, 1, 0, scale=1)
+TOKENS = CostModel(0, 1, 0, scale=1)
 COSTS = {
     "tokens": TOKENS,
-    "alpha": AffineQuadratic(7, 1, 0, scale=1),
-    "attention": AffineQuadratic(3, 1, 0.5, scale=1),
-    "launches": AffineQuadratic(0.010, 0, 0, delta=0.001),  # a length costs nothing, though memory asks for it
-    "floor": Floored(AffineQuadratic(2, 1, 0, scale=1), floor=15),
+    "alpha": CostModel(7, 1, 0, scale=1),
+    "attention": CostModel(3, 1, 0.5, scale=1),
+    "launches": CostModel(0.010, 0, 0, delta=0.001),  # a length costs nothing, though memory asks for it
+    "floor": CostModel(2, 1, 0, scale=1, floor=15),
 }
 
 
@@ -39,7 +39,7 @@ def best_of_all(
     lengths: Int,
     ranks: int,
     most: int,
-    cost: AffineQuadratic | Floored,
+    cost: CostModel,
     slowness: list[int],
     rooms: list[int] | None = None,
 ) -> int | None:
@@ -50,7 +50,7 @@ def best_of_all(
     best = None
     for groups in partitions(len(lengths), ranks * most):
         sizes = [len(group) * int(lengths[group].max()) for group in groups]
-        costs = [int(cost(len(group), lengths[group].max())) for group in groups]
+        costs = [int(cost.padded(len(group), lengths[group].max())) for group in groups]
         for owners in product(range(ranks), repeat=len(groups)):
             if max(owners.count(rank) for rank in range(ranks)) > most:
                 continue
@@ -64,7 +64,7 @@ def best_of_all(
     return best
 
 
-def check(found: Placement, lengths: Int, most: int, cost: AffineQuadratic | Floored, slowness: list[int]) -> None:
+def check(found: Assignment, lengths: Int, most: int, cost: CostModel, slowness: list[int]) -> None:
     """A placement is what it says: each sample once, at most M micro-batches, costs as the model has them."""
     assert sorted(found.positions.tolist()) == list(range(len(lengths)))
     assert max(map(len, found.sizes)) <= most
@@ -73,7 +73,7 @@ def check(found: Placement, lengths: Int, most: int, cost: AffineQuadratic | Flo
         total = 0
         for size in sizes:
             assert size > 0
-            total += int(cost(size, lengths[found.positions[start : start + size]].max()))
+            total += int(cost.padded(size, lengths[found.positions[start : start + size]].max()))
             start += size
         costs.append(total)
     assert start == len(lengths)

@@ -45,9 +45,10 @@ def write_run(
 ) -> Path:
     """A run's folder. ``slower`` multiplies compute time; columns in ``drop`` are null; ``options``: dotted keys."""
     name = name or f"{policy}-{mode}-g{world_size}-s{seed}"
+    table = {"kind": policy, **({"prefetch": prefetch} if policy == "minmax" else {})}
     values = {
         "name": name, "study": study.name, "outputs": str(study.parent), "seed": seed, "steps": steps,
-        "world_size": world_size, "policy": {"kind": policy, "prefetch": prefetch}, "executor": {"kind": mode},
+        "world_size": world_size, "policy": table, "executor": {"kind": mode},
     }  # fmt: skip
     for key, value in (options or {}).items():
         set_key(values, key, value)

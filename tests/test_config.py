@@ -36,7 +36,8 @@ from ddpsched.errors import ConfigError
         ({"cost": {"kind": "calibrated"}}, "calibrated needs path"),
         ({"policy": {"kind": "static", "lookahead": 2}}, "lookahead belongs to"),
         ({"policy": {"kind": "minmax", "max_microbatches": 2}}, "max_microbatches belongs to"),
-        ({"policy": {"kind": "peer"}}, "a peer is named for kind = 'peer' alone"),
+        ({"policy": {"kind": "peer"}}, "policy.peer is missing; policy.kind = 'peer' needs it"),
+        ({"policy": {"kind": "static", "peer": "verl"}}, "peer belongs to kind = 'peer', not 'static'"),
         ({"executor": {"slowness": [2.0]}}, "slowness names 1 ranks"),
     ],
 )

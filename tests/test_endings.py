@@ -58,7 +58,7 @@ def ranks_of(config: Path) -> list[str]:
 EARLY = [
     "start",
     "ddpsched.config:load",
-    "ddpsched.run:load_samples",
+    "ddpsched.config:RunConfig.load_samples",
     "ddpsched.training.distributed:start_group",
     "torch.distributed:new_group",
     "ddpsched.training.learner:Learner.__init__",
@@ -74,7 +74,9 @@ def quick(*few: tuple[int, str]) -> list[Any]:
     return [pytest.param(*each, marks=() if each in few else pytest.mark.slow) for each in MOMENTS]
 
 
-@pytest.mark.parametrize(("rank", "at"), quick((1, "start"), (0, "ddpsched.run:load_samples"), (0, LATE[0])))
+@pytest.mark.parametrize(
+    ("rank", "at"), quick((1, "start"), (0, "ddpsched.config:RunConfig.load_samples"), (0, LATE[0]))
+)
 def test_a_killed_rank_is_named_whenever_it_dies(tmp_path: Path, rank: int, at: str) -> None:
     late = "0 3 ddpsched.run:compact;" if at == LATE[1] else ""  # rank 0 is still at it
     code, status, said = launch(tmp_path, f"{late}{rank} kill {at}")

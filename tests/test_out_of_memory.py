@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from time import sleep
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from ranks import run_ranks
-from runs import config_of
+from runs import config_of, folder_of
 
 from ddpsched.errors import (
     NonFiniteError,
@@ -21,11 +22,11 @@ from ddpsched.errors import (
     RunError,
     StepOutOfMemory,
 )
-from ddpsched.planning.steps import window_steps
+from ddpsched.planning.policies import minmax
 from ddpsched.processes import host_id
 from ddpsched.records import RecordWriter, read_lines
 from ddpsched.run import run
-from ddpsched.run_folder import RunFolder, read_status
+from ddpsched.run_folder import read_status
 from ddpsched.training.distributed import DistributedExecutor
 from ddpsched.training.rank_step import RankStepper
 
@@ -47,10 +48,16 @@ def in_trouble(outputs: Path, kind: str, sync: str) -> tuple[str, str]:
 
         RankStepper.loss_sum = loss_sum
     elif kind == "plan" and rank == 1:
-        honest_plan = window_steps._window_plan
-        window_steps._window_plan = lambda epoch, step, windows, costs, chosen: honest_plan(
-            epoch, step, windows if step < 2 else type(windows)(0, tuple(i[::-1] for i in windows.ids)), costs, chosen
-        )
+        honest_take, taken = minmax.take, []
+
+        def other_samples(context: Any, table: Any, chosen: Any) -> Any:
+            taken.append(1)
+            if len(taken) > 2:
+                windows = type(table.windows)(0, tuple(own[::-1] for own in table.windows.ids))
+                table = replace(table, windows=windows)
+            return honest_take(context, table, chosen)
+
+        minmax.take = other_samples
     elif kind == "nan" and rank == 1:
         honest_loss = RankStepper.loss_sum
         calls = []
@@ -210,7 +217,7 @@ def test_machines_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_first_reason_of_a_try_is_kept(tmp_path: Path) -> None:
     """What its peers say of a rank that failed is an echo; a later try speaks for itself."""
     config = config_of(tmp_path)
-    one, two, later = (RunFolder(config, overwrite=False) for _ in range(3))
+    one, two, later = (folder_of(config) for _ in range(3))
     one.failed("rank 0: no space left")
     two.failed("rank 0 died")
     assert read_status(config.run_dir)["reason"] == "rank 0: no space left"

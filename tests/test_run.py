@@ -12,15 +12,15 @@ import pytest
 from ranks import free_port, run_ranks
 from runs import config_of, records_of
 
-from ddpsched.config import parse
+from ddpsched.config import RunConfig, parse
 from ddpsched.costs.calibration import Bytes, Calibration, Identity, Residuals, Seconds
+from ddpsched.costs.cost_model import CostModel
 from ddpsched.errors import (
     ConfigError,
     DataError,
     InfeasibleError,
     RunExistsError,
 )
-from ddpsched.planning.steps import window_steps
 from ddpsched.records import COLUMNS, compact, read_lines
 from ddpsched.run import run
 from ddpsched.run_folder import read_status
@@ -116,8 +116,8 @@ def test_online_lengths_give_the_plans_of_known_ones(tmp_path: Path, finished: P
 def offer_more(outputs: Path) -> None:
     """Rank 1 alone doubles what its samples cost, in its offer."""
     if os.environ["RANK"] == "1":
-        honest = window_steps.prefix_costs
-        window_steps.prefix_costs = lambda cost, lengths: 4 * honest(cost, lengths)
+        honest = CostModel.prefixes
+        CostModel.prefixes = lambda cost, lengths: 4 * honest(cost, lengths)  # type: ignore[method-assign]
     run(config_of(outputs, "distributed", data={"lengths": "online"}))
 
 
@@ -133,11 +133,9 @@ def test_one_ranks_offer_changes_every_ranks_plan(tmp_path: Path, finished: Path
 
 def only_its_window(outputs: Path) -> int:
     """How many samples a rank tokenised."""
-    from ddpsched import run as run_module
-
     kept = []
-    load = run_module.load_samples
-    run_module.load_samples = lambda config: kept.append(load(config)) or kept[-1]
+    load = RunConfig.load_samples
+    RunConfig.load_samples = lambda config: kept.append(load(config)) or kept[-1]
     run(config_of(outputs, "distributed", data={"lengths": "online", "size": 1000}))
     return kept[0].train.num_tokenised
 

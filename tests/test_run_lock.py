@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 from ranks import run_ranks
-from runs import config_of
+from runs import config_of, folder_of
 
 from ddpsched import processes
 from ddpsched.errors import RankFailure, RunHeldError
 from ddpsched.processes import FIRST_NAMESPACE, Host, Place, Process
 from ddpsched.run import run
-from ddpsched.run_folder import RunFolder, read_status
+from ddpsched.run_folder import read_status
 from ddpsched.run_lock import RunLock, holder, launch_id
 
 HERE = Place.here()
@@ -194,7 +194,7 @@ def test_a_run_in_another_thread_is_another_run(tmp_path: Path) -> None:
         except RunHeldError:
             ended.append("refused")
 
-    folder = RunFolder(config_of(tmp_path, "simulated"), overwrite=False)
+    folder = folder_of(config_of(tmp_path, "simulated"))
     with folder.held(is_main=True):
         thread = threading.Thread(target=second)
         thread.start()
@@ -230,7 +230,7 @@ def run_until_killed(config: Any) -> None:
 
 def test_a_failure_is_not_written_over_the_run_that_came_after(tmp_path: Path, neighbour: Process) -> None:
     config = config_of(tmp_path, "simulated")
-    late = RunFolder(config, overwrite=False)
+    late = folder_of(config)
     write_lock(config.run_dir, replace(HERE, process=neighbour))
     late.failed("an echo of the run before")
     assert not (config.run_dir / "status.json").exists()
@@ -243,7 +243,7 @@ def stored(folder: Path) -> dict[str, Any]:
 def test_a_rank_that_has_not_met_rank_0_leaves_a_living_run_alone(tmp_path: Path) -> None:
     """A second launch at the same address and port looks like the first; here both are this process."""
     config = config_of(tmp_path, "simulated")
-    first, second, stranger = (RunFolder(config, overwrite=False) for _ in range(3))
+    first, second, stranger = (folder_of(config) for _ in range(3))
     with first.held(is_main=True), stranger.held(is_main=False):
         first.begin({})
         stranger.await_rank_0(1.0)
@@ -263,7 +263,7 @@ def test_a_rank_that_has_not_met_rank_0_says_why_it_failed(tmp_path: Path) -> No
     run(config)
     left = stored(config.run_dir) | {"state": "running"}
     (config.run_dir / "status.json").write_text(json.dumps(left), encoding="utf-8")
-    main, other = (RunFolder(config, overwrite=False) for _ in range(2))
+    main, other = (folder_of(config) for _ in range(2))
     with main.held(is_main=True), other.held(is_main=False):
         other.failed("no data")
     assert stored(config.run_dir)["reason"] == "no data"
@@ -271,7 +271,7 @@ def test_a_rank_that_has_not_met_rank_0_says_why_it_failed(tmp_path: Path) -> No
 
 def test_a_restarted_rank_does_not_take_the_dead_attempts_lock_for_its_rank_0s(tmp_path: Path) -> None:
     config = config_of(tmp_path, "simulated")
-    before, after, main = (RunFolder(config, overwrite=False) for _ in range(3))
+    before, after, main = (folder_of(config) for _ in range(3))
     with before.held(is_main=True):
         before.begin({})
         lock = json.loads((before.path / "lock").read_text())
@@ -292,7 +292,7 @@ def test_the_first_reason_of_each_restart_stands(tmp_path: Path, monkeypatch: py
     for restart in "01":
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restart)
         for reason in ("cause", "echo"):
-            RunFolder(config, overwrite=False).failed(f"{reason} {restart}")
+            folder_of(config).failed(f"{reason} {restart}")
         assert stored(config.run_dir)["reason"] == f"cause {restart}"
 
 

@@ -20,10 +20,11 @@ from ddpsched.certify.rank_worker import Planned, Ran, Refused, Weights, attend,
 from ddpsched.certify.reference import RunReference
 from ddpsched.certify.stream_checks import agreement, exactly_once, resumption, same_collectives
 from ddpsched.config import RunConfig, parse
-from ddpsched.data.samples import Samples, load_samples
+from ddpsched.data.samples import Samples
 from ddpsched.errors import ConfigError, RankFailure
 from ddpsched.local_ranks import Outcome, at_fault, blame, run_ranks
 from ddpsched.plan import Ids, StepPlan
+from ddpsched.planning.policies.peer import PeerPolicy
 from ddpsched.training.weights import weights_digest
 
 
@@ -35,7 +36,7 @@ def certify_run(config: RunConfig, fault: str | None = None) -> Certificate:
     """
     own = certified(config)
     named_fault(fault, own)
-    samples = load_samples(own)  # ranks then read the tokens from the cache
+    samples = own.load_samples()  # ranks then read the tokens from the cache
     planted = named_fault(fault, own, len(samples.train))
     with TemporaryDirectory(prefix="ddpsched-certify-") as folder:
         outcomes = _attended(own, samples, planted, Path(folder))
@@ -207,7 +208,7 @@ def _resumption(config: RunConfig, planned: Sequence[Planned]) -> Check:
     """Positions of every rank, through JSON and back."""
     name = "resumption"
     if not planned[0].resumed:
-        if config.policy.kind == "peer":
+        if isinstance(config.policy, PeerPolicy):
             why = f'policy.kind = "peer": {config.policy.peer} tells no position to resume from'
             return Check.not_made(name, why, "resume such a run at the start of an epoch")
         return Check.not_made(name, "no step follows the first; lower global_batch")
@@ -228,15 +229,15 @@ def _one_plan(config: RunConfig, digests: Sequence[Sequence[int]], streams: Sequ
 
 
 def _subject(config: RunConfig) -> str:
-    policy = config.policy
-    how = f"{policy.kind}{f', max_microbatches = {policy.max_microbatches}' if policy.max_microbatches > 1 else ''}"
+    most = config.policy.model_dump().get("max_microbatches", 1)
+    how = f"{config.policy.kind}{f', max_microbatches = {most}' if most > 1 else ''}"
     where = f"distributed, sync {config.sync.kind}" if config.executor.kind == "distributed" else "virtual"
     return f"{config.name}: policy {how}; {count_of_ranks(config.world_size)}, {where}"
 
 
 def _facts(config: RunConfig, samples: Samples, planned: Planned, reference: RunReference) -> list[str]:
     length, steps = len(planned.streams[0]), [plan.step for plan in planned.telling]
-    batch = "a global batch that varies" if config.policy.fills else f"global_batch = {config.global_batch}"
+    batch = "a global batch that varies" if config.policy.varies else f"global_batch = {config.global_batch}"
     facts = [
         f"{config.model.name}, {reference.size:,} parameters, {config.train.precision}",
         f"{len(samples.train):,} samples, {batch}: an epoch of {length:,} steps",

@@ -6,7 +6,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from ddpsched.certify.capture import Kept, counted, kept_gradients, trainable
 from ddpsched.certify.faults import Absent, Fault, planted, take_own_mean
 from ddpsched.certify.target import draw_coordinates
 from ddpsched.config import RunConfig
-from ddpsched.data.samples import Samples, load_samples
+from ddpsched.data.samples import Samples
 from ddpsched.data.token_table import OnlineTokens
 from ddpsched.errors import NonFiniteError, PlanMismatch, StepOutOfMemory
 from ddpsched.local_ranks import post
@@ -71,16 +70,14 @@ Tell = Callable[[Planned | Ran | Refused | Weights], None]
 
 def attend(config: RunConfig, fault: Fault | None, folder: Path) -> None:
     """One of several ranks; tells the process that started it. ``folder`` gets rank 0's gradients."""
-    samples = load_samples(config)
-    steps = num_steps(config, samples.train)
-    with closing(DistributedExecutor(config, samples, steps, World.detect(), force=True)) as executor:
+    samples = config.load_samples()
+    with closing(DistributedExecutor(config, samples, World.detect(), force=True)) as executor:
         _attend(config, samples, executor, fault, folder, post)
 
 
 def attend_alone(config: RunConfig, samples: Samples, fault: Fault | None, folder: Path, tell: Tell) -> None:
     """All ranks in this process, one after another."""
-    executor = VirtualExecutor(config, samples, num_steps(config, samples.train), force=True)
-    _attend(config, samples, executor, fault, folder, tell)
+    _attend(config, samples, VirtualExecutor(config, samples, force=True), fault, folder, tell)
 
 
 def _attend(
@@ -92,21 +89,27 @@ def _attend(
     tell: Tell,
 ) -> None:
     ranks, model = executor.exchange.ranks, executor.learner.model
+    spec = config.plan_spec(executor.caps)
+    executor.expect(num_steps(spec, samples.train))
+
+    def plans(start: Position | None = None) -> Iterator[StepPlan]:
+        return plan_steps(spec, samples.train, executor.exchange, start=start)
+
     with counted("planning"):
-        whole = list(_beyond_an_epoch(_plans(config, samples, executor)))
+        whole = list(_beyond_an_epoch(plans()))
     with counted("resuming"):
-        resumed = list(_resumed(config, samples, executor, whole))
+        resumed = list(_resumed(plans, whole))
     epoch = [plan for plan in whole if plan.epoch == 0]
     steps = telling(epoch, samples)
     at = steps[len(steps) // 2]
-    plans = planted(epoch, fault, at, ranks[0])
+    given = planted(epoch, fault, at, ranks[0])
     tell(
         Planned(
-            streams=[[plan.rank_ids(rank) for plan in plans] for rank in ranks],
-            digests=[[plan.digest for plan in plans] for _ in ranks],
+            streams=[[plan.rank_ids(rank) for plan in given] for rank in ranks],
+            digests=[[plan.digest for plan in given] for _ in ranks],
             whole=[plan.digest for plan in whole],
             resumed=resumed,
-            telling=[plans[step] for step in steps],
+            telling=[given[step] for step in steps],
         )
     )
     coordinates = draw_coordinates(sum(p.numel() for _, p in trainable(model)), np.random.default_rng(config.seed))
@@ -114,14 +117,14 @@ def _attend(
     for step in steps:
         hook = None
         if fault == "no_scale":
-            own = [executor.learner.counts(plans[step].rank_ids(r)).of(config.target) for r in range(config.world_size)]
+            own = [executor.learner.counts(given[step].rank_ids(r)).of(config.target) for r in range(config.world_size)]
             hook = take_own_mean(model, own, ranks[0])
         if fault == "missing_collective" and step == at and ranks[0] == config.world_size - 1:
             executor.exchange = Absent(executor.exchange, config.world_size)  # type: ignore[assignment]
         path = folder / f"step{step}.npy" if ranks[0] == 0 else None
         try:
             with counted(f"step {step}"), kept_gradients(model, coordinates, path) as kept:
-                executor.execute(plans[step])
+                executor.execute(given[step])
         except (PlanMismatch, NonFiniteError, StepOutOfMemory) as error:
             tell(Refused(step, str(error), isinstance(error, PlanMismatch)))
             return
@@ -129,14 +132,6 @@ def _attend(
             hook.remove()
         tell(Ran(step, kept[-1]))
     tell(Weights(weights_digest(model)))
-
-
-def _plans(config: RunConfig, samples: Samples, executor: Any, start: Position | None = None) -> Iterator[StepPlan]:
-    if config.policy.kind == "peer":
-        from ddpsched.peers.plans import peer_plans
-
-        return peer_plans(config, samples.train)
-    return plan_steps(config, samples.train, executor.exchange, executor.caps, start=start)
 
 
 def _beyond_an_epoch(plans: Iterator[StepPlan]) -> Iterator[StepPlan]:
@@ -150,7 +145,7 @@ def _beyond_an_epoch(plans: Iterator[StepPlan]) -> Iterator[StepPlan]:
 
 
 def _resumed(
-    config: RunConfig, samples: Samples, executor: Any, whole: Sequence[StepPlan]
+    plans: Callable[[Position], Iterator[StepPlan]], whole: Sequence[StepPlan]
 ) -> Iterator[tuple[int, list[int]]]:
     """Digests of what follows a position in mid-epoch, one between epochs and one in the second; each through JSON."""
     length = sum(plan.epoch == 0 for plan in whole)
@@ -159,7 +154,7 @@ def _resumed(
         if after is None or at + 1 == len(whole):
             continue
         start = Position.from_dict(json.loads(json.dumps(after.as_dict())))
-        rest = islice(_plans(config, samples, executor, start), len(whole) - at - 1)
+        rest = islice(plans(start), len(whole) - at - 1)
         yield at, [plan.digest for plan in rest]
 
 

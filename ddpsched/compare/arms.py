@@ -7,27 +7,34 @@ import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
-from ddpsched.config import RunConfig, parse
-from ddpsched.costs.cost_model import AffineQuadratic, Floored
-from ddpsched.costs.kinds import CostModel, Int, cost_model
+from ddpsched.config import validate
+from ddpsched.costs.config import CostConfig, MemoryConfig
+from ddpsched.costs.cost_model import CostModel, Int
+from ddpsched.costs.kinds import cost_model
+from ddpsched.costs.memory_cap import caps_of
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError, DdpschedError, PeerMissing
 from ddpsched.exchange import LocalExchange
-from ddpsched.orders.epoch_order import epoch_order
+from ddpsched.orders.config import OrderConfig
+from ddpsched.orders.epoch_order import Order
 from ddpsched.peers import PEERS, Problem
 from ddpsched.peers.budget import fit_budget
 from ddpsched.plan import StepPlan
+from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import num_steps, plan_steps
+from ddpsched.planning.policies import AnyPolicy
 from ddpsched.planning.yardstick import Ruler, Yardstick
+from ddpsched.table import Positive, Table
 
 MICROBATCHES = 4  # of the arm with several, where no most is given
 POOL, POOL_BATCHES = 32, 4  # samples in a rank's pool: its default, or as many batches where that is more
 
-Arm = dict[str, dict[str, Any]]  # tables of a config: [policy], and what else is different from static
+Arm = dict[str, Any]  # tables of a config: [policy], [order]; and whether it "pads_to_max"
 # what says how large a step of these is; it is found so that a step has B samples on average
 FITTED = {"token_budget": "max_tokens_for_batch", "bins": "median_batch", "pool": "max_tokens_for_batch"}
 
@@ -52,30 +59,54 @@ class Question:
     memory: dict[str, Any] | None = None
     time: CostModel | None = None
 
-    @property
-    def caps(self) -> list[int] | None:
-        """Bytes that each rank may use; None where memory is no matter."""
-        budget = (self.memory or {}).get("budget_bytes")
-        return None if budget is None else [budget] * self.world_size
-
-    def config(self, arm: Arm) -> RunConfig:
-        """The run that this arm would be. Raises ConfigError."""
-        prefetch = self.prefetch or -(-2 * self.global_batch // self.world_size)
-        return parse(
+    def spec(self, arm: Arm) -> PlanSpec:
+        """Return what this arm's plans follow from. Raises ConfigError."""
+        policy = dict(arm["policy"])
+        if policy["kind"] == "minmax":
+            policy = {"prefetch": self.prefetch or -(-2 * self.global_batch // self.world_size), **policy}
+        tables = validate(
+            Tables,
             {
-                "epochs": self.epochs,
-                "data": {"max_length": max(3, int(self.lengths.max())), **arm.get("data", {})},
+                "policy": policy,
                 "order": arm.get("order", {}),
-                "seed": self.seed,
-                "global_batch": self.global_batch,
-                "world_size": self.world_size,
-                "policy": {"prefetch": prefetch, **arm["policy"]},
                 "cost": self.cost or {},
                 "memory": self.memory or {},
-                "executor": {"kind": "simulated"},
+                "seed": self.seed,
+                "epochs": self.epochs,
+                "global_batch": self.global_batch,
+                "world_size": self.world_size,
             },
-            source="ddpsched plan",
+            "ddpsched plan",
         )
+        longest, budget = int(self.lengths.max()), tables.memory.budget_bytes
+        try:
+            return PlanSpec(
+                world_size=self.world_size,
+                global_batch=self.global_batch,
+                policy=tables.policy,
+                seed=self.seed,
+                epochs=self.epochs,
+                order=Order.of(tables.order),
+                cost=cost_model(tables.cost),
+                caps=None if budget is None else caps_of(tables.memory, [budget] * self.world_size, longest),
+                max_length=longest,
+                pad_to=longest if arm.get("pads_to_max") else 0,
+            )
+        except ConfigError as error:
+            raise ConfigError(f"ddpsched plan: {error}") from None
+
+
+class Tables(Table):
+    """The tables of a run that a question is asked with."""
+
+    policy: AnyPolicy
+    order: OrderConfig
+    cost: CostConfig
+    memory: MemoryConfig
+    seed: Annotated[int, Field(ge=0)]
+    epochs: Positive
+    global_batch: Positive
+    world_size: Positive
 
 
 @dataclass(frozen=True)
@@ -119,7 +150,7 @@ def arms(question: Question, policies: Sequence[str]) -> dict[str, Arm]:
     chosen += [_arm(question, kind, 1, 1) for kind in FITTED]
     pool = dict(chosen)["pool"]["policy"]
     return {
-        "padded to the longest": {"policy": {"kind": "static"}, "data": {"pad_to": "max_length"}},
+        "padded to the longest": {"policy": {"kind": "static"}, "pads_to_max": True},
         **dict(chosen),
         "pool, packed": {"policy": {**pool, "sequence_packing": True}},
         "static, length_grouped": {"policy": {"kind": "static"}, "order": {"kind": "length_grouped"}},
@@ -129,8 +160,6 @@ def arms(question: Question, policies: Sequence[str]) -> dict[str, Arm]:
 def _arm(question: Question, kind: str, most: int, ahead: int) -> tuple[str, Arm]:
     policy: dict[str, Any] = {"kind": kind}
     words = [kind]
-    if kind == "token_budget":
-        policy["max_tokens_for_batch"] = int(question.lengths.max())
     if kind == "pool":
         policy["pool_size"] = max(POOL, POOL_BATCHES * question.global_batch // question.world_size)
     if kind == "balanced" and most > 1:
@@ -142,24 +171,25 @@ def _arm(question: Question, kind: str, most: int, ahead: int) -> tuple[str, Arm
     return ", ".join(words), {"policy": policy}
 
 
-def fitted(question: Question, arm: Arm) -> RunConfig:
-    """The run of an arm, its budget or batch size such that the first epoch's steps have B samples on average."""
+def fitted(question: Question, arm: Arm) -> PlanSpec:
+    """Return an arm's spec, its budget or batch size such that the first epoch's steps have B samples on average."""
     key = FITTED.get(arm["policy"]["kind"])
     if key is None:
-        return question.config(arm)
-    source, caps = KnownLengths(question.lengths), question.caps
+        return question.spec(arm)
+    source, tokens = KnownLengths(question.lengths), key == "max_tokens_for_batch"
+    lowest = int(question.lengths.max()) if tokens else 1
+    spec = question.spec({**arm, "policy": {key: lowest, **arm["policy"]}})
 
-    def config(value: int) -> RunConfig:
-        return question.config({**arm, "policy": {**arm["policy"], key: value}})
+    def sized(value: int) -> PlanSpec:
+        return replace(spec, policy=spec.policy.model_copy(update={key: value}))
 
     def mean(value: int) -> float:
-        return len(question.lengths) / num_steps(config(value).model_copy(update={"epochs": 1}), source, caps)
+        return len(question.lengths) / num_steps(replace(sized(value), epochs=1), source)
 
     share = question.global_batch / question.world_size
-    tokens = key == "max_tokens_for_batch"
-    lowest, guess = (int(question.lengths.max()), share * float(question.lengths.mean())) if tokens else (1, share)
+    guess = share * float(question.lengths.mean()) if tokens else share
     target = min(question.global_batch, len(question.lengths))
-    return config(fit_budget(mean, target, lowest, max(1, round(guess))))
+    return sized(fit_budget(mean, target, lowest, max(1, round(guess))))
 
 
 def compare(question: Question, policies: Sequence[str] = (), peers: Sequence[str] = ()) -> Iterator[Row]:
@@ -180,20 +210,19 @@ def compare(question: Question, policies: Sequence[str] = (), peers: Sequence[st
             yield Row(name, skipped=error.reason)
 
 
-def plans(question: Question, config: RunConfig) -> Iterator[StepPlan]:
-    """All plans of the epochs asked for."""
-    exchange = LocalExchange(question.world_size)
-    return plan_steps(config, KnownLengths(question.lengths), exchange, question.caps)
+def plans(question: Question, spec: PlanSpec) -> Iterator[StepPlan]:
+    """Yield all plans of the epochs asked for."""
+    return plan_steps(spec, KnownLengths(question.lengths), LocalExchange(question.world_size))
 
 
-def measure(question: Question, name: str, config: RunConfig) -> Row:
+def measure(question: Question, name: str, spec: PlanSpec) -> Row:
     """Plan every epoch, timed; then score it."""
-    packed, cost = config.policy.packs, cost_model(config.cost)
+    packed, cost = spec.policy.packs, spec.cost
     ruler = Ruler(question.lengths, question.world_size, cost, packed, question.time)
     gc.collect()
     gc.freeze()  # what earlier arms left behind is not for this one to be searched for garbage
     try:
-        made = list(plans(question, config))
+        made = list(plans(question, spec))
     finally:
         gc.unfreeze()
     times = [plan.times for plan in made]
@@ -207,18 +236,19 @@ def measure(question: Question, name: str, config: RunConfig) -> Row:
     bounds = [(max(plan.predicted_cost), plan.lower_bound) for plan in made if plan.predicted_cost and plan.lower_bound]
     gap = sum(cost for cost, _ in bounds) / sum(bound for _, bound in bounds) - 1 if bounds else None
     found = None
-    if config.policy.fills:
-        found = config.policy.model_dump(exclude_defaults=True, exclude={"prefetch"})
+    if spec.policy.varies:
+        found = {"kind": spec.policy.kind, **spec.policy.model_dump(exclude_defaults=True)}
     planning_us = seconds / (len(question.lengths) * question.epochs) * 1e6
     return Row(name, ruler.read(), planning_us, gap, options=found)
 
 
 def _peer(question: Question, name: str) -> Row:
     peer = PEERS[name]
-    config = question.config({"policy": {"kind": "static"}})
-    cost = cost_model(config.cost)
-    if peer.packed and not isinstance(cost, AffineQuadratic | Floored):
-        return Row(name, skipped=f"packed rows have no cost.kind = {config.cost.kind!r}")
+    spec = question.spec({"policy": {"kind": "static"}})
+    cost = spec.cost
+    if peer.packed and not cost.linear:
+        kind = (question.cost or {}).get("kind")
+        return Row(name, skipped=f"packed rows have no cost.kind = {kind!r}")
     ruler = Ruler(question.lengths, question.world_size, cost, peer.packed, question.time)
     problem = Problem(
         lengths=question.lengths,
@@ -231,7 +261,7 @@ def _peer(question: Question, name: str) -> Row:
     )
     seconds = 0.0
     for epoch in range(question.epochs):
-        order = epoch_order(config, KnownLengths(question.lengths), epoch)
+        order = spec.epoch_order(KnownLengths(question.lengths), epoch)
         problem = peer.fitted(replace(problem, order=order, epoch=epoch))
         next(peer.steps(problem), None)  # what is imported for the first step is no planning
         begin = perf_counter()

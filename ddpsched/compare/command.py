@@ -111,7 +111,7 @@ def _check(request: Request, question: Question) -> None:
         if value > 1 and request.policies and not set(request.policies) & set(users):
             raise ConfigError(f"{option} {value} is for {' and '.join(users)}, not {', '.join(request.policies)}")
     for _, arm in arms(question, request.policies or ("static",)).items():
-        question.config(arm)
+        question.spec(arm)
     if request.export is not None and len(set(request.policies)) != 1:
         raise ConfigError("--export writes the plans of one policy; name it, as in --policy balanced")
     for name in request.peers:

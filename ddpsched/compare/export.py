@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from ddpsched.compare.arms import Question, plans
-from ddpsched.config import RunConfig
-from ddpsched.costs.kinds import Int
+from ddpsched.costs.cost_model import Int
 from ddpsched.plan import StepPlan
+from ddpsched.planning.plan_spec import PlanSpec
 
 EXPORTED = ("epoch", "step", "rank", "microbatch", "position", "id", "length", "pad_to")
 CHUNK = 4096  # micro-batches written at a time
 
 
-def export(question: Question, config: RunConfig, path: Path) -> int:
+def export(question: Question, spec: PlanSpec, path: Path) -> int:
     """Write the plans as Parquet, a row for each sample that is run, and say how many.
 
     Columns epoch, step, rank, microbatch, position, id, length, pad_to; a padded micro-batch pads each of its samples
@@ -30,7 +30,7 @@ def export(question: Question, config: RunConfig, path: Path) -> int:
     try:
         with pq.ParquetWriter(aside, schema) as writer:
             chunk: list[Int] = []
-            for plan in plans(question, config):
+            for plan in plans(question, spec):
                 chunk += _exported(plan, question.lengths)
                 if len(chunk) >= CHUNK:
                     rows += _write(writer, schema, chunk)

@@ -2,43 +2,25 @@
 
 ``load("study.toml", ["seed=1", "policy.kind=minmax"])`` gives a ``RunConfig``.
 An unknown key, a wrong type or a value out of range is a ``ConfigError`` that
-names the key, what was given and what is allowed.
+names the key, what was given and what is allowed. Each table stands with what
+reads it: [data], [cost], [memory] and [order] in their rooms, [policy] in the
+policy's own file.
 
 ::
 
-    base.py     what every table is: frozen, and aware of its keys
-    tables.py   the tables of a run beside its policy
-    policy.py   [policy]
+    tables.py   the tables that training reads
     run.py      RunConfig, and what must agree between its tables
     read.py     TOML and key=value words to a run, and back
 """
 
-from ddpsched.config.policy import FILLING, PACKED_PEERS, PolicyConfig
-from ddpsched.config.read import apply_overrides, dump, load, parse, read_toml, set_key
+from ddpsched.config.read import apply_overrides, dump, load, parse, read_toml, set_key, validate
 from ddpsched.config.run import RunConfig
-from ddpsched.config.tables import (
-    CostConfig,
-    DataConfig,
-    ExecutorConfig,
-    LrConfig,
-    MemoryConfig,
-    ModelConfig,
-    OrderConfig,
-    SyncConfig,
-    TrainConfig,
-)
+from ddpsched.config.tables import ExecutorConfig, LrConfig, ModelConfig, SyncConfig, TrainConfig
 
 __all__ = [
-    "FILLING",
-    "PACKED_PEERS",
-    "CostConfig",
-    "DataConfig",
     "ExecutorConfig",
     "LrConfig",
-    "MemoryConfig",
     "ModelConfig",
-    "OrderConfig",
-    "PolicyConfig",
     "RunConfig",
     "SyncConfig",
     "TrainConfig",
@@ -48,4 +30,5 @@ __all__ = [
     "parse",
     "read_toml",
     "set_key",
+    "validate",
 ]

@@ -4,13 +4,14 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from ddpsched.config.base import Table
 from ddpsched.config.run import RunConfig
 from ddpsched.errors import ConfigError
+from ddpsched.planning.policies import POLICIES
+from ddpsched.table import Table
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
@@ -62,37 +63,59 @@ def _toml_value(text: str) -> Any:
 
 def parse(values: Mapping[str, Any], source: str = "config") -> RunConfig:
     """Validate nested dicts into a ``RunConfig``; ConfigError lists every fault."""
+    return validate(RunConfig, values, source)
+
+
+T = TypeVar("T", bound=Table)
+
+
+def validate(table: type[T], values: Mapping[str, Any], source: str) -> T:
+    """Return the table of these values. Raises ConfigError that lists every fault, each after its ``source``."""
     try:
-        return RunConfig.model_validate(values)
+        return table.model_validate(values)
     except ValidationError as error:
-        faults = [_describe(fault) for fault in error.errors()]
+        faults = [_describe(fault, table) for fault in error.errors()]
         raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults)) from None
 
 
-def _describe(fault: Any) -> str:
+def _describe(fault: Any, table: type[Table]) -> str:
+    place = [str(part) for part in fault["loc"]]
+    kind = place.pop(1) if place[:1] == ["policy"] and len(place) > 1 and place[1] in POLICIES else None
     if fault["type"] == "extra_forbidden":
-        key = ".".join(map(str, fault["loc"]))
-        known = _known_keys(RunConfig)
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
-        last = key.rpartition(".")[2]
-        near = near or [k for k in known if k.rpartition(".")[2] == last]
-        hint = f"; did you mean {near[0]}?" if near else f"; known keys: {', '.join(sorted(known))}"
-        return f"unknown key {key}{hint}"
-    # a value of several kinds has their names in its place, "constrained-int" and the like
-    key = ".".join(str(part) for part in fault["loc"] if not ({"-", "["} & set(str(part))))
+        return _unknown(".".join(place), kind, table)
+    # a value of several types has their names in its place, "constrained-int" and the like
+    key = ".".join(part for part in place if not ({"-", "["} & set(part)))
     message = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "union_tag_invalid":
+        return f"{key}.kind = {fault['ctx']['tag']!r}: input should be one of {fault['ctx']['expected_tags']}"
+    if fault["type"] == "missing":
+        return f"{key} is missing" + (f"; policy.kind = {kind!r} needs it" if kind else "")
     if fault["type"] == "value_error":
         return f"{key}: {message}" if key else message
     return f"{key} = {fault['input']!r}: {message[:1].lower()}{message[1:]}"
+
+
+def _unknown(key: str, kind: str | None, table: type[Table]) -> str:
+    """Return who has this key, or the nearest one that there is."""
+    last = key.rpartition(".")[2]
+    owners = [repr(name) for name, policy in POLICIES.items() if last in policy.model_fields]
+    if kind is not None and owners:
+        return f"policy: {last} belongs to kind = {' or '.join(owners)}, not {kind!r}"
+    known = _known_keys(table)
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+    near = near or [k for k in known if k.rpartition(".")[2] == last]
+    return f"unknown key {key}" + (
+        f"; did you mean {near[0]}?" if near else f"; known keys: {', '.join(sorted(known))}"
+    )
 
 
 def _known_keys(table: type[BaseModel], prefix: str = "") -> list[str]:
     keys: list[str] = []
     for name, field in table.model_fields.items():
         kinds = [k for k in (field.annotation, *get_args(field.annotation)) if isinstance(k, type)]
-        inner = next((k for k in kinds if issubclass(k, Table)), None)
-        keys += [prefix + name] + (_known_keys(inner, f"{prefix}{name}.") if inner else [])
-    return keys
+        inner = [k for k in kinds if issubclass(k, Table)]
+        keys += [prefix + name, *(key for each in inner for key in _known_keys(each, f"{prefix}{name}."))]
+    return list(dict.fromkeys(keys))
 
 
 def dump(config: RunConfig) -> str:

@@ -1,23 +1,26 @@
 """A run as one value, and what must agree between its tables."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from ddpsched.config.base import Positive, Table
-from ddpsched.config.policy import FILLING, PolicyConfig
-from ddpsched.config.tables import (
-    CostConfig,
-    DataConfig,
-    ExecutorConfig,
-    LrConfig,
-    MemoryConfig,
-    ModelConfig,
-    OrderConfig,
-    SyncConfig,
-    TrainConfig,
-)
+from ddpsched.config.tables import ExecutorConfig, LrConfig, ModelConfig, SyncConfig, TrainConfig
+from ddpsched.costs.config import CostConfig, MemoryConfig
+from ddpsched.costs.kinds import cost_model
+from ddpsched.costs.memory_cap import caps_of
+from ddpsched.data.config import DataConfig
+from ddpsched.orders.config import OrderConfig
+from ddpsched.orders.epoch_order import Order
+from ddpsched.planning.plan_spec import PlanSpec
+from ddpsched.planning.policies import AnyPolicy
+from ddpsched.planning.policies.minmax import Minmax
+from ddpsched.planning.policy import Setting
+from ddpsched.table import Positive, Table
+
+if TYPE_CHECKING:
+    from ddpsched.data.samples import Samples
 
 
 class RunConfig(Table):
@@ -34,7 +37,7 @@ class RunConfig(Table):
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     order: OrderConfig = OrderConfig()
-    policy: PolicyConfig = PolicyConfig()
+    policy: AnyPolicy = Minmax()
     lr: LrConfig = LrConfig()
     cost: CostConfig = CostConfig()
     sync: SyncConfig = SyncConfig()
@@ -42,37 +45,30 @@ class RunConfig(Table):
     train: TrainConfig = TrainConfig()
     memory: MemoryConfig = MemoryConfig()
 
+    @field_validator("policy", mode="before")
+    @classmethod
+    def _kind_by_default(cls, given: Any) -> Any:
+        return {"kind": "minmax", **given} if isinstance(given, Mapping) else given
+
+    @property
+    def _setting(self) -> Setting:
+        return Setting(
+            self.world_size,
+            self.global_batch,
+            self.epochs,
+            lengths_known=self.data.lengths == "known",
+            has_parts=self.data.prompt is not None,
+            pads_to_max=self.data.pad_to == "max_length",
+            squared_cost=self.cost.kind == "padded_tokens_squared",
+            refined_cost=self.cost.online,
+            memory="probe" if self.memory.probe else "model" if self.memory.path else "none",
+        )
+
     @model_validator(mode="after")
     def _consistent(self) -> "RunConfig":
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(f"steps = {self.steps}, epochs = {self.epochs}: give exactly one of the two")
-        if self.global_batch < self.world_size and not self.policy.fills:
-            raise ValueError(
-                f"global_batch = {self.global_batch} is smaller than world_size = {self.world_size}: "
-                "every rank needs at least one sample; raise global_batch or lower world_size"
-            )
-        window = self.policy.prefetch * self.world_size
-        if self.policy.kind == "minmax" and window < self.global_batch:
-            raise ValueError(
-                f"policy.prefetch * world_size = {self.policy.prefetch} * {self.world_size} = {window} is smaller "
-                f"than global_batch = {self.global_batch}: the windows cannot fill a step; raise policy.prefetch "
-                f"to at least {-(-self.global_batch // self.world_size)}"
-            )
-        if self.data.lengths == "online" and self.policy.kind in ("balanced", "packed", "peer", *FILLING):
-            raise ValueError(
-                f"policy.kind = {self.policy.kind!r} needs every length on every rank; "
-                "use data.lengths = 'known', or policy.kind = 'minmax' with online lengths"
-            )
-        if self.cost.kind == "padded_tokens_squared" and (
-            self.policy.kind == "packed"
-            or self.policy.sequence_packing
-            or self.policy.max_microbatches > 1
-            or self.policy.batches_per_optimizer_step > 1
-        ):
-            raise ValueError(
-                "cost.kind = 'padded_tokens_squared' does not add up over samples or micro-batches; "
-                "use 'padded_tokens' (with gamma for attention), 'affine_quadratic' or 'calibrated'"
-            )
+        self.policy.check(self._setting)
         if self.data.lengths == "online" and (
             self.order.kind == "length_grouped" or (self.order.sorts and self.order.path is None)
         ):
@@ -81,11 +77,6 @@ class RunConfig(Table):
             raise ValueError(
                 f"order.kind = {self.order.kind!r} sorts samples, but data.concatenate cuts all documents into slices "
                 "of one length; leave out one of the two"
-            )
-        if self.data.pad_to == "max_length" and self.policy.kind != "static":
-            raise ValueError(
-                "data.pad_to = 'max_length' makes all samples as long, which leaves policy.kind = "
-                f"{self.policy.kind!r} nothing to gain; use it with 'static', as the approach to compare with"
             )
         if self.model.task != "causal_lm":
             if self.data.concatenate or self.data.prompt is not None:
@@ -99,25 +90,6 @@ class RunConfig(Table):
             raise ValueError(
                 "rows of documents or samples end to end have attention of their own; leave model.mask out"
             )
-        if isinstance(self.policy.max_tokens_for_batch, list) and self.data.prompt is None:
-            raise ValueError(
-                f"policy.max_tokens_for_batch = {self.policy.max_tokens_for_batch} bounds prompt and text; "
-                "name the prompt's column in data.prompt, or give one number"
-            )
-        if self.cost.online and self.policy.kind in ("static", "peer", *FILLING):
-            raise ValueError(f"cost.online refines a cost, but policy.kind = {self.policy.kind!r} plans without one")
-        if not self.policy.infinite_loop and (self.epochs or 1) > 1:
-            raise ValueError(
-                f"policy.infinite_loop = false ends after one epoch, but epochs = {self.epochs}; leave out one of the "
-                "two, or give steps, a most that one epoch may end before"
-            )
-        if self.policy.fills and self.memory.probe:
-            raise ValueError(
-                f"memory.probe tries samples of data.max_length up to the global batch, which policy.kind = "
-                f"{self.policy.kind!r} lets vary; use memory.path, a file of `ddpsched calibrate`"
-            )
-        if self.policy.kind == "peer" and (self.memory.probe or self.memory.path):
-            raise ValueError("a peer knows no memory caps; leave memory out with policy.kind = 'peer'")
         if self.executor.kind == "simulated" and self.memory.path and self.memory.budget_bytes is None:
             raise ValueError("memory.path in a simulated run needs budget_bytes, as there is no device to ask")
         if self.data.lengths == "online" and self.executor.kind == "simulated":
@@ -148,3 +120,39 @@ class RunConfig(Table):
     def run_dir(self) -> Path:
         """``outputs/<study>/<name>``."""
         return Path(self.outputs) / self.study / self.name
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """What every record of the run says of it."""
+        return {"run": self.name, "mode": self.executor.kind, "policy": self.policy.kind, "seed": self.seed}
+
+    def plan_spec(self, allowed: Sequence[int] | None = None) -> PlanSpec:
+        """Return what planning takes; a fitted cost, a calibration and an order are read from their files here.
+
+        ``allowed``: what the memory of each rank allows, in bytes where ``memory.path`` names a calibration, else in
+        samples of ``data.max_length``; None for no limit. Raises ConfigError or
+        DataError for files that cannot be read.
+        """
+        return PlanSpec(
+            world_size=self.world_size,
+            global_batch=self.global_batch,
+            policy=self.policy,
+            seed=self.seed,
+            epochs=self.epochs,
+            steps=self.steps,
+            order=Order.of(self.order),
+            cost=cost_model(self.cost),
+            caps=None if allowed is None else caps_of(self.memory, allowed, self.data.max_length),
+            max_length=self.data.max_length,
+            pad_to=self.data.max_length if self.data.pad_to == "max_length" else 0,
+            refined=self.cost.online,
+            lengths_known=self.data.lengths == "known",
+        )
+
+    def load_samples(self) -> "Samples":
+        """Load and tokenise the data; see :func:`ddpsched.data.samples.load_samples`."""
+        from ddpsched.data.samples import load_samples
+
+        return load_samples(
+            self.data, seed=self.seed, task=self.model.task, model=self.model.name, order_path=self.order.path
+        )

@@ -2,7 +2,8 @@
 
 ::
 
-    cost_model.py         costs that are linear in the count, with a floor or without
+    config.py             [cost] and [memory]
+    cost_model.py         what a micro-batch costs, in exact integers
     kinds.py              a cost by its name in the config
     memory_model.py       bytes of a micro-batch
     memory_cap.py         how large a micro-batch may be

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError
 
-from ddpsched.config.base import NonNegative, Positive, Table
-from ddpsched.costs.cost_model import AffineQuadratic, Floored
+from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.memory_model import MemoryModel
 from ddpsched.errors import ConfigError
+from ddpsched.table import NonNegative, Positive, Table
 
 KIND: Literal["calibration"] = "calibration"
 VERSION: Literal[1] = 1
@@ -56,7 +56,7 @@ class Identity(Table):
 
 
 class Seconds(Table):
-    """The coefficients of ``AffineQuadratic``, and of ``Floored`` where floor is not 0, in seconds."""
+    """The coefficients of ``CostModel``, in seconds."""
 
     alpha: NonNegative
     beta: NonNegative
@@ -146,10 +146,9 @@ class Calibration(Table):
         return found
 
     @property
-    def time(self) -> AffineQuadratic | Floored:
+    def time(self) -> CostModel:
         """The cost of a micro-batch, in nanoseconds."""
-        linear = AffineQuadratic(**self.seconds.model_dump(exclude={"floor"}))
-        return Floored(linear, self.seconds.floor) if self.seconds.floor else linear
+        return CostModel(**self.seconds.model_dump())
 
     @property
     def memory(self) -> MemoryModel:

@@ -1,10 +1,13 @@
-"""Costs that are linear in the count: what fits find, what packed rows need, and what solvers invert."""
+"""What a micro-batch costs: one class, in exact integers, so that every rank finds the same plan."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from ddpsched.plan import Microbatch
 
 Int = npt.NDArray[np.int64]
 
@@ -12,29 +15,46 @@ NANOSECONDS = 10**9
 
 
 @dataclass(frozen=True)
-class AffineQuadratic:
-    """alpha + count * (delta + beta*max_length + gamma*max_length**2), in whole units of 1/``scale``.
+class CostModel:
+    """max(floor, alpha + count * (delta + beta*L + gamma*L**2)), in whole units of 1/``scale``; L is the padded length.
 
-    alpha is per micro-batch, delta per sample, beta per padded token, and gamma per
-    sample and token squared (attention): in seconds with ``scale`` a thousand million,
-    in tokens with ``scale`` 1. No samples cost nothing. Whole numbers make it exactly
-    invertible: within a budget fit ``(budget - fixed) // sample(max_length)`` samples.
+    alpha is a fixed cost per micro-batch, delta per sample, beta per padded token, and gamma per sample and token
+    squared (attention); ``floor`` is the least that a micro-batch costs, as on a GPU whose host launches kernels
+    slower than they run. All are in seconds with ``scale`` a thousand million, in tokens with ``scale`` 1. No samples
+    cost nothing. Whole numbers make it exactly invertible: within a budget of at least ``least`` fit
+    ``(budget - fixed) // sample(L)`` samples. ``squared``: the square of that, which does not add up over
+    micro-batches, so rows without padding and several micro-batches have no such cost.
 
-    >>> padded_tokens = AffineQuadratic(0, 1, 0, scale=1)
-    >>> int(padded_tokens(3, 20)), AffineQuadratic(50, 1, 0, scale=1)(3, [20, 30]).tolist()
+    >>> tokens = CostModel(0, 1, 0, scale=1)
+    >>> int(tokens.padded(3, 20)), CostModel(50, 1, 0, scale=1).padded(3, [20, 30]).tolist()
     (60, [110, 140])
+    >>> CostModel(1e-3, 1e-5, 0, floor=4e-3).padded([0, 1, 10, 100], 50).tolist()
+    [0, 4000000, 6000000, 51000000]
     """
 
     alpha: float
     beta: float
     gamma: float
-    scale: int = NANOSECONDS
+    _: KW_ONLY
     delta: float = 0.0
+    floor: float = 0.0
+    scale: int = NANOSECONDS
+    squared: bool = False
+
+    @property
+    def linear(self) -> bool:
+        """Whether it is linear in the count, down to its floor, and adds up over micro-batches."""
+        return not self.squared
 
     @property
     def fixed(self) -> int:
         """What a micro-batch costs before its first sample."""
         return round(self.alpha * self.scale)
+
+    @property
+    def least(self) -> int:
+        """What a micro-batch costs at least."""
+        return round(self.floor * self.scale)
 
     def sample(self, length: Any) -> Int:
         """What a sample costs that is padded to ``length``, or as long as that in a packed micro-batch; at least 1."""
@@ -44,46 +64,60 @@ class AffineQuadratic:
         cost = (self.delta + (self.beta + self.gamma * length) * length) * self.scale
         return np.maximum(np.rint(cost).astype(np.int64), 1)
 
-    def __call__(self, count: Any, max_length: Any) -> Int:
+    def padded(self, count: Any, longest: Any) -> Int:
+        """What ``count`` samples cost, padded to ``longest`` tokens; arrays broadcast."""
         count = np.asarray(count, dtype=np.int64)
-        return np.where(count > 0, self.fixed + count * self.sample(max_length), 0)
+        cost = self.fixed + count * self.sample(longest)
+        if self.floor:
+            cost = np.maximum(self.least, cost)
+        cost = np.where(count > 0, cost, 0)
+        return cost * cost if self.squared else cost
 
     def packed(self, lengths: Any) -> int:
         """What samples of these lengths cost in one packed micro-batch."""
-        return self.fixed + int(self.sample(lengths).sum()) if len(lengths) else 0
+        assert self.linear, "the config refuses it: squares do not add up over the samples of a row"
+        return max(self.least, self.fixed + int(self.sample(lengths).sum())) if len(lengths) else 0
 
-    def seconds(self, count: Any, max_length: Any) -> npt.NDArray[np.float64]:
+    def unpadded(self, lengths: Int) -> Int:
+        """(n,) -> (n,): what each sample needs without padding and without a micro-batch's fixed cost."""
+        return self.sample(lengths) if self.linear else self.padded(1, lengths)
+
+    def prefixes(self, lengths: Int) -> Int:
+        """(K,) -> (K,): what the first k samples cost, for k = 1..K, as one padded micro-batch.
+
+        >>> CostModel(0, 1, 0, scale=1).prefixes(np.array([3, 2, 5])).tolist()
+        [3, 6, 15]
+        """
+        return self.padded(np.arange(1, len(lengths) + 1), np.maximum.accumulate(lengths))
+
+    def price(self, micro: Microbatch, lengths: Int) -> int:
+        """What one micro-batch costs. ``lengths``: (count,), of its samples."""
+        if micro.packed:
+            return self.packed(lengths)
+        return int(self.padded(len(lengths), micro.padded_length(lengths)))
+
+    def price_ranks(
+        self, lengths: Int, sizes: Sequence[Sequence[int]], packed: bool = False, pad_to: int = 0
+    ) -> tuple[int, ...]:
+        """Return what each rank pays for its micro-batches. ``lengths``: (B,), ``sizes[r][m]`` of them each.
+
+        >>> CostModel(0, 1, 0, scale=1).price_ranks(np.array([3, 2, 9]), [[2], [1]])
+        (6, 9)
+        """
+        counts = np.array([size for rank in sizes for size in rank if size], dtype=np.int64)
+        ends = np.cumsum(counts)
+        if packed:
+            each = [self.packed(part) for part in np.split(lengths, ends[:-1])]
+        else:
+            longest = np.maximum.reduceat(lengths, ends - counts)
+            each = self.padded(counts, np.maximum(longest, pad_to)).tolist()
+        costs = iter(each)
+        return tuple([sum([next(costs) for size in rank if size]) for rank in sizes])
+
+    def seconds(self, count: Any, longest: Any) -> npt.NDArray[np.float64]:
         """The padded cost in seconds, of a model whose coefficients are seconds."""
-        return self(count, max_length) / self.scale
+        return self.padded(count, longest) / self.scale
 
 
-@dataclass(frozen=True)
-class Floored:
-    """max(floor, linear): a GPU that waits for its host to launch the kernels of a small micro-batch.
-
-    ``floor`` is in seconds. It has no ``sample``, as it is not linear in the count; within
-    a budget of at least ``least`` fit as many samples as in ``linear``, and else none.
-
-    >>> Floored(AffineQuadratic(1e-3, 1e-5, 0), floor=4e-3)([0, 1, 10, 100], 50).tolist()
-    [0, 4000000, 6000000, 51000000]
-    """
-
-    linear: AffineQuadratic
-    floor: float
-
-    @property
-    def least(self) -> int:
-        """What a micro-batch costs at least, in the units of ``linear``."""
-        return round(self.floor * self.linear.scale)
-
-    def __call__(self, count: Any, max_length: Any) -> Int:
-        cost = self.linear(count, max_length)
-        return np.where(cost > 0, np.maximum(self.least, cost), 0)
-
-    def packed(self, lengths: Any) -> int:
-        """What samples of these lengths cost in one packed micro-batch."""
-        return max(self.least, self.linear.packed(lengths)) if len(lengths) else 0
-
-    def seconds(self, count: Any, max_length: Any) -> npt.NDArray[np.float64]:
-        """The padded cost in seconds."""
-        return self(count, max_length) / self.linear.scale
+padded_tokens = CostModel(0, 1, 0, scale=1)
+padded_tokens_squared = CostModel(0, 1, 0, scale=1, squared=True)

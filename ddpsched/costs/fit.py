@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ddpsched.costs.kinds import AffineQuadratic
+from ddpsched.costs.cost_model import CostModel
 from ddpsched.errors import DataError
 
 
@@ -16,7 +16,7 @@ from ddpsched.errors import DataError
 class Fit:
     """An affine-quadratic model fitted to measured times, and how well it fits them."""
 
-    model: AffineQuadratic
+    model: CostModel
     num_points: int
     mean_relative_error: float  # mean of |predicted - measured| / measured
     rms_residual_s: float
@@ -25,7 +25,8 @@ class Fit:
     def save(self, path: Path) -> None:
         """Write JSON that ``cost.path`` of a config names."""
         residuals = {key: value for key, value in asdict(self).items() if key != "model"}
-        text = json.dumps({"kind": "affine_quadratic", **asdict(self.model), "residuals": residuals}, indent=2)
+        seconds = {"alpha": self.model.alpha, "beta": self.model.beta, "gamma": self.model.gamma}
+        text = json.dumps({"kind": "affine_quadratic", **seconds, "residuals": residuals}, indent=2)
         path.write_text(text + "\n", encoding="utf-8")
 
 
@@ -52,7 +53,7 @@ def fit_affine_quadratic(count: Any, max_length: Any, seconds: Any) -> Fit:
     residual = predicted - seconds
     spread = float(((seconds - seconds.mean()) ** 2).sum())
     return Fit(
-        model=AffineQuadratic(alpha, beta, gamma),
+        model=CostModel(alpha, beta, gamma),
         num_points=len(seconds),
         mean_relative_error=float((np.abs(residual) / seconds).mean()),
         rms_residual_s=float(np.sqrt((residual**2).mean())),

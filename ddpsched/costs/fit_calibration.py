@@ -8,7 +8,6 @@ import numpy.typing as npt
 from rich.table import Table
 
 from ddpsched.costs.calibration import Bytes, Calibration, Identity, Measured, Residuals, Seconds
-from ddpsched.costs.cost_model import Floored
 from ddpsched.costs.regression import fit_memory, fit_time
 
 MIB = 2**20
@@ -23,7 +22,6 @@ def judged(points: Sequence[Measured], identity: Identity, versions: dict[str, s
     """
     count, length, held, seconds = _columns(points, lambda p: p.quickest)
     time = fit_time(count[~held], length[~held], seconds[~held])
-    linear = time.linear if isinstance(time, Floored) else time
     needs, memory_residuals = None, None
     if all(point.peak_bytes is not None for point in points):
         peaks = _columns(points, lambda p: p.peak_bytes)[3]
@@ -40,11 +38,11 @@ def judged(points: Sequence[Measured], identity: Identity, versions: dict[str, s
         identity=identity,
         versions=versions,
         seconds=Seconds(
-            alpha=linear.alpha,
-            delta=linear.delta,
-            beta=linear.beta,
-            gamma=linear.gamma,
-            floor=time.floor if isinstance(time, Floored) else 0.0,
+            alpha=time.alpha,
+            delta=time.delta,
+            beta=time.beta,
+            gamma=time.gamma,
+            floor=time.floor,
         ),
         bytes=needs,
         seconds_residuals=_residuals(time.seconds(count, length), seconds, held),

@@ -1,11 +1,13 @@
 """How large a micro-batch may be in a rank's memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ddpsched.costs.kinds import Int
+from ddpsched.costs.calibration import Calibration
+from ddpsched.costs.config import MemoryConfig
+from ddpsched.costs.cost_model import Int
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,17 @@ class Cap:
 def probed(count: int, max_length: int) -> Cap:
     """The cap of a probe that found ``count`` samples of ``max_length`` tokens to fit."""
     return Cap(count * max_length, _tokens, count)
+
+
+def caps_of(memory: MemoryConfig, allowed: Sequence[int], max_length: int) -> tuple[Cap, ...]:
+    """Return the cap of each rank from what is ``allowed`` it.
+
+    In bytes where ``memory.path`` names a calibration, which is read here; else in samples of ``max_length`` tokens.
+    """
+    if memory.path is None:
+        return tuple(probed(count, max_length) for count in allowed)
+    model = Calibration.load(memory.path).memory
+    return tuple(Cap(budget - model.fixed, model.sample) for budget in allowed)
 
 
 def _tokens(lengths: Int) -> Int:

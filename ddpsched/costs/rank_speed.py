@@ -2,9 +2,21 @@
 
 from collections import deque
 from statistics import median
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 AS_CALIBRATED = 10**6  # parts per million
 WINDOW = 5  # steps: 3 of them are a majority, 2 are not
+
+
+Cost = TypeVar("Cost", int, npt.NDArray[np.int64])
+
+
+def slowed(cost: Cost, slowness_ppm: int) -> Cost:
+    """Return ``cost``, a number or an array of them, on a rank of this slowness, rounded up."""
+    return -(-cost * slowness_ppm // AS_CALIBRATED)
 
 
 class Speed:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ddpsched.costs.cost_model import AffineQuadratic, Floored
+from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.memory_model import MemoryModel
 from ddpsched.errors import DataError
 
@@ -47,7 +47,7 @@ def least_relative(design: Float, measured: Float, from_above: bool = False) -> 
     return found.x[:unknowns] / norm
 
 
-def fit_time(count: Any, length: Any, seconds: Any) -> AffineQuadratic | Floored:
+def fit_time(count: Any, length: Any, seconds: Any) -> CostModel:
     """Seconds of micro-batches: max(floor, alpha + count * (delta + beta*L + gamma*L**2)).
 
     Arguments: equal-length arrays, one entry a measured (count, length). For every
@@ -68,8 +68,7 @@ def fit_time(count: Any, length: Any, seconds: Any) -> AffineQuadratic | Floored
         if error < least:
             best, floor, least = found, lowest, error
     alpha, delta, beta, gamma = map(float, best)
-    linear = AffineQuadratic(alpha, beta, gamma, delta=delta)
-    return Floored(linear, floor) if floor else linear
+    return CostModel(alpha, beta, gamma, delta=delta, floor=floor)
 
 
 def fit_memory(count: Any, length: Any, peak_bytes: Any) -> MemoryModel:

@@ -2,6 +2,7 @@
 
 ::
 
+    config.py         [data]
     datasets.py       the splits of a data set, from a file, a folder, the hub, or embedded
     table_files.py    columns of TSV, CSV, JSON lines and Parquet
     row_source.py     rows by chunk and by number, and the fingerprint of them all

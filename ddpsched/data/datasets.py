@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ddpsched.config import DataConfig
+from ddpsched.data.config import DataConfig
 from ddpsched.data.embedded.sentences import compose
 from ddpsched.data.row_source import (
     RowSource,

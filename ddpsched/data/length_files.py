@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ddpsched.costs.kinds import Int
+from ddpsched.costs.cost_model import Int
 from ddpsched.data.row_source import NUMBERS, locate
 from ddpsched.data.table_files import READERS, read_columns
 from ddpsched.data.token_table import tokenise

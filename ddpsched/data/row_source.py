@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ddpsched.config import DataConfig
+from ddpsched.data.config import DataConfig
 from ddpsched.data.hub import offline_unless_reachable
 from ddpsched.data.table_files import READERS, Chunk, Mine, Wanted, read_chunks, require_columns
 from ddpsched.errors import DataError

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from ddpsched.config import RunConfig
+from ddpsched.data.config import DataConfig
 from ddpsched.data.datasets import Dataset, Split, load_dataset
 from ddpsched.data.embedded.vocabulary import embedded_tokenizer
 from ddpsched.data.order_file import OrderedFile
@@ -27,19 +28,31 @@ class Samples:
     vocab_size: int
     pad_id: int
 
+    @property
+    def num_dropped_tokens(self) -> int | None:
+        """Tokens of joined documents that fill no whole slice; None where documents are not joined."""
+        return self.train.num_dropped if isinstance(self.train, SliceTable) else None
 
-def load_samples(config: RunConfig) -> Samples:
+
+def load_samples(
+    data: DataConfig,
+    *,
+    seed: int = 0,
+    task: Literal["classification", "causal_lm"] = "classification",
+    model: str = "tiny",
+    order_path: str | None = None,
+) -> Samples:
     """Load and tokenise.
 
-    Raises DataError for data that cannot be used, ConfigError where no tokenizer
-    is named for a model that brings none.
+    ``model``: whose tokenizer is used where ``data`` names none. ``order_path``: an ordered file that must be of this
+    data. Raises DataError for data that cannot be used, ConfigError where no tokenizer is named for a model that
+    brings none.
     """
-    data = config.data
-    dataset = load_dataset(data, config.seed, config.model.task)
-    tokenizer = tokenizer_of(config)
+    dataset = load_dataset(data, seed, task)
+    tokenizer = tokenizer_of(data, model)
     joined = data.concatenate
     # nothing stands before a first token to predict it from
-    least = 2 if config.model.task == "causal_lm" and not joined else 1
+    least = 2 if task == "causal_lm" and not joined else 1
     most = UNCUT if joined else data.max_length
 
     def table(split: Split) -> TokenTable | SliceTable:
@@ -55,15 +68,14 @@ def load_samples(config: RunConfig) -> Samples:
         train.rows = _row_numbers(own)
     else:
         train = table(own)
-    if config.order.path is not None:
-        _check_order(config.order.path, dataset)
+    if order_path is not None:
+        _check_order(order_path, dataset)
     return Samples(dataset, train, dev, tokenizer.get_vocab_size(), pad_id(tokenizer))
 
 
-def tokenizer_of(config: RunConfig) -> Tokenizer:
+def tokenizer_of(data: DataConfig, model: str) -> Tokenizer:
     """The one named, else the model's, else of the embedded sentences their own; ConfigError where there is none."""
-    data = config.data
-    name = data.tokenizer or (None if config.model.name == "tiny" else config.model.name)
+    name = data.tokenizer or (None if model == "tiny" else model)
     if data.path is None and data.name is None:
         return embedded_tokenizer() if data.tokenizer is None else load_tokenizer(data.tokenizer)
     if name is None:

@@ -114,14 +114,13 @@ class BatchSampler:
 
     def _one_micro_batch(self) -> None:
         policy = self._source.policy
-        for key in ("batches_per_optimizer_step", "max_microbatches"):
-            value = getattr(policy, key)
-            if value > 1:
-                raise ConfigError(
-                    f"BatchSampler: policy.{key} = {value}, but a list is one micro-batch; use ddpsched.StepLoader, "
-                    "which yields all micro-batches of a step"
-                )
-        if policy.same_shape:
+        if policy.most_microbatches > 1:
+            key = "batches_per_optimizer_step" if policy.varies else "max_microbatches"
+            raise ConfigError(
+                f"BatchSampler: policy.{key} = {policy.most_microbatches}, but a list is one micro-batch; use "
+                "ddpsched.StepLoader, which yields all micro-batches of a step"
+            )
+        if policy.one_shape:
             raise ConfigError(
                 "BatchSampler: policy.same_shape pads all ranks' micro-batches to one length, which a list of ids "
                 "cannot tell; use ddpsched.StepLoader, whose sample_padding_fn gets it"
@@ -165,7 +164,7 @@ class BatchSampler:
     @property
     def order(self) -> str:
         """The kind of order: "sequential" and "curriculum" may be the same in every epoch."""
-        return self._source.config.order.kind
+        return self._source.spec.order.options.kind
 
     @property
     def over_budget(self) -> int:
@@ -213,7 +212,7 @@ class BatchSampler:
         if found is None:
             found = self._source.known_weight(epoch, index)
         if found is None:
-            plan_it = ", or call len(sampler) before, which plans the whole epoch" * self._source.fills
+            plan_it = ", or call len(sampler) before, which plans the whole epoch" * self._source.varies
             raise IndexError(
                 f"step {index} of epoch {epoch} is not planned yet, and what it holds is not known before; ask once "
                 f"its list is handed out{plan_it}"

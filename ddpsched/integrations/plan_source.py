@@ -5,30 +5,38 @@ import warnings
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from hashlib import blake2b
-from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
-from ddpsched.config import FILLING, PolicyConfig, RunConfig, parse
+from ddpsched.config import validate
 from ddpsched.data.lengths import KnownLengths
-from ddpsched.data.order_file import OrderedFile
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import LocalExchange
 from ddpsched.integrations.agreement import Agreement
+from ddpsched.orders.config import OrderConfig
+from ddpsched.orders.epoch_order import Order
 from ddpsched.plan import Position, StepPlan
+from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import check_position, plan_epoch
-from ddpsched.planning.policies import BATCH
-from ddpsched.planning.policies.pool import over_budget
+from ddpsched.planning.policies import AnyPolicy
+from ddpsched.table import Positive, Table
 from ddpsched.world import World
 
 _DEFAULT = "the default"  # of an option that a state leaves out
-OF_MINMAX = ("prefetch", "solver")  # keys that other policies have too, but do not read
-
-
+GROUPED = 32  # samples that orders take for a batch, where the policy lets its size vary
 _made = itertools.count()  # samplers and loaders of several ranks, in the order that this process makes them
-LAST = ("smaller", "join", "drop")  # what becomes of an epoch's last step in which a rank has no samples
+
+
+class Arguments(Table):
+    """What a sampler or loader is given, checked like the tables of a run."""
+
+    policy: AnyPolicy
+    order: OrderConfig
+    seed: Annotated[int, Field(ge=0)]
+    global_batch: Positive | None
 
 
 class PlanSource:
@@ -37,8 +45,8 @@ class PlanSource:
     ``lengths``: (N,), or (N, 2) of two parts, as :class:`KnownLengths` takes them. ``world``: None for the one that
     ``settle()`` finds. ``policy``: a name, or a mapping of ``kind`` and its options, as the table [policy] of a config
     has them. ``global_batch``: B; None for the policies that fill micro-batches, whose B varies. ``order``: a name, or
-    a mapping like [order]. ``last``: one of LAST. ``owner``: who asks, for messages. Raises ConfigError or DataError
-    for arguments out of range; what depends on a world that is not known yet is checked once it is.
+    a mapping like [order]. ``last``: "smaller", "join" or "drop". ``owner``: who asks, for messages. Raises
+    ConfigError or DataError for arguments out of range; what depends on a world that is not known yet is checked then.
     """
 
     def __init__(
@@ -59,39 +67,36 @@ class PlanSource:
         self.lengths = KnownLengths(lengths)
         self._array = np.asarray(lengths)
         options = _options(owner, "policy", policy)
-        kind = options["kind"]
-        if kind not in get_args(PolicyConfig.model_fields["kind"].annotation):
-            parse({"epochs": 1, "policy": {"kind": kind}}, source=owner)  # says what is allowed
-        if kind == "peer":
+        if options["kind"] == "peer":
             raise ConfigError(f"{owner}: policy 'peer' asks another package, whose own loader is the way to use it")
-        if kind in FILLING and global_batch is not None:
+        values = {
+            "policy": options,
+            "order": _options(owner, "order", order),
+            "seed": seed,
+            "global_batch": global_batch,
+        }
+        self._arguments = validate(Arguments, plain_values(values), owner)
+        self.policy, self.last = self._arguments.policy, last
+        self._check(options)
+        self._specs: dict[int, PlanSpec] = {}
+        self._order = Order.of(self._arguments.order)
+        self._spec_of(1 if world is None else world.size)
+        self._planned: dict[tuple[int, World], tuple[float, ...]] = {}
+
+    def _check(self, options: Mapping[str, Any]) -> None:
+        kind, size = self.policy.kind, self._arguments.global_batch
+        if self.policy.varies and size is not None:
             raise ConfigError(
-                f"{owner}: global_batch = {global_batch}, but policy {kind!r} fills micro-batches of sizes of their "
+                f"{self.owner}: global_batch = {size}, but policy {kind!r} fills micro-batches of sizes of their "
                 "own, so the global batch varies; leave global_batch out"
             )
-        if kind not in FILLING and global_batch is None:
-            raise ConfigError(f"{owner}: policy {kind!r} needs global_batch, the samples of a step over all ranks")
-        if last not in LAST:
-            raise ConfigError(f"{owner}: last = {last!r}; it is one of {', '.join(map(repr, LAST))}")
-        if last != "smaller" and kind not in BATCH:
-            raise ConfigError(
-                f"{owner}: last = {last!r} is of policies whose steps are the next samples of the order "
-                f"({', '.join(BATCH)}); policy {kind!r} has a rule of its own for the last ones: give last = 'smaller'"
-            )
-        values: dict[str, Any] = {"epochs": 1, "seed": seed, "policy": options}
-        if global_batch is not None:
-            values["global_batch"] = global_batch
-        if isinstance(options.get("max_tokens_for_batch"), list | tuple):
+        if not self.policy.varies and size is None:
+            raise ConfigError(f"{self.owner}: policy {kind!r} needs global_batch, the samples of a step over all ranks")
+        if self.policy.bounds_parts:
             self.lengths.parts(np.arange(1))  # ConfigError where they have no parts
-            # a config asks which column they are counted in; here they are given
-            values |= {"data": {"prompt": "prompt"}, "model": {"task": "causal_lm"}}
-        self._values = plain_values({**values, "order": _options(owner, "order", order)})
-        self._configs: dict[int, RunConfig] = {}
-        self.last = last
-        self.policy = self._config(1 if world is None else world.size).policy
-        self._planned: dict[tuple[int, World], tuple[float, ...]] = {}
-        if self.policy.sequence_packing and "strategy" in options:
-            warnings.warn("policy.strategy is ignored where sequence_packing fills rows without padding", stacklevel=3)
+        for remark in self.policy.remarks:
+            warnings.warn(remark, stacklevel=5)
+        self._chooses_prefetch = kind == "minmax" and options.get("prefetch") is None
 
     def __len__(self) -> int:
         """N, samples."""
@@ -118,36 +123,44 @@ class PlanSource:
         return world
 
     @property
-    def config(self) -> RunConfig:
-        """The run that these plans are of, in this world."""
-        return self._config(self.world.size)
+    def spec(self) -> PlanSpec:
+        """What the plans follow from, in this world."""
+        return self._spec_of(self.world.size)
 
-    def _config(self, world_size: int) -> RunConfig:
-        if world_size not in self._configs:
-            values = {**self._values, "world_size": world_size}
-            policy, size = values["policy"], values.get("global_batch")
-            if policy["kind"] == "minmax" and isinstance(size, int) and policy.get("prefetch") is None:
-                values["policy"] = {**policy, "prefetch": -(-2 * size // world_size)}
-            self._configs[world_size] = parse(values, source=self.owner)
-        return self._configs[world_size]
+    def _spec_of(self, world_size: int) -> PlanSpec:
+        if world_size not in self._specs:
+            size, policy = self._arguments.global_batch or GROUPED, self.policy
+            if self._chooses_prefetch:
+                policy = policy.model_copy(update={"prefetch": -(-2 * size // world_size)})
+            try:
+                self._specs[world_size] = PlanSpec(
+                    world_size,
+                    size,
+                    policy,
+                    self._arguments.seed,
+                    epochs=1,
+                    order=self._order,
+                    max_length=int(self.lengths.lengths(np.arange(len(self))).max()),
+                    last=self.last,
+                )
+            except ConfigError as error:
+                raise ConfigError(f"{self.owner}: {error}") from None
+        return self._specs[world_size]
 
     @property
-    def fills(self) -> bool:
+    def varies(self) -> bool:
         """Whether the global batch varies from step to step."""
-        return self.policy.fills
+        return self.policy.varies
 
     @property
     def over_budget(self) -> int:
         """Samples that are longer than the budget of a pool, and run alone; 0 for other policies."""
-        if self.policy.kind != "pool":
-            return 0
-        assert not isinstance(self.policy.max_tokens_for_batch, list), "the config refuses two budgets"
-        return over_budget(self.lengths.lengths(np.arange(len(self))), self.policy.max_tokens_for_batch)
+        return self.policy.over_budget(self.lengths.lengths(np.arange(len(self)))) or 0
 
     def plans(self, start: Position) -> Iterator[StepPlan]:
         """Of the epoch of ``start``, from there on; none where it is the epoch's end."""
-        check_position(self.config, len(self), start)  # it may have been loaded before the world was known
-        return plan_epoch(self.config, self.lengths, LocalExchange(self.world.size), None, start, last=self.last)
+        check_position(self.spec, len(self), start)  # it may have been loaded before the world was known
+        return plan_epoch(self.spec, self.lengths, LocalExchange(self.world.size), start)
 
     def run(self, start: Position, end: int | None, most: int | None) -> Iterator[StepPlan]:
         """Epoch after epoch, until ``end`` would begin, or ``most`` steps are there in all; None for no such limit."""
@@ -162,9 +175,10 @@ class PlanSource:
 
     def num_steps(self, epoch: int) -> int:
         """ceil(N / B), or where ``last`` takes the last step away one fewer; else found by planning the epoch, once."""
-        if self.fills:
+        if self.varies:
             return len(self.weights(epoch))
-        size = self._values["global_batch"]
+        size = self._arguments.global_batch
+        assert size is not None, "_check() refuses it"
         whole, left = divmod(len(self), size)
         gone = self.last != "smaller" and whole > 0
         return whole + (left > 0 and not (gone and left < self.world.size))
@@ -180,14 +194,14 @@ class PlanSource:
     def known_weight(self, epoch: int, index: int) -> float | None:
         """The ``index``-th of ``weights(epoch)``, where it is known without planning; IndexError beyond the epoch."""
         planned = self._planned.get((epoch, self.world))
-        if planned is not None or not self.fills:
+        if planned is not None or not self.varies:
             steps = self.num_steps(epoch)
             if not 0 <= index < steps:
                 raise IndexError(f"step {index} of an epoch of {steps} steps")
             if planned is not None:
                 return planned[index]
-            if self.policy.kind in BATCH and index < steps - 1:
-                return self.world.size / self.config.global_batch
+            if self.policy.takes == "batches" and index < steps - 1:
+                return self.world.size / self.spec.global_batch
         return None
 
     def stand_in(self) -> int:
@@ -230,7 +244,7 @@ class PlanSource:
         if differs:
             raise ConfigError(f"the state is of another {self.owner}: {'; '.join(differs)}")
         position = Position.from_dict(state["position"])
-        check_position(self._config(size), len(self), position)
+        check_position(self._spec_of(size), len(self), position)
         self._expected = size if early else None
         return position
 
@@ -239,29 +253,27 @@ class PlanSource:
         return self._identity_in(self.world.size)
 
     def _identity_in(self, world_size: int) -> dict[str, Any]:
-        config = self._config(world_size)
+        spec = self._spec_of(world_size)
         # infinite_loop says how long a run goes on, not what its steps are
-        left_out = {"infinite_loop", *(() if config.policy.kind == "minmax" else OF_MINMAX)}
+        options = spec.policy.model_dump(exclude={"infinite_loop"}, exclude_defaults=True)
         return {
-            "policy": config.policy.model_dump(exclude=left_out, exclude_defaults=True) | {"kind": config.policy.kind},
-            "order": self._order,
-            "global_batch": None if self.fills else config.global_batch,
-            "world_size": config.world_size,
-            "seed": config.seed,
+            "policy": options | {"kind": spec.policy.kind},
+            "order": self._order_identity,
+            "global_batch": self._arguments.global_batch,
+            "world_size": world_size,
+            "seed": spec.seed,
             "num_samples": len(self),
             "data": self._digest,
         }
 
     @cached_property
-    def _order(self) -> dict[str, Any]:
+    def _order_identity(self) -> dict[str, Any]:
         """The keys that this kind reads; of an ordered file what it holds, wherever it lies."""
-        order = self.config.order
-        if order.kind == "length_grouped":
-            return order.model_dump(include={"kind", "mega_batches"})
-        found = order.model_dump(exclude_defaults=True) | {"kind": order.kind}
-        if order.path is not None:
-            found["path"] = OrderedFile.open(Path(order.path).expanduser()).digest
-        return found
+        options, file = self._order.options, self._order.file
+        if options.kind == "length_grouped":
+            return options.model_dump(include={"kind", "mega_batches"})
+        found = options.model_dump(exclude_defaults=True) | {"kind": options.kind}
+        return found if file is None else found | {"path": file.digest}
 
     @cached_property
     def _digest(self) -> str:

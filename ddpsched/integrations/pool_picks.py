@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ddpsched.config import PolicyConfig
 from ddpsched.integrations.sample_reader import SampleReader
-from ddpsched.planning.policies.pool import BITS, DEFAULT_BUDGET, MASK, Closest, First, Packing, Pool
+from ddpsched.planning.policies.pool import BITS, MASK, Closest, First, Packing, Pool, Waiting
 
 
 @dataclass(frozen=True)
@@ -24,13 +23,13 @@ class PoolPicks:
     caller has counted.
     """
 
-    def __init__(self, policy: PolicyConfig, reader: SampleReader) -> None:
+    def __init__(self, policy: Pool, reader: SampleReader) -> None:
         self.reader, self._policy = reader, policy
         self._pool = _pool(policy, [])
         self._samples: dict[int, Any] = {}  # those that wait, by their keys in the pool
         self._number = 0  # of samples read, over all epochs: what their age is told by
         self.first_epoch = reader.epoch
-        self.budget = _budget(policy)
+        self.budget = policy.max_tokens
         self.steps = 0
 
     def next_step(self) -> list[Picked]:
@@ -85,14 +84,8 @@ class _Padded:
         return max(1, self._budget // length)
 
 
-def _pool(policy: PolicyConfig, keys: list[int]) -> Pool:
+def _pool(policy: Pool, keys: list[int]) -> Waiting:
     if policy.sequence_packing:
-        return Packing(keys, _budget(policy), ())
+        return Packing(keys, policy.max_tokens, ())
     kind = Closest if policy.strategy == "prefer_closest" else First
-    return kind(keys, _Padded(_budget(policy)))
-
-
-def _budget(policy: PolicyConfig) -> int:
-    budget = policy.max_tokens_for_batch or DEFAULT_BUDGET
-    assert isinstance(budget, int), "the config refuses two budgets"
-    return budget
+    return kind(keys, _Padded(policy.max_tokens))

@@ -4,15 +4,24 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from ddpsched.config import PolicyConfig, parse
+from ddpsched.config import validate
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.agreement import Agreement
 from ddpsched.integrations.plan_source import epoch_number, number_among, number_of_steps, plain_values
 from ddpsched.integrations.pool_picks import Picked, PoolPicks
 from ddpsched.integrations.sample_reader import SampleReader
 from ddpsched.integrations.step_share import StepShare
-from ddpsched.planning.policies.pool import DEFAULT_BUDGET
+from ddpsched.planning.policies import AnyPolicy
+from ddpsched.planning.policies.pool import DEFAULT_BUDGET, Pool
+from ddpsched.table import Positive, Table
 from ddpsched.world import World
+
+
+class Arguments(Table):
+    """What a stream is given, checked like the tables of a run."""
+
+    policy: AnyPolicy
+    max_num_steps: Positive | None
 
 
 class PoolStream:
@@ -89,14 +98,14 @@ class PoolStream:
             "strategy": strategy or "prefer_closest", "sequence_packing": sequence_packing,
             "batches_per_optimizer_step": batches_per_optimizer_step, "infinite_loop": infinite_loop,
         }  # fmt: skip
-        limit = {"epochs": 1} if max_num_steps is None else {"steps": max_num_steps}
-        values = plain_values({**limit, "world_size": 1 if world is None else world.size, "policy": options})
-        config = parse(values, source="PoolStream")
+        values = plain_values({"policy": options, "max_num_steps": max_num_steps})
+        policy = validate(Arguments, values, "PoolStream").policy
+        assert isinstance(policy, Pool)
         if sequence_packing and sample_padding_fn is not None:
             raise ConfigError("PoolStream: packed rows have no padding; leave sample_padding_fn out")
         if sequence_packing and strategy is not None:
             warnings.warn("strategy is ignored where sequence_packing fills rows without padding", stacklevel=2)
-        self.policy: PolicyConfig = config.policy
+        self.policy = policy
         self.max_num_steps = max_num_steps
         self._iterable, self._length_fn, self._agree = iterable, length_fn, agree
         self._collate, self._pad = collate_fn, sample_padding_fn

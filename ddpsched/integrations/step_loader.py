@@ -100,7 +100,7 @@ class StepLoader:
     ) -> None:
         self._source = PlanSource("StepLoader", lengths, world, policy, global_batch, seed, order, last)
         _check_data(dataset, len(self._source))
-        self._infinite = infinite_loop and self._source.policy.infinite_loop
+        self._infinite = infinite_loop and self._source.policy.endless
         max_num_steps, epochs = _limits(max_num_steps, epochs, self._infinite)
         _check_padding(self._source, sample_padding_fn)
         taken = [name for name in OURS if name in loader_options]
@@ -140,7 +140,7 @@ class StepLoader:
     @property
     def order(self) -> str:
         """The kind of order: "sequential" and "curriculum" may be the same in every epoch."""
-        return self._source.config.order.kind
+        return self._source.spec.order.options.kind
 
     @property
     def over_budget(self) -> int:
@@ -314,7 +314,7 @@ def _check_padding(source: PlanSource, sample_padding_fn: Any) -> None:
             "StepLoader: packed rows have no padding, so sample_padding_fn has nothing to do; leave it out, and let "
             "collate_fn lay the samples end to end"
         )
-    if policy.same_shape and sample_padding_fn is None:
+    if policy.one_shape and sample_padding_fn is None:
         raise ConfigError(
             "StepLoader: policy.same_shape pads all micro-batches of a step to one length, which sample_padding_fn "
             "gets; give one"

@@ -2,6 +2,7 @@
 
 ::
 
+    config.py               [order]
     epoch_order.py          the order of an epoch, by kind
     curriculum.py           orders of rising difficulty
     lexicographic_sort.py   rows sorted on all their columns

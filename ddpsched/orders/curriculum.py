@@ -1,40 +1,55 @@
 """Orders of rising difficulty: what is sorted, what is open when, and what a shard of the data makes of it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ddpsched.config import OrderConfig
 from ddpsched.data.lengths import Lengths
 from ddpsched.data.order_file import OrderedFile
 from ddpsched.errors import DataError
+from ddpsched.orders.config import OrderConfig
 from ddpsched.orders.lexicographic_sort import sort_rows
 from ddpsched.plan import Ids
 
 
-def sorted_ids(source: Lengths, path: str | None) -> Ids:
-    """(N,), easiest first: as the ordered file at ``path`` has them, or by length; equals by id.
+@dataclass(frozen=True, eq=False)
+class Sorted:
+    """The rows of a whole source, easiest first, as the file at ``path`` has them."""
 
-    A file orders the rows of a whole source; of these the samples there are remain. DataError where some are missing.
+    path: str
+    rows: Ids
+    digest: str
+
+    @classmethod
+    def read(cls, path: str) -> "Sorted":
+        """Read a file of `ddpsched sort`; DataError where it is none."""
+        file = OrderedFile.open(Path(path).expanduser())
+        return cls(path, file.ids(), file.digest)
+
+
+def sorted_ids(source: Lengths, file: Sorted | None) -> Ids:
+    """Return (N,), easiest first: as the file has them, or by length; equals by id.
+
+    Of the rows of a whole source the samples there are remain. DataError where some are missing.
     """
-    if path is None:
+    if file is None:
         ids = np.arange(len(source), dtype=np.int64)
         return sort_rows([source.lengths(ids), ids])[1]
-    file = OrderedFile.open(Path(path).expanduser())
-    found, rows = file.ids(), source.rows
+    found, rows = file.rows, source.rows
     if rows is None:
         rows = np.arange(len(source), dtype=np.int64)
-        if len(file) != len(rows):
-            raise DataError(f"order.path = {path}: orders {len(file)} samples, but there are {len(rows)}")
-    place = np.full(max(len(file), int(rows[-1]) + 1), -1, dtype=np.int64)
+        if len(found) != len(rows):
+            raise DataError(f"order.path = {file.path}: orders {len(found)} samples, but there are {len(rows)}")
+    place = np.full(max(len(found), int(rows[-1]) + 1), -1, dtype=np.int64)
     place[rows] = np.arange(len(rows))
     ids = place[found]
     ids = ids[ids >= 0]
     once = np.bincount(ids, minlength=len(rows)) == 1
     if not once.all():
         raise DataError(
-            f"order.path = {path}: of the {len(rows)} samples it orders {once.sum()} once; write it again with "
+            f"order.path = {file.path}: of the {len(rows)} samples it orders {once.sum()} once; write it again with "
             "`ddpsched sort`"
         )
     return ids

@@ -1,22 +1,40 @@
 """In which order an epoch visits its samples: one global order, the same on every rank."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ddpsched.config import OrderConfig, RunConfig
 from ddpsched.data.lengths import Lengths
-from ddpsched.orders.curriculum import interleaved, local, open_samples, paced, reshuffled, sorted_ids
+from ddpsched.orders.config import OrderConfig
+from ddpsched.orders.curriculum import Sorted, interleaved, local, open_samples, paced, reshuffled, sorted_ids
 from ddpsched.plan import Ids
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """In which order epochs visit the samples: the options of [order], and what its file holds, read once."""
+
+    options: OrderConfig = field(default_factory=OrderConfig)
+    file: Sorted | None = None
+
+    @classmethod
+    def of(cls, options: OrderConfig) -> "Order":
+        """Read the file that ``options.path`` names, if any; DataError where it is no ordered file."""
+        return cls(options, None if options.path is None else Sorted.read(options.path))
+
+    @property
+    def sorts(self) -> bool:
+        """Whether neighbours of the order are about as difficult, so that ranks are dealt them in turn."""
+        return self.options.sorts
 
 
 @dataclass(frozen=True)
 class Draw:
-    """What an order follows from. ``mega_batch``: samples that are sorted together."""
+    """What one epoch's order follows from. ``mega_batch``: samples that are sorted together."""
 
     source: Lengths
-    order: OrderConfig
+    order: Order
     seed: int
     epoch: int
     world_size: int
@@ -60,12 +78,14 @@ def length_grouped(draw: Draw) -> Ids:
 
 def curriculum(draw: Draw) -> Ids:
     """Easiest first; or drawn from a share of them that grows in the first epoch, after which all is open."""
-    if draw.order.pacing is not None and draw.epoch > 0:
+    if draw.order.options.pacing is not None and draw.epoch > 0:
         return shuffled(draw)
-    easiest = sorted_ids(draw.source, draw.order.path)
-    if draw.order.pacing is None:
-        return reshuffled(easiest, draw.order.window, draw.generator)
-    return paced(easiest, open_samples(draw.order, len(draw), draw.global_batch), draw.global_batch, draw.generator)
+    easiest = sorted_ids(draw.source, draw.order.file)
+    if draw.order.options.pacing is None:
+        return reshuffled(easiest, draw.order.options.window, draw.generator)
+    return paced(
+        easiest, open_samples(draw.order.options, len(draw), draw.global_batch), draw.global_batch, draw.generator
+    )
 
 
 def curriculum_local(draw: Draw) -> Ids:
@@ -74,7 +94,7 @@ def curriculum_local(draw: Draw) -> Ids:
     A shard is rows r * N // G to (r + 1) * N // G of the data. Where B is a multiple of G, static deals each rank its
     own. The simple way, which no rank needs to be asked for; what is easy differs between shards and with G.
     """
-    return interleaved(local(sorted_ids(draw.source, draw.order.path), draw.world_size))
+    return interleaved(local(sorted_ids(draw.source, draw.order.file), draw.world_size))
 
 
 ORDERS: dict[str, Callable[[Draw], Ids]] = {
@@ -86,9 +106,11 @@ ORDERS: dict[str, Callable[[Draw], Ids]] = {
 }
 
 
-def epoch_order(config: RunConfig, source: Lengths, epoch: int) -> Ids:
-    """(N,), int64: each id once, in the order that the config names."""
-    batches = max(1, min(config.order.mega_batches, len(source) // (4 * config.global_batch)))
-    mega_batch = config.global_batch * batches
-    draw = Draw(source, config.order, config.seed, epoch, config.world_size, config.global_batch, mega_batch)
-    return ORDERS[config.order.kind](draw)
+def epoch_order(order: Order, source: Lengths, *, seed: int, epoch: int, world_size: int, global_batch: int) -> Ids:
+    """Return (N,), int64: each id once, in the order that the options name.
+
+    ``world_size`` and ``global_batch`` matter to orders that deal shards or sort batches together.
+    """
+    batches = max(1, min(order.options.mega_batches, len(source) // (4 * global_batch)))
+    draw = Draw(source, order, seed, epoch, world_size, global_batch, global_batch * batches)
+    return ORDERS[order.options.kind](draw)

@@ -22,7 +22,6 @@ online_dynamic_batching      each rank from its own buffer, groups agreed on    
 ::
 
     peer.py                      what a peer is asked and answers
-    plans.py                     a peer's steps as plans
     packages.py                  other packages, imported when asked
     budget.py                    which token budget gives B samples a step
     length_grouped.py            transformers' group_by_length

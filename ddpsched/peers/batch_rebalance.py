@@ -23,7 +23,7 @@ def _steps(problem: Problem, scored: bool = False, accumulate: bool = False) -> 
         drop_last=False,
     )
     if scored:
-        sampler._cost = cache(lambda count, longest: int(problem.cost(count, longest)))
+        sampler._cost = cache(lambda count, longest: int(problem.cost.padded(count, longest)))
     return ([[problem.ids(micro) for micro in rank] for rank in ranks] for ranks in sampler)
 
 

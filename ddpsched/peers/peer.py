@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddpsched.costs.kinds import CostModel, Int, padded_tokens
+from ddpsched.costs.cost_model import CostModel, Int, padded_tokens
 from ddpsched.plan import Ids
 
 # Per rank a list of micro-batches, each int64 ids; a rank without samples has an empty list.

@@ -1,37 +1,25 @@
 """What a plan and a rank's own lengths say of the rank's share: the columns of its record, its predicted cost."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from ddpsched.config import RunConfig
-from ddpsched.costs.cost_model import AffineQuadratic, Floored
-from ddpsched.costs.kinds import CostModel
+from ddpsched.costs.cost_model import CostModel
 from ddpsched.data.lengths import Lengths
 from ddpsched.plan import PlanTimes, StepPlan
 
 
 def rank_cost(cost: CostModel, plan: StepPlan, rank: int, source: Lengths) -> int:
     """What the rank's micro-batches cost a rank of calibrated speed."""
-    total = 0
-    for micro in plan.ranks[rank]:
-        lengths = source.lengths(micro.ids)
-        if micro.packed:
-            assert isinstance(cost, AffineQuadratic | Floored), "the config refuses others for packed rows"
-            total += cost.packed(lengths)
-        else:
-            total += int(cost(len(lengths), micro.padded_length(lengths)))
-    return total
+    return sum(cost.price(micro, source.lengths(micro.ids)) for micro in plan.ranks[rank])
 
 
-def plan_columns(config: RunConfig, plan: StepPlan, rank: int, source: Lengths) -> dict[str, Any]:
-    """The columns of a record that a plan and the rank's own lengths decide."""
+def plan_columns(labels: Mapping[str, Any], plan: StepPlan, rank: int, source: Lengths) -> dict[str, Any]:
+    """Return the columns of a record that a plan and the rank's lengths decide. ``labels``: what all say of its run."""
     micro = [source.lengths(m.ids) for m in plan.ranks[rank]]
     count = int(plan.counts[rank])
     times: PlanTimes = plan.times
     return {
-        "run": config.name,
-        "mode": config.executor.kind,
-        "policy": config.policy.kind,
-        "seed": config.seed,
+        **labels,
         "epoch": plan.epoch,
         "step": plan.step,
         "rank": rank,

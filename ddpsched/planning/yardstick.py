@@ -14,8 +14,7 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from ddpsched.costs.cost_model import AffineQuadratic, Floored
-from ddpsched.costs.kinds import CostModel, Int, alone
+from ddpsched.costs.cost_model import CostModel, Int
 
 # A step as any batcher gives it: the micro-batches of each rank, as sample ids
 Step = Sequence[Sequence[npt.NDArray[np.int64]]]
@@ -71,40 +70,24 @@ class Ruler:
         self._repeated += int(np.maximum(self._seen - 1, 0).sum())
 
     def _add(self, step: Step, pad_to: int) -> None:
-        micro = [(rank, ids) for rank, own in enumerate(step) for ids in own if len(ids)]
-        counts = np.array([len(ids) for _, ids in micro])
-        ids = np.concatenate([ids for _, ids in micro])
+        sizes = [[len(ids) for ids in own] for own in step]
+        counts = np.array([size for own in sizes for size in own if size])
+        ids = np.concatenate([ids for own in step for ids in own])
         np.add.at(self._seen, ids, 1)
         lengths = self._lengths[ids]
-        starts = np.concatenate(([0], np.cumsum(counts)[:-1]))
-        longest = np.maximum(np.maximum.reduceat(lengths, starts), pad_to)
-        owners = np.array([rank for rank, _ in micro])
-        costs = self._per_rank(self._cost, owners, counts, longest, lengths, starts)
+        longest = np.maximum(np.maximum.reduceat(lengths, np.cumsum(counts) - counts), pad_to)
+        costs = self._cost.price_ranks(lengths, sizes, self._packed, pad_to)
         self._largest += max(costs)
         self._all += sum(costs)
-        self._needed += int(alone(self._cost, lengths).sum())
+        self._needed += int(self._cost.unpadded(lengths).sum())
         self._tokens += int(lengths.sum())
         self._computed += int(lengths.sum() if self._packed else (counts * longest).sum())
-        self._microbatches += len(micro)
+        self._microbatches += len(counts)
         if self._time is not None:
-            self._nanoseconds += max(self._per_rank(self._time, owners, counts, longest, lengths, starts))
+            self._nanoseconds += max(self._time.price_ranks(lengths, sizes, self._packed, pad_to))
         self._sizes.append(len(ids))
         self._sums.append(float(lengths.sum()))
         self._squares += float((lengths.astype(np.float64) ** 2).sum())
-
-    def _per_rank(
-        self, cost: CostModel, owners: Int, counts: Int, longest: Int, lengths: Int, starts: Int
-    ) -> list[int]:
-        if self._packed:
-            ends = [*starts[1:].tolist(), len(lengths)]
-            assert isinstance(cost, AffineQuadratic | Floored), "other costs say nothing of packed rows"
-            each = [cost.packed(lengths[a:b]) for a, b in zip(starts.tolist(), ends, strict=True)]
-        else:
-            each = cost(counts, longest).tolist()
-        sums = [0] * self._size
-        for owner, value in zip(owners.tolist(), each, strict=True):
-            sums[owner] += value
-        return sums
 
     def read(self) -> Yardstick:
         """The figures of all epochs added so far; at least one."""

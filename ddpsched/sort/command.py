@@ -146,7 +146,7 @@ def _measure(work: Work, parts: Parts, size: int, world: World) -> _Seen:
 def _counts(work: Work, parts: Parts, seen: _Seen, world: World) -> Any:
     """How often each token occurs in this rank's chunks."""
     assert work.encoder is not None
-    found = np.zeros(tokenizer_of(work.config).get_vocab_size(), dtype=np.int64)
+    found = np.zeros(tokenizer_of(work.config.data, work.config.model.name).get_vocab_size(), dtype=np.int64)
     for _, part in _own_parts(parts, seen, world):
         found += np.bincount(part["flat"], minlength=len(found))
     return found

@@ -56,7 +56,7 @@ class Work:
         metrics = metrics_of(request.metrics or ("length",), config)
         encoder, said = None, []
         if any(metric.tokens for metric in metrics):
-            tokenizer = tokenizer_of(config)
+            tokenizer = tokenizer_of(config.data, config.model.name)
             least = 2 if config.model.task == "causal_lm" else 1
             encoder = Encoder(tokenizer, config.data.max_length, config.data.prompt is not None, least)
             said = [f"tokens by {tokenizer_digest(tokenizer)}, at most {config.data.max_length}"]

@@ -19,7 +19,6 @@ from ddpsched.config import RunConfig
 from ddpsched.costs.calibration import Calibration, Identity, Measured
 from ddpsched.costs.calibration_grid import SHORTEST, GridPoint, calibration_grid
 from ddpsched.costs.fit_calibration import judged
-from ddpsched.data.samples import load_samples
 from ddpsched.environment import describe
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Flag
@@ -54,7 +53,7 @@ def calibrate_to(
         )
     if World.detect().size > 1:
         raise ConfigError(f"{World.detect().size} processes were started; a calibration is one: ddpsched calibrate ...")
-    learner = Learner(config, load_samples(config), 1, pick_device(config, 0))
+    learner = Learner(config, config.load_samples(), pick_device(config, 0))
     limit = MAX_TOKENS[learner.device.type] if max_tokens is None else max_tokens
     points = measure(learner, calibration_grid(_most_samples(config, limit), config.data.max_length, limit), passes)
     found = judged(points, identity_of(config, learner), describe()["versions"])
@@ -64,7 +63,7 @@ def calibrate_to(
 
 def _most_samples(config: RunConfig, max_tokens: int) -> int:
     """What a plan could ask of one rank at once; up to what is measured, where micro-batches fill by tokens."""
-    if config.policy.fills:
+    if config.policy.varies:
         return max(1, max_tokens // SHORTEST)
     return max(1, config.global_batch - config.world_size + 1)
 

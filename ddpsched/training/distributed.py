@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from time import perf_counter
 from typing import Any
@@ -39,41 +40,43 @@ class DistributedExecutor:
     optimizer, the same on every rank.
     """
 
-    def __init__(
-        self, config: RunConfig, samples: Samples, total_steps: int, world: World, force: bool = False
-    ) -> None:
+    def __init__(self, config: RunConfig, samples: Samples, world: World, force: bool = False) -> None:
         self._config, self._source, self._world = config, samples.train, world
         self._slowness = (config.executor.slowness or [1.0] * world.size)[world.rank]
         device = pick_device(config, world.local_rank)
         start_group(device, world, config.executor.timeout_s)
         try:
-            self._set_up(samples, total_steps, device, force)
+            self._set_up(samples, device, force)
         except BaseException:
             dist.destroy_process_group()
             raise
         self._objection = Flag.OK  # raised between steps, voted in the next
 
-    def _set_up(self, samples: Samples, total_steps: int, device: torch.device, force: bool) -> None:
+    def _set_up(self, samples: Samples, device: torch.device, force: bool) -> None:
         config, world = self._config, self._world
         self.exchange = GroupExchange(world, config.executor.timeout_s)
         self.clock_offsets = self.exchange.clock_offsets()
-        self.learner = Learner(config, samples, total_steps, device, synchronised=True)
+        self.learner = Learner(config, samples, device, synchronised=True)
         self.caps: list[int] | None = None
-        self.world_caps: list[int] | None = None
         check_calibrations(config, self.learner, force)
         # after the synchroniser has taken its buffers, which are as large as the gradients
         gradients = sum(p.numel() * p.element_size() for p in self.learner.model.parameters() if p.requires_grad)
         allowed = allowance(self.learner, config, taken_bytes=gradients)
         if allowed is not None:
-            self.caps = [allowed]
-            self.world_caps = self.exchange.vote(np.array([self.caps], dtype=np.int64))[:, 0].tolist()
+            self.caps = self.exchange.vote(np.array([[allowed]], dtype=np.int64))[:, 0].tolist()
         self._stepper = self.learner.stepper(synchronised=True)
         self._zero_s: float | None = None  # the run's first step on this host's clock
-        self.timeline: dict[str, Any] = {}  # of the last step
+        self.timeline: dict[str, Any] | None = None  # of the last step
 
-    def object(self, flag: Flag) -> None:
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What environment.json says of where this runs."""
+        return {**self.learner.facts, "clocks": [asdict(clock) for clock in self.clock_offsets] or None}
+
+    def object(self, flag: Flag) -> bool:
         """Say at the next vote that this rank cannot go on."""
         self._objection |= flag
+        return True
 
     def expect(self, total_steps: int) -> None:
         """Let the learning rate fall over so many steps."""
@@ -92,7 +95,7 @@ class DistributedExecutor:
         step, trouble = self._run(plan, rank, scale)
         vote_from = perf_counter()
         total = Counts(*summed.wait())
-        columns = plan_columns(self._config, plan, rank, self._source)
+        columns = plan_columns(self._config.labels, plan, rank, self._source)
         self._vote(plan, columns, self._objection if trouble is None else flag_of(trouble), trouble)
         vote_s = perf_counter() - vote_from
         assert step is not None

@@ -51,7 +51,6 @@ class Learner:
         self,
         config: RunConfig,
         samples: Samples,
-        total_steps: int,
         device: torch.device,
         synchronised: bool = False,
     ) -> None:
@@ -76,7 +75,7 @@ class Learner:
         self.sync: Synchroniser | None = None
         if synchronised:
             self.sync = SYNCS[config.sync.kind](self.model, self.clock, config.sync)
-        self.optimiser = Optimiser(self.model, config.train, total_steps, config.lr, config.global_batch)
+        self.optimiser = Optimiser(self.model, config.train, 1, config.lr, config.global_batch)
         self._samples, self._config = samples, config
         self.collate = Collator(
             samples.train,
@@ -90,6 +89,12 @@ class Learner:
     @property
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What environment.json says of the model and its device; a CPU's name stands there already."""
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
+        return {"device": name, "num_parameters": self.num_parameters}
 
     def stepper(self, synchronised: bool = False) -> RankStepper:
         """What runs micro-batches through the model, or through the synchroniser's wrapping of it."""

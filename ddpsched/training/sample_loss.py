@@ -36,7 +36,7 @@ class SampleLoss:
                 "--metric loss is the loss under a given model; name it with model.name=FOLDER (or a hub name) and "
                 "model.weights=pretrained"
             )
-        tokenizer = tokenizer_of(config)
+        tokenizer = tokenizer_of(config.data, config.model.name)
         self._config, self._pad_id = config, pad_id(tokenizer)
         self._device = pick_device(config, World.detect().local_rank)
         torch.set_num_threads(config.executor.threads)

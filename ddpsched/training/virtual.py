@@ -1,6 +1,7 @@
 """All ranks one after another on one device: the same plans and gradients, no network."""
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,17 +28,27 @@ class VirtualExecutor:
     compute and the optimizer: what G such devices with a perfect network would take.
     """
 
-    def __init__(self, config: RunConfig, samples: Samples, total_steps: int, force: bool = False) -> None:
+    def __init__(self, config: RunConfig, samples: Samples, force: bool = False) -> None:
         self._config, self._source = config, samples.train
         self._slowness = config.executor.slowness or [1.0] * config.world_size
         self.exchange = LocalExchange(config.world_size)
-        self.learner = Learner(config, samples, total_steps, pick_device(config, 0))
+        self.learner = Learner(config, samples, pick_device(config, 0))
         self._stepper = self.learner.stepper()
         check_calibrations(config, self.learner, force)
         allowed = allowance(self.learner, config)  # one device plays every rank, so all have the same
         self.caps = None if allowed is None else [allowed] * config.world_size
-        self.world_caps = self.caps
         self._stepper.warm_up()
+
+    timeline = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What environment.json says of where this runs."""
+        return {**self.learner.facts, "clocks": None}
+
+    def object(self, flag: Flag) -> bool:
+        """There are no other processes to hear of it."""
+        return False
 
     def expect(self, total_steps: int) -> None:
         """Let the learning rate fall over so many steps."""
@@ -73,7 +84,7 @@ class VirtualExecutor:
         slowest = max(columns["compute_s"] or 0.0 for columns in own)
         return [
             StepRecord(
-                **plan_columns(config, plan, rank, self._source),
+                **plan_columns(config.labels, plan, rank, self._source),
                 **own[rank],
                 num_targets=self.learner.label_tokens(counts[rank]),
                 wait_s=slowest - (own[rank]["compute_s"] or 0.0),
@@ -87,7 +98,7 @@ class VirtualExecutor:
 
     def _object(self, plan: StepPlan, rank: int, flag: Flag, cause: Exception | None) -> None:
         """Raise what the vote of a real rank in trouble would make every rank raise."""
-        longest = plan_columns(self._config, plan, rank, self._source)["max_length"]
+        longest = plan_columns(self._config.labels, plan, rank, self._source)["max_length"]
         if flag is Flag.FAILED and cause is not None:
             raise cause
         rows = [

@@ -9,7 +9,7 @@ in most batches one sample is longer than a rank's share, and no assignment with
 import numpy as np
 
 from ddpsched.compare import Question, compare
-from ddpsched.costs.kinds import Int
+from ddpsched.costs.cost_model import Int
 
 AHEAD = (1, 2, 4, 8)
 ARMS = (("balanced", 1), ("balanced", 4), ("packed", 1))

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ddpsched.costs.cost_model import AffineQuadratic, Int
+from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.length_files import read_lengths
 from ddpsched.planning.solvers.partition.several import accumulate_split
 from ddpsched.planning.solvers.partition.sorted_batch import line_of
 
-COST = AffineQuadratic(0, 1, 0, scale=1)  # padded tokens
+COST = CostModel(0, 1, 0, scale=1)  # padded tokens
 EXAMPLE = [100, 3, 2, 1, 100]
 EPOCHS = ((4, 32), (8, 64), (8, 256))  # G, B
 COUNTS = (2, 4, 8)  # M

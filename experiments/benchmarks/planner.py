@@ -17,15 +17,17 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from ddpsched.costs.cost_model import Int
-from ddpsched.costs.kinds import padded_tokens
+from ddpsched.costs.cost_model import Int, padded_tokens
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.plan import StepPlan
-from ddpsched.planning.policies import BATCH, Batch
+from ddpsched.planning.policies.balanced import Balanced
+from ddpsched.planning.policies.batch_policy import BatchPolicy
+from ddpsched.planning.policies.packed import Packed
+from ddpsched.planning.policies.static import Static
 from ddpsched.planning.solvers.allocation import solve
 from ddpsched.planning.solvers.partition.padding_bound import padded_bound
 from ddpsched.planning.solvers.partition.sorted_batch import line_of
-from ddpsched.planning.steps.batch_steps import batch_plan
+from ddpsched.planning.steps.batches import Batch
 from ddpsched.terminal import plain_console
 
 SIZES = (4, 16, 64, 256, 1024, 4096)
@@ -35,22 +37,21 @@ SAMPLES = 2**20  # planned by each method at each size, or REPEATS steps at the 
 REPEATS = 5
 
 
-def planner(kind: str, most: int = 1) -> Callable[[Int, int], StepPlan]:
+def planner(policy: BatchPolicy) -> Callable[[Int, int], StepPlan]:
     """(lengths, world_size) -> plan of one step."""
 
     def run(lengths: Int, world_size: int) -> StepPlan:
-        ids = np.arange(len(lengths))
-        chosen = BATCH[kind](Batch(lengths, len(ids), world_size, 0, padded_tokens, max_microbatches=most))
-        return batch_plan(0, 0, ids, chosen)
+        chosen = policy.assign(Batch(lengths, len(lengths), world_size, 0, padded_tokens))
+        return StepPlan.cut(0, 0, chosen.positions, chosen.sizes, chosen.packed, predicted_cost=chosen.costs)
 
     return run
 
 
 PLANNERS = {
-    "static": planner("static"),
-    "balanced, M = 1": planner("balanced"),
-    "balanced, M = 4": planner("balanced", 4),
-    "packed": planner("packed"),
+    "static": planner(Static()),
+    "balanced, M = 1": planner(Balanced()),
+    "balanced, M = 4": planner(Balanced(max_microbatches=4)),
+    "packed": planner(Packed()),
 }
 METHODS = ("minmax: solve() alone", *PLANNERS)
 

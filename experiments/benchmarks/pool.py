@@ -28,6 +28,7 @@ from ddpsched.exchange import LocalExchange
 from ddpsched.peers.packages import need_alone
 from ddpsched.plan import StepPlan
 from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.policies.pool import Pool
 from ddpsched.terminal import plain_console
 
 RANKS, PER_RANK, POOLS, ROUNDS = 8, 32, (32, 256), 5
@@ -49,16 +50,19 @@ def config_of(lengths: Int, pool_size: int, way: str) -> RunConfig:
 def planned(config: RunConfig, lengths: Int) -> tuple[float, list[StepPlan]]:
     """Microseconds a sample, and the plans."""
     begin = perf_counter()
-    plans = list(plan_steps(config, KnownLengths(lengths), LocalExchange(RANKS)))
+    plans = list(plan_steps(config.plan_spec(), KnownLengths(lengths), LocalExchange(RANKS)))
     return (perf_counter() - begin) / len(lengths) * 1e6, plans
 
 
 def used(plans: list[StepPlan], lengths: Int, config: RunConfig) -> float:
     """Real tokens over padded ones; over the budget where rows are packed."""
     micro = [lengths[m.ids] for plan in plans for rank in plan.ranks for m in rank]
-    budget = config.policy.max_tokens_for_batch
-    assert isinstance(budget, int)
-    whole = len(micro) * budget if config.policy.packs else sum(len(own) * int(own.max()) for own in micro)
+    assert isinstance(config.policy, Pool)
+    whole = (
+        len(micro) * config.policy.max_tokens
+        if config.policy.packs
+        else sum(len(own) * int(own.max()) for own in micro)
+    )
     return float(lengths.sum() / whole)
 
 

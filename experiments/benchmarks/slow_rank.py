@@ -14,9 +14,7 @@ import numpy.typing as npt
 
 from ddpsched.cli import guarded
 from ddpsched.config import RunConfig, load
-from ddpsched.costs.kinds import cost_model
 from ddpsched.costs.rank_speed import Speed
-from ddpsched.data.samples import load_samples
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.record_columns import rank_cost
 from ddpsched.world import World
@@ -25,14 +23,15 @@ from experiments.benchmarks.steps import leave, start_executor
 
 def imbalance(config: RunConfig) -> npt.NDArray[np.float64]:
     """(steps,), largest / mean of the ranks' measured compute."""
-    samples = load_samples(config)
-    executor = start_executor(config, samples, num_steps(config, samples.train))
-    speeds = [Speed() for _ in executor.exchange.ranks] if config.cost.online else None
-    cost, found = cost_model(config.cost), []
-    for plan in plan_steps(config, samples.train, executor.exchange, executor.caps, speeds):
+    samples, found = config.load_samples(), []
+    executor = start_executor(config, samples)
+    spec = config.plan_spec(executor.caps)
+    executor.expect(num_steps(spec, samples.train))
+    speeds = [Speed() for _ in executor.exchange.ranks] if spec.refined else None
+    for plan in plan_steps(spec, samples.train, executor.exchange, speeds):
         records = executor.execute(plan)
         for record, speed in zip(records, speeds or [], strict=speeds is not None):
-            speed.add(rank_cost(cost, plan, record.rank, samples.train), record.compute_s or 0.0)
+            speed.add(rank_cost(spec.cost, plan, record.rank, samples.train), record.compute_s or 0.0)
         own = np.array([[record.compute_s or 0.0] for record in records])
         seconds = executor.exchange.vote(np.rint(own * 1e9).astype(np.int64))[:, 0]  # of all ranks
         found.append(seconds.max() / seconds.mean())

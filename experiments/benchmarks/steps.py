@@ -24,10 +24,10 @@ from scipy.stats import bootstrap
 
 from ddpsched.cli import guarded
 from ddpsched.config import RunConfig, apply_overrides, load, parse
-from ddpsched.data.samples import Samples, load_samples
+from ddpsched.data.samples import Samples
 from ddpsched.errors import ConfigError
-from ddpsched.plan import StepPlan
 from ddpsched.planning.planner import num_steps, plan_steps
+from ddpsched.planning.policies import POLICIES
 from ddpsched.terminal import plain_console
 from ddpsched.world import World
 
@@ -39,17 +39,19 @@ SAID = 3  # seconds of compute, seconds of the step, padded tokens: what each ra
 def arm_config(config: RunConfig, arm: str) -> RunConfig:
     """The config with this arm's policy."""
     kind, *keys = arm.split(",")
-    policy = {"kind": kind, "prefetch": config.policy.prefetch, "solver": config.policy.solver}
-    return parse({**config.model_dump(), "policy": apply_overrides(policy, keys)}, source=f"arm={arm}")
+    # options of this kind that the config's policy has too
+    shared = config.policy.model_dump(include=set(POLICIES[kind].model_fields)) if kind in POLICIES else {}
+    policy = apply_overrides({**shared, "kind": kind}, keys)
+    return parse({**config.model_dump(), "policy": policy}, source=f"arm={arm}")
 
 
 def measure(config: RunConfig, arms: Sequence[str]) -> dict[str, npt.NDArray[np.float64]]:
     """By arm: (steps, 3), the largest rank's compute, the step (both in seconds) and the largest padded tokens."""
-    samples = load_samples(config)
-    steps = num_steps(config, samples.train)
+    samples = config.load_samples()
     configs = {arm: arm_config(config, arm) for arm in arms}
     packing = next((own for own in configs.values() if own.policy.packs), config)  # the model must be able to
-    executor = start_executor(packing, samples, steps)
+    executor = start_executor(packing, samples)
+    steps = num_steps(config.plan_spec(executor.caps), samples.train)
     plans = {arm: _plans(own, samples, executor) for arm, own in configs.items()}
     found: dict[str, list[npt.NDArray[np.float64]]] = {arm: [] for arm in arms}
     for step in range(steps):
@@ -63,27 +65,23 @@ def measure(config: RunConfig, arms: Sequence[str]) -> dict[str, npt.NDArray[np.
     return {arm: np.array(values[LEFT_OUT:]) for arm, values in found.items()}
 
 
-def start_executor(config: RunConfig, samples: Samples, steps: int) -> Any:
+def start_executor(config: RunConfig, samples: Samples) -> Any:
     """What runs plans: all ranks here in turn, or this process as one of them."""
     if config.executor.kind == "distributed":
         from ddpsched.training.distributed import DistributedExecutor
 
-        return DistributedExecutor(config, samples, steps, World.detect())
+        return DistributedExecutor(config, samples, World.detect())
     if config.executor.kind != "virtual":
         raise ConfigError(f"executor.kind = {config.executor.kind!r} measures nothing; use virtual or distributed")
     from ddpsched.training.virtual import VirtualExecutor
 
-    return VirtualExecutor(config, samples, steps)
+    return VirtualExecutor(config, samples)
 
 
 def _plans(config: RunConfig, samples: Samples, executor: Any) -> Any:
     """Plans are made before their step, not while another runs: what planning costs is another benchmark's question."""
-    if config.policy.kind == "peer":
-        from ddpsched.peers.plans import peer_plans
-
-        plans: list[StepPlan] = list(peer_plans(config, samples.train))
-        return iter(plans)
-    return plan_steps(config, samples.train, executor.exchange, executor.caps)
+    plans = plan_steps(config.plan_spec(executor.caps), samples.train, executor.exchange)
+    return iter(list(plans)) if config.policy.kind == "peer" else plans
 
 
 def ratio(mine: npt.NDArray[np.float64], first: npt.NDArray[np.float64]) -> dict[str, float]:

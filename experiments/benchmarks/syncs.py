@@ -21,7 +21,6 @@ from rich.table import Table
 
 from ddpsched.cli import guarded
 from ddpsched.config import RunConfig, apply_overrides, load, parse
-from ddpsched.data.samples import load_samples
 from ddpsched.environment import describe
 from ddpsched.exchange import LocalExchange
 from ddpsched.local_ranks import answers, join_group, run_ranks
@@ -79,14 +78,16 @@ def _start(config: RunConfig, kinds: Sequence[str]) -> Any:
     from ddpsched.world import World
 
     join_group(config.executor.timeout_s)
-    world, samples = World.detect(), load_samples(config)
-    steps = num_steps(config, samples.train)
+    world, samples = World.detect(), config.load_samples()
+    spec = config.plan_spec()
+    steps = num_steps(spec, samples.train)
     steppers = {}
     for kind in kinds:
         own = config if kind == config.sync.kind else with_kind(config, kind)
-        learner = Learner(own, samples, steps, pick_device(own, world.local_rank), synchronised=True)
+        learner = Learner(own, samples, pick_device(own, world.local_rank), synchronised=True)
+        learner.optimiser.schedule(steps)
         steppers[kind] = learner, learner.stepper(synchronised=True)
-    plans = plan_steps(config, samples.train, LocalExchange(world.size))
+    plans = plan_steps(spec, samples.train, LocalExchange(world.size))
     return steppers, plans, GroupExchange(world, config.executor.timeout_s), world
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ddpsched.compare import Question, Row, compare
-from ddpsched.costs.kinds import Int
+from ddpsched.costs.cost_model import Int
 from ddpsched.data.length_files import read_lengths
 from ddpsched.peers import PEERS
 

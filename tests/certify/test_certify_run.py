@@ -19,7 +19,6 @@ from ddpsched.certify.faults import FAULTS, Fault
 from ddpsched.certify.rank_worker import Planned, Ran, Weights, attend
 from ddpsched.cli import app
 from ddpsched.config import RunConfig, parse
-from ddpsched.data.samples import load_samples
 from ddpsched.errors import ConfigError
 from ddpsched.local_ranks import Outcome, free_port, post, run_ranks
 from ddpsched.plan import Microbatch
@@ -83,7 +82,7 @@ def outcomes_of(cases: list[Case], tmp_path: Path) -> list[list[Outcome]]:
 
 
 def judged(config: RunConfig, outcomes: list[Outcome]) -> Certificate:
-    return judge(config, load_samples(certified(config)), outcomes)
+    return judge(config, certified(config).load_samples(), outcomes)
 
 
 def certificates(cases: list[Case], tmp_path: Path) -> list[Certificate]:

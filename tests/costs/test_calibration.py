@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from ddpsched.costs.calibration import Calibration, Identity, Measured
 from ddpsched.costs.calibration_grid import calibration_grid
-from ddpsched.costs.cost_model import AffineQuadratic, Floored
+from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.fit import fit_affine_quadratic
 from ddpsched.costs.fit_calibration import judged, summary, table
 from ddpsched.costs.memory_model import MemoryModel
@@ -31,7 +32,7 @@ IDENTITY = Identity(
     threads=1,
     max_length=128,
 )
-WORK = AffineQuadratic(0.09, 2.6e-3, 4e-6, delta=1e-3)
+WORK = CostModel(0.09, 2.6e-3, 4e-6, delta=1e-3)
 MEMORY = MemoryModel(1.6e9, 2e4, 3.7e5, 1e3)
 
 
@@ -86,7 +87,7 @@ def test_a_third_is_held_out_and_every_count_and_length_is_in_the_fit() -> None:
 def test_time_is_found_again() -> None:
     count, length, _ = columns(29, 128, 1024)
     found = fit_time(count, length, WORK.seconds(count, length))
-    assert isinstance(found, AffineQuadratic)
+    assert found.floor == 0
     for name in ("alpha", "beta", "gamma", "delta"):
         assert getattr(found, name) == pytest.approx(getattr(WORK, name), rel=1e-4), name
 
@@ -94,7 +95,7 @@ def test_time_is_found_again() -> None:
 @pytest.mark.parametrize("launch", [0.0, 3e-3, 9e-3])
 def test_a_launch_bound_gpu_has_a_floor(launch: float) -> None:
     """t = max(launch, work) with 2 % noise: within 5 % on held-out points, which a line alone misses."""
-    work = AffineQuadratic(5e-4, 2e-6, 2e-9)
+    work = CostModel(5e-4, 2e-6, 2e-9)
     count, length, held = columns(253, 256, 32768)
     rng = np.random.default_rng(1)
     seconds = np.maximum(launch, work.seconds(count, length)) * np.exp(0.02 * rng.normal(size=len(count)))
@@ -104,8 +105,8 @@ def test_a_launch_bound_gpu_has_a_floor(launch: float) -> None:
 
     model = fit_time(count[~held], length[~held], seconds[~held])
     assert error(model) < 0.025
-    assert isinstance(model, Floored) == (launch > 0)
-    if isinstance(model, Floored):
+    assert (model.floor > 0) == (launch > 0)
+    if model.floor:
         assert model.floor == pytest.approx(launch, rel=0.02)
         assert error(fit_affine_quadratic(count[~held], length[~held], seconds[~held]).model) > 0.05
 
@@ -125,21 +126,18 @@ def test_disturbed_points_do_not_pull_the_others() -> None:
 
 @given(st.integers(0, 40), st.integers(1, 200), st.integers(0, 10**10))
 def test_costs_and_memory_are_exactly_invertible(count: int, length: int, budget: int) -> None:
-    linear = AffineQuadratic(1e-3, 3e-7, 1e-9, delta=1e-5)
+    linear = CostModel(1e-3, 3e-7, 1e-9, delta=1e-5)
     fitting = (budget - linear.fixed) // int(linear.sample(length))
-    assert budget < linear.fixed or int(linear(fitting, length)) <= budget < int(linear(fitting + 1, length))
-    floored = Floored(linear, 2e-3)
-    expected = max(int(linear(count, length)), 2_000_000) if count else 0
-    assert int(floored(count, length)) == expected == floored.packed([length] * count)
+    below, above = linear.padded([fitting, fitting + 1], length).tolist()
+    assert budget < linear.fixed or below <= budget < above
+    floored = replace(linear, floor=2e-3)
+    expected = max(int(linear.padded(count, length)), 2_000_000) if count else 0
+    assert int(floored.padded(count, length)) == expected == floored.packed([length] * count)
     memory = MemoryModel(123.4, 0.3, 10.1, 0.05)
     most = memory.most(budget, length)
     assert most == 0 or int(memory.bytes(most, length)) <= budget
     assert int(memory.bytes(most + 1, length)) > budget
     assert memory.packed([length] * count) == int(memory.bytes(count, length))
-
-
-def test_a_cost_with_a_floor_does_not_pass_for_a_linear_one() -> None:
-    assert not hasattr(Floored(WORK, 1.0), "sample")
 
 
 def test_memory_lies_above_every_point_and_close() -> None:
@@ -199,10 +197,9 @@ def test_a_calibration_is_written_and_read_back(found: Calibration, tmp_path: Pa
 
 
 def test_a_floor_is_written_and_read_back(tmp_path: Path) -> None:
-    found = judged(measured(Floored(WORK, 0.3)), IDENTITY, {})
+    found = judged(measured(replace(WORK, floor=0.3)), IDENTITY, {})
     write_json(tmp_path / "c.json", found.model_dump())
     time = Calibration.load(tmp_path / "c.json").time
-    assert isinstance(time, Floored)
     assert time.floor == pytest.approx(0.3, rel=0.03)
     assert "at least 0." in summary(found)
 

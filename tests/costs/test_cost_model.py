@@ -8,37 +8,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsched.config import CostConfig
+from ddpsched.costs.config import CostConfig
+from ddpsched.costs.cost_model import CostModel, padded_tokens, padded_tokens_squared
 from ddpsched.costs.fit import fit_affine_quadratic, fit_records
-from ddpsched.costs.kinds import (
-    AffineQuadratic,
-    check_range,
-    cost_model,
-    padded_tokens,
-    padded_tokens_squared,
-    prefix_costs,
-)
+from ddpsched.costs.kinds import check_range, cost_model
 from ddpsched.errors import ConfigError, DataError
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=40))
 def test_prefix_costs_by_their_definition(lengths: list[int]) -> None:
     expected = [k * max(lengths[:k]) for k in range(1, len(lengths) + 1)]
-    assert prefix_costs(padded_tokens, np.array(lengths)).tolist() == expected
-    assert prefix_costs(padded_tokens_squared, np.array(lengths)).tolist() == [cost**2 for cost in expected]
+    assert padded_tokens.prefixes(np.array(lengths)).tolist() == expected
+    assert padded_tokens_squared.prefixes(np.array(lengths)).tolist() == [cost**2 for cost in expected]
 
 
 def test_affine_quadratic_is_whole_nanoseconds() -> None:
-    cost = AffineQuadratic(alpha=1e-3, beta=2e-6, gamma=3e-9)
-    assert int(cost(4, 10)) == 1_000_000 + 2_000 * 40 + 3 * 4 * 100
-    assert int(cost(0, 10)) == 0, "no samples, no work"
+    cost = CostModel(alpha=1e-3, beta=2e-6, gamma=3e-9)
+    assert int(cost.padded(4, 10)) == 1_000_000 + 2_000 * 40 + 3 * 4 * 100
+    assert int(cost.padded(0, 10)) == 0, "no samples, no work"
     assert cost.packed(np.array([10, 5])) == 1_000_000 + 2_000 * 15 + 3 * (100 + 25)
 
 
 def test_the_fit_finds_what_made_the_times() -> None:
     rng = np.random.default_rng(0)
     count, length = rng.integers(1, 32, 200), rng.integers(3, 128, 200)
-    true = AffineQuadratic(alpha=0.09, beta=2.6e-3, gamma=4e-6)
+    true = CostModel(alpha=0.09, beta=2.6e-3, gamma=4e-6)
     found = fit_affine_quadratic(count, length, true.seconds(count, length))
     assert (found.model.alpha, found.model.beta, found.model.gamma) == pytest.approx((0.09, 2.6e-3, 4e-6), rel=1e-6)
     assert found.mean_relative_error < 1e-6, "whole nanoseconds"
@@ -73,11 +67,11 @@ def test_bad_fits(tmp_path: Path) -> None:
 
 def test_costs_beyond_64_bits_are_refused() -> None:
     check_range(padded_tokens, 4096, 10**6)
-    check_range(AffineQuadratic(0.1, 2e-3, 1e-6), 4096, 8192)
+    check_range(CostModel(0.1, 2e-3, 1e-6), 4096, 8192)
     for cost in (
-        AffineQuadratic(1e300, 1, 0, scale=1),
-        AffineQuadratic(0, 1, 1e18),
-        AffineQuadratic(0, float("inf"), 0),
+        CostModel(1e300, 1, 0, scale=1),
+        CostModel(0, 1, 1e18),
+        CostModel(0, float("inf"), 0),
     ):
         with pytest.raises(ConfigError, match=r"lower cost\.alpha"):
             check_range(cost, 32, 128)

@@ -69,13 +69,14 @@ def calibration(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def config_of(calibration: str, policy: str, most: int = 1, **values: Any) -> RunConfig:
-    table = {"max_microbatches": most, "prefetch": 16, **FILLING.get(policy, {"kind": policy})}
+    options = {"minmax": {"prefetch": 16}, "balanced": {"max_microbatches": most}}
+    table = FILLING.get(policy, {"kind": policy, **options.get(policy, {})})
     memory = {"path": calibration, "budget_bytes": 1}
     return parse({"epochs": 1, "global_batch": 12, "world_size": 3, "policy": table, "memory": memory, **values})
 
 
 def plans_of(config: RunConfig, lengths: Any, budgets: list[int]) -> list[StepPlan]:
-    return list(plan_steps(config, KnownLengths(lengths), LocalExchange(config.world_size), budgets))
+    return list(plan_steps(config.plan_spec(budgets), KnownLengths(lengths), LocalExchange(config.world_size)))
 
 
 def need(micro: Microbatch, lengths: Any) -> int:
@@ -124,7 +125,7 @@ def test_tight_caps_bind_and_are_obeyed(calibration: str, policy: str, most: int
     """With less than plans without caps need, they are other plans, of the same samples; static has no other."""
     lengths = sst2_lengths(300, np.random.default_rng(0))
     config = config_of(calibration, policy, most, cost={"alpha": 200.0 if most > 1 else 0.0})
-    free = list(plan_steps(config, KnownLengths(lengths), LocalExchange(3)))
+    free = list(plan_steps(config.plan_spec(), KnownLengths(lengths), LocalExchange(3)))
     peak = max(need(micro, lengths) for plan in free for own in plan.ranks for micro in own)
     check(plans_of(config, lengths, [peak] * 3), lengths, [peak] * 3, most)
     tight = [MEMORY.fixed + round(0.97 * (peak - MEMORY.fixed))] * 3

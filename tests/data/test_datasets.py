@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ddpsched.config import DataConfig
+from ddpsched.data.config import DataConfig
 from ddpsched.data.datasets import Dataset, load_dataset
 from ddpsched.errors import DataError
 
@@ -287,7 +287,7 @@ def test_a_name_on_the_hub_gives_its_train_and_validation_splits(monkeypatch: py
 
 OFFLINE = """
 import sys, time
-from ddpsched.config import DataConfig
+from ddpsched.data.config import DataConfig
 from ddpsched.data.datasets import load_dataset
 begin = time.perf_counter()
 try:

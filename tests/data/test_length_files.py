@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from ddpsched.config import parse
 from ddpsched.data.length_files import read_lengths
-from ddpsched.data.samples import load_samples
 from ddpsched.data.tokenizer import load_tokenizer
 from ddpsched.errors import DataError
 
@@ -183,7 +182,7 @@ def test_a_prompt_is_counted_as_a_run_counts_it(tokenizer: str, tmp_path: Path) 
     assert read_lengths(path, **more).tolist() == [5, 7, 13], "one [SEP] more than joined"
     assert read_lengths(path, max_length=6, **more).tolist() == [5, 6, 6], "a prompt of 7 is counted all the same"
     keys = {"path": str(path), "text": "answer", "prompt": "question", "tokenizer": tokenizer}
-    samples = load_samples(parse({"steps": 1, "data": keys, "model": {"task": "causal_lm"}}))
+    samples = parse({"steps": 1, "data": keys, "model": {"task": "causal_lm"}}).load_samples()
     assert samples.train.lengths(np.arange(3)).tolist() == [5, 7, 13]
     with pytest.raises(DataError, match=r"a prompt is named \(question\), but no column of texts behind it"):
         read_lengths(path, prompt="question", tokenizer=tokenizer)

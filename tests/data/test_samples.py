@@ -9,7 +9,7 @@ import pytest
 from prompted import write_prompted
 
 from ddpsched.config import parse
-from ddpsched.data.samples import Samples, load_samples
+from ddpsched.data.samples import Samples
 from ddpsched.data.token_table import OnlineTokens, TokenTable
 from ddpsched.data.tokenizer import load_tokenizer
 from ddpsched.errors import DataError
@@ -18,7 +18,7 @@ LANGUAGE_MODEL = {"task": "causal_lm"}
 
 
 def samples_of(data: dict[str, Any], **values: Any) -> Samples:
-    return load_samples(parse({"steps": 1, "data": data, "model": LANGUAGE_MODEL, **values}))
+    return parse({"steps": 1, "data": data, "model": LANGUAGE_MODEL, **values}).load_samples()
 
 
 def test_the_embedded_sentences_are_learnt_but_for_their_first_token() -> None:
@@ -27,7 +27,7 @@ def test_the_embedded_sentences_are_learnt_but_for_their_first_token() -> None:
     ids = np.arange(40)
     assert samples.train.num_targets(ids).tolist() == (samples.train.lengths(ids) - 1).tolist()
     assert samples.dev is not None
-    classifier = load_samples(parse({"steps": 1, "data": {"size": 40}}))
+    classifier = parse({"steps": 1, "data": {"size": 40}}).load_samples()
     assert classifier.train.row(3).tolist() == samples.train.row(3).tolist()
 
 

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from torch.utils.data import IterableDataset
 
 from ddpsched import PoolStream, World
-from ddpsched.config import PolicyConfig
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import ConfigError, DataError, PeerMissing
 from ddpsched.peers.cosmos_rl import PACKAGE
 from ddpsched.peers.packages import need_alone
 from ddpsched.planning.policies.filling import Supply
-from ddpsched.planning.policies.pool import pool
+from ddpsched.planning.policies.pool import Pool
 
 LENGTHS = sst2_lengths(500, np.random.default_rng(0)).tolist()
 Sample = tuple[int, int]  # number, length
@@ -100,9 +99,8 @@ def test_one_rank_of_the_policy_chooses_the_same(
 ) -> None:
     """Which knows all lengths beforehand; every sample once, also where a step has several micro-batches."""
     options = {"pool_size": size, "max_tokens_for_batch": budget, "batches_per_optimizer_step": batches, **KINDS[kind]}
-    supply = Supply(np.arange(len(lengths)), np.array(lengths), 1, PolicyConfig(kind="pool", **options))
     expected = []
-    for step in pool(supply):
+    for step in Pool(**options).fill(Supply(np.array(lengths), 1)):
         positions = iter(step.positions.tolist())
         expected.append([sorted(islice(positions, count)) for count in step.sizes[0]])
     made = stream(Rows(lengths, shuffles=False), infinite_loop=False, **options)
@@ -363,7 +361,7 @@ def test_a_dry_rank_yields_empty_lists() -> None:
         ({"pool_size": 0}, "PoolStream: policy.pool_size = 0"),
         ({"strategy": "best"}, "PoolStream: policy.strategy = 'best'"),
         ({"max_tokens_for_batch": [8, 8]}, "pool takes one"),
-        ({"max_num_steps": 0}, "PoolStream: steps = 0"),
+        ({"max_num_steps": 0}, "PoolStream: max_num_steps = 0"),
         ({"sequence_packing": True, "sample_padding_fn": min}, "packed rows have no padding"),
         ({"infinite_loop": False, "world": World(0, 2)}, "each of 2 ranks ends with its own data.*give agree"),
     ],

@@ -215,7 +215,7 @@ def test_packed_samples_come_to_collate_fn_as_they_are(name: str) -> None:
 
 def test_a_strategy_under_packing_is_said_to_be_ignored_once() -> None:
     policy = {**POLICIES["packed pool"], "strategy": "prefer_first"}
-    with pytest.warns(UserWarning, match="strategy is ignored where sequence_packing") as caught:
+    with pytest.warns(UserWarning, match="strategy is ignored") as caught:
         made = loader("pool", policy=policy)
     assert [each.filename for each in caught] == [__file__]
     with warnings.catch_warnings():

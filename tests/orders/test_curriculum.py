@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsched.config import OrderConfig, RunConfig, parse
+from ddpsched.config import RunConfig, parse
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.data.order_file import About, OrderedWriter
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.exchange import LocalExchange
+from ddpsched.orders.config import OrderConfig
 from ddpsched.orders.curriculum import PACES, open_samples
-from ddpsched.orders.epoch_order import epoch_order
 from ddpsched.planning.planner import plan_steps
 
 LENGTHS = sst2_lengths(2000, np.random.default_rng(0))
@@ -34,7 +34,9 @@ def config_of(world_size: int = 1, policy: Any = None, **order: Any) -> RunConfi
 
 
 def order_of(lengths: Any = LENGTHS, epoch: int = 0, world_size: int = 1, **order: Any) -> np.ndarray:
-    return epoch_order(config_of(world_size, **order), KnownLengths(np.array(lengths, dtype=np.int64)), epoch)
+    return (
+        config_of(world_size, **order).plan_spec().epoch_order(KnownLengths(np.array(lengths, dtype=np.int64)), epoch)
+    )
 
 
 def write(path: Path, ids: Any, data: str = "file x") -> str:
@@ -117,7 +119,7 @@ def test_windows_keep_their_samples() -> None:
 
 def shares(world_size: int, **order: Any) -> list[list[np.ndarray]]:
     """Of each step, each rank's ids, dealt by static."""
-    plans = plan_steps(config_of(world_size, **order), KnownLengths(LENGTHS), LocalExchange(world_size))
+    plans = plan_steps(config_of(world_size, **order).plan_spec(), KnownLengths(LENGTHS), LocalExchange(world_size))
     return [[plan.rank_ids(rank) for rank in range(world_size)] for plan in plans]
 
 
@@ -150,7 +152,7 @@ def test_shards_that_differ_make_ranks_unlike() -> None:
     lengths = np.sort(LENGTHS)
 
     def imbalance(kind: str) -> float:
-        plans = plan_steps(config_of(2, kind=kind), KnownLengths(lengths), LocalExchange(2))
+        plans = plan_steps(config_of(2, kind=kind).plan_spec(), KnownLengths(lengths), LocalExchange(2))
         costs = np.array([plan.predicted_cost for plan in plans])
         return float((costs.max(axis=1) / costs.mean(axis=1)).mean())
 
@@ -173,10 +175,10 @@ def test_a_file_orders_the_rows_that_are_left(tmp_path: Path) -> None:
     source = KnownLengths(np.array([5, 6, 7]))
     source.rows = np.array([1, 4, 5])
     path = write(tmp_path / "order.npy", [5, 0, 4, 3, 2, 1])
-    assert epoch_order(config_of(path=path), source, 0).tolist() == [2, 1, 0]
+    assert config_of(path=path).plan_spec().epoch_order(source, 0).tolist() == [2, 1, 0]
     source.rows = np.array([1, 4, 9])
     with pytest.raises(DataError, match="of the 3 samples it orders 2 once"):
-        epoch_order(config_of(path=path), source, 0)
+        config_of(path=path).plan_spec().epoch_order(source, 0)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from ddpsched.config import parse
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError
-from ddpsched.orders.epoch_order import epoch_order
 
 
 def order_of(kind: str, lengths: Any, epoch: int = 0, **values: Any) -> np.ndarray:
@@ -24,7 +23,7 @@ def order_of(kind: str, lengths: Any, epoch: int = 0, **values: Any) -> np.ndarr
             **values,
         }
     )
-    return epoch_order(config, KnownLengths(np.array(lengths, dtype=np.int64)), epoch)
+    return config.plan_spec().epoch_order(KnownLengths(np.array(lengths, dtype=np.int64)), epoch)
 
 
 @given(

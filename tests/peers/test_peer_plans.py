@@ -1,5 +1,6 @@
 """A peer's steps as plans of a run."""
 
+from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
@@ -7,8 +8,10 @@ import pytest
 
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError, RunError
+from ddpsched.exchange import LocalExchange
 from ddpsched.peers import PEERS, Peer, Step
-from ddpsched.peers.plans import peer_plans
+from ddpsched.plan import StepPlan
+from ddpsched.planning.planner import plan_steps
 
 
 class Source:
@@ -20,6 +23,10 @@ class Source:
 
     def lengths(self, ids: np.ndarray) -> np.ndarray:
         return self._lengths[ids]
+
+
+def peer_plans(config: RunConfig, source: Source) -> Iterator[StepPlan]:
+    return plan_steps(config.plan_spec(), source, LocalExchange(config.world_size))  # type: ignore[arg-type]
 
 
 def config(peer: str, **changes: object) -> RunConfig:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddpsched.config import PACKED_PEERS
+from ddpsched.costs.cost_model import CostModel
 from ddpsched.errors import PeerMissing
 from ddpsched.peers import PEERS, Peer, Problem, Step
 from ddpsched.peers.budget import mean_samples
@@ -97,7 +97,7 @@ def test_batch_rebalance_repeats_samples_where_the_last_batch_is_too_small() -> 
 
 
 def test_batch_rebalance_takes_the_cost_that_is_scored() -> None:
-    dear = replace(problem(), cost=lambda count, longest: count * (longest + 10 * longest**2))
+    dear = replace(problem(), cost=CostModel(0, 1, 10, scale=1))
     own, same, scored = (
         [[len(rank[0]) for rank in step] for step in PEERS[name].steps(given)]
         for name, given in (
@@ -176,9 +176,5 @@ def test_an_absent_package_is_a_reason(name: str, package: str, monkeypatch: pyt
 
 def test_importing_peers_imports_no_package_of_theirs() -> None:
     heavy = {"torch", "transformers", "verl", "deepspeed", "lhotse", "cosmos_rl", "odb"}
-    check = f"import sys, ddpsched.peers, ddpsched.peers.plans\nsys.exit(bool({heavy!r} & set(sys.modules)))"
+    check = f"import sys, ddpsched.peers, ddpsched.planning.policies.peer\nsys.exit(bool({heavy!r} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0
-
-
-def test_the_config_knows_which_peers_pack() -> None:
-    assert set(PACKED_PEERS) == {name for name, peer in PEERS.items() if peer.packed}

@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsched.config import PolicyConfig, parse
+from ddpsched.config import parse
 from ddpsched.costs.memory_cap import Cap, probed
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.token_table import tokenise
 from ddpsched.data.tokenizer import load_tokenizer
 from ddpsched.errors import ConfigError, InfeasibleError
-from ddpsched.planning.policies.bins import bins, default_bins
-from ddpsched.planning.policies.filling import Filled, Supply
+from ddpsched.planning.assignment import Assignment
+from ddpsched.planning.policies.bins import Bins, default_bins
+from ddpsched.planning.policies.filling import Supply
 
 
-def filled(lengths: Any, world_size: int = 1, seed: int = 0, caps: Any = None, **values: Any) -> list[Filled]:
+def filled(lengths: Any, world_size: int = 1, seed: int = 0, caps: Any = None, **values: Any) -> list[Assignment]:
     given = np.array(lengths, dtype=np.int64)
-    policy = PolicyConfig(kind="bins", **values)
-    return list(bins(Supply(np.arange(len(given)), given, world_size, policy, (seed, 0), caps=caps)))
+    return list(Bins(**values).fill(Supply(given, world_size, (seed, 0), caps=caps)))
 
 
-def batches(step: Filled) -> list[list[int]]:
+def batches(step: Assignment) -> list[list[int]]:
     """Positions of every micro-batch, rank by rank."""
     positions = iter(step.positions.tolist())
     return [list(islice(positions, size)) for own in step.sizes for size in own]
@@ -33,7 +33,7 @@ def batches(step: Filled) -> list[list[int]]:
 
 def test_the_sources_defaults() -> None:
     """A longest of 1,024 and a median batch of 64; the third size is the recipe's slip, kept for its own way only."""
-    recipe = PolicyConfig(kind="bins")
+    recipe = Bins()
     assert default_bins(1024, recipe.median_batch, replacement=True) == [
         (1, 256, 128), (257, 512, 64), (513, 768, 96), (769, 1024, 32),
     ]  # fmt: skip
@@ -81,7 +81,7 @@ def test_bins_come_in_proportion_all_through_the_epoch() -> None:
     """No bin is spent long before the others, as happens when a large batch takes from a bin at a small one's rate."""
     lengths = np.repeat([10, 20, 30, 40], [4000, 2000, 1000, 1000])
     steps = filled(lengths, 1, median_batch=8)
-    longest = np.array([step.longest[0] for step in steps])
+    longest = np.array([lengths[batches(step)[0]].max() for step in steps])
     for length in (10, 20, 30, 40):
         halves = [(half == length).mean() for half in np.array_split(longest, 2)]
         assert halves[0] == pytest.approx(halves[1], rel=0.25)
@@ -150,6 +150,6 @@ def test_padding_on_sst2(data_dir: Path) -> None:
     for ranks in (1, 8):
         steps = filled(lengths, ranks, median_batch=32)
         sizes = [size for step in steps for own in step.sizes for size in own]
-        efficiency = lengths.sum() / np.dot(sizes, [length for step in steps for length in step.longest])
+        efficiency = lengths.sum() / np.dot(sizes, [lengths[own].max() for step in steps for own in batches(step)])
         print(f"four bins, median batch 32, {ranks} ranks: {efficiency:.4f} of the padded tokens are real")
         assert efficiency >= 0.60

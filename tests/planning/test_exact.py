@@ -8,15 +8,15 @@ from brute_force import COSTS, TOKENS, best_of_all, check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpsched.costs.cost_model import AffineQuadratic
-from ddpsched.costs.kinds import padded_tokens
+from ddpsched.costs.cost_model import CostModel, padded_tokens
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import InfeasibleError
-from ddpsched.planning.policies import BATCH, Batch
+from ddpsched.planning.policies.balanced import Balanced
 from ddpsched.planning.solvers.partition.exact import MILLION, exact_split
 from ddpsched.planning.solvers.partition.heterogeneous import lower_bound, uneven_split
 from ddpsched.planning.solvers.partition.several import accumulate_split
 from ddpsched.planning.solvers.partition.sorted_batch import line_of
+from ddpsched.planning.steps.batches import Batch
 
 
 def test_two_long_samples_and_a_few_short_ones() -> None:
@@ -25,7 +25,7 @@ def test_two_long_samples_and_a_few_short_ones() -> None:
     found = accumulate_split(line_of(lengths, TOKENS), 2, 2)
     check(found, lengths, 2, TOKENS, [MILLION] * 2)
     assert found.makespan == found.lower_bound == 104
-    planned = BATCH["balanced"](Batch(lengths, 5, 2, 0, padded_tokens, max_microbatches=2))
+    planned = Balanced(max_microbatches=2).assign(Batch(lengths, 5, 2, 0, padded_tokens))
     assert planned.status == "optimal"
     assert planned.lower_bound == 104
 
@@ -99,7 +99,7 @@ def least_without_padding(counts: tuple[int, int], weights: tuple[int, int], fix
 @pytest.mark.parametrize("fixed", [0, 7, 60])
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_few_distinct_lengths(ranks: int, fixed: int) -> None:
-    cost, counts, weights = AffineQuadratic(fixed, 1, 0, scale=1), (11, 9), (37, 10)
+    cost, counts, weights = CostModel(fixed, 1, 0, scale=1), (11, 9), (37, 10)
     lengths = np.repeat(weights, counts)
     found = accumulate_split(line_of(lengths, cost), ranks, 8)
     check(found, lengths, 8, cost, [MILLION] * ranks)
@@ -125,7 +125,7 @@ def test_the_budget_holds_what_it_says() -> None:
 
 
 def test_costs_near_the_largest_integer_are_left_alone() -> None:
-    cost = AffineQuadratic(0, 2.0**55, 0, scale=1)
+    cost = CostModel(0, 2.0**55, 0, scale=1)
     line = line_of(np.array([9, 5, 3, 2]), cost)
     assert exact_split(line, 2, [MILLION] * 2, [None] * 2) is None
     assert accumulate_split(line, 2, 2).makespan >= accumulate_split(line, 2, 2).lower_bound

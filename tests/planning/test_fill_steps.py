@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.costs.kinds import padded_tokens
+from ddpsched.costs.cost_model import padded_tokens
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.data.token_table import tokenise
@@ -63,7 +63,7 @@ def once_an_epoch(config: RunConfig, source: KnownLengths) -> None:
     """Nothing dropped or repeated in any epoch; steps are numbered through; a rank's share is within the step."""
     seen = np.zeros(len(source), dtype=np.int64)
     epochs, last = 0, -1
-    for plan in plan_steps(config, source, LocalExchange(config.world_size)):
+    for plan in plan_steps(config.plan_spec(), source, LocalExchange(config.world_size)):
         assert plan.step == last + 1
         last = plan.step
         if plan.epoch > epochs:
@@ -72,7 +72,7 @@ def once_an_epoch(config: RunConfig, source: KnownLengths) -> None:
         np.add.at(seen, plan.ids, 1)
         counts = [len(micro) for micro in plan.ranks]
         assert len(counts) == config.world_size
-        if config.policy.fills:  # dealt evenly, so that ranks have as much to do between two synchronisations
+        if config.policy.varies:  # dealt evenly, so that ranks have as much to do between two synchronisations
             assert max(counts) - min(counts) <= 1
             assert max(counts) <= config.policy.batches_per_optimizer_step
     assert epochs == 2
@@ -101,20 +101,20 @@ def test_the_replaced_bins_repeat_and_say_so(lengths: KnownLengths) -> None:
 def test_predicted_costs_are_those_of_the_records(arm: str) -> None:
     source = KnownLengths(sst2_lengths(500, np.random.default_rng(0)))
     config = config_of(ARMS[arm], 3)
-    for plan in plan_steps(config, source, LocalExchange(3)):
+    for plan in plan_steps(config.plan_spec(), source, LocalExchange(3)):
         assert plan.predicted_cost is not None
         for rank in range(3):
-            own = plan_columns(config, plan, rank, source)
+            own = plan_columns(config.labels, plan, rank, source)
             assert own["predicted_cost"] == own["padded_tokens"]
             if not config.policy.packs:
                 assert own["padded_tokens"] == sum(
-                    int(padded_tokens(len(m), m.padded_length(source.lengths(m.ids)))) for m in plan.ranks[rank]
+                    padded_tokens.price(m, source.lengths(m.ids)) for m in plan.ranks[rank]
                 )
 
 
 def test_one_shape_is_one_length_for_all_ranks() -> None:
     source = KnownLengths(sst2_lengths(500, np.random.default_rng(0)))
-    for plan in plan_steps(config_of(ARMS["token_budget, same shape"], 2), source, LocalExchange(2)):
+    for plan in plan_steps(config_of(ARMS["token_budget, same shape"], 2).plan_spec(), source, LocalExchange(2)):
         shapes = {(len(m), m.padded_length(source.lengths(m.ids))) for rank in plan.ranks for m in rank}
         assert len(shapes) == 1
 
@@ -122,34 +122,36 @@ def test_one_shape_is_one_length_for_all_ranks() -> None:
 def test_padded_to_the_maximum() -> None:
     source = KnownLengths(sst2_lengths(500, np.random.default_rng(0)))
     config = config_of({"policy": {"kind": "static"}, "data": {"pad_to": "max_length", "max_length": 99}}, 2)
-    for plan in plan_steps(config, source, LocalExchange(2)):
+    for plan in plan_steps(config.plan_spec(), source, LocalExchange(2)):
         assert plan.predicted_cost == tuple(99 * plan.counts)
-        assert plan_columns(config, plan, 0, source)["padded_tokens"] == 99 * plan.counts[0]
-    digest = next(plan_steps(config_of(ARMS["static"], 2), source, LocalExchange(2))).digest
-    assert digest != next(plan_steps(config, source, LocalExchange(2))).digest, "another shape is another plan"
+        assert plan_columns(config.labels, plan, 0, source)["padded_tokens"] == 99 * plan.counts[0]
+    digest = next(plan_steps(config_of(ARMS["static"], 2).plan_spec(), source, LocalExchange(2))).digest
+    assert digest != next(plan_steps(config.plan_spec(), source, LocalExchange(2))).digest, (
+        "another shape is another plan"
+    )
 
 
 def test_number_of_steps() -> None:
     source = KnownLengths(sst2_lengths(700, np.random.default_rng(0)))
     for arm in FILLING:
         config = config_of(ARMS[arm], 2)
-        made = [plan.epoch for plan in plan_steps(config, source, LocalExchange(2))]
-        assert num_steps(config, source) == len(made), "the rate must not reach 0 before the last step"
-    assert num_steps(config_of(ARMS["pool"], 2, steps=7), source) == 7
+        made = [plan.epoch for plan in plan_steps(config.plan_spec(), source, LocalExchange(2))]
+        assert num_steps(config.plan_spec(), source) == len(made), "the rate must not reach 0 before the last step"
+    assert num_steps(config_of(ARMS["pool"], 2, steps=7).plan_spec(), source) == 7
 
 
 def test_an_infinite_loop_and_one_that_ends() -> None:
     source = KnownLengths(sst2_lengths(700, np.random.default_rng(0)))
     endless = config_of(ARMS["pool"], 2, steps=100)
-    plans = list(plan_steps(endless, source, LocalExchange(2)))
+    plans = list(plan_steps(endless.plan_spec(), source, LocalExchange(2)))
     assert len(plans) == 100
     assert plans[-1].epoch > 1
     first, second = ([p.ids.tolist() for p in plans if p.epoch == epoch] for epoch in (0, 1))
     assert first[0] != second[0], "each epoch is shuffled anew"
     once = config_of({"policy": {**FILLING["pool"], "infinite_loop": False}}, 2, steps=100)
-    ended = list(plan_steps(once, source, LocalExchange(2)))
+    ended = list(plan_steps(once.plan_spec(), source, LocalExchange(2)))
     assert [plan.digest for plan in ended] == [plan.digest for plan in plans if plan.epoch == 0]
-    assert num_steps(once, source) == len(ended)
+    assert num_steps(once.plan_spec(), source) == len(ended)
 
 
 def test_what_does_not_go_together() -> None:

@@ -11,7 +11,7 @@ from brute_force import COSTS, TOKENS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpsched.costs.cost_model import AffineQuadratic, Floored, Int
+from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.partition import heterogeneous, several
@@ -21,8 +21,8 @@ from ddpsched.planning.solvers.partition.padding_bound import padded_bound, pena
 from ddpsched.planning.solvers.partition.several import accumulate_split, usable
 from ddpsched.planning.solvers.partition.sorted_batch import Line, line_of
 
-Cost = AffineQuadratic | Floored
-FLOORED = Floored(AffineQuadratic(2, 1, 0, scale=1), floor=150)
+Cost = CostModel
+FLOORED = CostModel(2, 1, 0, scale=1, floor=150)
 MOST = 6  # M = 1 .. 6 of each batch
 
 
@@ -206,7 +206,7 @@ def test_a_large_batch_with_limits_tries_few_counts(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(heterogeneous, "candidates", counted)
     lengths = sst2_lengths(4096, np.random.default_rng(0))
     for room in (512, 4096):
-        line = line_of(lengths, AffineQuadratic(5, 1, 0, scale=1), partial(lambda own, longest: own // longest, room))
+        line = line_of(lengths, CostModel(5, 1, 0, scale=1), partial(lambda own, longest: own // longest, room))
         limits = [(own // lengths[line.order]).tolist() for own in (room, room // 2, room, room)]
         accumulate_split(line, 4, 100_000)
         uneven_split(line, [10**6, 12 * 10**5, 10**6, 15 * 10**5], 100_000, limits)
@@ -215,7 +215,7 @@ def test_a_large_batch_with_limits_tries_few_counts(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("room", [150, 600])
 def test_far_larger_numbers_in_limits_cost_no_more(room: int) -> None:
-    for size, cost in ((300, TOKENS), (300, AffineQuadratic(5, 1, 0, scale=1)), (500, TOKENS)):
+    for size, cost in ((300, TOKENS), (300, CostModel(5, 1, 0, scale=1)), (500, TOKENS)):
         lengths = sst2_lengths(size, np.random.default_rng(size))
         line = line_of(lengths, cost, lambda longest: room // longest)
         found = [accumulate_split(line, 4, most).makespan for most in (16, 20, 32, 40, 64, 80, 100, 128, 200, 400)]

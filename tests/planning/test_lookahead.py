@@ -74,12 +74,12 @@ def test_nothing_moves_where_no_step_waits_for_its_longest() -> None:
 
 
 def config(policy: str, ahead: int, most: int = 1, **values: Any) -> RunConfig:
-    table = {"kind": policy, "lookahead": ahead, "max_microbatches": most}
+    table = {"kind": policy, "lookahead": ahead, **({"max_microbatches": most} if policy == "balanced" else {})}
     return parse({"epochs": 1, "global_batch": 32, "world_size": 4, "policy": table, **values})
 
 
 def plans(lengths: Any, config: RunConfig) -> list[StepPlan]:
-    return list(plan_steps(config, KnownLengths(lengths), LocalExchange(config.world_size)))
+    return list(plan_steps(config.plan_spec(), KnownLengths(lengths), LocalExchange(config.world_size)))
 
 
 @pytest.mark.parametrize(("policy", "most"), [("balanced", 1), ("balanced", 4), ("packed", 1)])

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from brute_force import TOKENS
 
-from ddpsched.costs.cost_model import AffineQuadratic, Floored
+from ddpsched.costs.cost_model import CostModel
 from ddpsched.planning.solvers.partition.heterogeneous import uneven_split
 from ddpsched.planning.solvers.partition.several import accumulate_split
 from ddpsched.planning.solvers.partition.sorted_batch import line_of
 
-Cost = AffineQuadratic | Floored
-ALPHA = AffineQuadratic(7, 1, 0, scale=1)
-SQUARES = AffineQuadratic(3, 1, 0.5, scale=1)
-FLOORED = Floored(AffineQuadratic(2, 1, 0, scale=1), floor=60)
+Cost = CostModel
+ALPHA = CostModel(7, 1, 0, scale=1)
+SQUARES = CostModel(3, 1, 0.5, scale=1)
+FLOORED = CostModel(2, 1, 0, scale=1, floor=60)
 # lengths, ranks, M, cost, room of a micro-batch in tokens, the makespan
 EQUAL: list[tuple[str, int, int, Cost, int | None, int]] = [
     ("52 44 59 33 41 32 21 59 52 7 49 52 56 32 50 60", 4, 6, TOKENS, 60, 175),

@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from ddpsched.config import parse
-from ddpsched.data.samples import load_samples
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
 
@@ -81,7 +80,7 @@ QUICK = sorted(set(quick()))
 def samples(data: str, folder: Path) -> Any:
     values = DATA[data]
     own = {**values["data"], "path": str(folder / values["data"]["path"]), "tokenizer": str(folder / "bert-uncased")}
-    return load_samples(parse({**values, "data": own, "epochs": 1})).train
+    return parse({**values, "data": own, "epochs": 1}).load_samples().train
 
 
 def found(case: tuple[str, str, str, int], folder: Path) -> list[str | int]:
@@ -93,7 +92,7 @@ def found(case: tuple[str, str, str, int], folder: Path) -> list[str | int]:
     values = {**DATA[data], "seed": 5, "world_size": size, "global_batch": 32, "steps": STEPS}
     config = parse({**values, "policy": options, "order": ORDERS[order]})
     digest, makespans = blake2b(digest_size=8), 0
-    for plan in plan_steps(config, samples(data, folder), LocalExchange(size)):
+    for plan in plan_steps(config.plan_spec(), samples(data, folder), LocalExchange(size)):
         digest.update(plan.digest.to_bytes(8, "little", signed=True))
         makespans += max(plan.predicted_cost or (0,))
     return [digest.hexdigest(), makespans]

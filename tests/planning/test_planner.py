@@ -16,18 +16,19 @@ from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import InfeasibleError, PlanMismatch
 from ddpsched.exchange import LocalExchange, Rows
 from ddpsched.plan import Microbatch, StepPlan
-from ddpsched.planning.planner import ahead, num_steps, plan_steps
+from ddpsched.planning.planner import num_steps, plan_steps, prefetch_plans
 
 POLICIES = ("static", "minmax", "balanced")
 
 
 def config_of(policy: str, **values: Any) -> RunConfig:
-    table = {"kind": policy, "prefetch": values.pop("prefetch", 16)}
+    prefetch = values.pop("prefetch", 16)
+    table = {"kind": policy, **({"prefetch": prefetch} if policy == "minmax" else {})}
     return parse({"epochs": 1, "global_batch": 8, "world_size": 3, "policy": table, **values})
 
 
 def plans_of(config: RunConfig, lengths: Any, caps: list[int] | None = None) -> list[StepPlan]:
-    return list(plan_steps(config, KnownLengths(lengths), LocalExchange(config.world_size), caps))
+    return list(plan_steps(config.plan_spec(caps), KnownLengths(lengths), LocalExchange(config.world_size)))
 
 
 @settings(deadline=None)
@@ -43,7 +44,7 @@ def test_every_epoch_holds_every_id_once(policy: str, lengths: list[int], world:
     batch = world + extra
     config = config_of(policy, world_size=world, global_batch=batch, epochs=epochs)
     plans = plans_of(config, lengths)
-    assert [plan.step for plan in plans] == list(range(num_steps(config, KnownLengths(lengths))))
+    assert [plan.step for plan in plans] == list(range(num_steps(config.plan_spec(), KnownLengths(lengths))))
     for epoch in range(epochs):
         of_epoch = [plan for plan in plans if plan.epoch == epoch]
         assert Counter(i for plan in of_epoch for i in plan.ids) == Counter(range(len(lengths)))
@@ -113,7 +114,7 @@ class Tampered(LocalExchange):
 def test_what_a_rank_offers_changes_every_ranks_plan() -> None:
     lengths, config = sst2_lengths(500, np.random.default_rng(4)), config_of("minmax", world_size=3, global_batch=24)
     plain = plans_of(config, lengths)
-    told = list(plan_steps(config, KnownLengths(lengths), Tampered(3)))
+    told = list(plan_steps(config.plan_spec(), KnownLengths(lengths), Tampered(3)))
     assert [plan.digest for plan in plain] != [plan.digest for plan in told]
     assert sum(plan.counts[1] for plan in told) < 0.5 * sum(plan.counts[1] for plan in plain)
 
@@ -126,7 +127,7 @@ def test_an_offer_of_another_step_is_found() -> None:
             return changed
 
     with pytest.raises(PlanMismatch, match=r"ranks \[2\]"):
-        list(plan_steps(config_of("minmax"), KnownLengths(np.arange(1, 50)), Stale(3)))
+        list(plan_steps(config_of("minmax").plan_spec(), KnownLengths(np.arange(1, 50)), Stale(3)))
 
 
 @pytest.mark.parametrize("policy", ["minmax", "balanced"])
@@ -163,12 +164,12 @@ def test_digest_tells_order_rank_and_step_apart() -> None:
 def test_ahead_gives_the_same_plans_and_raises_what_planning_raised() -> None:
     config = config_of("minmax")
     lengths = KnownLengths(sst2_lengths(100, np.random.default_rng(7)))
-    plain = [plan.digest for plan in plan_steps(config, lengths, LocalExchange(3))]
-    overlapped = list(ahead(plan_steps(config, lengths, LocalExchange(3))))
+    plain = [plan.digest for plan in plan_steps(config.plan_spec(), lengths, LocalExchange(3))]
+    overlapped = list(prefetch_plans(plan_steps(config.plan_spec(), lengths, LocalExchange(3))))
     assert [plan.digest for plan in overlapped] == plain
     assert all(plan.times.wait_s is not None for plan in overlapped)
     with pytest.raises(InfeasibleError):
-        list(ahead(plan_steps(config, lengths, LocalExchange(3), [1, 1, 1])))
+        list(prefetch_plans(plan_steps(config.plan_spec([1, 1, 1]), lengths, LocalExchange(3))))
 
 
 def test_orders() -> None:
@@ -193,7 +194,7 @@ def test_what_a_rank_has_measured_of_itself_lightens_its_load(policy: str) -> No
     cost = {"kind": "affine_quadratic", "beta": 1e-3}
     config = config_of(policy, world_size=3, global_batch=48, prefetch=32, cost={**cost, "online": True})
     speeds = [speed_of(ppm) for ppm in (10**6, 2 * 10**6, 10**6)]
-    plans = list(plan_steps(config, KnownLengths(lengths), LocalExchange(3), None, speeds))
+    plans = list(plan_steps(config.plan_spec(), KnownLengths(lengths), LocalExchange(3), speeds))
     assert Counter(i for plan in plans for i in plan.ids) == Counter(range(600))
     work = np.zeros(3)
     for plan in plans:
@@ -203,6 +204,6 @@ def test_what_a_rank_has_measured_of_itself_lightens_its_load(policy: str) -> No
     assert work[1] < 0.65 * work[[0, 2]].mean()
     alike = [speed_of(ppm) for ppm in (10**6, 1_020_000, 10**6)]
     if policy != "minmax":  # within 5 %, batch policies plan for ranks that are alike
-        plain = list(plan_steps(config, KnownLengths(lengths), LocalExchange(3)))
-        told = list(plan_steps(config, KnownLengths(lengths), LocalExchange(3), None, alike))
+        plain = list(plan_steps(config.plan_spec(), KnownLengths(lengths), LocalExchange(3)))
+        told = list(plan_steps(config.plan_spec(), KnownLengths(lengths), LocalExchange(3), alike))
         assert [plan.digest for plan in plain] == [plan.digest for plan in told]

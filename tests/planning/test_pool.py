@@ -1,5 +1,6 @@
 """pool: the choices against a plain telling of them, how full batches get, and how long choosing takes."""
 
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,23 +10,23 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ddpsched.config import PolicyConfig
 from ddpsched.costs.memory_cap import Cap, probed
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.token_table import tokenise
 from ddpsched.data.tokenizer import load_tokenizer
 from ddpsched.errors import InfeasibleError
-from ddpsched.planning.policies.filling import Filled, Supply
-from ddpsched.planning.policies.pool import over_budget, pool
+from ddpsched.planning.assignment import Assignment
+from ddpsched.planning.policies.filling import Supply
+from ddpsched.planning.policies.pool import Pool
 
 
-def supply_of(lengths: Any, world_size: int = 1, **values: Any) -> Supply:
+def pooled(lengths: Any, world_size: int = 1, **values: Any) -> Iterator[Assignment]:
     given = {key: values.pop(key) for key in ("caps", "cursor", "windows") if key in values}
     lengths = np.array(lengths, dtype=np.int64)
-    return Supply(np.arange(len(lengths)), lengths, world_size, PolicyConfig(kind="pool", **values), **given)
+    return Pool(**values).fill(Supply(lengths, world_size, **given))
 
 
-def batches(steps: list[Filled]) -> list[list[list[int]]]:
+def batches(steps: list[Assignment]) -> list[list[list[int]]]:
     """Of each step the micro-batches, rank by rank, as positions."""
     found = []
     for step in steps:
@@ -65,7 +66,7 @@ def told_plainly(lengths: list[int], size: int, budget: int, strategy: str) -> l
 )
 @example([5, 5, 5, 4, 9, 5], 4, 20, "prefer_closest")
 def test_choices_as_told_plainly(lengths: list[int], size: int, budget: int, strategy: str) -> None:
-    steps = list(pool(supply_of(lengths, pool_size=size, max_tokens_for_batch=budget, strategy=strategy)))
+    steps = list(pooled(lengths, pool_size=size, max_tokens_for_batch=budget, strategy=strategy))
     expected = told_plainly(lengths, size, budget, strategy)
     assert [sorted(own) for step in batches(steps) for own in step] == [sorted(own) for own in expected]
 
@@ -73,7 +74,7 @@ def test_choices_as_told_plainly(lengths: list[int], size: int, budget: int, str
 def test_strategies_differ() -> None:
     lengths = sst2_lengths(2000, np.random.default_rng(0))
     closest, first = (
-        batches(list(pool(supply_of(lengths, max_tokens_for_batch=200, strategy=kind))))
+        batches(list(pooled(lengths, max_tokens_for_batch=200, strategy=kind)))
         for kind in ("prefer_closest", "prefer_first")
     )
     assert closest != first
@@ -92,7 +93,7 @@ def test_exactly_once_within_the_budget_and_together(
 ) -> None:
     how: dict[str, Any] = {"sequence_packing": True} if kind == "sequence_packing" else {"strategy": kind}
     values = {"batches_per_optimizer_step": batches_a_step, "pool_size": size, "max_tokens_for_batch": budget, **how}
-    steps = list(pool(supply_of(lengths, ranks, **values)))
+    steps = list(pooled(lengths, ranks, **values))
     assert sorted(p for step in steps for p in step.positions.tolist()) == list(range(len(lengths)))
     for step in batches(steps):
         for own in step:
@@ -107,18 +108,18 @@ def test_the_oldest_is_always_in_the_next_batch() -> None:
     lengths = sst2_lengths(3000, np.random.default_rng(1))
     for how in ({}, {"strategy": "prefer_first"}, {"sequence_packing": True}):
         done: set[int] = set()
-        for (own,) in batches(list(pool(supply_of(lengths, pool_size=64, max_tokens_for_batch=200, **how)))):
+        for (own,) in batches(list(pooled(lengths, pool_size=64, max_tokens_for_batch=200, **how))):
             assert min(set(range(len(lengths))) - done) in own
             done |= set(own)
 
 
 def test_longer_than_the_budget_runs_alone_and_is_counted() -> None:
     lengths = [5, 40, 6, 60, 7]
-    (steps,) = (batches(list(pool(supply_of(lengths, max_tokens_for_batch=30)))),)
+    (steps,) = (batches(list(pooled(lengths, max_tokens_for_batch=30))),)
     assert [[1]] in steps
     assert [[3]] in steps
-    assert over_budget(np.array(lengths), 30) == 2
-    assert over_budget(np.array(lengths), None) == 0
+    assert Pool(max_tokens_for_batch=30).over_budget(np.array(lengths)) == 2
+    assert Pool().over_budget(np.array(lengths)) == 0
 
 
 def test_memory_is_never_outgrown() -> None:
@@ -126,7 +127,7 @@ def test_memory_is_never_outgrown() -> None:
     by_bytes = Cap(9000, lambda length: 10 * length + length**2)
     for cap in (probed(3, 66), by_bytes):
         for how in ({}, {"strategy": "prefer_first"}, {"sequence_packing": True}):
-            steps = list(pool(supply_of(lengths, 2, max_tokens_for_batch=10**6, caps=(cap, probed(50, 66)), **how)))
+            steps = list(pooled(lengths, 2, max_tokens_for_batch=10**6, caps=(cap, probed(50, 66)), **how))
             assert sum(len(step.positions) for step in steps) == len(lengths)
             for own in (own for step in batches(steps) for own in step):
                 if how.get("sequence_packing"):
@@ -134,7 +135,7 @@ def test_memory_is_never_outgrown() -> None:
                 else:
                     assert len(own) <= cap.limit(lengths[own].max()[None])[0]
     with pytest.raises(InfeasibleError, match="one sample of 66 tokens alone needs more memory"):
-        next(pool(supply_of([5, 66], caps=(Cap(65, lambda length: length),))))
+        next(pooled([5, 66], caps=(Cap(65, lambda length: length),)))
 
 
 @pytest.fixture(scope="module")
@@ -146,17 +147,18 @@ def sst2(data_dir: Path) -> np.ndarray:
     return table.lengths(np.arange(len(table)))
 
 
-def shuffled_supply(lengths: np.ndarray, world_size: int, **values: Any) -> Supply:
-    policy = PolicyConfig(kind="pool", max_tokens_for_batch=round(32 * lengths.mean()), **values)
+def shuffled(lengths: np.ndarray, world_size: int, **values: Any) -> tuple[np.ndarray, list[Assignment], int]:
+    """Lengths in the order, the steps, and the budget."""
+    policy = Pool(max_tokens_for_batch=round(32 * lengths.mean()), **values)
     order = np.random.default_rng(0).permutation(len(lengths))
-    return Supply(order, lengths[order], world_size, policy)
+    return lengths[order], list(policy.fill(Supply(lengths[order], world_size))), policy.max_tokens
 
 
 def test_padding_on_sst2(sst2: np.ndarray) -> None:
     """A pool of 256 at 8 ranks and a budget of 32 times the mean: at most a tenth is padding, nothing lost."""
-    steps = list(pool(shuffled_supply(sst2, 8, pool_size=256)))
+    lengths, steps, _ = shuffled(sst2, 8, pool_size=256)
     sizes = [size for step in steps for own in step.sizes for size in own]
-    longest = [length for step in steps for length in step.longest]
+    longest = [lengths[own].max() for step in batches(steps) for own in step]
     efficiency = sst2.sum() / np.dot(sizes, longest)
     print(f"prefer_closest, pool of 256, 8 ranks: {efficiency:.4f} of the padded tokens are real")
     assert efficiency >= 0.90
@@ -165,8 +167,7 @@ def test_padding_on_sst2(sst2: np.ndarray) -> None:
 
 @pytest.mark.parametrize("world_size", [1, 8])
 def test_packed_rows_are_full_on_sst2(sst2: np.ndarray, world_size: int) -> None:
-    supply = shuffled_supply(sst2, world_size, pool_size=256, sequence_packing=True)
-    rows = [supply.lengths[own].sum() for step in batches(list(pool(supply))) for own in step]
-    fill = np.array(rows) / supply.policy.max_tokens_for_batch
+    lengths, steps, budget = shuffled(sst2, world_size, pool_size=256, sequence_packing=True)
+    fill = np.array([lengths[own].sum() for step in batches(steps) for own in step]) / budget
     print(f"sequence_packing, pool of 256, {world_size} ranks: {fill.mean():.5f} of the budget, last row included")
     assert fill.mean() >= 0.999

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpsched.config import FILLING, RunConfig, parse
-from ddpsched.costs.kinds import Int
+from ddpsched.config import RunConfig, parse
+from ddpsched.costs.cost_model import Int
 from ddpsched.costs.rank_speed import Speed
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import LocalExchange, Rows
 from ddpsched.plan import Ids, Position, StepPlan
-from ddpsched.planning.planner import ahead, plan_steps
+from ddpsched.planning.planner import plan_steps, prefetch_plans
 
 ARMS: dict[str, dict[str, Any]] = {
     "static": {"kind": "static"},
@@ -46,8 +46,11 @@ def config_of(arm: str, **values: Any) -> RunConfig:
     return parse({"epochs": 2, "global_batch": 8, "world_size": 3, "policy": ARMS[arm], **values})
 
 
-def plans_of(config: RunConfig, lengths: Any = LENGTHS, start: Position | None = None, **told: Any) -> list[StepPlan]:
-    return list(plan_steps(config, KnownLengths(lengths), LocalExchange(config.world_size), start=start, **told))
+def plans_of(
+    config: RunConfig, lengths: Any = LENGTHS, start: Position | None = None, caps: Any = None, **told: Any
+) -> list[StepPlan]:
+    exchange = LocalExchange(config.world_size)
+    return list(plan_steps(config.plan_spec(caps), KnownLengths(lengths), exchange, start=start, **told))
 
 
 def saved(position: Position | None) -> Position:
@@ -77,7 +80,9 @@ def test_the_same_stream_from_any_cut(
 ) -> None:
     """Also at an epoch's very end, at the run's, and where the data is smaller than B, G or the windows."""
     limit = {"epochs": None, "steps": None, until[0]: until[1]}
-    policy = {**ARMS[arm], "prefetch": max(prefetch, -(-(world + extra) // world))}
+    policy = ARMS[arm]
+    if arm == "minmax":
+        policy = {**policy, "prefetch": max(prefetch, -(-(world + extra) // world))}
     config = config_of(arm, world_size=world, global_batch=world + extra, policy=policy, **limit)
     whole = plans_of(config, lengths)
     cut = data.draw(st.integers(1, len(whole)))
@@ -90,7 +95,7 @@ def test_memory_caps_and_measured_speeds_are_told_again(arm: str) -> None:
     speeds = [Speed(), Speed(), Speed()]
     speeds[1].slowness_ppm = 2 * 10**6
     told: list[tuple[RunConfig, dict[str, Any]]] = [(config_of(arm), {"caps": [4, 4, 4]})]
-    if ARMS[arm]["kind"] not in ("static", *FILLING):  # which plan without a cost
+    if ARMS[arm]["kind"] in ("minmax", "balanced", "packed"):  # which plan without a cost
         online = {"kind": "affine_quadratic", "beta": 1e-3, "online": True}
         told.append((config_of(arm, cost=online), {"speeds": speeds}))
     for config, values in told:
@@ -112,7 +117,9 @@ def test_a_position_one_batch_off_is_another_stream(arm: str) -> None:
     if here.windows:
         off.append(replace(here, windows=here.windows[::-1]))
     for wrong in off:
-        next_plans = islice(plan_steps(config_of(arm), KnownLengths(LENGTHS), LocalExchange(3), start=wrong), 5)
+        next_plans = islice(
+            plan_steps(config_of(arm).plan_spec(), KnownLengths(LENGTHS), LocalExchange(3), start=wrong), 5
+        )
         digests = [plan.digest for plan in next_plans]
         assert not set(digests) & {plan.digest for plan in whole[5:10]}
 
@@ -146,10 +153,10 @@ def test_no_step_before_is_planned_again(arm: str) -> None:
     for done in (0, 1, len(whole) // 2, len(whole) - 21):
         source, exchange = Asked(lengths), Counted(3)
         start = saved(whole[done - 1].after) if done else None
-        (plan,) = islice(plan_steps(config, source, exchange, start=start), 1)
+        (plan,) = islice(plan_steps(config.plan_spec(), source, exchange, start=start), 1)
         assert plan.digest == whole[done].digest
-        lookahead = config.policy.lookahead
-        if config.policy.fills:  # from the epoch's lengths as a whole
+        lookahead = config.policy.batches_at_once
+        if config.policy.varies:  # from the epoch's lengths as a whole
             assert source.asked == len(lengths)
         else:
             assert source.asked == (3 * 8 if arm == "minmax" else 8 + (8 * lookahead if lookahead > 1 else 0))
@@ -159,7 +166,7 @@ def test_no_step_before_is_planned_again(arm: str) -> None:
 def test_planning_ahead_leaves_each_plan_its_own_position() -> None:
     config = config_of("minmax")
     whole = plans_of(config)
-    plans = list(ahead(plan_steps(config, KnownLengths(LENGTHS), LocalExchange(3))))
+    plans = list(prefetch_plans(plan_steps(config.plan_spec(), KnownLengths(LENGTHS), LocalExchange(3))))
     assert [identity(plan) for plan in plans] == [identity(plan) for plan in whole]
     with pytest.raises(ValueError, match="read-only"):
         saved(whole[0].after).windows[0][0] = 1
@@ -200,7 +207,7 @@ WINDOWS = tuple(np.arange(8 * rank, 8 * rank + 8) for rank in range(3))
 def test_a_position_that_does_not_fit(arm: str, position: Position, words: str) -> None:
     """At once, not only when the first plan is asked for."""
     with pytest.raises(ConfigError, match=words):
-        plan_steps(config_of(arm), KnownLengths(LENGTHS), LocalExchange(3), start=position)
+        plan_steps(config_of(arm).plan_spec(), KnownLengths(LENGTHS), LocalExchange(3), start=position)
 
 
 @pytest.mark.parametrize(("change", "epoch"), [({"seed": 1}, 0), ({}, 1), ({"order": {"kind": "sequential"}}, 0)])
@@ -214,7 +221,7 @@ def test_windows_that_this_order_did_not_hand_out(change: dict[str, Any], epoch:
 def test_a_position_beyond_the_last_step() -> None:
     config = config_of("static", epochs=None, steps=5)
     with pytest.raises(ConfigError, match="after 6 steps, but steps = 5"):
-        plan_steps(config, KnownLengths(LENGTHS), LocalExchange(3), start=Position(0, 6, 48))
+        plan_steps(config.plan_spec(), KnownLengths(LENGTHS), LocalExchange(3), start=Position(0, 6, 48))
 
 
 @pytest.mark.parametrize(

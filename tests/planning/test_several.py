@@ -8,7 +8,7 @@ from brute_force import COSTS, TOKENS, best_of_all, check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpsched.costs.cost_model import AffineQuadratic, Int
+from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.partition.heterogeneous import uneven_split
@@ -87,7 +87,7 @@ def test_real_lengths_come_within_three_percent_of_the_bound() -> None:
 def test_a_fixed_cost_decides_how_many_micro_batches() -> None:
     batch = sst2_lengths(32, np.random.default_rng(2))
     counts = [
-        sum(map(len, accumulate_split(line_of(batch, AffineQuadratic(alpha, 1, 0, scale=1)), 4, 4).sizes))
+        sum(map(len, accumulate_split(line_of(batch, CostModel(alpha, 1, 0, scale=1)), 4, 4).sizes))
         for alpha in (0, 20, 1000)
     ]
     assert counts[0] > counts[1] > counts[2] == 4

@@ -8,30 +8,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsched.config import PolicyConfig, parse
+from ddpsched.config import parse
 from ddpsched.costs.memory_cap import Cap, probed
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.exchange import LocalExchange
+from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.planner import plan_steps
-from ddpsched.planning.policies.filling import Filled, Supply
-from ddpsched.planning.policies.token_budget import token_budget
+from ddpsched.planning.policies.filling import Supply
+from ddpsched.planning.policies.token_budget import TokenBudget
 
 
-def filled(lengths: Any, tokens: Any, world_size: int = 1, caps: Any = None, **values: Any) -> list[Filled]:
+def filled(lengths: Any, tokens: Any, world_size: int = 1, caps: Any = None, **values: Any) -> list[Assignment]:
     given = np.array(lengths, dtype=np.int64)
     parts, sums = (given, given.sum(axis=1)) if given.ndim == 2 else (None, given)
-    policy = PolicyConfig(kind="token_budget", max_tokens_for_batch=tokens, **values)
-    return list(token_budget(Supply(np.arange(len(given)), sums, world_size, policy, parts=parts, caps=caps)))
+    policy = TokenBudget(max_tokens_for_batch=tokens, **values)
+    return list(policy.fill(Supply(sums, world_size, parts=parts, caps=caps)))
 
 
-def batches(step: Filled) -> list[list[list[int]]]:
+def batches(step: Assignment) -> list[list[list[int]]]:
     """``[rank][micro-batch]``: positions."""
     positions = iter(step.positions.tolist())
     return [[list(islice(positions, size)) for size in own] for own in step.sizes]
 
 
-def in_turn(steps: list[Filled]) -> list[list[int]]:
+def in_turn(steps: list[Assignment]) -> list[list[int]]:
     """Micro-batches as they were dealt: the first of every rank, then the second, ..."""
     found = []
     for step in steps:
@@ -117,7 +118,7 @@ def test_a_sample_over_the_budget_is_refused() -> None:
         filled([[3, 5], [3, 10]], [30, 9])
     two = {"kind": "token_budget", "max_tokens_for_batch": [30, 30]}
     config = parse({"epochs": 1, "data": {"prompt": "question"}, "model": {"task": "causal_lm"}, "policy": two})
-    plans = plan_steps(config, KnownLengths([3, 4]), LocalExchange(4))
+    plans = plan_steps(config.plan_spec(), KnownLengths([3, 4]), LocalExchange(4))
     with pytest.raises(ConfigError, match="lengths are of the whole"):
         next(plans)
 

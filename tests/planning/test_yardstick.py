@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpsched.costs.cost_model import AffineQuadratic, Floored
+from ddpsched.costs.cost_model import CostModel
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.planning.yardstick import Ruler, Yardstick
 
 Steps = list[list[list[list[int]]]]  # step, rank, micro-batch, id
-TOKENS = AffineQuadratic(0, 1, 0, scale=1)
+TOKENS = CostModel(0, 1, 0, scale=1)
 
 
 def read(lengths: Any, ranks: int, epochs: list[Steps], cost: Any = TOKENS, **rest: Any) -> Yardstick:
@@ -86,7 +86,7 @@ def test_as_by_hand(seed: int, ranks: int, epochs: int, alpha: int, gamma: float
     lengths = rng.integers(1, 60, int(rng.integers(2, 40))).tolist()
     order = [rng.permutation(len(lengths)) if whole else rng.integers(len(lengths), size=9) for _ in range(epochs)]
     steps = [cut(rng, ids, ranks) for ids in order]
-    found = read(lengths, ranks, steps, AffineQuadratic(alpha, 1, gamma, scale=1), packed=packed)
+    found = read(lengths, ranks, steps, CostModel(alpha, 1, gamma, scale=1), packed=packed)
     for name, value in by_hand(lengths, ranks, steps, alpha, gamma, packed).items():
         assert getattr(found, name) == pytest.approx(value), name
     sums = [[lengths[i] for own in step for ids in own for i in ids] for epoch in steps for step in epoch]
@@ -142,7 +142,7 @@ def test_a_sample_dropped_in_one_epoch_of_two_is_not_hidden() -> None:
 
 
 def test_seconds_are_of_the_slowest_rank_and_apart_from_the_yardstick() -> None:
-    time = Floored(AffineQuadratic(1.0, 0.5, 0), floor=4.0)
+    time = CostModel(1.0, 0.5, 0, floor=4.0)
     steps = [[[[0, 1]], [[2]]], [[[3]], []]]
     found = read([4, 2, 2, 4], 2, [steps], time=time)
     assert found.step_seconds == pytest.approx(((1 + 0.5 * 8) + max(4, 1 + 0.5 * 4)) / 2)
@@ -151,7 +151,7 @@ def test_seconds_are_of_the_slowest_rank_and_apart_from_the_yardstick() -> None:
 
 
 def test_a_floor_is_paid_and_not_needed() -> None:
-    cost = Floored(AffineQuadratic(0, 1, 0, scale=1), floor=10)
+    cost = CostModel(0, 1, 0, scale=1, floor=10)
     for packed in (False, True):
         found = read([4, 4, 20], 2, [[[[[0, 1]], [[2]]], [[[0]], [[1]]]]], cost, packed=packed)
         assert found.yardstick == pytest.approx((20 + 10) / (36 / 2))

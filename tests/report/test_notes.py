@@ -11,24 +11,19 @@ import pytest
 from ddpsched.compare import Question, compare
 from ddpsched.compare.arms import Row, fitted, measure
 from ddpsched.compare.show import COLUMNS
-from ddpsched.config import FILLING, PolicyConfig, RunConfig, parse
-from ddpsched.config.policy import _OWNERS
-from ddpsched.config.tables import DataConfig, LrConfig, ModelConfig, OrderConfig
+from ddpsched.config import LrConfig, ModelConfig, RunConfig, parse
+from ddpsched.data.config import DataConfig
+from ddpsched.orders.config import OrderConfig
+from ddpsched.planning.policies import POLICIES
 from ddpsched.run import run
 from experiments.batches import ARMS, lengths_of
 
 ROOT = Path(__file__).parents[2]
 NOTES = ROOT / "report" / "notes"
 PAGES = sorted(NOTES.glob("*.md"))
-POLICIES = [kind for kind in get_args(PolicyConfig.model_fields["kind"].annotation) if kind != "peer"]
+KINDS = {kind: policy for kind, policy in POLICIES.items() if kind != "peer"}
 ORDERS = get_args(OrderConfig.model_fields["kind"].annotation)
-TABLES: dict[str, Any] = {
-    "policy": PolicyConfig, "lr": LrConfig, "order": OrderConfig, "data": DataConfig, "model": ModelConfig,
-}  # fmt: skip
-OF_KINDS = {  # keys that PolicyConfig checks elsewhere than in _OWNERS
-    "prefetch": ("minmax",), "solver": ("minmax",), "max_microbatches": ("balanced",),
-    "lookahead": ("balanced", "packed"), **_OWNERS,
-}  # fmt: skip
+TABLES: dict[str, Any] = {"lr": LrConfig, "order": OrderConfig, "data": DataConfig, "model": ModelConfig}
 
 
 def text_of(name: str) -> str:
@@ -48,7 +43,7 @@ CONFIGS = [pytest.param(page, values, id=f"{page}-{number}") for number, (page, 
 
 
 def test_every_policy_has_its_page_and_a_config_on_it() -> None:
-    for kind in POLICIES:
+    for kind in KINDS:
         assert text_of(kind).startswith(f"# {kind}: "), kind
         assert any(page == kind and values["policy"]["kind"] == kind for page, values in tomls()), kind
 
@@ -63,10 +58,10 @@ def test_every_order_is_on_its_page() -> None:
 def test_the_indices_link_every_policy(index: str) -> None:
     text = (ROOT / index).read_text(encoding="utf-8")
     before = "" if index.startswith("report") else "report/notes/"
-    for name in [*POLICIES, "orders", "concatenate", "masks"]:
+    for name in [*KINDS, "orders", "concatenate", "masks"]:
         assert f"({before}{name}.md)" in text, name
     if before:
-        for key in [*POLICIES, "order.kind", "data.pad_to"]:
+        for key in [*KINDS, "order.kind", "data.pad_to"]:
             assert re.search(rf"^\| \[`{key}`\]\({before}", text, re.M), f"no line for {key} in the table of policies"
 
 
@@ -117,17 +112,16 @@ def stated(page: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("page", [*POLICIES, "orders", "concatenate", "masks"])
+@pytest.mark.parametrize("page", [*KINDS, "orders", "concatenate", "masks"])
 def test_keys_and_defaults_are_the_configs(page: str) -> None:
     told = stated(page)
     for key, (table, default) in told.items():
-        field = TABLES[table].model_fields[key]
+        field = (KINDS[page] if table == "policy" else TABLES[table]).model_fields[key]
         if default:
             assert default == in_words(field.default), f"{page}: {table}.{key}"
-    if page in POLICIES:
-        known = {key for key, kinds in OF_KINDS.items() if page in kinds}
+    if page in KINDS:
+        known = set(KINDS[page].model_fields) - {"kind"}
         assert known == {key for key, (table, _) in told.items() if table == "policy"} - {"kind"}
-        assert (page in FILLING) == ("batches_per_optimizer_step" in known)
 
 
 def in_words(value: Any) -> str:

@@ -12,12 +12,11 @@ import torch
 from typer.testing import CliRunner
 
 from ddpsched.cli import app
-from ddpsched.config import CostConfig, RunConfig, parse
+from ddpsched.config import RunConfig, parse
 from ddpsched.costs.calibration import Calibration
 from ddpsched.costs.calibration_grid import GridPoint, calibration_grid
-from ddpsched.costs.cost_model import AffineQuadratic
+from ddpsched.costs.config import CostConfig
 from ddpsched.costs.kinds import cost_model
-from ddpsched.data.samples import load_samples
 from ddpsched.errors import ConfigError
 from ddpsched.training import calibrate
 from ddpsched.training.calibrate import calibrate_to, check_calibrations, identity_of, measure
@@ -34,7 +33,7 @@ def config_of(**values: Any) -> RunConfig:
 
 
 def learner_of(config: RunConfig) -> Learner:
-    return Learner(config, load_samples(config), 1, torch.device("cpu"))
+    return Learner(config, config.load_samples(), torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -258,11 +257,11 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_config_plans_by_it(written: tuple[Path, Calibration]) -> None:
     path, found = written
     cost = cost_model(CostConfig(kind="calibrated", path=str(path)))
-    assert cost(8, 96) == found.time(8, 96)
+    assert cost.padded(8, 96) == found.time.padded(8, 96)
     with pytest.raises(ConfigError, match=r'set cost\.kind = "calibrated", which checks'):
         cost_model(CostConfig(kind="affine_quadratic", path=str(path)))
-    assert isinstance(found.time, AffineQuadratic), "on a CPU"
-    assert np.asarray(cost(np.arange(3), 8)).tolist() == [0, int(found.time(1, 8)), int(found.time(2, 8))]
+    assert found.time.floor == 0, "on a CPU"
+    assert cost.padded(np.arange(3), 8).tolist() == [0, int(found.time.padded(1, 8)), int(found.time.padded(2, 8))]
 
 
 def test_a_plain_fit_is_no_calibration(tmp_path: Path) -> None:

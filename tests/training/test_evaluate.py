@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from prompted import write_prompted
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.data.samples import load_samples
 from ddpsched.run import _perplexity, run
 from ddpsched.training import evaluate as module
 from ddpsched.training.learner import Learner
@@ -35,8 +34,8 @@ def config_of(tmp_path: Path, target: str = "token_mean") -> RunConfig:
 @pytest.mark.parametrize("target", ["token_mean", "sample_mean"])
 def test_sums_over_label_tokens_by_hand(tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(tmp_path, target)
-    samples = load_samples(config)
-    learner = Learner(config, samples, 2, torch.device("cpu"))
+    samples = config.load_samples()
+    learner = Learner(config, samples, torch.device("cpu"))
     assert samples.dev is not None
     assert len(samples.dev) == 16
     model, losses, right, targets = learner.model.eval(), 0.0, 0, []
@@ -66,8 +65,8 @@ def test_sums_over_label_tokens_by_hand(tmp_path: Path, target: str, monkeypatch
 
 def test_batches_are_bounded_by_tokens_and_by_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(tmp_path)
-    samples = load_samples(config)
-    learner = Learner(config, samples, 2, torch.device("cpu"))
+    samples = config.load_samples()
+    learner = Learner(config, samples, torch.device("cpu"))
     shapes: list[tuple[int, int]] = []
     learner.model.register_forward_pre_hook(
         lambda module, args, inputs: shapes.append(tuple(inputs["input_ids"].shape)), with_kwargs=True

@@ -15,7 +15,6 @@ from gradients import kept_gradients
 from ranks import free_port, run_ranks
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.data.samples import load_samples
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.records import read_lines
@@ -88,13 +87,13 @@ def gradients(config: RunConfig, scaled: bool = True) -> list[np.ndarray]:
 
 def reference(config: RunConfig) -> list[np.ndarray]:
     """One process, the whole global batch at once, torch's own mean loss."""
-    samples = load_samples(config)
+    samples = config.load_samples()
     torch.manual_seed(config.seed)
     model = build_model(config.model, 2, samples.vocab_size, samples.pad_id)
     model.to(torch.float64 if config.train.precision == "float64" else torch.float32)
     collate = Collator(samples.train, samples.dataset.train.labels, samples.pad_id, torch.device("cpu"))
     found = []
-    for plan in plan_steps(config, samples.train, LocalExchange(config.world_size)):
+    for plan in plan_steps(config.plan_spec(), samples.train, LocalExchange(config.world_size)):
         batch = collate(plan.ids)
         model.zero_grad()
         model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels).loss.backward()

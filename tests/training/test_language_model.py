@@ -14,7 +14,6 @@ from runs import config_of, records_of
 
 from ddpsched.config import RunConfig, parse
 from ddpsched.costs.calibration_grid import calibration_grid
-from ddpsched.data.samples import load_samples
 from ddpsched.errors import ConfigError
 from ddpsched.plan import Microbatch
 from ddpsched.run import run
@@ -85,7 +84,7 @@ def test_every_row_as_long_as_asked(tmp_path: Path) -> None:
 
 
 def stepper_of(config: RunConfig) -> tuple[Learner, RankStepper]:
-    learner = Learner(config, load_samples(config), 1, CPU)
+    learner = Learner(config, config.load_samples(), CPU)
     return learner, learner.stepper()
 
 

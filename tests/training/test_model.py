@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from ddpsched.config import ModelConfig, parse
-from ddpsched.data.samples import load_samples
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.training.learner import Learner
 from ddpsched.training.lr import linear_warmup
@@ -126,7 +125,7 @@ def test_texts_longer_than_the_models_positions_are_refused() -> None:
     for task in ("classification", "causal_lm"):
         config = parse({"steps": 1, "data": {"max_length": 600, "size": 20}, "model": {"task": task}})
         with pytest.raises(ConfigError, match=r"600.*512 positions"):
-            Learner(config, load_samples(config), 1, torch.device("cpu"))
+            Learner(config, config.load_samples(), torch.device("cpu"))
 
 
 def test_the_schedule_rises_and_falls() -> None:

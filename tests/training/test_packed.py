@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.data.samples import Samples, load_samples
+from ddpsched.data.samples import Samples
 from ddpsched.errors import ConfigError
 from ddpsched.training import packed
 from ddpsched.training.collate import Batch, pack, pad
@@ -150,19 +150,19 @@ def test_models_that_mix_samples_are_refused(tmp_path: Path, family: str) -> Non
         }
     )
     with pytest.raises(ConfigError, match=rf"model '.*' cannot run packed: .*{why}.*; use policy.kind = 'balanced'"):
-        Learner(config, with_embedded_tokens(config), 1, CPU)
+        Learner(config, with_embedded_tokens(config), CPU)
 
 
 def test_positions_before_the_first_token_are_not_counted(tmp_path: Path) -> None:
     FAMILIES["roberta"].save_pretrained(tmp_path)
     table = {"steps": 1, "data": {"size": 20, "max_length": 40}, "model": {"name": str(tmp_path)}}
     with pytest.raises(ConfigError, match=r"max_length = 40, but .* has 39 positions"):
-        Learner(parse(table), with_embedded_tokens(parse(table)), 1, CPU)
+        Learner(parse(table), with_embedded_tokens(parse(table)), CPU)
 
 
 def with_embedded_tokens(config: RunConfig) -> Samples:
     """The embedded sentences, whose tokenizer a model from a folder would otherwise have to bring."""
-    return load_samples(config.model_copy(update={"model": parse({"steps": 1}).model}))
+    return config.model_copy(update={"model": parse({"steps": 1}).model}).load_samples()
 
 
 def test_models_that_cannot_be_compared_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,8 @@ from packing import whole_row
 from ranks import free_port, run_ranks
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.data.samples import load_samples
 from ddpsched.plan import Microbatch, StepPlan
-from ddpsched.planning.simulated import SimulatedExecutor
+from ddpsched.simulated import SimulatedExecutor
 from ddpsched.training import packed
 from ddpsched.training.collate import Collator
 from ddpsched.training.distributed import DistributedExecutor
@@ -61,7 +60,7 @@ def gradient_of_step(executor: Any, plan: StepPlan) -> np.ndarray:
 
 def expected_gradient(config: RunConfig, plan: StepPlan) -> np.ndarray:
     """One process, all samples padded, torch's own mean loss."""
-    samples = load_samples(config)
+    samples = config.load_samples()
     torch.manual_seed(config.seed)
     model = build_model(config.model, 2, samples.vocab_size, samples.pad_id).to(getattr(torch, config.train.precision))
     batch = Collator(samples.train, samples.dataset.train.labels, samples.pad_id, CPU)(plan.ids)
@@ -83,10 +82,10 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
 def test_virtual_ranks(precision: str, within: float) -> None:
     config, plan = config_of("virtual", precision, 4), plan_of(4)
     expected = expected_gradient(config, plan)
-    error = relative(gradient_of_step(VirtualExecutor(config, load_samples(config), 1), plan), expected)
+    error = relative(gradient_of_step(VirtualExecutor(config, config.load_samples()), plan), expected)
     with pytest.MonkeyPatch.context() as patch:
         mix(patch)
-        mixed = relative(gradient_of_step(VirtualExecutor(config, load_samples(config), 1), plan), expected)
+        mixed = relative(gradient_of_step(VirtualExecutor(config, config.load_samples()), plan), expected)
     print(f"packed, 4 virtual ranks, {precision}: {error:.1e} (samples attending to each other {mixed:.1e})")
     assert error <= within
     assert mixed > 1e-3
@@ -104,7 +103,7 @@ def every_case(ports: list[int]) -> list[np.ndarray]:
         with pytest.MonkeyPatch.context() as patch:
             if mixed:
                 mix(patch)
-            with closing(DistributedExecutor(config, load_samples(config), 1, World.detect())) as executor:
+            with closing(DistributedExecutor(config, config.load_samples(), World.detect())) as executor:
                 found.append(gradient_of_step(executor, plan_of(2)))
     return found
 
@@ -126,14 +125,14 @@ def test_evaluation_stays_padded() -> None:
     for kind in ("packed", "balanced"):
         config = config_of("virtual", "float32", 2)
         config = config.model_copy(update={"policy": config.policy.model_copy(update={"kind": kind})})
-        found.append(Learner(config, load_samples(config), 1, CPU).evaluate())
+        found.append(Learner(config, config.load_samples(), CPU).evaluate())
     assert found[0] is not None
     assert found[0] == found[1]
 
 
 def test_simulated_seconds_of_packed_rows() -> None:
     config = config_of("simulated", "float32", 2, alpha_s=0.5, beta_s=0.01, gamma_s=0.001, slowness=[1.0, 3.0])
-    samples, plan = load_samples(config), plan_of(2)
+    samples, plan = config.load_samples(), plan_of(2)
     for rank, record in enumerate(SimulatedExecutor(config, samples.train).execute(plan)):
         lengths = samples.train.lengths(plan.rank_ids(rank))
         seconds = 0.5 * len(plan.ranks[rank]) + (0.01 * lengths + 0.001 * lengths**2).sum()

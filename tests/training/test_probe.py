@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.data.samples import load_samples
 from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.run import run
 from ddpsched.training import probe
@@ -26,7 +25,7 @@ def config_of(outputs: Path, budget: int | None, **values: Any) -> RunConfig:
 @pytest.fixture
 def learner() -> Learner:
     config = config_of(Path(), 10**12)
-    return Learner(config, load_samples(config), 2, torch.device("cpu"))
+    return Learner(config, config.load_samples(), torch.device("cpu"))
 
 
 class Ruler:
@@ -73,7 +72,7 @@ def test_real_memory_grows_with_the_count_and_the_gradient_is_left_clean(learner
 @pytest.mark.parametrize("policy", ["minmax", "balanced"])
 def test_what_is_probed_caps_the_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
     monkeypatch.setattr("ddpsched.training.probe.max_count", lambda learner, config: 17)
-    config = config_of(tmp_path, 10**12, policy={"kind": policy, "prefetch": 32})
+    config = config_of(tmp_path, 10**12, policy={"kind": policy, **({"prefetch": 32} if policy == "minmax" else {})})
     rows = pd.read_parquet(run(config) / "records.parquet")
     assert rows["num_samples"].max() == 17
     monkeypatch.setattr("ddpsched.training.probe.max_count", lambda learner, config: 15)

@@ -15,7 +15,6 @@ from ranks import free_port, run_ranks
 from runs import records_of
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.data.samples import load_samples
 from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.run import run
 from ddpsched.training.clock import Clock
@@ -105,7 +104,7 @@ class Counting(torch.nn.Module):
 
 def step_of(slowness: float) -> tuple[Counting, torch.Tensor, Any]:
     """One step of two micro-batches, three and one samples; the next random number after it."""
-    samples = load_samples(parse({"steps": 1, "data": {"size": 20}}))
+    samples = parse({"steps": 1, "data": {"size": 20}}).load_samples()
     torch.manual_seed(0)
     model = Counting()
     stepper = RankStepper(model, Collator(samples.train, samples.dataset.train.labels, 0, CPU), Clock(CPU), None)
@@ -128,7 +127,7 @@ def test_buffers_and_random_numbers_stay() -> None:
 
 
 def test_the_longest_is_among_the_repeated() -> None:
-    samples = load_samples(parse({"steps": 1, "data": {"size": 64}}))
+    samples = parse({"steps": 1, "data": {"size": 64}}).load_samples()
     collate = Collator(samples.train, samples.dataset.train.labels, samples.pad_id, CPU)
     ids = np.arange(9)
     lengths = samples.train.lengths(ids)
@@ -145,13 +144,13 @@ def test_the_longest_is_among_the_repeated() -> None:
 def test_twice_the_time(tmp_path: Path, packed: bool) -> None:
     """Two ranks run samples of the same lengths, one of them is declared twice as slow."""
     config = config_of(tmp_path, "virtual", [1.0, 2.0], policy={"kind": "packed" if packed else "balanced"})
-    samples = load_samples(config)
+    samples = config.load_samples()
     lengths = samples.train.lengths(np.arange(64))
     length = np.bincount(lengths).argmax()
     ids = np.flatnonzero(lengths == length)
     half = len(ids) // 2
     assert half >= 2
-    executor = VirtualExecutor(config, samples, 100)
+    executor = VirtualExecutor(config, samples)
     seconds = []
     for number in range(40):
         ranks = tuple((Microbatch(part, packed),) for part in (ids[:half], ids[half : 2 * half]))

@@ -18,7 +18,6 @@ from prompted import write_prompted
 from ranks import free_port, run_ranks
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.data.samples import load_samples
 from ddpsched.exchange import LocalExchange
 from ddpsched.plan import Microbatch
 from ddpsched.planning.planner import plan_steps
@@ -73,7 +72,7 @@ def config_of(
 @contextmanager
 def per_rank_means(config: RunConfig) -> Iterator[None]:
     """Every rank divides by what it counts itself, and ranks are averaged: a mean of means."""
-    train, honest = load_samples(config).train, RankStepper.run
+    train, honest = config.load_samples().train, RankStepper.run
 
     def own_mean(
         self: RankStepper, micro: Sequence[Microbatch], scale: Callable[[], float], *rest: Any, **more: Any
@@ -100,12 +99,12 @@ def gradients(config: RunConfig, own_means: bool = False) -> list[np.ndarray]:
 
 def reference(config: RunConfig) -> list[np.ndarray]:
     """One process, the whole global batch at once, torch's own mean loss; prompts are told apart by their [SEP]."""
-    samples = load_samples(config)
+    samples = config.load_samples()
     torch.manual_seed(config.seed)
     model = build_model(config.model, 2, samples.vocab_size, samples.pad_id)
     model.to(torch.float64 if config.train.precision == "float64" else torch.float32)
     found = []
-    for plan in plan_steps(config, samples.train, LocalExchange(config.world_size)):
+    for plan in plan_steps(config.plan_spec(), samples.train, LocalExchange(config.world_size)):
         rows = [torch.from_numpy(samples.train.row(int(i)).astype(np.int64)) for i in plan.ids]
         tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         separator = 3

@@ -17,7 +17,7 @@ from transformers import BloomConfig
 
 from ddpsched.config import RunConfig, parse
 from ddpsched.data.embedded.vocabulary import embedded_tokenizer, vocabulary
-from ddpsched.data.samples import Samples, load_samples
+from ddpsched.data.samples import Samples
 from ddpsched.data.slices import SliceTable
 from ddpsched.errors import ConfigError
 from ddpsched.plan import Microbatch, StepPlan
@@ -80,8 +80,8 @@ def alone(model: Any, row: np.ndarray) -> torch.Tensor:
 @pytest.mark.parametrize(("precision", "within"), PRECISIONS)
 def test_pieces_are_what_they_are_alone(folder: Path, precision: str, within: float) -> None:
     config = config_of(folder, True, precision)
-    samples = load_samples(config)
-    learner, model = Learner(config, samples, 1, CPU), fresh_model(config, samples)
+    samples = config.load_samples()
+    learner, model = Learner(config, samples, CPU), fresh_model(config, samples)
     ids = np.array([3, 0, 7])
     rows = slices_of(samples).pieces(ids).rows
     assert len(rows) > len(ids) + 2
@@ -119,10 +119,10 @@ def test_the_gradient_of_a_step(folder: Path, precision: str, within: float, tar
     errors = {}
     for switch in (True, False):
         config = config_of(folder, switch, precision, train={"target": target})
-        samples = load_samples(config)
+        samples = config.load_samples()
         expected = expected_gradient(config_of(folder, True, precision, train={"target": target}), samples, plan.ids)
         with kept_gradients() as kept:
-            VirtualExecutor(config, samples, 1).execute(plan)
+            VirtualExecutor(config, samples).execute(plan)
         errors[switch] = float(np.linalg.norm(kept[0] - expected) / np.linalg.norm(expected))
     print(f"{target}, {precision}: {errors[True]:.1e}, with documents in each other's sight {errors[False]:.1e}")
     assert errors[True] <= within
@@ -131,8 +131,8 @@ def test_the_gradient_of_a_step(folder: Path, precision: str, within: float, tar
 
 def test_nothing_is_padded_but_the_last_slice(folder: Path) -> None:
     for within in (False, True):
-        samples = load_samples(config_of(folder, within))
-        table, learner = slices_of(samples), Learner(config_of(folder, within), samples, 1, CPU)
+        samples = config_of(folder, within).load_samples()
+        table, learner = slices_of(samples), Learner(config_of(folder, within), samples, CPU)
         last = len(table) - 1
         assert table.lengths(range(last)).tolist() == [LENGTH] * last
         assert table.lengths(last) < LENGTH, "a rest, or the test says nothing of it"
@@ -153,7 +153,7 @@ def counted(batch: Batch) -> int:
 def test_a_run(folder: Path, within: bool, policy: str) -> None:
     config = config_of(folder, within, policy={"kind": policy})
     rows = pq.read_table(run(config) / "records.parquet").to_pylist()
-    table = slices_of(load_samples(config))
+    table = slices_of(config.load_samples())
     assert len(rows) == 6
     assert sum(row["num_samples"] for row in rows) == 18 <= len(table), "the rest of an epoch would be padded"
     assert sum(row["num_tokens"] for row in rows) >= 17 * LENGTH
@@ -165,4 +165,4 @@ def test_models_that_cannot_are_refused(folder: Path) -> None:
     BloomConfig(vocab_size=2000, hidden_size=32, n_layer=2, n_head=4).save_pretrained(folder / "bloom")
     config = config_of(folder, True, model={"task": "causal_lm", "name": str(folder / "bloom")})
     with pytest.raises(ConfigError, match=r"cannot run packed: .*; use .* without data.within_documents"):
-        Learner(config, load_samples(config), 1, CPU)
+        Learner(config, config.load_samples(), CPU)

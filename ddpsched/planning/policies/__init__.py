@@ -1,10 +1,8 @@
-"""Policies: who runs what in a step.
+"""Policies: who runs what in a step. Each is one file: its options, what it refuses, its page and its algorithm.
 
-Three kinds, by what they are given. A *batch* policy gets the lengths of the next
-B samples of the global order and only assigns them. A *window* policy gets the
-gathered table of every rank's prefix costs and says how many each rank takes. A
-*filling* policy gets the whole epoch in order and fills micro-batches of sizes of
-their own, so that B varies.
+By what they take: *batches*, the next B samples of the global order, which they only assign; *windows*, every rank's
+prefetched samples, of which they choose how many each rank takes; the whole *epoch* in order, of which they fill
+micro-batches of sizes of their own, so that B varies.
 
 ::
 
@@ -15,33 +13,37 @@ their own, so that B varies.
     token_budget.py   as many samples as a budget of tokens allows
     bins.py           ranges of length with batch sizes of their own
     pool.py           what fits together, from each rank's pool
-    assignment.py     what policies are given and answer
-    filling.py        the same for those that fill micro-batches
+    peer.py           another package's batching
+    batch_policy.py   what policies that assign a batch have in common
+    filling.py        what policies that fill micro-batches have in common
 """
 
-from ddpsched.planning.policies.assignment import Assignment, Batch, BatchPolicy, WindowPolicy
-from ddpsched.planning.policies.balanced import balanced
-from ddpsched.planning.policies.bins import bins
-from ddpsched.planning.policies.filling import Filled, FillingPolicy, Supply
-from ddpsched.planning.policies.minmax import minmax
-from ddpsched.planning.policies.packed import packed
-from ddpsched.planning.policies.pool import pool
-from ddpsched.planning.policies.static import static
-from ddpsched.planning.policies.token_budget import token_budget
+from typing import TYPE_CHECKING, Annotated, Union
 
-BATCH: dict[str, BatchPolicy] = {"static": static, "balanced": balanced, "packed": packed}
-WINDOW: dict[str, WindowPolicy] = {"minmax": minmax}
-FILL: dict[str, FillingPolicy] = {"token_budget": token_budget, "bins": bins, "pool": pool}
+from pydantic import Field
 
-__all__ = [
-    "BATCH",
-    "FILL",
-    "WINDOW",
-    "Assignment",
-    "Batch",
-    "BatchPolicy",
-    "Filled",
-    "FillingPolicy",
-    "Supply",
-    "WindowPolicy",
-]
+from ddpsched.planning.policies.balanced import Balanced
+from ddpsched.planning.policies.bins import Bins
+from ddpsched.planning.policies.minmax import Minmax
+from ddpsched.planning.policies.packed import Packed
+from ddpsched.planning.policies.peer import PeerPolicy
+from ddpsched.planning.policies.pool import Pool
+from ddpsched.planning.policies.static import Static
+from ddpsched.planning.policies.token_budget import TokenBudget
+from ddpsched.planning.policy import Policy
+
+POLICIES: dict[str, type[Policy]] = {
+    "static": Static,
+    "minmax": Minmax,
+    "balanced": Balanced,
+    "packed": Packed,
+    "token_budget": TokenBudget,
+    "bins": Bins,
+    "pool": Pool,
+    "peer": PeerPolicy,
+}
+
+if TYPE_CHECKING:
+    AnyPolicy = Policy
+else:
+    AnyPolicy = Annotated[Union[tuple(POLICIES.values())], Field(discriminator="kind")]  # noqa: UP007

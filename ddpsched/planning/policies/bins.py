@@ -10,13 +10,16 @@ samples repeat and are left out.
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from ddpsched.config import PolicyConfig
-from ddpsched.costs.kinds import Int
+from ddpsched.costs.cost_model import Int
 from ddpsched.errors import ConfigError, InfeasibleError
-from ddpsched.planning.policies.filling import Filled, Supply
+from ddpsched.planning.assignment import Assignment
+from ddpsched.planning.policies.filling import FillingPolicy, Supply, Tokens
+from ddpsched.table import Positive
 
 OURS = (2.0, 1.0, 0.75, 0.5)  # times the median batch: roughly as many tokens a batch in every bin
 SOURCE = (2.0, 1.0, 1.5, 0.5)  # the recipe's, whose third bin is larger than its second
@@ -36,30 +39,56 @@ def default_bins(longest: int, median_batch: int, replacement: bool) -> list[Bin
     return [(low + 1, high, size) for (low, high), size in zip(pairwise(edges), sizes, strict=True) if high > low]
 
 
-def bins(supply: Supply) -> Iterator[Filled]:
+class Bins(FillingPolicy):
     """Steps of one bin (of a bin for each rank with ``per_rank_bins``), ``batches_per_optimizer_step`` times a rank.
 
-    What a bin has left over is dealt evenly. Raises ConfigError where a length has no bin, InfeasibleError where
-    memory cannot hold one sample of a bin.
+    What a bin has left over is dealt evenly.
     """
-    spans = _sized(_spans(supply.policy, supply.lengths), supply)
-    which = np.digitize(supply.lengths, [low for low, _, _ in spans]) - 1
-    members = [np.flatnonzero(which == number) for number in range(len(spans))]
-    sizes = [size for _, _, size in spans]
-    schedule = _again_and_again if supply.policy.replacement else _once
-    done = 0
-    for step in schedule(supply, members, sizes):
-        before, done = done, min(done + sum(map(len, step)), len(supply))
-        if before >= supply.cursor:
-            yield _filled(supply, step, done)
-        elif done > supply.cursor:
-            raise ConfigError(
-                f"the position's cursor = {supply.cursor} lies within a step of this epoch's bins: it was taken with "
-                "another seed, data, world size or other bins"
-            )
+
+    kind: Literal["bins"] = "bins"
+    # [from, to, batch size] of each
+    bins: Annotated[list[Annotated[list[Tokens], Field(min_length=3, max_length=3)]], Field(min_length=1)] | None = None
+    median_batch: Positive = 64  # bins by default: four quarters of the longest; 2, 1, 3/4 and 1/2 times this
+    per_rank_bins: bool = False  # each rank draws its own bin
+    replacement: bool = False  # bins drawn by what they hold, again and again: samples repeat and are left out
+
+    @property
+    def repeats(self) -> bool:
+        return self.replacement
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> "Bins":
+        for (_, high, _), (low, _, _) in pairwise(self.bins or []):
+            if low != high + 1:
+                what = f"a gap: lengths {high + 1} to {low - 1} have" if low > high else "an overlap: some lengths have"
+                raise ValueError(f"bins = {self.bins} leave {what} no bin of their own; bin after bin must follow on")
+        if self.bins is not None and self.median_batch != type(self).model_fields["median_batch"].default:
+            raise ValueError("median_batch sizes the four default bins; bins of your own bring their batch sizes")
+        for low, high, _ in self.bins or []:
+            if low > high:
+                raise ValueError(f"bins: [{low}, {high}, ...] goes from long to short; write [from, to, batch size]")
+        return self
+
+    def fill(self, supply: Supply) -> Iterator[Assignment]:
+        """Raises ConfigError where a length has no bin, InfeasibleError where memory cannot hold a bin's one sample."""
+        spans = _sized(_spans(self, supply.lengths), supply)
+        which = np.digitize(supply.lengths, [low for low, _, _ in spans]) - 1
+        members = [np.flatnonzero(which == number) for number in range(len(spans))]
+        sizes = [size for _, _, size in spans]
+        schedule = _again_and_again if self.replacement else _once
+        done = 0
+        for step in schedule(self, supply, members, sizes):
+            before, done = done, min(done + sum(map(len, step)), len(supply))
+            if before >= supply.cursor:
+                yield _assigned(supply, step, done)
+            elif done > supply.cursor:
+                raise ConfigError(
+                    f"the position's cursor = {supply.cursor} lies within a step of this epoch's bins: it was taken "
+                    "with another seed, data, world size or other bins"
+                )
 
 
-def _spans(policy: PolicyConfig, lengths: Int) -> list[Bin]:
+def _spans(policy: Bins, lengths: Int) -> list[Bin]:
     shortest, longest = int(lengths.min()), int(lengths.max())
     if policy.bins is None:
         return default_bins(longest, policy.median_batch, policy.replacement)
@@ -90,9 +119,9 @@ def _sized(spans: list[Bin], supply: Supply) -> list[Bin]:
     return sized
 
 
-def _once(supply: Supply, members: list[Int], sizes: list[int]) -> Iterator[Step]:
+def _once(policy: Bins, supply: Supply, members: list[Int], sizes: list[int]) -> Iterator[Step]:
     """Every sample once: each bin's members in the epoch's order, cut into batches, and these in a shuffled order."""
-    policy, ranks = supply.policy, supply.world_size
+    ranks = supply.world_size
     generator, width = np.random.default_rng([*supply.seed, 1]), ranks * policy.batches_per_optimizer_step
     if policy.per_rank_bins:
         micro = [
@@ -113,16 +142,16 @@ def _once(supply: Supply, members: list[Int], sizes: list[int]) -> Iterator[Step
         yield np.array_split(steps[k], width)
 
 
-def _again_and_again(supply: Supply, members: list[Int], sizes: list[int]) -> Iterator[Step]:
+def _again_and_again(policy: Bins, supply: Supply, members: list[Int], sizes: list[int]) -> Iterator[Step]:
     """The recipe: until as many samples were drawn as there are."""
-    policy, ranks = supply.policy, supply.world_size
+    ranks = supply.world_size
     generator, width = np.random.default_rng([*supply.seed, 1]), ranks * policy.batches_per_optimizer_step
     held = np.array([len(own) for own in members]) / len(supply)
     left = [own[:0] for own in members]
     done = 0
     while done < len(supply):
         drawn = generator.choice(len(members), width if policy.per_rank_bins else 1, p=held)
-        step: Step = [supply.order[:0]] * width
+        step: Step = [left[0][:0]] * width
         for number in np.unique(drawn).tolist():
             places = np.flatnonzero(drawn == number).tolist() if policy.per_rank_bins else list(range(width))
             wanted = min(sizes[number] * len(places), len(members[number]))
@@ -135,13 +164,8 @@ def _again_and_again(supply: Supply, members: list[Int], sizes: list[int]) -> It
         yield step
 
 
-def _filled(supply: Supply, step: Step, cursor: int) -> Filled:
+def _assigned(supply: Supply, step: Step, cursor: int) -> Assignment:
     ranks = supply.world_size
     mine = [[step[k] for k in range(rank, len(step), ranks) if len(step[k])] for rank in range(ranks)]
-    micro = [positions for own in mine for positions in own]
-    return Filled(
-        np.concatenate(micro),
-        tuple(tuple(len(positions) for positions in own) for own in mine),
-        [int(supply.lengths[positions].max()) for positions in micro],
-        cursor,
-    )
+    sizes = tuple(tuple(len(positions) for positions in own) for own in mine)
+    return Assignment(np.concatenate([p for own in mine for p in own]), sizes, method="bins", cursor=cursor)

@@ -1,30 +1,35 @@
-"""What policies that fill micro-batches are given, what they answer, and the table of what fits."""
+"""Policies that fill micro-batches, so that the global batch varies from step to step."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from ddpsched.config import PolicyConfig
-from ddpsched.costs.kinds import Int
+from ddpsched.costs.cost_model import Int
 from ddpsched.costs.memory_cap import Cap
 from ddpsched.errors import InfeasibleError
-from ddpsched.plan import Ids
+from ddpsched.planning.assignment import Assignment
+from ddpsched.planning.policy import Policy
+from ddpsched.planning.steps.context import Context
+
+Tokens = Annotated[int, Field(gt=0, le=2**40)]
 
 
 @dataclass(frozen=True, eq=False)
 class Supply:
     """An epoch's samples, and where in it the policy begins.
 
-    ``order``: (N,), ids as the epoch visits them; ``lengths``: (N,), tokens in that order; ``parts``: (N, 2), likewise,
-    of prompt and text, where both are bounded. ``cursor``: samples handed out before; ``windows[r]``: of these, the
-    positions in the order that rank r has waiting. ``seed``: of what is drawn in this epoch.
+    ``lengths``: (N,), tokens of the epoch's samples in its order; ``parts``: (N, 2), likewise, of prompt and text,
+    where both are bounded. ``seed``: of what is drawn in this epoch. ``cursor``: samples handed out before;
+    ``windows[r]``: of these, the positions in the order that rank r has waiting.
     """
 
-    order: Ids
     lengths: Int
     world_size: int
-    policy: PolicyConfig
     seed: tuple[int, ...] = (0,)
     parts: Int | None = None
     caps: tuple[Cap, ...] | None = None
@@ -32,27 +37,41 @@ class Supply:
     windows: tuple[Int, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.order)
+        return len(self.lengths)
 
 
-@dataclass(frozen=True, eq=False)
-class Filled:
-    """A step: ``positions`` into the order, rank by rank, of which each micro-batch takes ``sizes[rank][m]`` in turn.
+class FillingPolicy(Policy):
+    """Is given the whole epoch in order, and fills micro-batches of sizes of their own."""
 
-    ``longest``: tokens of the longest sample of each micro-batch, in the same turn. ``cursor`` and ``windows`` as
-    in :class:`Supply`, after this step. ``pad_to``: a length that all its micro-batches are padded to.
-    """
+    batches_per_optimizer_step: Annotated[int, Field(gt=0, le=2**16)] = 1  # micro-batches of each rank
 
-    positions: Int
-    sizes: tuple[tuple[int, ...], ...]
-    longest: Sequence[int]
-    cursor: int
-    windows: tuple[Int, ...] = ()
-    packed: bool = False
-    pad_to: int = 0
+    takes: ClassVar[Literal["batches", "windows", "epoch"]] = "epoch"
+    varies: ClassVar[bool] = True
+    reads_cost: ClassVar[bool] = False
 
+    @property
+    def most_microbatches(self) -> int:
+        return self.batches_per_optimizer_step
 
-FillingPolicy = Callable[[Supply], Iterator[Filled]]
+    def __call__(self, context: Context) -> Iterator[Assignment]:
+        begin, spec, order = perf_counter(), context.spec, context.order
+        supply = Supply(
+            context.lengths.lengths(order),
+            spec.world_size,
+            (spec.seed, context.start.epoch),
+            context.lengths.parts(order) if self.bounds_parts else None,
+            spec.caps,
+            context.start.cursor,
+            context.waiting,
+        )
+        context.times.offer_s = perf_counter() - begin  # all at once, before the epoch's first step
+        for found in self.fill(supply):
+            lengths = supply.lengths[found.positions]
+            yield replace(found, costs=spec.cost.price_ranks(lengths, found.sizes, found.packed, found.pad_to))
+
+    @abstractmethod
+    def fill(self, supply: Supply) -> Iterator[Assignment]:
+        """Yield each step; positions are of the epoch's order."""
 
 
 def most_samples(lengths: Int, budget: int, caps: tuple[Cap, ...] | None) -> list[int]:
@@ -75,16 +94,16 @@ def most_samples(lengths: Int, budget: int, caps: tuple[Cap, ...] | None) -> lis
     return [len(lengths), *fits.tolist()]
 
 
-def dealt(
-    runs: Sequence[tuple[int, int]], longest: Sequence[int], world_size: int
-) -> tuple[Int, tuple[tuple[int, ...], ...], list[int]]:
-    """Micro-batches that are runs of positions, dealt to ranks in turn: ``positions``, ``sizes``, ``longest``.
+def deal(
+    runs: Sequence[tuple[int, int]], world_size: int, cursor: int, pad_to: int = 0, method: str = ""
+) -> Assignment:
+    """Return the step of micro-batches that are runs of positions, dealt to ranks in turn.
 
-    >>> dealt([(0, 2), (2, 3), (3, 6)], [9, 8, 7], 2)
-    (array([0, 1, 3, 4, 5, 2]), ((2, 3), (1,)), [9, 7, 8])
+    >>> step = deal([(0, 2), (2, 3), (3, 6)], 2, cursor=6)
+    >>> step.positions.tolist(), step.sizes
+    ([0, 1, 3, 4, 5, 2], ((2, 3), (1,)))
     """
     mine = [range(rank, len(runs), world_size) for rank in range(world_size)]
-    turn = [k for own in mine for k in own]
-    positions = np.concatenate([np.arange(*runs[k]) for k in turn])
+    positions = np.concatenate([np.arange(*runs[k]) for own in mine for k in own])
     sizes = tuple(tuple(runs[k][1] - runs[k][0] for k in own) for own in mine)
-    return positions, sizes, [longest[k] for k in turn]
+    return Assignment(positions, sizes, method=method, pad_to=pad_to, cursor=cursor)

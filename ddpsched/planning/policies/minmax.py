@@ -8,10 +8,48 @@ samples; with all rows at hand every rank solves
 and takes its first b_r samples; the rest of the window stays, first in first out.
 """
 
-from ddpsched.costs.kinds import Int
-from ddpsched.planning.solvers.allocation import Allocation, solve
+import itertools
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from ddpsched.planning.assignment import Assignment
+from ddpsched.planning.policy import Policy, Setting
+from ddpsched.planning.solvers.allocation import solve
+from ddpsched.planning.steps.context import Context
+from ddpsched.planning.steps.windows import first_windows, gather, take
+from ddpsched.table import Positive
 
 
-def minmax(costs: Int, batch_size: int, caps: Int, solver: str) -> Allocation:
-    """``costs``: (world_size, K) -> counts (world_size,); see :func:`ddpsched.solve`."""
-    return solve(costs, batch_size, caps=caps, method=solver)
+class Minmax(Policy):
+    """Choose the counts whose costliest rank is cheapest; see :func:`ddpsched.solve`."""
+
+    kind: Literal["minmax"] = "minmax"
+    prefetch: Positive = 16  # K, samples in each rank's window
+    solver: Literal["auto", "enumeration", "threshold", "ilp"] = "auto"
+
+    takes: ClassVar[Literal["batches", "windows", "epoch"]] = "windows"
+    needs_lengths: ClassVar[bool] = False
+
+    @property
+    def window(self) -> tuple[str, int]:
+        return "prefetch", self.prefetch
+
+    def __call__(self, context: Context) -> Iterator[Assignment]:
+        windows = first_windows(context, self.prefetch)
+        for step in itertools.count(context.start.step):
+            if not sum(windows.sizes):
+                return
+            table = gather(context, windows, step, self.prefetch)
+            chosen = solve(table.costs, table.size, caps=table.caps, method=self.solver)
+            assignment, windows = take(context, table, chosen)
+            yield assignment
+
+    def check(self, setting: Setting) -> None:
+        super().check(setting)
+        window = self.prefetch * setting.world_size
+        if window < setting.global_batch:
+            raise ValueError(
+                f"policy.prefetch * world_size = {self.prefetch} * {setting.world_size} = {window} is smaller "
+                f"than global_batch = {setting.global_batch}: the windows cannot fill a step; raise policy.prefetch "
+                f"to at least {-(-setting.global_batch // setting.world_size)}"
+            )

@@ -5,43 +5,67 @@ row costs the sum over its samples, and any sample may go to any rank.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
-from ddpsched.costs.cost_model import AffineQuadratic
+from ddpsched.costs.rank_speed import slowed
 from ddpsched.errors import InfeasibleError
-from ddpsched.planning.policies.assignment import Assignment, Batch
+from ddpsched.planning.assignment import Assignment
+from ddpsched.planning.policies.batch_policy import BatchPolicy
 from ddpsched.planning.solvers.partition.lpt import balance
+from ddpsched.planning.steps.batches import Batch
+from ddpsched.table import Positive
 
 
-def packed(batch: Batch) -> Assignment:
-    """Balance by :func:`balance`; ranks that are alike take turns from step to step.
+class Packed(BatchPolicy):
+    """Balance by :func:`balance`; ranks that are alike take turns from step to step."""
 
-    One row a rank, or as many as its memory needs. Raises InfeasibleError where one sample alone is over a rank's
-    memory.
-    """
-    assert batch.lengths is not None, "packed needs every length; the config refuses online lengths"
-    linear = getattr(batch.cost, "linear", batch.cost)
-    least = getattr(batch.cost, "least", 0)
-    assert isinstance(linear, AffineQuadratic), "the config refuses costs that do not add up over samples"
-    weights = linear.sample(batch.lengths)
-    members, loads, bound = balance(weights, batch.world_size, batch.slowness)
-    if batch.slowness is None:
-        turn = batch.step % batch.world_size
-        members, loads = members[turn:] + members[:turn], loads[turn:] + loads[:turn]
-    if batch.caps is not None and len(set(batch.caps)) > 1:
-        _mend(batch, members, loads, weights.tolist())
-    sizes = _rows(batch, members)
-    positions = np.array([position for own in members for position in own], dtype=np.int64)
-    costs = [max(load + linear.fixed * len(rows), least * len(rows)) for load, rows in zip(loads, sizes, strict=True)]
-    if batch.slowness is None:
-        bound += linear.fixed
-    else:
-        costs = [-(-cost * rate // 10**6) for cost, rate in zip(costs, batch.slowness, strict=True)]
-    status = "optimal" if max(costs) == bound else "feasible"
-    return Assignment(
-        positions, sizes, tuple(costs), bound, status, "best found", "longest first and swaps", packed=True
-    )
+    kind: Literal["packed"] = "packed"
+    lookahead: Positive = 1  # W, global batches planned at once; 1 keeps each as the order drew it
+
+    @property
+    def batches_at_once(self) -> int:
+        return self.lookahead
+
+    @property
+    def packs(self) -> bool:
+        return True
+
+    def assign(self, batch: Batch) -> Assignment:
+        """One row a rank, or as many as its memory needs.
+
+        Raises InfeasibleError where one sample alone is over a rank's memory.
+        """
+        assert batch.lengths is not None, "check() refuses unknown lengths"
+        cost = batch.cost
+        assert cost.linear, "check() refuses costs that do not add up over samples"
+        weights = cost.sample(batch.lengths)
+        members, loads, bound = balance(weights, batch.world_size, batch.slowness)
+        if batch.slowness is None:
+            turn = batch.step % batch.world_size
+            members, loads = members[turn:] + members[:turn], loads[turn:] + loads[:turn]
+        if batch.caps is not None and len(set(batch.caps)) > 1:
+            _mend(batch, members, loads, weights.tolist())
+        sizes = _rows(batch, members)
+        positions = np.array([position for own in members for position in own], dtype=np.int64)
+        costs = [
+            max(load + cost.fixed * len(rows), cost.least * len(rows)) for load, rows in zip(loads, sizes, strict=True)
+        ]
+        if batch.slowness is None:
+            bound += cost.fixed
+        else:
+            costs = [slowed(own, rate) for own, rate in zip(costs, batch.slowness, strict=True)]
+        status = "optimal" if max(costs) == bound else "feasible"
+        return batch.assigned(
+            positions,
+            sizes,
+            costs=tuple(costs),
+            lower_bound=bound,
+            status=status,
+            method="longest first and swaps",
+            packed=True,
+        )
 
 
 def _mend(batch: Batch, members: list[list[int]], loads: list[int], weights: list[int]) -> None:

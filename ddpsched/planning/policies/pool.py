@@ -19,14 +19,18 @@ micro-batches are as full as any.
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
+from pydantic import field_validator
 
-from ddpsched.costs.kinds import Int
+from ddpsched.costs.cost_model import Int
 from ddpsched.costs.memory_cap import Cap
 from ddpsched.errors import DataError
-from ddpsched.planning.policies.filling import Filled, Supply, most_samples
+from ddpsched.planning.assignment import Assignment
+from ddpsched.planning.policies.filling import FillingPolicy, Supply, Tokens, most_samples
+from ddpsched.planning.policy import Setting
+from ddpsched.table import Positive
 
 DEFAULT_BUDGET = 32768  # tokens
 
@@ -36,59 +40,102 @@ MASK = (1 << BITS) - 1
 LONGEST = 1 << (63 - BITS)
 
 
-def over_budget(lengths: Int, max_tokens: int | None) -> int:
-    """How many samples are longer than the budget, and so run alone."""
-    return int((lengths > (max_tokens or DEFAULT_BUDGET)).sum())
+class Pool(FillingPolicy):
+    """Steps of ``batches_per_optimizer_step`` micro-batches a rank, chosen from its pool."""
+
+    kind: Literal["pool"] = "pool"
+    max_tokens_for_batch: Tokens | None = None  # of a micro-batch; None: 32,768
+    pool_size: Positive = 32  # samples each rank chooses from
+    strategy: Literal["prefer_closest", "prefer_first"] = "prefer_closest"
+    sequence_packing: bool = False  # rows without padding, filled greedily; strategy is then ignored
+    infinite_loop: bool = True  # with steps: another epoch follows; false ends after one
+
+    @field_validator("max_tokens_for_batch", mode="before")
+    @classmethod
+    def _one_number(cls, given: Any) -> Any:
+        if isinstance(given, list | tuple):
+            raise ValueError(f"{given} bounds two parts, as kind = 'token_budget' does; pool takes one number")
+        return given
+
+    @property
+    def packs(self) -> bool:
+        return self.sequence_packing
+
+    @property
+    def window(self) -> tuple[str, int]:
+        return "pool_size", self.pool_size
+
+    @property
+    def endless(self) -> bool:
+        return self.infinite_loop
+
+    @property
+    def max_tokens(self) -> int:
+        """The budget of a micro-batch, in tokens."""
+        return self.max_tokens_for_batch or DEFAULT_BUDGET
+
+    @property
+    def remarks(self) -> list[str]:
+        if not self.sequence_packing or "strategy" not in self.model_fields_set:
+            return []
+        return ["policy.sequence_packing fills rows by their sum of tokens; policy.strategy is ignored"]
+
+    def over_budget(self, lengths: Int) -> int:
+        return int((lengths > self.max_tokens).sum())
+
+    def check(self, setting: Setting) -> None:
+        super().check(setting)
+        if not self.infinite_loop and (setting.epochs or 1) > 1:
+            raise ValueError(
+                f"policy.infinite_loop = false ends after one epoch, but epochs = {setting.epochs}; leave out one of "
+                "the two, or give steps, a most that one epoch may end before"
+            )
+
+    def fill(self, supply: Supply) -> Iterator[Assignment]:
+        """Raises InfeasibleError where one sample is over a rank's memory, over the budget it runs alone; DataError
+        for samples of millions of tokens.
+        """
+        cursor, longest = supply.cursor, int(supply.lengths.max())
+        if longest >= LONGEST:
+            raise DataError(f"a sample has {longest:,} tokens, a pool takes samples below {LONGEST:,}; cut or split it")
+        positions = np.arange(len(supply), dtype=np.int64)
+        keys: list[int] = ((supply.lengths << BITS) | (MASK - positions)).tolist()
+        waiting = supply.windows or tuple(positions[:0] for _ in range(supply.world_size))
+        new = _kind(self, supply)
+        pools = [new([keys[p] for p in own.tolist()]) for own in waiting]
+        if cursor == len(keys):
+            pools = _common(pools, new)
+        while True:
+            # of each rank, micro-batch by micro-batch
+            chosen: list[list[list[int]]] = [[] for _ in pools]
+            for _ in range(self.batches_per_optimizer_step):
+                for rank in range(supply.world_size):
+                    fresh = keys[cursor : cursor + max(0, self.pool_size - len(pools[rank]))]
+                    cursor += len(fresh)
+                    pools[rank].add(fresh)
+                    if fresh and cursor == len(keys):
+                        pools = _common(pools, new)
+                    if len(pools[rank]):
+                        chosen[rank].append(pools[rank].choose())
+            taken = [key for rank in chosen for micro in rank for key in micro]
+            if not taken:
+                return
+            yield Assignment(
+                _positions(taken),
+                tuple(tuple(map(len, rank)) for rank in chosen),
+                method="pool",
+                packed=self.sequence_packing,
+                cursor=cursor,
+                windows=_waiting(pools),
+            )
 
 
-def pool(supply: Supply) -> Iterator[Filled]:
-    """Steps of ``batches_per_optimizer_step`` micro-batches a rank.
-
-    Raises InfeasibleError where one sample is over a rank's memory, over the budget it runs alone; DataError for
-    samples of millions of tokens.
-    """
-    policy, cursor = supply.policy, supply.cursor
-    longest = int(supply.lengths.max())
-    if longest >= LONGEST:
-        raise DataError(f"a sample has {longest:,} tokens, a pool takes samples below {LONGEST:,}; cut or split it")
-    positions = np.arange(len(supply), dtype=np.int64)
-    keys: list[int] = ((supply.lengths << BITS) | (MASK - positions)).tolist()
-    waiting = supply.windows or tuple(positions[:0] for _ in range(supply.world_size))
-    new = _kind(supply)
-    pools = [new([keys[p] for p in own.tolist()]) for own in waiting]
-    if cursor == len(keys):
-        pools = _common(pools, new)
-    while True:
-        # of each rank, micro-batch by micro-batch
-        chosen: list[list[list[int]]] = [[] for _ in pools]
-        for _ in range(policy.batches_per_optimizer_step):
-            for rank in range(supply.world_size):
-                fresh = keys[cursor : cursor + max(0, policy.pool_size - len(pools[rank]))]
-                cursor += len(fresh)
-                pools[rank].add(fresh)
-                if fresh and cursor == len(keys):
-                    pools = _common(pools, new)
-                if len(pools[rank]):
-                    chosen[rank].append(pools[rank].choose())
-        micro = [keys for rank in chosen for keys in rank]
-        if not micro:
-            return
-        yield Filled(
-            _positions([key for keys in micro for key in keys]),
-            tuple(tuple(map(len, rank)) for rank in chosen),
-            [max(keys) >> BITS for keys in micro],
-            cursor,
-            _waiting(pools),
-            policy.sequence_packing,
-        )
-
-
-def _common(pools: list["Pool"], new: Callable[[list[int]], "Pool"]) -> list["Pool"]:
+def _common(pools: list["Waiting"], new: Callable[[list[int]], "Waiting"]) -> list["Waiting"]:
     """One pool for all ranks."""
     return [new([key for own in pools for key in own.waiting()])] * len(pools)
 
 
-def _waiting(pools: list["Pool"]) -> tuple[Int, ...]:
+def _waiting(pools: list["Waiting"]) -> tuple[Int, ...]:
     """Positions that wait at each rank, the oldest first; of a common pool at rank 0."""
     mine = [own.waiting() if own not in pools[:rank] else [] for rank, own in enumerate(pools)]
     return tuple(np.sort(_positions(keys)) for keys in mine)
@@ -98,7 +145,7 @@ def _positions(keys: list[int]) -> Int:
     return MASK - (np.array(keys, dtype=np.int64) & MASK)
 
 
-class Pool(Protocol):
+class Waiting(Protocol):
     """The samples that wait at one rank."""
 
     def __len__(self) -> int: ...
@@ -118,13 +165,12 @@ class Most(Protocol):
     def __getitem__(self, length: int, /) -> int: ...
 
 
-def _kind(supply: Supply) -> Callable[[list[int]], Pool]:
-    budget = supply.policy.max_tokens_for_batch or DEFAULT_BUDGET
-    assert isinstance(budget, int), "the config refuses two budgets"
+def _kind(policy: Pool, supply: Supply) -> Callable[[list[int]], Waiting]:
+    budget = policy.max_tokens
     most = [max(1, fits) for fits in most_samples(supply.lengths, budget, supply.caps)]
-    if supply.policy.sequence_packing:
+    if policy.sequence_packing:
         return lambda keys: Packing(keys, budget, supply.caps or ())
-    kind = Closest if supply.policy.strategy == "prefer_closest" else First
+    kind = Closest if policy.strategy == "prefer_closest" else First
     return lambda keys: kind(keys, most)
 
 

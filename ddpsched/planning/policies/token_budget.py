@@ -8,36 +8,71 @@ chosen and the state is a cursor; how much is padded is the order's business.
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from ddpsched.costs.kinds import Int
+from ddpsched.costs.cost_model import Int
 from ddpsched.errors import ConfigError
-from ddpsched.planning.policies.filling import Filled, Supply, dealt, most_samples
+from ddpsched.planning.assignment import Assignment
+from ddpsched.planning.policies.filling import FillingPolicy, Supply, Tokens, deal, most_samples
+from ddpsched.planning.policy import Setting
 
 Reach = Callable[[int], int]  # where the longest run of samples that fits, from a position on, ends
 
 
-def token_budget(supply: Supply) -> Iterator[Filled]:
+class TokenBudget(FillingPolicy):
     """Steps of ``batches_per_optimizer_step`` micro-batches a rank, dealt in turn; the epoch's last may have fewer.
 
-    With ``same_shape`` all micro-batches of a step share count and padded length. Raises ConfigError where a sample
-    alone is over the budget, InfeasibleError where one is over a rank's memory.
+    With ``same_shape`` all micro-batches of a step share count and padded length.
     """
-    columns, budgets = _columns(supply)
-    _check(columns, budgets)
-    if supply.policy.same_shape:
-        return _same_shape(supply, columns, budgets)
-    return _plain(supply, _reaches(supply, columns, budgets))
 
+    kind: Literal["token_budget"] = "token_budget"
+    # of a micro-batch; two numbers bound the prompt's tokens and the text's
+    max_tokens_for_batch: Tokens | Annotated[list[Tokens], Field(min_length=2, max_length=2)] | None = None
+    budget: Literal["padded", "real"] = "padded"  # which tokens count
+    same_shape: bool = False  # one count and padded length in a step, as pipelines ask
 
-def _columns(supply: Supply) -> tuple[list[Int], list[int]]:
-    budget = supply.policy.max_tokens_for_batch
-    if isinstance(budget, int):
+    @property
+    def bounds_parts(self) -> bool:
+        return isinstance(self.max_tokens_for_batch, list)
+
+    @property
+    def one_shape(self) -> bool:
+        return self.same_shape
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> "TokenBudget":
+        if self.max_tokens_for_batch is None:
+            raise ValueError("token_budget needs max_tokens_for_batch, the tokens that a micro-batch may hold")
+        if self.same_shape and self.budget == "real":
+            raise ValueError("same_shape fixes a padded length for all micro-batches; use budget = 'padded' with it")
+        return self
+
+    def check(self, setting: Setting) -> None:
+        super().check(setting)
+        if self.bounds_parts and not setting.has_parts:
+            raise ValueError(
+                f"policy.max_tokens_for_batch = {self.max_tokens_for_batch} bounds prompt and text; "
+                "name the prompt's column in data.prompt, or give one number"
+            )
+
+    def fill(self, supply: Supply) -> Iterator[Assignment]:
+        """Raises ConfigError where a sample alone is over the budget, InfeasibleError where one is over a memory."""
+        columns, budgets = self._columns(supply)
+        _check(columns, budgets)
+        if self.same_shape:
+            return _same_shape(self, supply, columns, budgets)
+        return _plain(self, supply, _reaches(self, supply, columns, budgets))
+
+    def _columns(self, supply: Supply) -> tuple[list[Int], list[int]]:
+        budget = self.max_tokens_for_batch
+        if isinstance(budget, list):
+            assert supply.parts is not None, "two budgets need the lengths of both parts"
+            return [supply.parts[:, 0], supply.parts[:, 1]], budget
+        assert budget is not None, "its validator refuses None"
         return [supply.lengths], [budget]
-    assert supply.parts is not None, "two budgets need the lengths of both parts; the config refuses data without"
-    assert budget is not None, "the config refuses token_budget without"
-    return [supply.parts[:, 0], supply.parts[:, 1]], budget
 
 
 def _check(columns: list[Int], budgets: list[int]) -> None:
@@ -51,10 +86,10 @@ def _check(columns: list[Int], budgets: list[int]) -> None:
             )
 
 
-def _reaches(supply: Supply, columns: list[Int], budgets: list[int]) -> list[Reach]:
+def _reaches(policy: TokenBudget, supply: Supply, columns: list[Int], budgets: list[int]) -> list[Reach]:
     reaches = [
         _within_padded(lengths, most_samples(lengths, budget, None))
-        if supply.policy.budget == "padded"
+        if policy.budget == "padded"
         else _within_sum(lengths, budget)
         for lengths, budget in zip(columns, budgets, strict=True)
     ]
@@ -89,21 +124,20 @@ def _within_sum(lengths: Int, budget: int) -> Reach:
     return reach
 
 
-def _plain(supply: Supply, reaches: list[Reach]) -> Iterator[Filled]:
-    cursor, num_micro = supply.cursor, supply.world_size * supply.policy.batches_per_optimizer_step
+def _plain(policy: TokenBudget, supply: Supply, reaches: list[Reach]) -> Iterator[Assignment]:
+    cursor, num_micro = supply.cursor, supply.world_size * policy.batches_per_optimizer_step
     while cursor < len(supply):
         runs: list[tuple[int, int]] = []
         while len(runs) < num_micro and cursor < len(supply):
             end = min(reach(cursor) for reach in reaches)
             runs.append((cursor, end))
             cursor = end
-        longest = [int(supply.lengths[start:end].max()) for start, end in runs]
-        yield Filled(*dealt(runs, longest, supply.world_size), cursor)
+        yield deal(runs, supply.world_size, cursor, method="token_budget")
 
 
-def _same_shape(supply: Supply, columns: list[Int], budgets: list[int]) -> Iterator[Filled]:
+def _same_shape(policy: TokenBudget, supply: Supply, columns: list[Int], budgets: list[int]) -> Iterator[Assignment]:
     """The next n * G * A samples, n the largest that fits; fewer than G * A at the end are one a micro-batch."""
-    cursor, num_micro = supply.cursor, supply.world_size * supply.policy.batches_per_optimizer_step
+    cursor, num_micro = supply.cursor, supply.world_size * policy.batches_per_optimizer_step
     tables = [np.array(most_samples(*each, None)) for each in zip(columns, budgets, strict=True)]
     if supply.caps is not None:
         columns, roomy = [*columns, supply.lengths], len(supply) * int(supply.lengths.max())
@@ -121,6 +155,5 @@ def _same_shape(supply: Supply, columns: list[Int], budgets: list[int]) -> Itera
         end = cursor + size * number
         shape = int(supply.lengths[cursor:end].max())
         runs = list(pairwise(range(cursor, end + 1, size)))
-        own = [int(supply.lengths[start:stop].max()) for start, stop in runs]
-        yield Filled(*dealt(runs, own, supply.world_size), end, pad_to=shape)
+        yield deal(runs, supply.world_size, end, shape, method="token_budget")
         cursor = end

@@ -2,10 +2,10 @@
 
 ::
 
-    context.py            what the plans of an epoch follow from, as one value
-    batch_steps.py        policies that assign the next B samples of the order
-    window_steps.py       policies that choose how many samples each rank takes from its own window
-    fill_steps.py         policies that fill micro-batches, so that the global batch varies
+    context.py            an epoch, as one value
+    batches.py            the next B samples of the order, for policies that assign them
+    windows.py            each rank's window and what all ranks offer, for policies that choose counts
+    stream.py             a policy's assignments as plans
     prefetch_windows.py   each rank's window over the global order
     lookahead.py          samples that change places between neighbouring steps
 """

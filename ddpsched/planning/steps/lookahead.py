@@ -18,7 +18,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from ddpsched.costs.kinds import Int
+from ddpsched.costs.cost_model import Int
 from ddpsched.planning.solvers.partition.min_max_split import split_line
 from ddpsched.planning.solvers.partition.sorted_batch import falling, line_of
 

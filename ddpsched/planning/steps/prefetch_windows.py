@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddpsched.errors import ConfigError
 from ddpsched.plan import Ids
 
 
@@ -34,18 +33,6 @@ def fill(order: Ids, world_size: int, prefetch: int) -> Windows:
     """The windows at the start of an epoch: ``prefetch`` ids each, or an even share of fewer."""
     empty = Windows(0, tuple(order[:0] for _ in range(world_size)))
     return _refill(empty, order, [prefetch] * world_size)
-
-
-def resume(order: Ids, cursor: int, ids: tuple[Ids, ...]) -> Windows:
-    """The windows of a position; ConfigError where this order did not hand out their ids before the cursor."""
-    waiting = np.concatenate(ids)
-    strange = waiting[~np.isin(waiting, order[:cursor])]
-    if len(strange):
-        raise ConfigError(
-            f"the position's windows hold id {strange[0]}, which is not among the first {cursor} of its epoch's order: "
-            "it was taken with another seed, order or data"
-        )
-    return Windows(cursor, ids)
 
 
 def advance(windows: Windows, order: Ids, counts: Sequence[int]) -> Windows:

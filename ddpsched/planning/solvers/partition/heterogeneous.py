@@ -16,10 +16,11 @@ from functools import partial
 from itertools import chain, permutations
 
 from ddpsched.errors import InfeasibleError
+from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.solvers.partition.candidates import Stone, candidates
 from ddpsched.planning.solvers.partition.exact import MILLION, exact_split
 from ddpsched.planning.solvers.partition.levelling import SPARE, counts_to_try
-from ddpsched.planning.solvers.partition.placement import Placement, placement_of
+from ddpsched.planning.solvers.partition.placement import assignment_of
 from ddpsched.planning.solvers.partition.sorted_batch import Line, Span, most_within
 
 ALL_ORDERS = 6  # so few ranks are tried in every order, where memory is tight
@@ -28,7 +29,7 @@ Ranks = list[list[Span]]
 
 def uneven_split(
     line: Line, slowness: Sequence[int], max_microbatches: int, limits: Sequence[list[int]] | None = None
-) -> Placement:
+) -> Assignment:
     """The best found placement of at most ``max_microbatches`` spans on each rank.
 
     ``line``: its own limits are those of the roomiest rank. ``slowness``: of each rank, in millionths.
@@ -56,7 +57,7 @@ def uneven_split(
             "samples within their memory; raise memory.budget_bytes or policy.max_microbatches, or lower global_batch "
             "or data.max_length"
         )
-    return placement_of(line, search.best, search.costs(search.best), bound)
+    return assignment_of(line, search.best, search.costs(search.best), bound)
 
 
 def lower_bound(line: Line, slowness: Sequence[int]) -> int:

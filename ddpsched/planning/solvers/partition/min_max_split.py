@@ -6,13 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 
+from ddpsched.costs.cost_model import CostModel
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.allocation.problem import IntArray
-from ddpsched.planning.solvers.partition.sorted_batch import GroupCost, Limit, Line, LinearCost, Span, line_of
+from ddpsched.planning.solvers.partition.sorted_batch import GroupCost, Limit, Line, Span, line_of
 
 
 def min_max_split(
-    lengths: IntArray, groups: int, cost: GroupCost | LinearCost, limit: Limit | None = None
+    lengths: IntArray, groups: int, cost: GroupCost | CostModel, limit: Limit | None = None
 ) -> tuple[list[IntArray], int, int]:
     """Splits samples into groups so that the largest cost(count, longest) of a group is as small as possible.
 

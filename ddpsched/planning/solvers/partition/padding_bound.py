@@ -22,9 +22,9 @@ UNREACHED = np.iinfo(np.int64).max // 4
 def padded_bound(line: Line, world_size: int, max_microbatches: int) -> int:
     """What no placement can go below, padding counted; for linear costs.
 
-    >>> from ddpsched.costs.cost_model import AffineQuadratic
+    >>> from ddpsched.costs.cost_model import CostModel
     >>> from ddpsched.planning.solvers.partition.sorted_batch import line_of
-    >>> line = line_of(np.array([9, 5, 5, 1, 1]), AffineQuadratic(0, 1, 0, scale=1))
+    >>> line = line_of(np.array([9, 5, 5, 1, 1]), CostModel(0, 1, 0, scale=1))
     >>> padded_bound(line, 1, 3), padded_bound(line, 1, 2)
     (21, 29)
     """

@@ -18,12 +18,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ddpsched.errors import InfeasibleError
+from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.solvers.partition.candidates import candidates, runs
 from ddpsched.planning.solvers.partition.exact import MILLION, exact_split
 from ddpsched.planning.solvers.partition.levelling import SPARE, Found, counts_to_try, placed, spans_of
 from ddpsched.planning.solvers.partition.min_max_split import least_makespan, split_line
 from ddpsched.planning.solvers.partition.padding_bound import least_padded_spans, padded_bound, penalised_bound
-from ddpsched.planning.solvers.partition.placement import Placement, placement_of
+from ddpsched.planning.solvers.partition.placement import assignment_of
 from ddpsched.planning.solvers.partition.sorted_batch import Line, Span, most_within
 from ddpsched.planning.solvers.partition.swaps import exchange
 
@@ -33,7 +34,7 @@ PENALTIES = (3, 6)  # halves of the estimate; these two prove most of what any p
 Ranks = list[list[Span]]
 
 
-def accumulate_split(line: Line, world_size: int, max_microbatches: int) -> Placement:
+def accumulate_split(line: Line, world_size: int, max_microbatches: int) -> Assignment:
     """The best found placement of at most ``max_microbatches`` spans on each of ``world_size`` equal ranks.
 
     How many a rank gets follows from the cost. A larger ``max_microbatches`` never raises the makespan. Where the
@@ -50,7 +51,7 @@ def accumulate_split(line: Line, world_size: int, max_microbatches: int) -> Plac
         if ranks is not None:
             best.offer(ranks, _costs(line, ranks))
             bound = best.makespan
-    return placement_of(line, best.ranks, best.costs, bound)
+    return assignment_of(line, best.ranks, best.costs, bound)
 
 
 def usable(line: Line, world_size: int, max_microbatches: int) -> int:
@@ -202,8 +203,8 @@ def _lightest_first(line: Line, world_size: int, count: int) -> tuple[Ranks, lis
     return ranks, loads
 
 
-def _placement(line: Line, ranks: Ranks, bound: int) -> Placement:
-    return placement_of(line, ranks, _costs(line, ranks), bound)
+def _placement(line: Line, ranks: Ranks, bound: int) -> Assignment:
+    return assignment_of(line, ranks, _costs(line, ranks), bound)
 
 
 def _costs(line: Line, ranks: Ranks) -> list[int]:

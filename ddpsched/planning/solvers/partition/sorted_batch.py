@@ -8,11 +8,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from ddpsched.costs.cost_model import CostModel
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.allocation.problem import IntArray
 
@@ -21,19 +21,6 @@ GroupCost = Callable[[IntArray, int], npt.ArrayLike]
 # limit(lengths): int64, the most samples of a micro-batch whose longest is this long
 Limit = Callable[[IntArray], IntArray]
 Span = tuple[int, int]
-
-
-class LinearCost(Protocol):
-    """A cost of ``fixed + count * sample(max_length)``, as AffineQuadratic is.
-
-    One that never goes below ``least`` and is as ``linear`` above it, as Floored is, counts as linear too; only
-    where many small micro-batches are placed is its floor not seen before the last comparison.
-    """
-
-    @property
-    def fixed(self) -> int: ...
-
-    def sample(self, length: IntArray) -> IntArray: ...
 
 
 @dataclass(frozen=True)
@@ -85,16 +72,20 @@ def falling(lengths: IntArray) -> IntArray:
     return np.argsort(-lengths, kind="stable")
 
 
-def line_of(lengths: IntArray, cost: GroupCost | LinearCost, limit: Limit | None = None) -> Line:
-    """The line of these lengths, int64 ``(B,)``. Raises InfeasibleError where one sample alone is over the limit."""
+def line_of(lengths: IntArray, cost: GroupCost | CostModel, limit: Limit | None = None) -> Line:
+    """Return the line of these lengths, int64 ``(B,)``. Raises InfeasibleError where one sample is over the limit.
+
+    A linear cost with a floor counts as linear too; where many small micro-batches are placed, its floor is not seen
+    before the last comparison.
+    """
     order = falling(lengths)
     ordered = lengths[order]
     limits = None if limit is None else limits_of(ordered, limit)
-    linear: Any = getattr(cost, "linear", cost)
-    if hasattr(linear, "sample"):
-        return _linear(order, linear.sample(ordered).tolist(), linear.fixed, getattr(cost, "least", 0), limits)
-    assert callable(cost)
-    return _general(order, ordered.tolist(), cost, limits)
+    if not isinstance(cost, CostModel):
+        return _general(order, ordered.tolist(), cost, limits)
+    if not cost.linear:
+        return _general(order, ordered.tolist(), cost.padded, limits)
+    return _linear(order, cost.sample(ordered).tolist(), cost.fixed, cost.least, limits)
 
 
 def most_within(line: Line, limits: Sequence[list[int]] | None) -> Callable[[int], int]:

@@ -1,9 +1,12 @@
 """All ranks on paper: a plan's records with time from a cost model instead of a clock."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from ddpsched.config import RunConfig
-from ddpsched.costs.kinds import AffineQuadratic
+from ddpsched.costs.cost_model import CostModel
 from ddpsched.data.lengths import Lengths
-from ddpsched.exchange import LocalExchange
+from ddpsched.exchange import Flag, LocalExchange
 from ddpsched.plan import StepPlan
 from ddpsched.planning.record_columns import plan_columns
 from ddpsched.records import StepRecord
@@ -22,20 +25,23 @@ class SimulatedExecutor:
         clock = config.executor
         self.exchange = LocalExchange(config.world_size)
         budget = config.memory.budget_bytes
-        self.caps = self.world_caps = None if budget is None else [budget] * config.world_size
+        self.caps = None if budget is None else [budget] * config.world_size
         self._config, self._source = config, source
         self._slowness = clock.slowness or [1.0] * config.world_size
-        self._time = AffineQuadratic(clock.alpha_s, clock.beta_s, clock.gamma_s)
+        self._time = CostModel(clock.alpha_s, clock.beta_s, clock.gamma_s)
         hops = 2 * (config.world_size - 1)
         traffic = clock.gradient_bytes / config.world_size
         self._network_s = hops * (traffic / clock.bandwidth_bytes_per_s + clock.latency_s)
+
+    timeline = None
+    facts: Mapping[str, Any] = {"device": "none: simulated", "num_parameters": None, "clocks": None}
 
     def expect(self, total_steps: int) -> None:
         """There is no learning rate."""
 
     def execute(self, plan: StepPlan) -> list[StepRecord]:
         """One record per rank; the step's messages are perfect and free."""
-        columns = [plan_columns(self._config, plan, rank, self._source) for rank in range(plan.world_size)]
+        columns = [plan_columns(self._config.labels, plan, rank, self._source) for rank in range(plan.world_size)]
         compute = [self._compute_s(plan, rank) for rank in range(plan.world_size)]
         return [
             StepRecord(
@@ -51,11 +57,12 @@ class SimulatedExecutor:
         seconds = 0.0
         for micro in plan.ranks[rank]:
             lengths = self._source.lengths(micro.ids)
-            if micro.packed:
-                seconds += self._time.packed(lengths) / self._time.scale
-            else:
-                seconds += float(self._time.seconds(len(micro), micro.padded_length(lengths)))
+            seconds += self._time.price(micro, lengths) / self._time.scale
         return self._slowness[rank] * seconds
+
+    def object(self, flag: Flag) -> bool:
+        """There are no other ranks to hear of it."""
+        return False
 
     def evaluate(self) -> None:
         """Nothing was trained."""

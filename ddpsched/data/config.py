@@ -1,0 +1,41 @@
+"""[data]: where the samples come from, and how they are cut."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from ddpsched.table import Positive, Table
+
+
+class DataConfig(Table):
+    """Where the samples come from: a local ``path``, else a hub ``name``, else the embedded sentences.
+
+    A path beside a name is the local copy of that data set, and is what is read.
+    """
+
+    path: str | None = None  # TSV, CSV, JSONL or Parquet file, or a folder of splits
+    dev: str | None = None  # a file for evaluation; by default a dev or validation split beside path
+    name: str | None = None  # data set on the hub, "nyu-mll/glue"
+    subset: str | None = None  # "sst2"
+    text: str = "sentence"  # the text to classify; for causal_lm what is learnt
+    prompt: str | None = None  # causal_lm: a column that stands before the text and is not learnt, "question"
+    label: str = "label"  # classification
+    num_labels: Annotated[int, Field(ge=2)] = 2
+    rows: Positive | None = None  # only the first so many rows of the training split
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the training rows evaluated on, without a dev split
+    tokenizer: str | None = None  # folder or hub name; by default the model's, or the embedded one
+    max_length: Annotated[int, Field(ge=3)] = 128
+    lengths: Literal["known", "online"] = "known"
+    size: Positive = 4096  # samples of the embedded set
+    pad_to: Literal["longest", "max_length"] = "longest"  # static: of its micro-batch, or always to max_length
+    # causal_lm: all documents joined, and cut into samples of max_length tokens
+    concatenate: bool = False
+    within_documents: bool = False  # concatenate: tokens attend to their own document alone
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> "DataConfig":
+        if self.within_documents and not self.concatenate:
+            raise ValueError("within_documents says how joined documents attend; set concatenate = true with it")
+        if self.concatenate and self.lengths == "online":
+            raise ValueError("concatenate joins all documents before training; use lengths = 'known'")
+        return self

@@ -1,0 +1,45 @@
+"""[order]: in which order an epoch visits the samples."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from ddpsched.table import Positive, Table
+
+
+class OrderConfig(Table):
+    """In which order an epoch visits the samples."""
+
+    kind: Literal["shuffled", "sequential", "length_grouped", "curriculum", "curriculum_local"] = "shuffled"
+    mega_batches: Positive = 50  # length_grouped: global batches sorted together, fewer where the data has fewer
+    # curriculum, curriculum_local: a file of `ddpsched sort`, easiest first; None: by length
+    path: str | None = None
+    window: Positive = 1  # curriculum: so many neighbours of the order change places anew each epoch
+    # curriculum: how the share of samples that is open grows, the easiest first; None: one after another
+    pacing: Literal["linear", "root", "step"] | None = None
+    start: Annotated[float, Field(gt=0, le=1)] = 0.1  # pacing: the share open at first
+    over: Annotated[float, Field(gt=0, le=1)] = 0.5  # pacing: the share of the first epoch after which all is open
+    stairs: Positive = 5  # pacing = "step": in how many the share rises
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> "OrderConfig":
+        if self.kind != "length_grouped" and self.mega_batches != 50:
+            raise ValueError(f"mega_batches belongs to kind = 'length_grouped', not {self.kind!r}")
+        if self.path is not None and not self.kind.startswith("curriculum"):
+            raise ValueError(f"path, a file of `ddpsched sort`, belongs to kind = 'curriculum', not {self.kind!r}")
+        changed = {key for key in ("window", "pacing", "start", "over", "stairs") if key in self.model_fields_set}
+        changed -= {key for key in changed if getattr(self, key) == type(self).model_fields[key].default}
+        if changed and self.kind != "curriculum":
+            raise ValueError(f"{', '.join(sorted(changed))} belong to kind = 'curriculum', not {self.kind!r}")
+        if self.pacing is None and changed & {"start", "over", "stairs"}:
+            raise ValueError("start, over and stairs say how a share grows; name pacing = 'linear', 'root' or 'step'")
+        if self.pacing is not None and self.window > 1:
+            raise ValueError("pacing draws among all that is open; window reshuffles neighbours: give one of the two")
+        if self.stairs != 5 and self.pacing != "step":
+            raise ValueError(f"stairs belongs to pacing = 'step', not {self.pacing!r}")
+        return self
+
+    @property
+    def sorts(self) -> bool:
+        """Whether neighbours of the order are about as difficult, so that ranks are dealt them in turn."""
+        return self.kind in ("curriculum", "curriculum_local")

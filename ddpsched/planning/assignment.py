@@ -1,0 +1,45 @@
+"""Who runs what in a step: what solvers and policies answer."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """Samples of one step, rank by rank and micro-batch by micro-batch.
+
+    Attributes:
+        positions: int64 `(B,)`; of a solver positions in the batch, of a policy in the epoch's order; each once.
+        sizes: `sizes[r]`, how many samples each micro-batch of rank r takes from `positions`, in order.
+        costs: of each rank, in the unit of the cost model; None where lengths are not known here.
+        lower_bound: no assignment of these samples has a smaller largest cost; None where none was found.
+        status: "optimal" where the makespan is proved, else "feasible".
+        tie_break: "exact" where among the best assignments the one was chosen that the method promises.
+        method: how it was found.
+        packed: whether each micro-batch is one row without padding.
+        pad_to: tokens that every padded row has at least.
+        cursor: samples of the epoch's order that have been handed out after this step; None where it cannot go on.
+        windows: of these, the positions that each rank has waiting, as int64 arrays.
+    """
+
+    positions: Int
+    sizes: tuple[tuple[int, ...], ...]
+    costs: tuple[int, ...] | None = None
+    lower_bound: int | None = None
+    status: str = "feasible"
+    tie_break: str = "best found"
+    method: str = ""
+    packed: bool = False
+    pad_to: int = 0
+    cursor: int | None = None
+    windows: tuple[Int, ...] = ()
+
+    @property
+    def makespan(self) -> int:
+        """The largest cost of a rank."""
+        assert self.costs is not None
+        return max(self.costs)

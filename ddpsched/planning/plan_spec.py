@@ -1,0 +1,89 @@
+"""What planning takes, as one value: no paths, no model, no executor."""
+
+from dataclasses import dataclass, field
+
+from ddpsched.costs.cost_model import CostModel, padded_tokens
+from ddpsched.costs.kinds import check_range
+from ddpsched.costs.memory_cap import Cap
+from ddpsched.data.lengths import Lengths
+from ddpsched.errors import ConfigError
+from ddpsched.orders.epoch_order import Order, epoch_order
+from ddpsched.plan import Ids
+from ddpsched.planning.policy import Policy, Setting
+
+LAST = ("smaller", "join", "drop")  # what becomes of an epoch's last step in which a rank has no samples
+
+
+@dataclass(frozen=True, eq=False)
+class PlanSpec:
+    """What the plans of a run follow from, beside the lengths: the same on every rank.
+
+    Attributes:
+        world_size: G, ranks.
+        global_batch: B, samples of a step over all ranks; where the policy lets it vary, of orders alone.
+        policy: a member of ``ddpsched.planning.policies.POLICIES``, with its options.
+        seed: of orders, and of what policies draw.
+        epochs: None where ``steps`` decide.
+        steps: optimizer steps; None where ``epochs`` decide.
+        order: in which order an epoch visits the samples.
+        cost: what a micro-batch costs.
+        caps: ``caps[r]``, what the memory of rank r allows; None for no limit.
+        max_length: tokens of the longest sample that there may be.
+        pad_to: tokens that every padded row has at least.
+        refined: whether ranks report their measured speed, which scales their costs.
+        lengths_known: whether every rank knows all lengths.
+        last: where an epoch's last samples are fewer than the ranks, a "smaller" step, "join" or "drop".
+
+    Raises ConfigError where these do not agree.
+    """
+
+    world_size: int
+    global_batch: int
+    policy: Policy
+    seed: int = 0
+    epochs: int | None = None
+    steps: int | None = None
+    order: Order = field(default_factory=Order)
+    cost: CostModel = padded_tokens
+    caps: tuple[Cap, ...] | None = None
+    max_length: int = 1
+    pad_to: int = 0
+    refined: bool = False
+    lengths_known: bool = True
+    last: str = "smaller"
+
+    def __post_init__(self) -> None:
+        check_range(self.cost, self.global_batch, self.max_length)
+        try:
+            self.policy.check(
+                Setting(
+                    self.world_size,
+                    self.global_batch,
+                    self.epochs,
+                    lengths_known=self.lengths_known,
+                    has_parts=True,  # ConfigError where they have none, once they are asked for
+                    pads_to_max=self.pad_to > 0,
+                    squared_cost=self.cost.squared,
+                    refined_cost=self.refined,
+                )
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        if self.last not in LAST:
+            raise ConfigError(f"last = {self.last!r}; it is one of {', '.join(map(repr, LAST))}")
+        if self.last != "smaller" and self.policy.takes != "batches":
+            raise ConfigError(
+                f"last = {self.last!r} is of policies whose steps are the next samples of the order, such as "
+                f"'balanced'; {self.policy.kind!r} has a rule of its own for the last ones; give last = 'smaller'"
+            )
+
+    def epoch_order(self, lengths: Lengths, epoch: int) -> Ids:
+        """Return (N,), int64 ids: the order in which this epoch visits the samples."""
+        return epoch_order(
+            self.order,
+            lengths,
+            seed=self.seed,
+            epoch=epoch,
+            world_size=self.world_size,
+            global_batch=self.global_batch,
+        )

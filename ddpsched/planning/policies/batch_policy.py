@@ -1,0 +1,23 @@
+"""Policies that are given the next B samples of the order and only assign them."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from ddpsched.planning.assignment import Assignment
+from ddpsched.planning.policy import Policy
+from ddpsched.planning.steps.batches import Batch, batches
+from ddpsched.planning.steps.context import Context
+
+
+class BatchPolicy(Policy):
+    """Assigns one batch at a time, whatever came before; so an epoch goes on from any step."""
+
+    takes: ClassVar[Literal["batches", "windows", "epoch"]] = "batches"
+
+    def __call__(self, context: Context) -> Iterator[Assignment]:
+        return map(self.assign, batches(context))
+
+    @abstractmethod
+    def assign(self, batch: Batch) -> Assignment:
+        """Return who runs which samples of the batch."""

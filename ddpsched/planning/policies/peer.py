@@ -1,0 +1,91 @@
+"""peer: another package's batching, as an arm to compare with."""
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from ddpsched.errors import ConfigError, RunError
+from ddpsched.peers import PEERS
+from ddpsched.peers.peer import Peer, Problem, Step
+from ddpsched.planning.assignment import Assignment
+from ddpsched.planning.policy import Policy, Setting
+from ddpsched.planning.steps.context import Context
+from ddpsched.table import Positive
+
+
+class PeerPolicy(Policy):
+    """Run a peer's steps as they come.
+
+    Epochs may have more or fewer steps than ceil(N / B), and leave out or repeat samples where the peer does. A token
+    budget is found once, in the first epoch. There is no going on from within an epoch.
+    """
+
+    kind: Literal["peer"] = "peer"
+    peer: str  # named as in `ddpsched plan --peers`
+    max_microbatches: Positive = 1  # M, most micro-batches of a rank in a step, of peers that take it
+
+    takes: ClassVar[Literal["batches", "windows", "epoch"]] = "epoch"
+    reads_cost: ClassVar[bool] = False
+
+    @property
+    def packs(self) -> bool:
+        return self.peer in PEERS and PEERS[self.peer].packed
+
+    @property
+    def most_microbatches(self) -> int:
+        return self.max_microbatches
+
+    @property
+    def needs_sums(self) -> bool:
+        return self.max_microbatches > 1  # without sums, packed rows have no predicted cost
+
+    def check(self, setting: Setting) -> None:
+        super().check(setting)
+        if setting.memory != "none":
+            raise ValueError("a peer knows no memory caps; leave memory out with policy.kind = 'peer'")
+
+    def __call__(self, context: Context) -> Iterator[Assignment]:
+        """Raises ConfigError for an unknown peer, PeerMissing for one that cannot be asked here, RunError where a peer
+        gives a sample twice in one step, or no step at all.
+        """
+        if self.peer not in PEERS:
+            raise ConfigError(f"policy.peer = {self.peer!r} is none of: {', '.join(PEERS)}")
+        peer, spec = PEERS[self.peer], context.spec
+        problem = Problem(
+            lengths=context.lengths.lengths(np.arange(len(context.order), dtype=np.int64)),
+            order=context.order,
+            world_size=spec.world_size,
+            global_batch=spec.global_batch,
+            max_microbatches=self.max_microbatches,
+            seed=spec.seed,
+            epoch=context.start.epoch,
+            cost=spec.cost,
+            budget=context.memo.get("budget"),
+        )
+        problem = peer.fitted(problem)
+        context.memo["budget"] = problem.budget
+        places = np.argsort(context.order)
+        step = None
+        for step in peer.steps(problem):
+            yield _assignment(peer, step, problem, places)
+        if step is None:
+            raise RunError(
+                f"{peer.name} makes no step of {len(context.order)} samples with global_batch = {spec.global_batch}; "
+                "lower global_batch, or give it more samples"
+            )
+
+
+def _assignment(peer: Peer, step: Step, problem: Problem, places: np.ndarray) -> Assignment:
+    ids = np.concatenate([ids for rank in step for ids in rank])
+    if len(np.unique(ids)) < len(ids):
+        values, counts = np.unique(ids, return_counts=True)
+        raise RunError(
+            f"{peer.name} gives a sample twice in one step (ids {values[counts > 1][:5].tolist()} planned twice), "
+            "which a plan cannot hold; train fewer steps than an epoch has, or on more samples"
+        )
+    sizes = tuple(tuple(len(ids) for ids in rank if len(ids)) for rank in step)
+    costs = None
+    if problem.cost.linear or not peer.packed:
+        costs = problem.cost.price_ranks(problem.lengths[ids], sizes, peer.packed)
+    return Assignment(places[ids], sizes, costs, method=peer.name, packed=peer.packed)

@@ -1,0 +1,135 @@
+"""What every policy is: its options, what it must agree with, and the assignments of an epoch."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from ddpsched.planning.assignment import Assignment, Int
+from ddpsched.table import Table
+
+if TYPE_CHECKING:
+    from ddpsched.planning.steps.context import Context
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a policy's options must agree with.
+
+    ``epochs``: None where steps decide. ``lengths_known``: on every rank. ``has_parts``: lengths are of prompt and
+    text. ``pads_to_max``: every row is padded to the same length. ``squared_cost``: the cost does not add up.
+    ``refined_cost``: ranks report their measured speed. ``memory``: what caps micro-batches.
+    """
+
+    world_size: int
+    global_batch: int
+    epochs: int | None = None
+    lengths_known: bool = True
+    has_parts: bool = False
+    pads_to_max: bool = False
+    squared_cost: bool = False
+    refined_cost: bool = False
+    memory: Literal["none", "probe", "model"] = "none"
+
+
+class Policy(Table):
+    """Decides who runs what. A subclass is one file: its options are its fields, its docstring is its page.
+
+    ``policy(context)`` yields the assignment of each step of an epoch, from the context's start on. It must follow
+    from the context alone, so that every rank finds the same one.
+    """
+
+    kind: str
+    takes: ClassVar[Literal["batches", "windows", "epoch"]]  # the next B samples, each rank's window, or all at once
+    varies: ClassVar[bool] = False  # whether the global batch varies from step to step
+    needs_lengths: ClassVar[bool] = True  # of all samples on every rank
+    reads_cost: ClassVar[bool] = True  # whether its plans follow from the cost
+
+    @property
+    def packs(self) -> bool:
+        """Whether micro-batches are rows without padding."""
+        return False
+
+    @property
+    def most_microbatches(self) -> int:
+        """Of a rank in a step, where memory does not ask for more."""
+        return 1
+
+    @property
+    def needs_sums(self) -> bool:
+        """Whether its cost must add up over samples or micro-batches."""
+        return self.packs or self.most_microbatches > 1
+
+    @property
+    def batches_at_once(self) -> int:
+        """W, global batches whose samples are dealt together."""
+        return 1
+
+    @property
+    def window(self) -> tuple[str, int] | None:
+        """The option that says how many samples may wait at a rank, and its value; None where none wait."""
+        return None
+
+    @property
+    def bounds_parts(self) -> bool:
+        """Whether prompt and text have budgets of their own."""
+        return False
+
+    @property
+    def one_shape(self) -> bool:
+        """Whether all micro-batches of a step are padded to one length."""
+        return False
+
+    @property
+    def repeats(self) -> bool:
+        """Whether samples of an epoch may be run again, or never."""
+        return False
+
+    @property
+    def endless(self) -> bool:
+        """Whether another epoch follows where steps are left."""
+        return True
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a user would not expect of these options."""
+        return []
+
+    def over_budget(self, lengths: Int) -> int | None:
+        """Return how many samples are longer than a micro-batch's budget, and run alone; None without such a budget."""
+        return None
+
+    @abstractmethod
+    def __call__(self, context: "Context") -> Iterator[Assignment]:
+        """Yield the assignment of each step."""
+
+    def check(self, setting: Setting) -> None:
+        """Raise ValueError where these options do not fit the rest of a run."""
+        s = setting
+        if s.global_batch < s.world_size and not self.varies:
+            raise ValueError(
+                f"global_batch = {s.global_batch} is smaller than world_size = {s.world_size}: "
+                "every rank needs at least one sample; raise global_batch or lower world_size"
+            )
+        if self.needs_lengths and not s.lengths_known:
+            raise ValueError(
+                f"policy.kind = {self.kind!r} needs every length on every rank; "
+                "use data.lengths = 'known', or policy.kind = 'minmax' with online lengths"
+            )
+        if s.squared_cost and self.needs_sums:
+            raise ValueError(
+                "cost.kind = 'padded_tokens_squared' does not add up over samples or micro-batches; "
+                "use 'padded_tokens' (with gamma for attention), 'affine_quadratic' or 'calibrated'"
+            )
+        if s.refined_cost and not self.reads_cost:
+            raise ValueError(f"cost.online refines a cost, but policy.kind = {self.kind!r} plans without one")
+        if s.pads_to_max and self.kind != "static":
+            raise ValueError(
+                "data.pad_to = 'max_length' makes all samples as long, which leaves policy.kind = "
+                f"{self.kind!r} nothing to gain; use it with 'static', as the approach to compare with"
+            )
+        if self.varies and s.memory == "probe":
+            raise ValueError(
+                f"memory.probe tries samples of data.max_length up to the global batch, which policy.kind = "
+                f"{self.kind!r} lets vary; use memory.path, a file of `ddpsched calibrate`"
+            )

@@ -1,0 +1,128 @@
+"""What policies are given that only assign: the next samples of the order, step by step."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ddpsched.costs.cost_model import CostModel, Int
+from ddpsched.costs.memory_cap import Cap
+from ddpsched.exchange import offer_row, read_offers
+from ddpsched.planning.assignment import Assignment
+from ddpsched.planning.steps.context import Context
+from ddpsched.planning.steps.lookahead import regroup
+
+ALIKE = 1.05  # ranks whose measured speeds lie within this share are planned for as equal: proved, and taking turns
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The next samples of the global order, and whom they are for.
+
+    ``lengths``: (size,), or None where they are not known here. ``caps`` and ``slowness`` (in millionths) are of each
+    rank, None where all are alike. ``pad_to``: tokens that every padded row has at least. ``in_turn``: neighbours are
+    alike, so runs of them would make ranks unlike. ``positions``: (size,), in the epoch's order; None for 0, 1, ...
+    ``cursor``: samples of the order that have been handed out with this batch.
+    """
+
+    lengths: Int | None
+    size: int
+    world_size: int
+    step: int
+    cost: CostModel
+    caps: tuple[Cap, ...] | None = None
+    slowness: tuple[int, ...] | None = None
+    pad_to: int = 0
+    in_turn: bool = False
+    positions: Int | None = None
+    cursor: int | None = None
+
+    def assigned(self, chosen: Int, sizes: tuple[tuple[int, ...], ...], **more: Any) -> Assignment:
+        """Return the assignment of the samples at ``chosen`` in this batch. ``more``: its other fields."""
+        positions = chosen if self.positions is None else self.positions[chosen]
+        return Assignment(positions, sizes, cursor=self.cursor, pad_to=self.pad_to, **more)
+
+
+def batches(context: Context) -> Iterator[Batch]:
+    """Yield the batch of each step."""
+    spec, cursor = context.spec, context.start.cursor
+    found = _positions(context)
+    for step in itertools.count(context.start.step):
+        begin = perf_counter()
+        positions = next(found, None)
+        if positions is None:
+            return
+        lengths = context.lengths.lengths(context.order[positions]) if spec.lengths_known else None
+        context.times.offer_s = perf_counter() - begin
+        slowness = _reported_slowness(context, step)
+        cursor += len(positions)
+        yield Batch(
+            lengths,
+            len(positions),
+            spec.world_size,
+            step,
+            spec.cost,
+            spec.caps,
+            slowness,
+            spec.pad_to,
+            spec.order.sorts,
+            positions,
+            cursor,
+        )
+
+
+def _positions(context: Context) -> Iterator[Int]:
+    """Yield each step's positions in the order, from the cursor on.
+
+    An epoch's last samples, where they are fewer than the ranks, may be in the step before, or in none.
+    """
+    spec, size = context.spec, context.spec.global_batch
+    total = len(context.order)
+    left = total % size
+    if spec.last == "smaller" or not 0 < left < min(spec.world_size, total):
+        yield from _in_order(context, total)
+        return
+    steps = _in_order(context, total - left)
+    if spec.last == "drop":
+        yield from steps
+        return
+    step = next(steps, None)
+    while step is not None:
+        after = next(steps, None)
+        yield step if after is not None else np.concatenate((step, np.arange(total - left, total)))
+        step = after
+
+
+def _in_order(context: Context, total: int) -> Iterator[Int]:
+    """Yield the next B positions, or with a lookahead of W the next W * B dealt anew.
+
+    From the cursor on: where it lies within W batches, these are dealt as they were, and the first of them left out.
+    """
+    spec, size, cursor = context.spec, context.spec.global_batch, context.start.cursor
+    if spec.policy.batches_at_once == 1:
+        for start in range(cursor, total, size):
+            yield np.arange(start, min(start + size, total))
+        return
+    group, in_runs = size * spec.policy.batches_at_once, not spec.policy.packs and spec.policy.most_microbatches == 1
+    for start in range(cursor // group * group, total, group):
+        pool = np.arange(start, min(start + group, total))
+        full, rest = divmod(len(pool), size)
+        weights = spec.cost.unpadded(context.lengths.lengths(context.order[pool]))
+        whole = regroup(weights[: full * size], [size] * full, spec.world_size, in_runs) if full else []
+        dealt = [*whole, np.arange(full * size, len(pool))][: full + (rest > 0)]
+        for positions in dealt[-(-max(0, cursor - start) // size) :]:
+            yield pool[positions]
+
+
+def _reported_slowness(context: Context, step: int) -> tuple[int, ...] | None:
+    """Return each rank's own measurement; None where none is made or all are about alike."""
+    if context.speeds is None:
+        return None
+    begin, epoch = perf_counter(), context.start.epoch
+    rows = [offer_row(epoch, step, np.array([speed.slowness_ppm]), 1, 1) for speed in context.speeds]
+    slowness = read_offers(context.exchange.offer(np.stack(rows)), epoch, step)[0][:, 0].tolist()
+    context.times.exchange_s = perf_counter() - begin
+    return tuple(slowness) if max(slowness) > ALIKE * min(slowness) else None
