@@ -25,7 +25,7 @@
     planning/        lengths, costs and an order in, StepPlan out
     config/          a run as one frozen value
     training/        StepPlan in, gradients and records out; torch
-    run.py           run(config): the one loop
+    run_loop.py      run(config): the one loop
     simulated.py     all ranks on paper
     guard.py         what stands around a run: logs, why it failed
     certify/         is the gradient the one it claims to be, each sample once
@@ -40,32 +40,48 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_LAZY = {
+_ERRORS = (
+    "ConfigError",
+    "DataError",
+    "DdpschedError",
+    "InfeasibleError",
+    "NonFiniteError",
+    "PeerMissing",
+    "PlanMismatch",
+    "RankFailure",
+    "RunError",
+    "RunExistsError",
+    "RunHeldError",
+    "RunStopped",
+    "SolverTimeout",
+    "StepOutOfMemory",
+)
+_HOMES = {
     "BatchSampler": "ddpsched.integrations.batch_sampler",
     "PoolStream": "ddpsched.integrations.pool_stream",
     "StepLoader": "ddpsched.integrations.step_loader",
     "StepPlan": "ddpsched.plan",
+    "StepShare": "ddpsched.integrations.step_share",
     "VariableBatchSizeLR": "ddpsched.training.variable_lr",
     "World": "ddpsched.world",
     "assert_gradient_exact": "ddpsched.certify.certify_step",
+    "certify_loader": "ddpsched.certify.certify_loader",
+    "run": "ddpsched.run_loop",
     "scaled": "ddpsched.integrations.scaled",
     "solve": "ddpsched.planning.solvers.allocation",
+    "summed_cross_entropy": "ddpsched.integrations.losses",
+    **dict.fromkeys(_ERRORS, "ddpsched.errors"),
 }
-__all__ = [
-    "BatchSampler",
-    "PoolStream",
-    "StepLoader",
-    "StepPlan",
-    "VariableBatchSizeLR",
-    "World",
-    "assert_gradient_exact",
-    "scaled",
-    "solve",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """Public names load on first use, so that ``import ddpsched`` costs nothing."""
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+    """Load public names on first use, so that ``import ddpsched`` costs nothing."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'ddpsched' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, whether they are loaded or not."""
+    return sorted({*globals(), *_HOMES})

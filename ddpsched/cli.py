@@ -229,7 +229,7 @@ def run_config(
 
     def body() -> None:
         from ddpsched.config import load
-        from ddpsched.run import run as run_loop
+        from ddpsched.run_loop import run as run_loop
         from ddpsched.world import World
 
         config = load(path, overrides)

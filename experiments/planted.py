@@ -1,7 +1,7 @@
 """One rank of a run with trouble planted in it, as ``experiments.train`` is one without.
 
-``DDPSCHED_PLANT="1 kill ddpsched.run:compact"``: rank 1 kills itself as it comes to ``compact``. ``stop`` suspends it,
-a number lets it wait so many seconds, ``start`` is a place before everything. Several are parted by ``;``.
+``DDPSCHED_PLANT="1 kill ddpsched.run_loop:compact"``: rank 1 kills itself as it comes to ``compact``. ``stop``
+suspends it, a number lets it wait so many seconds, ``start`` is a place before everything. Several are parted by ``;``.
 ``DDPSCHED_SUSPENDED_S``: how long a rank may be suspended, for tests that cannot wait.
 """
 

@@ -25,7 +25,7 @@ def without_stand_ins(sampler: BatchSampler) -> list[list[int]]:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_ranks_share_every_epoch_and_the_scale_is_the_plans(policy: str) -> None:
-    ranks = [BatchSampler(LENGTHS, 16, World(r, 4), policy=policy) for r in range(4)]
+    ranks = [BatchSampler(LENGTHS, global_batch=16, world=World(r, 4), policy=policy) for r in range(4)]
     orders = []
     for epoch in range(2):
         for rank in ranks:
@@ -43,7 +43,7 @@ def test_ranks_share_every_epoch_and_the_scale_is_the_plans(policy: str) -> None
 
 def test_summed_losses_through_data_loaders_add_up_to_the_mean_over_the_global_batch() -> None:
     data, weight = torch.randn(103, 3, dtype=torch.float64), torch.ones(3, dtype=torch.float64, requires_grad=True)
-    samplers = [BatchSampler(LENGTHS, 16, World(r, 4)) for r in range(4)]
+    samplers = [BatchSampler(LENGTHS, global_batch=16, world=World(r, 4)) for r in range(4)]
     loaders = [DataLoader(data, batch_sampler=sampler) for sampler in samplers]
     for index, (batches, ids) in enumerate(zip(zip(*loaders, strict=True), zip(*samplers, strict=True), strict=True)):
         shares = [
@@ -56,11 +56,11 @@ def test_summed_losses_through_data_loaders_add_up_to_the_mean_over_the_global_b
 def test_bad_arguments() -> None:
     for lengths, words in (([], "flat array"), ([1.5, 2.0], "integers"), ([3, 0], r"lengths\[1\] = 0")):
         with pytest.raises(DataError, match=words):
-            BatchSampler(lengths, 2, World(0, 2))
+            BatchSampler(lengths, global_batch=2, world=World(0, 2))
     with pytest.raises(ConfigError, match="global_batch = 1 is smaller than world_size = 2"):
-        BatchSampler([3, 4], 1, World(0, 2))
+        BatchSampler([3, 4], global_batch=1, world=World(0, 2))
     with pytest.raises(IndexError, match="step 7 of an epoch of 7"):
-        BatchSampler(LENGTHS, 16, World(0, 4)).sum_scale(7)
+        BatchSampler(LENGTHS, global_batch=16, world=World(0, 4)).sum_scale(7)
 
 
 def sampler(policy: Any, rank: int = 0, **changes: Any) -> BatchSampler:
@@ -207,7 +207,7 @@ def test_torchdatas_loader_itself(workers: int, done: int) -> None:
     ("policy", "changes", "words"),
     [
         ("static", {}, "policy.kind = 'minmax', here 'static'; policy.prefetch = 8, here the default"),
-        ("minmax", {"prefetch": 9}, "prefetch = 8, here 9"),
+        ({"kind": "minmax", "prefetch": 9}, {}, "prefetch = 8, here 9"),
         ("minmax", {"global_batch": 15}, "global_batch = 16, here 15"),
         ("minmax", {"world": World(0, 2)}, "world_size = 4, here 2"),
         ("minmax", {"seed": 6}, "seed = 5, here 6"),

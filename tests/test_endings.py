@@ -18,8 +18,8 @@ from runs import config_of, records_of
 
 from ddpsched.config import RunConfig
 from ddpsched.guard import Guard
-from ddpsched.run import run
 from ddpsched.run_folder import read_status
+from ddpsched.run_loop import run
 from ddpsched.watch import Reports, Watch
 from ddpsched.world import World
 
@@ -65,7 +65,7 @@ EARLY = [
     "ddpsched.guard:Guard.watch_peers",
     "ddpsched.guard:Guard.begun",
 ]
-LATE = {0: "ddpsched.run:compact", 1: "ddpsched.training.group_exchange:GroupExchange.part"}
+LATE = {0: "ddpsched.run_loop:compact", 1: "ddpsched.training.group_exchange:GroupExchange.part"}
 MOMENTS = [(rank, at) for rank in (0, 1) for at in (*EARLY, LATE[rank])]
 
 
@@ -78,7 +78,7 @@ def quick(*few: tuple[int, str]) -> list[Any]:
     ("rank", "at"), quick((1, "start"), (0, "ddpsched.config:RunConfig.load_samples"), (0, LATE[0]))
 )
 def test_a_killed_rank_is_named_whenever_it_dies(tmp_path: Path, rank: int, at: str) -> None:
-    late = "0 3 ddpsched.run:compact;" if at == LATE[1] else ""  # rank 0 is still at it
+    late = "0 3 ddpsched.run_loop:compact;" if at == LATE[1] else ""  # rank 0 is still at it
     code, status, said = launch(tmp_path, f"{late}{rank} kill {at}")
     assert code == 1
     assert status["state"] == "failed"
@@ -91,7 +91,7 @@ IN_THE_LOCK = (0, "ddpsched.run_lock:_is_file")  # with the lock's file in hand,
 
 @pytest.mark.parametrize(("rank", "at"), [IN_THE_LOCK, *quick((1, "start"))])
 def test_a_suspended_rank_is_named_and_ended(tmp_path: Path, rank: int, at: str) -> None:
-    late = "0 6 ddpsched.run:compact;" if at == LATE[1] else ""
+    late = "0 6 ddpsched.run_loop:compact;" if at == LATE[1] else ""
     code, status, said = launch(tmp_path, f"{late}{rank} stop {at}", suspended_s=2.0)
     assert code == 1
     assert status["state"] == "failed"
@@ -204,10 +204,10 @@ def test_a_rank_may_be_late_at_the_end(tmp_path: Path, late: int) -> None:
 
 def slow_compaction(outputs: Path) -> None:
     """Rank 0 writes for longer than the others' group waits for anything."""
-    from ddpsched import run as run_module
+    from ddpsched import run_loop
 
-    honest = run_module.compact
-    run_module.compact = lambda folder: time.sleep(9) or honest(folder)
+    honest = run_loop.compact
+    run_loop.compact = lambda folder: time.sleep(9) or honest(folder)
     config = config_of(outputs, "distributed")
     run(config.model_copy(update={"executor": config.executor.model_copy(update={"timeout_s": 6.0})}))
 

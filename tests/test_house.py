@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import ddpsched
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ddpsched"
 
@@ -43,7 +45,7 @@ ROOMS = {
         "sample_loss": 6, "distributed": 7, "virtual": 7,
     },
 }  # fmt: skip
-HALL = {"run", "guard", "cli", "certify", "compare", "integrations", "simulated", "sort", "__main__", "__init__"}
+HALL = {"run_loop", "guard", "cli", "certify", "compare", "integrations", "simulated", "sort", "__main__", "__init__"}
 
 
 def imports(path: Path) -> set[str]:
@@ -117,7 +119,7 @@ def test_floors(path: Path) -> None:
             # what checks training's gradients; a loss, loops and loaders of torch's own; a group's store
             own = ("losses", "micro_batches", "step_loader", "agree", "agreement", "scaled")
             rooms = (
-                "ddpsched.run",
+                "ddpsched.run_loop",
                 "ddpsched.local_ranks",
                 "ddpsched.sort.ranks",
                 *(f"ddpsched.integrations.{name}" for name in own),
@@ -132,14 +134,16 @@ def test_the_floor_test_can_fail() -> None:
     assert faults("ddpsched.costs.kinds", "ddpsched.data.samples")
     assert faults("ddpsched.costs.kinds", "ddpsched.costs.fit")
     assert faults("ddpsched.plan", "ddpsched.costs.kinds")
-    assert faults("ddpsched.training.loss", "ddpsched.run")
+    assert faults("ddpsched.training.loss", "ddpsched.run_loop")
     assert faults("ddpsched.training.loss", "ddpsched.costs.kinds") is None
 
 
 def test_imports_are_read_whatever_their_form(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
-    path.write_text("import torch.nn\nfrom ddpsched.training import loss\ndef f():\n    from ddpsched import run\n")
-    assert {"torch.nn", "ddpsched.training.loss", "ddpsched.run"} <= imports(path)
+    path.write_text(
+        "import torch.nn\nfrom ddpsched.training import loss\ndef f():\n    from ddpsched import run_loop\n"
+    )
+    assert {"torch.nn", "ddpsched.training.loss", "ddpsched.run_loop"} <= imports(path)
 
 
 def test_analysis_imports_records_alone() -> None:
@@ -155,9 +159,9 @@ def test_analysis_imports_records_alone() -> None:
     [
         "import ddpsched.cli",
         "import ddpsched; ddpsched.solve([[1, 2], [1, 3]], 2)",
-        "import ddpsched; ddpsched.BatchSampler([3, 4], 2, ddpsched.World(0, 2))",
+        "import ddpsched; ddpsched.BatchSampler([3, 4], global_batch=2, world=ddpsched.World(0, 2))",
         "import ddpsched; ddpsched.PoolStream(['a'], len)",
-        "import ddpsched.run, ddpsched.simulated",
+        "import ddpsched.run_loop, ddpsched.simulated",
         "import ddpsched.planning.policies.peer, ddpsched.compare.command",
         "import ddpsched.certify.certificate, ddpsched.certify.stream_checks, ddpsched.certify.gradient_comparison",
         "import ddpsched.local_ranks, ddpsched.certify.command",
@@ -166,6 +170,17 @@ def test_analysis_imports_records_alone() -> None:
 def test_planning_and_help_import_no_torch(code: str) -> None:
     check = f"{code}\nimport sys\nsys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0
+
+
+def test_public_names_load_and_are_typed() -> None:
+    """What ``dir`` lists, what type checkers see and what loads are the same names."""
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
+    typed = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert typed == set(ddpsched.__all__) <= set(dir(ddpsched))
+    for name in ddpsched.__all__:
+        assert getattr(ddpsched, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        ddpsched.nothing  # noqa: B018
 
 
 def listed(text: str) -> set[str]:

@@ -25,8 +25,8 @@ from ddpsched.errors import (
 from ddpsched.planning.policies import minmax
 from ddpsched.processes import host_id
 from ddpsched.records import RecordWriter, read_lines
-from ddpsched.run import run
 from ddpsched.run_folder import read_status
+from ddpsched.run_loop import run
 from ddpsched.training.distributed import DistributedExecutor
 from ddpsched.training.rank_step import RankStepper
 

@@ -52,7 +52,12 @@ def command(*words: str) -> None:
         raise DdpschedError(f"exit code {code}: {said.getvalue().strip()}")
 
 
-sampler, loader = partial(BatchSampler, LENGTHS), partial(StepLoader, range(8), LENGTHS, ALONE)
+def sampler(size: Any = None, world: World = ALONE, policy: Any = "balanced", **more: Any) -> BatchSampler:
+    return BatchSampler(LENGTHS, global_batch=size, world=world, policy=policy, **more)
+
+
+loader = partial(StepLoader, range(8), LENGTHS, world=ALONE)
+
 CASES: list[tuple[str, Callable[[], Any]]] = [
     (f"config {' '.join(words)}", partial(config, *words))
     for words in (
@@ -113,8 +118,8 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
     ("BatchSampler order='random'", partial(sampler, 4, ALONE, order="random")),
     ("BatchSampler last='keep'", partial(sampler, 4, ALONE, last="keep")),
     ("BatchSampler last='drop' of minmax", partial(sampler, 4, ALONE, "minmax", last="drop")),
-    ("BatchSampler of a length 0", partial(BatchSampler, [3, 0, 2], 2, ALONE)),
-    ("BatchSampler of fractions", partial(BatchSampler, [1.5, 2.5], 2, ALONE)),
+    ("BatchSampler of a length 0", partial(BatchSampler, [3, 0, 2], global_batch=2, world=ALONE)),
+    ("BatchSampler of fractions", partial(BatchSampler, [1.5, 2.5], global_batch=2, world=ALONE)),
     ("BatchSampler.set_epoch(-1)", lambda: sampler(4, ALONE).set_epoch(-1)),
     (
         "BatchSampler.load_state_dict of another seed",
@@ -123,9 +128,9 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
     ("BatchSampler.load_state_dict of nothing", lambda: sampler(4, ALONE).load_state_dict({})),
     ("StepLoader batch_size=4", partial(loader, global_batch=4, batch_size=4)),
     ("StepLoader max_num_steps and epochs", partial(loader, global_batch=4, max_num_steps=4, epochs=2)),
-    ("StepLoader of fewer lengths than samples", partial(StepLoader, range(9), LENGTHS, ALONE, global_batch=4)),
+    ("StepLoader of fewer lengths than samples", partial(StepLoader, range(9), LENGTHS, world=ALONE, global_batch=4)),
     ("StepLoader.skip_batches(9)", lambda: _skipped(9)),
-    ("PoolStream pool_size=0", lambda: PoolStream([[1]], len, max_tokens_for_batch=8, pool_size=0)),
+    ("PoolStream pool_size=0", lambda: PoolStream([[1]], len, policy={"kind": "pool", "pool_size": 0})),
     ("World(2, 2)", partial(World, 2, 2)),
     ("Position of half a state", partial(Position.from_dict, {"epoch": 1})),
     ("lengths of three columns", partial(KnownLengths, np.ones((2, 3), dtype=int))),

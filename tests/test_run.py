@@ -22,8 +22,8 @@ from ddpsched.errors import (
     RunExistsError,
 )
 from ddpsched.records import COLUMNS, compact, read_lines
-from ddpsched.run import run
 from ddpsched.run_folder import read_status
+from ddpsched.run_loop import run
 from ddpsched.training import virtual
 
 

@@ -19,9 +19,9 @@ from runs import config_of, folder_of
 from ddpsched import processes
 from ddpsched.errors import RankFailure, RunHeldError
 from ddpsched.processes import FIRST_NAMESPACE, Host, Place, Process
-from ddpsched.run import run
 from ddpsched.run_folder import read_status
 from ddpsched.run_lock import RunLock, holder, launch_id
+from ddpsched.run_loop import run
 
 HERE = Place.here()
 GONE = Process(HERE.process.pid, 1)  # this number, but another start: it was given to somebody else
@@ -224,7 +224,7 @@ def run_until_killed(config: Any) -> None:
         assert read_status(config.run_dir)["state"] == "running"
         os.kill(os.getpid(), signal.SIGKILL)
 
-    pytest.MonkeyPatch().setattr("ddpsched.run.compact", kill)
+    pytest.MonkeyPatch().setattr("ddpsched.run_loop.compact", kill)
     run(config)
 
 

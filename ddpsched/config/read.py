@@ -20,7 +20,14 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     Raises ConfigError for a missing or malformed file, an unknown key (with the
     nearest known one), a wrong type, or values that contradict each other.
     """
-    return parse(apply_overrides(read_toml(path), overrides), source=str(path))
+    values = read_toml(path)
+    tables = [f"[{name}]" for name in ("base", "grid", "also") if name in values]
+    if tables:
+        raise ConfigError(
+            f"config {path}: {', '.join(tables)} make it a study of several runs; run them with: "
+            f"python -m experiments.sweep {path}"
+        )
+    return parse(apply_overrides(values, overrides), source=str(path))
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class BatchSampler:
     [policy] of a config has them. "token_budget", "bins" and "pool" fill micro-batches
     of their own sizes, and take no global batch:
     ``policy={"kind": "pool", "max_tokens_for_batch": 4096, "pool_size": 256}``.
-    ``prefetch``: of minmax, samples in each rank's window. ``order``: "shuffled",
+    ``order``: "shuffled",
     "sequential", "length_grouped" or "curriculum", or a mapping likewise, such as
     ``{"kind": "curriculum", "path": "order.npy"}`` of a file of `ddpsched sort`; whether
     it is of these data is the caller's to know. A step is one micro-batch a rank here;
@@ -72,20 +72,22 @@ class BatchSampler:
     ``ddpsched.scaled(loader)`` there; here it is refused while workers run. torchdata's StatefulDataLoader keeps and
     loads the state of an iterator itself.
 
-    >>> ranks = [BatchSampler([3, 9, 4, 8, 5, 7], 3, World(r, 2), seed=1) for r in range(2)]
+    >>> ranks = [BatchSampler([3, 9, 4, 8, 5, 7], global_batch=3, world=World(r, 2), seed=1) for r in range(2)]
     >>> sorted(i for rank in ranks for ids in rank for i in ids)
     [0, 1, 2, 3, 4, 5]
     >>> lists = iter(ranks[0])                                     # of the next epoch
     >>> first, state = next(lists), ranks[0].state_dict()
-    >>> resumed = BatchSampler([3, 9, 4, 8, 5, 7], 3, World(0, 2), seed=1)
+    >>> resumed = BatchSampler([3, 9, 4, 8, 5, 7], global_batch=3, world=World(0, 2), seed=1)
     >>> resumed.load_state_dict(state)
     >>> resumed.first_step, list(resumed) == list(lists)
     (1, True)
 
     At most 16 padded tokens a list:
 
+    >>> from functools import partial
     >>> budget = {"kind": "token_budget", "max_tokens_for_batch": 16}
-    >>> filled = [BatchSampler([3, 9, 4, 8, 5, 7], None, World(r, 2), budget, order="sequential") for r in range(2)]
+    >>> make = partial(BatchSampler, [3, 9, 4, 8, 5, 7], policy=budget, order="sequential")
+    >>> filled = [make(world=World(r, 2)) for r in range(2)]
     >>> for step, lists in enumerate(zip(*filled)):
     ...     print(*lists, filled[0].sum_scale(step))
     [0] [1] 1.0
@@ -95,16 +97,15 @@ class BatchSampler:
     def __init__(
         self,
         lengths: npt.ArrayLike,
+        *,
         global_batch: int | None = None,
         world: World | None = None,
         policy: str | Mapping[str, Any] = "balanced",
-        prefetch: int | None = None,
-        seed: int = 0,
         order: str | Mapping[str, Any] = "shuffled",
+        seed: int = 0,
         last: str = "smaller",
     ) -> None:
-        options = _windowed(policy, prefetch)
-        self._source = PlanSource("BatchSampler", lengths, world, options, global_batch, seed, order, last)
+        self._source = PlanSource("BatchSampler", lengths, world, policy, global_batch, seed, order, last)
         self._one_micro_batch()
         self._origin = Position()  # where the next iteration begins, unless the last one has run its epoch
         self.lists: RankLists | None = None  # the iteration that moved last, until an epoch is named or a state loaded
@@ -272,13 +273,3 @@ class BatchSampler:
         """An iteration that was to go on from a loaded state has no list: its epoch had been run."""
         if self._origin.epoch == after.epoch - 1:
             self._origin = after
-
-
-def _windowed(policy: str | Mapping[str, Any], prefetch: int | None) -> str | Mapping[str, Any]:
-    """The policy with ``prefetch`` in it, which other policies than minmax do not read."""
-    options = policy if isinstance(policy, Mapping) else {"kind": policy}
-    if prefetch is None or options.get("kind") != "minmax":
-        return policy
-    if "prefetch" in options:
-        raise ConfigError(f"prefetch = {prefetch}, and {options['prefetch']!r} in policy; give it once")
-    return {**options, "prefetch": prefetch}

@@ -66,12 +66,12 @@ class PlanSource:
         self._agreement: Agreement | None = None  # of the last iteration; a copy has none
         self.lengths = KnownLengths(lengths)
         self._array = np.asarray(lengths)
-        options = _options(owner, "policy", policy)
+        options = options_of(owner, "policy", policy)
         if options["kind"] == "peer":
             raise ConfigError(f"{owner}: policy 'peer' asks another package, whose own loader is the way to use it")
         values = {
             "policy": options,
-            "order": _options(owner, "order", order),
+            "order": options_of(owner, "order", order),
             "seed": seed,
             "global_batch": global_batch,
         }
@@ -308,7 +308,7 @@ def number_of_steps(count: Any) -> int:
     return whole_number("skip_batches", count, 0, "give a number of optimizer steps, 0 or more")
 
 
-def _options(owner: str, name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
+def options_of(owner: str, name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(given, str):
         return {"kind": given}
     if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):

@@ -29,7 +29,7 @@ class PoolPicks:
         self._samples: dict[int, Any] = {}  # those that wait, by their keys in the pool
         self._number = 0  # of samples read, over all epochs: what their age is told by
         self.first_epoch = reader.epoch
-        self.budget = policy.max_tokens
+        self.budget = policy.max_tokens_for_batch
         self.steps = 0
 
     def next_step(self) -> list[Picked]:
@@ -86,6 +86,6 @@ class _Padded:
 
 def _pool(policy: Pool, keys: list[int]) -> Waiting:
     if policy.sequence_packing:
-        return Packing(keys, policy.max_tokens, ())
+        return Packing(keys, policy.max_tokens_for_batch, ())
     kind = Closest if policy.strategy == "prefer_closest" else First
-    return kind(keys, _Padded(policy.max_tokens))
+    return kind(keys, _Padded(policy.max_tokens_for_batch))

@@ -7,21 +7,20 @@ from typing import Any
 from ddpsched.config import validate
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.agreement import Agreement
-from ddpsched.integrations.plan_source import epoch_number, number_among, number_of_steps, plain_values
+from ddpsched.integrations.plan_source import (
+    Arguments,
+    epoch_number,
+    number_among,
+    number_of_steps,
+    options_of,
+    plain_values,
+    whole_number,
+)
 from ddpsched.integrations.pool_picks import Picked, PoolPicks
 from ddpsched.integrations.sample_reader import SampleReader
 from ddpsched.integrations.step_share import StepShare
-from ddpsched.planning.policies import AnyPolicy
-from ddpsched.planning.policies.pool import DEFAULT_BUDGET, Pool
-from ddpsched.table import Positive, Table
+from ddpsched.planning.policies.pool import Pool
 from ddpsched.world import World
-
-
-class Arguments(Table):
-    """What a stream is given, checked like the tables of a run."""
-
-    policy: AnyPolicy
-    max_num_steps: Positive | None
 
 
 class PoolStream:
@@ -29,6 +28,7 @@ class PoolStream:
 
     ``iterable``: this rank's samples, whatever yields them; a DataLoader with
     ``batch_size=None`` reads them in worker processes. ``length_fn(sample)``: tokens.
+    ``policy``: "pool", or a mapping with its ``kind`` and options, as the table [policy] of a config has them.
     The pool holds ``pool_size`` samples; a micro-batch begins with the oldest and takes
     others as ``strategy`` says ("prefer_closest" in length, or "prefer_first"), as long
     as count * longest stays within ``max_tokens_for_batch``; with ``sequence_packing``
@@ -65,7 +65,8 @@ class PoolStream:
     >>> class Words:
     ...     def __iter__(self):
     ...         return iter("an essay of nine words fills a pool quickly".split())
-    >>> stream = PoolStream(Words(), len, pool_size=4, max_tokens_for_batch=10, infinite_loop=False)
+    >>> policy = {"kind": "pool", "pool_size": 4, "max_tokens_for_batch": 10}
+    >>> stream = PoolStream(Words(), len, policy=policy, infinite_loop=False)
     >>> for batches in stream:
     ...     print(batches, stream.step.rank_tokens)
     [['an', 'of']] 4
@@ -81,11 +82,7 @@ class PoolStream:
         length_fn: Callable[[Any], int],
         *,
         world: World | None = None,
-        pool_size: int = 32,
-        max_tokens_for_batch: int = DEFAULT_BUDGET,
-        strategy: str | None = None,
-        sequence_packing: bool = False,
-        batches_per_optimizer_step: int = 1,
+        policy: str | Mapping[str, Any] = "pool",
         max_num_steps: int | None = None,
         infinite_loop: bool = True,
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -93,19 +90,14 @@ class PoolStream:
         agree: Callable[[int], int] | None = None,
     ) -> None:
         self._given, self._settled = world, world
-        options = {
-            "kind": "pool", "pool_size": pool_size, "max_tokens_for_batch": max_tokens_for_batch,
-            "strategy": strategy or "prefer_closest", "sequence_packing": sequence_packing,
-            "batches_per_optimizer_step": batches_per_optimizer_step, "infinite_loop": infinite_loop,
-        }  # fmt: skip
-        values = plain_values({"policy": options, "max_num_steps": max_num_steps})
-        policy = validate(Arguments, values, "PoolStream").policy
-        assert isinstance(policy, Pool)
-        if sequence_packing and sample_padding_fn is not None:
+        self.policy = _pool(policy)
+        if max_num_steps is not None:
+            max_num_steps = whole_number("PoolStream: max_num_steps", max_num_steps, 1, "needs an integer of 1 or more")
+        if self.policy.packs and sample_padding_fn is not None:
             raise ConfigError("PoolStream: packed rows have no padding; leave sample_padding_fn out")
-        if sequence_packing and strategy is not None:
-            warnings.warn("strategy is ignored where sequence_packing fills rows without padding", stacklevel=2)
-        self.policy = policy
+        for remark in self.policy.remarks:
+            warnings.warn(remark, stacklevel=2)
+        self._infinite = infinite_loop and self.policy.endless
         self.max_num_steps = max_num_steps
         self._iterable, self._length_fn, self._agree = iterable, length_fn, agree
         self._collate, self._pad = collate_fn, sample_padding_fn
@@ -124,7 +116,7 @@ class PoolStream:
 
     def _check_ends(self) -> None:
         size = 1 if self._settled is None else self._settled.size
-        if not self.policy.infinite_loop and size > 1 and self._agree is None:
+        if not self._infinite and size > 1 and self._agree is None:
             raise ConfigError(
                 f"PoolStream: with infinite_loop=False, each of {size} ranks ends with its own data, which "
                 "the others do not know; give agree=sum_over_ranks (ddpsched.integrations.agree)"
@@ -163,7 +155,7 @@ class PoolStream:
         return self._lists(picks, world)
 
     def _begin(self, epoch: int) -> PoolPicks:
-        return PoolPicks(self.policy, SampleReader(self._iterable, self._length_fn, self.policy.infinite_loop, epoch))
+        return PoolPicks(self.policy, SampleReader(self._iterable, self._length_fn, self._infinite, epoch))
 
     def _lists(self, picks: PoolPicks, world: World) -> Iterator[list[Any]]:
         begun = picks.steps
@@ -260,7 +252,7 @@ class PoolStream:
             "max_tokens_for_batch": policy.max_tokens_for_batch,
             "strategy": "sequence_packing" if policy.sequence_packing else policy.strategy,
             "batches_per_optimizer_step": policy.batches_per_optimizer_step,
-            "infinite_loop": policy.infinite_loop,
+            "infinite_loop": self._infinite,
             "rank": self.world.rank,
             "world_size": self.world.size,
         }
@@ -268,3 +260,15 @@ class PoolStream:
 
 def _is_number(value: Any) -> bool:
     return type(value) is int and value >= 0
+
+
+def _pool(given: str | Mapping[str, Any]) -> Pool:
+    """Return the policy with its options; ConfigError for one that needs lengths which an iterable does not tell."""
+    values = {"seed": 0, "order": {}, "global_batch": None, "policy": options_of("PoolStream", "policy", given)}
+    policy = validate(Arguments, plain_values(values), "PoolStream").policy
+    if not isinstance(policy, Pool):
+        raise ConfigError(
+            f"PoolStream: policy {policy.kind!r} needs the lengths of all samples, which an iterable does not tell; "
+            "use policy 'pool', or ddpsched.StepLoader over a data set with samples by id"
+        )
+    return policy

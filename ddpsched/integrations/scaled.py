@@ -37,7 +37,7 @@ def scaled(loader: Any) -> "Scaled":
 
     >>> from ddpsched import BatchSampler, World
     >>> from torch.utils.data import DataLoader
-    >>> sampler = BatchSampler([3, 9, 4, 8, 5, 7], 4, World(0, 2), order="sequential")
+    >>> sampler = BatchSampler([3, 9, 4, 8, 5, 7], global_batch=4, world=World(0, 2), order="sequential")
     >>> for batch, scale in scaled(DataLoader(range(6), batch_sampler=sampler)):
     ...     print(batch.tolist(), scale)
     [1, 3] 0.5

@@ -70,7 +70,7 @@ class StepLoader:
 
     >>> lengths = [3, 9, 4, 8, 5, 7]
     >>> policy = {"kind": "token_budget", "max_tokens_for_batch": 9, "batches_per_optimizer_step": 2}
-    >>> loader = StepLoader(range(6), lengths, World(0, 1), policy, order="sequential", collate_fn=list)
+    >>> loader = StepLoader(range(6), lengths, world=World(0, 1), policy=policy, order="sequential", collate_fn=list)
     >>> for batches in loader:
     ...     print(batches, loader.step.num_tokens, loader.step.sum_scale)
     [[0], [1]] 12 0.5
@@ -82,12 +82,12 @@ class StepLoader:
         self,
         dataset: Any,
         lengths: npt.ArrayLike,
-        world: World | None = None,
-        policy: str | Mapping[str, Any] = "balanced",
         *,
         global_batch: int | None = None,
-        seed: int = 0,
+        world: World | None = None,
+        policy: str | Mapping[str, Any] = "balanced",
         order: str | Mapping[str, Any] = "shuffled",
+        seed: int = 0,
         last: str = "smaller",
         max_num_steps: int | None = None,
         epochs: int | None = None,

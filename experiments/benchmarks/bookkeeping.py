@@ -42,7 +42,7 @@ def timed(seconds: list[float], function: Callable[..., Any]) -> Callable[..., A
 
 def shares(config: RunConfig, folder: str) -> list[float]:
     """On one rank: of each step, bookkeeping over step time."""
-    from ddpsched import run as hall
+    from ddpsched import run_loop as hall
     from ddpsched.records import RecordWriter
     from ddpsched.training import clock, distributed, rank_step
     from ddpsched.training.sync.collective_log import Traffic

@@ -59,7 +59,7 @@ def used(plans: list[StepPlan], lengths: Int, config: RunConfig) -> float:
     micro = [lengths[m.ids] for plan in plans for rank in plan.ranks for m in rank]
     assert isinstance(config.policy, Pool)
     whole = (
-        len(micro) * config.policy.max_tokens
+        len(micro) * config.policy.max_tokens_for_batch
         if config.policy.packs
         else sum(len(own) * int(own.max()) for own in micro)
     )

@@ -211,7 +211,9 @@ def test_an_order_that_is_the_same_in_every_epoch_is_no_fault(policy: str, order
     """set_epoch has nothing to change there."""
 
     def build(rank: int, world_size: int) -> Any:
-        sampler = ddpsched.BatchSampler(LENGTHS, 8, ddpsched.World(rank, world_size), policy, order=order)
+        sampler = ddpsched.BatchSampler(
+            LENGTHS, global_batch=8, world=ddpsched.World(rank, world_size), policy=policy, order=order
+        )
         return DataLoader(DATA, batch_sampler=sampler)
 
     certificate = certify_loader(build, 2)
@@ -225,7 +227,7 @@ def test_the_last_step_of_an_epoch(last: str, workers: int | None) -> None:
     """48 samples in steps of 23 leave two for four ranks."""
 
     def build(rank: int, world_size: int) -> Any:
-        sampler = ddpsched.BatchSampler(LENGTHS, 23, ddpsched.World(rank, world_size), last=last)
+        sampler = ddpsched.BatchSampler(LENGTHS, global_batch=23, world=ddpsched.World(rank, world_size), last=last)
         return sampler if workers is None else DataLoader(DATA, batch_sampler=sampler, num_workers=workers)
 
     certificate = certify_loader(build, 4)
@@ -244,12 +246,14 @@ def test_other_ways_to_our_own_lists() -> None:
     """As a sampler of whole batches, and as a StepLoader, whose order may be the same in every epoch."""
 
     def of_lists(rank: int, world_size: int) -> Any:
-        sampler = ddpsched.BatchSampler(LENGTHS, 8, ddpsched.World(rank, world_size))
+        sampler = ddpsched.BatchSampler(LENGTHS, global_batch=8, world=ddpsched.World(rank, world_size))
         return DataLoader(DATA, sampler=sampler, batch_size=None)
 
     def of_steps(rank: int, world_size: int) -> Any:
         world = ddpsched.World(rank, world_size)
-        loader = ddpsched.StepLoader(range(SIZE), LENGTHS, world, global_batch=8, order="curriculum", collate_fn=list)
+        loader = ddpsched.StepLoader(
+            range(SIZE), LENGTHS, world=world, global_batch=8, order="curriculum", collate_fn=list
+        )
         return loader, lambda batches: [id for batch in batches for id in batch]
 
     for build in (of_lists, of_steps):
@@ -301,7 +305,9 @@ def test_one_order_for_all_epochs_is_found() -> None:
 
 
 def test_sequential_is_no_fault() -> None:
-    certificate = certify_loader(lambda rank, size: BatchSampler(SequentialSampler(DATA), 4, False), 1)
+    certificate = certify_loader(
+        lambda rank, size: BatchSampler(SequentialSampler(DATA), global_batch=4, world=False), 1
+    )
     assert failed(certificate) == ["resumption"]
     assert "every epoch takes the samples in the same rising order" in certificate.facts
 

@@ -71,7 +71,7 @@ def disagreements() -> dict[str, tuple[str, str]]:
         "batch": (lambda: list(sampler(global_batch=16 + rank))),
         "last": (lambda: list(sampler(last="join" if rank else "drop"))),
         "loader": (lambda: list(StepLoader(range(70), LENGTHS, policy=policy, collate_fn=list))),
-        "stream": (lambda: next(iter(PoolStream(range(1, 70), int, pool_size=4 + rank)))),
+        "stream": (lambda: next(iter(PoolStream(range(1, 70), int, policy={"kind": "pool", "pool_size": 4 + rank})))),
         "kind": (lambda: list(StepLoader(range(70), LENGTHS, global_batch=16) if rank else sampler())),
         "epoch": (lambda: list(at_epoch(3 * rank))),
         "steps": (lambda: list(StepLoader(range(70), LENGTHS, global_batch=16, max_num_steps=3 + rank))),

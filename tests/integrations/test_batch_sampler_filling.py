@@ -137,9 +137,9 @@ def test_arguments_that_contradict_each_other() -> None:
     with pytest.raises(ConfigError, match="global_batch = 16, but policy 'pool' fills"):
         filling("pool", global_batch=16)
     with pytest.raises(ConfigError, match="max_microbatches = 2, but a list is one micro-batch; use ddpsched"):
-        BatchSampler(LENGTHS, 16, World(0, 2), {"kind": "balanced", "max_microbatches": 2})
-    with pytest.raises(ConfigError, match="prefetch = 8, and 9 in policy"):
-        BatchSampler(LENGTHS, 16, World(0, 2), {"kind": "minmax", "prefetch": 9}, prefetch=8)
+        BatchSampler(LENGTHS, global_batch=16, world=World(0, 2), policy={"kind": "balanced", "max_microbatches": 2})
+    with pytest.raises(ConfigError, match="prefetch belongs to kind = 'minmax', not 'balanced'"):
+        BatchSampler(LENGTHS, global_batch=16, world=World(0, 2), policy={"kind": "balanced", "prefetch": 9})
     with pytest.raises(ConfigError, match="bounds two parts of a sample"):
         filling("pool", policy={"kind": "token_budget", "max_tokens_for_batch": (99, 99)})
 

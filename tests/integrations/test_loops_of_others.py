@@ -71,7 +71,7 @@ Steps = list[tuple[list[int], np.ndarray]]  # of each step: the samples with wei
 
 
 def sampler(policy: str = "balanced", **more: Any) -> BatchSampler:
-    return BatchSampler(LENGTHS, BATCH, policy=policy, seed=8, **more)
+    return BatchSampler(LENGTHS, global_batch=BATCH, policy=policy, seed=8, **more)
 
 
 def plain(made: BatchSampler, workers: int = 0) -> Any:
@@ -337,7 +337,7 @@ def ids_of_trainer(folder: Path, stop: int | None = None, checkpoint: str | None
 
     class Ours(Trainer):
         def get_train_dataloader(self) -> Any:
-            return plain(BatchSampler(LENGTHS, BATCH, World(0, 1), seed=8))
+            return plain(BatchSampler(LENGTHS, global_batch=BATCH, world=World(0, 1), seed=8))
 
     class Stop(TrainerCallback):
         def on_step_end(self, a: Any, state: TrainerState, control: TrainerControl, **more: Any) -> None:

@@ -16,7 +16,7 @@ DATA: Any = range(49)
 
 
 def sampler() -> BatchSampler:
-    return BatchSampler(LENGTHS, 16, World(0, 1), seed=8)
+    return BatchSampler(LENGTHS, global_batch=16, world=World(0, 1), seed=8)
 
 
 def epochs(number: int) -> list[list[list[int]]]:
@@ -67,9 +67,11 @@ def test_accelerates_own_state_within_a_later_epoch() -> None:
 def test_a_look_within_the_loop_of_persistent_workers_is_refused(kind: str) -> None:
     workers: Any = {"num_workers": 1, "persistent_workers": True}
     if kind == "sampler":
-        loader: Any = DataLoader(DATA, batch_sampler=BatchSampler(LENGTHS, 4, World(1, 2)), **workers)
+        loader: Any = DataLoader(
+            DATA, batch_sampler=BatchSampler(LENGTHS, global_batch=4, world=World(1, 2)), **workers
+        )
     else:
-        loader = StepLoader(DATA, LENGTHS, World(1, 2), global_batch=4, **workers)
+        loader = StepLoader(DATA, LENGTHS, world=World(1, 2), global_batch=4, **workers)
     steps = iter(scaled(loader))
     list(islice(steps, 3))
     next(iter(loader))

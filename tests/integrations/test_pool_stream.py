@@ -71,8 +71,14 @@ def length_of(sample: Sample) -> int:
     return sample[1]
 
 
+OF_STREAM = ("world", "max_num_steps", "infinite_loop", "collate_fn", "sample_padding_fn", "agree")
+
+
 def stream(rows: Any = None, **options: Any) -> PoolStream:
-    return PoolStream(Rows() if rows is None else rows, length_of, **{"max_tokens_for_batch": 400, **options})
+    """``options``: of the policy, or of the stream."""
+    more = {key: options.pop(key) for key in list(options) if key in OF_STREAM}
+    policy = {"kind": "pool", "max_tokens_for_batch": 400, **options}
+    return PoolStream(Rows() if rows is None else rows, length_of, policy=policy, **more)
 
 
 def numbers(lists: list[list[list[Sample]]]) -> list[list[list[int]]]:
@@ -125,10 +131,11 @@ def test_choices_of_cosmos_rl(strategy: str, size: int, budget: int, infinite: b
         accumulate_steps=batches,
     )  # fmt: skip
     shard = module.ShardedIterableDataset(samples, 0, 1)  # what its rank reads, epoch by epoch
-    ours = PoolStream(
-        shard, lambda sample: len(sample["input_ids"]), pool_size=size, max_tokens_for_batch=budget,
-        strategy=strategy, infinite_loop=infinite, batches_per_optimizer_step=batches,
-    )  # fmt: skip
+    policy = {
+        "kind": "pool", "pool_size": size, "max_tokens_for_batch": budget, "strategy": strategy,
+        "batches_per_optimizer_step": batches,
+    }  # fmt: skip
+    ours = PoolStream(shard, lambda sample: len(sample["input_ids"]), policy=policy, infinite_loop=infinite)
     limit = 300 if infinite else None
     expected, got = (
         [[sorted(sample["id"] for sample in batch) for batch in step] for step in islice(lists, limit)]
@@ -361,7 +368,7 @@ def test_a_dry_rank_yields_empty_lists() -> None:
         ({"pool_size": 0}, "PoolStream: policy.pool_size = 0"),
         ({"strategy": "best"}, "PoolStream: policy.strategy = 'best'"),
         ({"max_tokens_for_batch": [8, 8]}, "pool takes one"),
-        ({"max_num_steps": 0}, "PoolStream: max_num_steps = 0"),
+        ({"max_num_steps": 0}, "PoolStream: max_num_steps: got 0; needs an integer of 1 or more"),
         ({"sequence_packing": True, "sample_padding_fn": min}, "packed rows have no padding"),
         ({"infinite_loop": False, "world": World(0, 2)}, "each of 2 ranks ends with its own data.*give agree"),
     ],
@@ -387,7 +394,7 @@ def test_bad_samples() -> None:
     with pytest.raises(DataError, match="no sample in epoch 0"):
         next(iter(PoolStream([], len)))
     with pytest.raises(DataError, match="no sample in epoch 1; each epoch needs at least one, and an"):
-        list(islice(PoolStream(iter(["a"] * 9), len, pool_size=4), 100))
+        list(islice(PoolStream(iter(["a"] * 9), len, policy={"kind": "pool", "pool_size": 4}), 100))
     assert list(PoolStream([], len, infinite_loop=False)) == []
 
 

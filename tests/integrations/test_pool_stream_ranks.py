@@ -24,10 +24,8 @@ def read_to_the_end() -> list[tuple[list[int], float | None]]:
     """Of each step: the lengths that this rank runs, and the scale."""
     join_group()
     world = World.detect()
-    stream = PoolStream(
-        Lengths(world.rank), int, world=world, max_tokens_for_batch=100, infinite_loop=False,
-        batches_per_optimizer_step=2, agree=sum_over_ranks,
-    )  # fmt: skip
+    policy = {"kind": "pool", "max_tokens_for_batch": 100, "batches_per_optimizer_step": 2}
+    stream = PoolStream(Lengths(world.rank), int, world=world, policy=policy, infinite_loop=False, agree=sum_over_ranks)
     steps = []
     for batches in stream:
         assert stream.step is not None

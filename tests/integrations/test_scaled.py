@@ -29,7 +29,9 @@ EPOCHS = 2
 
 def sampler(name: str = "balanced", rank: int = 3, **changes: Any) -> BatchSampler:
     batch = None if name == "token_budget" else 16
-    return BatchSampler(LENGTHS, batch, World(rank, 4), POLICIES[name], **{"seed": 5, **changes})
+    return BatchSampler(
+        LENGTHS, global_batch=batch, world=World(rank, 4), policy=POLICIES[name], **{"seed": 5, **changes}
+    )
 
 
 def plain(made: BatchSampler, workers: int) -> Any:
@@ -246,8 +248,8 @@ def test_copies_begin_where_the_sampler_stands() -> None:
 def test_the_loader_of_accelerate_for_one_process() -> None:
     """It holds one batch back, and names the epochs itself."""
     accelerate = pytest.importorskip("accelerate")
-    made = BatchSampler(LENGTHS, 16, World(0, 1), seed=5)
-    expected = BatchSampler(LENGTHS, 16, World(0, 1), seed=5)
+    made = BatchSampler(LENGTHS, global_batch=16, world=World(0, 1), seed=5)
+    expected = BatchSampler(LENGTHS, global_batch=16, world=World(0, 1), seed=5)
     loader = accelerate.Accelerator(cpu=True).prepare(plain(made, 0))
     epochs = [list(pairs(scaled(expected))) for _ in range(EPOCHS)]
     steps = scaled(loader)
@@ -255,7 +257,9 @@ def test_the_loader_of_accelerate_for_one_process() -> None:
     got = list(pairs(islice(steps, 2)))
     with pytest.raises(ConfigError, match="has asked for 1 list"):
         made.state_dict()
-    other = accelerate.Accelerator(cpu=True).prepare(plain(BatchSampler(LENGTHS, 16, World(0, 1), seed=5), 0))
+    other = accelerate.Accelerator(cpu=True).prepare(
+        plain(BatchSampler(LENGTHS, global_batch=16, world=World(0, 1), seed=5), 0)
+    )
     scaled(other).load_state_dict(steps.state_dict())
     assert got + list(pairs(scaled(other))) == epochs[1]
 
@@ -267,7 +271,9 @@ def test_the_last_step_of_an_epoch(name: str, lookahead: int, size: int) -> None
     """In each way: every list has samples, weights add up to the mean, and what is dropped is at most G - 1 samples."""
     for last in ("smaller", "join", "drop"):
         policy = {"kind": "balanced", "lookahead": lookahead} if name == "balanced" else name
-        ranks = [BatchSampler(LENGTHS[:size], 16, World(r, 4), policy, last=last) for r in range(4)]
+        ranks = [
+            BatchSampler(LENGTHS[:size], global_batch=16, world=World(r, 4), policy=policy, last=last) for r in range(4)
+        ]
         length = len(ranks[0])
         steps = list(zip(*map(scaled, ranks), strict=True))
         assert len(steps) == length
@@ -287,9 +293,9 @@ def test_the_last_step_of_an_epoch(name: str, lookahead: int, size: int) -> None
             "smaller": left or 16, "join": 16 + left if short else left or 16, "drop": 16 if short else left or 16
         }[last]  # fmt: skip
         for done in (len(steps) - 1, len(steps)):
-            first = scaled(BatchSampler(LENGTHS[:size], 16, World(1, 4), policy, last=last))
+            first = scaled(BatchSampler(LENGTHS[:size], global_batch=16, world=World(1, 4), policy=policy, last=last))
             list(islice(first, done))
-            resumed = scaled(BatchSampler(LENGTHS[:size], 16, World(1, 4), policy, last=last))
+            resumed = scaled(BatchSampler(LENGTHS[:size], global_batch=16, world=World(1, 4), policy=policy, last=last))
             resumed.load_state_dict(first.state_dict())
             assert list(resumed) == [step[1] for step in steps[done:]]
 
@@ -306,7 +312,7 @@ def test_last_steps_that_follow_a_rule_of_their_own(name: str, last: str) -> Non
 def test_fewer_samples_than_ranks() -> None:
     """There is nothing to join, and nothing else to run: the only step is the smaller one."""
     for last in ("smaller", "join", "drop"):
-        ranks = [BatchSampler([5, 3], 16, World(r, 4), last=last) for r in range(4)]
+        ranks = [BatchSampler([5, 3], global_batch=16, world=World(r, 4), last=last) for r in range(4)]
         assert len(ranks[0]) == 1
         (step,) = zip(*map(scaled, ranks), strict=True)
         assert sorted(ids for ids, scale in step if scale) == [[0], [1]]
@@ -315,26 +321,29 @@ def test_fewer_samples_than_ranks() -> None:
 def test_step_loaders_and_streams() -> None:
     policy = {"kind": "token_budget", "max_tokens_for_batch": 90, "batches_per_optimizer_step": 2}
     for rank in range(4):
-        loader = StepLoader(range(SIZE), LENGTHS, World(rank, 4), policy, collate_fn=list)
+        loader = StepLoader(range(SIZE), LENGTHS, world=World(rank, 4), policy=policy, collate_fn=list)
         plans = list(loader.plans())
         got = list(scaled(loader))
         assert got == [
             ([micro.ids.tolist() for micro in plan.ranks[rank]], 4 / plan.global_batch if plan.ranks[rank] else 0.0)
             for plan in plans
         ]
-    steps = scaled(StepLoader(range(SIZE), LENGTHS, World(0, 4), policy, collate_fn=list))
+    steps = scaled(StepLoader(range(SIZE), LENGTHS, world=World(0, 4), policy=policy, collate_fn=list))
     first = list(islice(steps, 2))
     state = steps.state_dict()
-    rest = scaled(StepLoader(range(SIZE), LENGTHS, World(0, 4), policy, collate_fn=list))
+    rest = scaled(StepLoader(range(SIZE), LENGTHS, world=World(0, 4), policy=policy, collate_fn=list))
     rest.load_state_dict(state)
-    again = scaled(StepLoader(range(SIZE), LENGTHS, World(0, 4), policy, collate_fn=list))
+    again = scaled(StepLoader(range(SIZE), LENGTHS, world=World(0, 4), policy=policy, collate_fn=list))
     assert first + list(rest) == list(again)
-    stream = PoolStream(range(1, 9), int, pool_size=4, max_tokens_for_batch=9, infinite_loop=False)
+    stream = PoolStream(range(1, 9), int, policy=POOL, infinite_loop=False)
     assert [scale for _, scale in scaled(stream)] == [1 / len(batch) for (batch,) in stream_of(8)]
 
 
+POOL = {"kind": "pool", "pool_size": 4, "max_tokens_for_batch": 9}
+
+
 def stream_of(size: int) -> Any:
-    return PoolStream(range(1, size + 1), int, pool_size=4, max_tokens_for_batch=9, infinite_loop=False)
+    return PoolStream(range(1, size + 1), int, policy=POOL, infinite_loop=False)
 
 
 class Half(Sampler[list[int]]):

@@ -118,7 +118,13 @@ def test_all_ranks_end_together_whatever_the_data(
         policy["max_tokens_for_batch"] = 40
     made = [
         StepLoader(
-            range(len(lengths)), lengths, World(rank, world_size), policy, order=order, epochs=epochs, collate_fn=list
+            range(len(lengths)),
+            lengths,
+            world=World(rank, world_size),
+            policy=policy,
+            order=order,
+            epochs=epochs,
+            collate_fn=list,
         )
         for rank in range(world_size)
     ]
@@ -161,7 +167,7 @@ def test_workers_end_with_their_loader() -> None:
 def test_batches_of_torchs_own_loader() -> None:
     """Collated by torch by default; ``__getitems__`` is asked where there is one."""
     data = torch.arange(206.0).reshape(103, 2)
-    for batches in StepLoader(data, LENGTHS, World(), POLICIES["pool"]):
+    for batches in StepLoader(data, LENGTHS, world=World(), policy=POLICIES["pool"]):
         assert all(isinstance(batch, torch.Tensor) and batch.shape[1:] == (2,) for batch in batches)
 
     class Many(Rows):
@@ -274,7 +280,7 @@ def test_steps_and_epochs_of_an_iteration() -> None:
 
 def test_a_thousand_steps_of_four() -> None:
     policy = {"kind": "pool", "max_tokens_for_batch": 8, "pool_size": 8, "batches_per_optimizer_step": 4}
-    made = StepLoader(range(64), [4] * 64, World(1, 2), policy, max_num_steps=1000, collate_fn=list)
+    made = StepLoader(range(64), [4] * 64, world=World(1, 2), policy=policy, max_num_steps=1000, collate_fn=list)
     counts = [len(batches) for batches in made]
     assert (len(counts), sum(counts)) == (1000, 4000)
 
@@ -282,12 +288,12 @@ def test_a_thousand_steps_of_four() -> None:
 def test_an_empty_list_and_what_stands_in_for_it() -> None:
     policy = {"kind": "token_budget", "max_tokens_for_batch": 6}
     lists = [
-        list(StepLoader(range(3), [6, 6, 2], World(rank, 2), policy, order="sequential", collate_fn=list))
+        list(StepLoader(range(3), [6, 6, 2], world=World(rank, 2), policy=policy, order="sequential", collate_fn=list))
         for rank in range(2)
     ]
     assert lists == [[[[0]], [[2]]], [[[1]], []]]
     made = StepLoader(
-        ["aaaaaa", "bbbbbb", "cc"], [6, 6, 2], World(1, 2), policy, collate_fn=list,
+        ["aaaaaa", "bbbbbb", "cc"], [6, 6, 2], world=World(1, 2), policy=policy, collate_fn=list,
         sample_padding_fn=lambda text, length: text.ljust(length, "."),
     )  # fmt: skip
     assert made.stand_in() == ["cc"]
@@ -365,15 +371,17 @@ def test_data_that_does_not_fit() -> None:
     with pytest.raises(DataError, match="the data set has 103 samples, but there are 102 lengths"):
         loader("pool", dataset=Rows(), lengths=LENGTHS[1:])
     with pytest.raises(DataError, match=r"lengths\[1\] = 0"):
-        StepLoader(range(2), [3, 0], World(), "pool")
+        StepLoader(range(2), [3, 0], world=World(), policy="pool")
     with pytest.raises(ConfigError, match="2 of 3 samples are longer"):
-        list(StepLoader(range(3), [3, 9, 9], World(), {"kind": "token_budget", "max_tokens_for_batch": 8}))
+        list(StepLoader(range(3), [3, 9, 9], world=World(), policy={"kind": "token_budget", "max_tokens_for_batch": 8}))
 
 
 def test_samples_over_a_pools_budget_run_alone_and_are_counted() -> None:
     lengths = [5, 40, 6, 60, 7]
-    pool = StepLoader(range(5), lengths, World(0, 1), {"kind": "pool", "max_tokens_for_batch": 30}, collate_fn=list)
+    pool = StepLoader(
+        range(5), lengths, world=World(0, 1), policy={"kind": "pool", "max_tokens_for_batch": 30}, collate_fn=list
+    )
     batches = [batch for step in pool for batch in step]
     assert pool.over_budget == 2
     assert all([long] in batches for long in (1, 3))
-    assert StepLoader(range(5), lengths, World(0, 1), "static", global_batch=2).over_budget == 0
+    assert StepLoader(range(5), lengths, world=World(0, 1), policy="static", global_batch=2).over_budget == 0

@@ -70,7 +70,7 @@ def train_all() -> dict[str, Steps]:
 
 def train(name: str, exact: bool) -> Steps:
     loader = StepLoader(
-        Sentences(), LENGTHS, World.detect(), POLICIES[name], epochs=2, seed=8,
+        Sentences(), LENGTHS, world=World.detect(), policy=POLICIES[name], epochs=2, seed=8,
         global_batch=14 if name == "balanced" else None, sample_padding_fn=fill_up,
     )  # fmt: skip
     model = DistributedDataParallel(Model())

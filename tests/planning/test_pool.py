@@ -151,7 +151,7 @@ def shuffled(lengths: np.ndarray, world_size: int, **values: Any) -> tuple[np.nd
     """Lengths in the order, the steps, and the budget."""
     policy = Pool(max_tokens_for_batch=round(32 * lengths.mean()), **values)
     order = np.random.default_rng(0).permutation(len(lengths))
-    return lengths[order], list(policy.fill(Supply(lengths[order], world_size))), policy.max_tokens
+    return lengths[order], list(policy.fill(Supply(lengths[order], world_size))), policy.max_tokens_for_batch
 
 
 def test_padding_on_sst2(sst2: np.ndarray) -> None:

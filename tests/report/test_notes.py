@@ -15,7 +15,7 @@ from ddpsched.config import LrConfig, ModelConfig, RunConfig, parse
 from ddpsched.data.config import DataConfig
 from ddpsched.orders.config import OrderConfig
 from ddpsched.planning.policies import POLICIES
-from ddpsched.run import run
+from ddpsched.run_loop import run
 from experiments.batches import ARMS, lengths_of
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from ddpsched.config import RunConfig, parse
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.records import read_lines
-from ddpsched.run import run
+from ddpsched.run_loop import run
 from ddpsched.training import distributed, virtual
 from ddpsched.training.collate import Collator
 from ddpsched.training.model import build_model

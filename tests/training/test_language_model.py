@@ -16,7 +16,7 @@ from ddpsched.config import RunConfig, parse
 from ddpsched.costs.calibration_grid import calibration_grid
 from ddpsched.errors import ConfigError
 from ddpsched.plan import Microbatch
-from ddpsched.run import run
+from ddpsched.run_loop import run
 from ddpsched.training.calibrate import identity_of, measure
 from ddpsched.training.group_exchange import GroupExchange, Sum
 from ddpsched.training.learner import Learner

@@ -10,7 +10,7 @@ from ranks import run_ranks
 from runs import config_of, records_of
 
 from ddpsched.errors import NonFiniteError
-from ddpsched.run import run
+from ddpsched.run_loop import run
 from ddpsched.training.learner import Learner
 from ddpsched.training.optimise import Optimiser
 from ddpsched.training.rank_step import RankStepper

@@ -5,7 +5,7 @@ from pathlib import Path
 from runs import config_of, records_of
 
 from ddpsched.config import parse
-from ddpsched.run import run
+from ddpsched.run_loop import run
 
 
 def test_a_slow_rank_gets_less_as_the_run_goes_on(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError, InfeasibleError
-from ddpsched.run import run
+from ddpsched.run_loop import run
 from ddpsched.training import probe
 from ddpsched.training.learner import Learner
 

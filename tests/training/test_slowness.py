@@ -16,7 +16,7 @@ from runs import records_of
 
 from ddpsched.config import RunConfig, parse
 from ddpsched.plan import Microbatch, StepPlan
-from ddpsched.run import run
+from ddpsched.run_loop import run
 from ddpsched.training.clock import Clock
 from ddpsched.training.collate import Collator
 from ddpsched.training.loss import sum_scale

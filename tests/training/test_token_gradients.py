@@ -21,7 +21,7 @@ from ddpsched.config import RunConfig, parse
 from ddpsched.exchange import LocalExchange
 from ddpsched.plan import Microbatch
 from ddpsched.planning.planner import plan_steps
-from ddpsched.run import run
+from ddpsched.run_loop import run
 from ddpsched.training.model import build_model
 from ddpsched.training.rank_step import RankStep, RankStepper
 

@@ -21,7 +21,7 @@ from ddpsched.data.samples import Samples
 from ddpsched.data.slices import SliceTable
 from ddpsched.errors import ConfigError
 from ddpsched.plan import Microbatch, StepPlan
-from ddpsched.run import run
+from ddpsched.run_loop import run
 from ddpsched.training.collate import Batch
 from ddpsched.training.learner import Learner
 from ddpsched.training.model import build_model

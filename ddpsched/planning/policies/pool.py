@@ -32,8 +32,6 @@ from ddpsched.planning.policies.filling import FillingPolicy, Supply, Tokens, mo
 from ddpsched.planning.policy import Setting
 from ddpsched.table import Positive
 
-DEFAULT_BUDGET = 32768  # tokens
-
 # A waiting sample is one integer: its length, and below that its youth, so that of equals the oldest is the largest.
 BITS = 40
 MASK = (1 << BITS) - 1
@@ -44,7 +42,7 @@ class Pool(FillingPolicy):
     """Steps of ``batches_per_optimizer_step`` micro-batches a rank, chosen from its pool."""
 
     kind: Literal["pool"] = "pool"
-    max_tokens_for_batch: Tokens | None = None  # of a micro-batch; None: 32,768
+    max_tokens_for_batch: Tokens = 32768  # of a micro-batch
     pool_size: Positive = 32  # samples each rank chooses from
     strategy: Literal["prefer_closest", "prefer_first"] = "prefer_closest"
     sequence_packing: bool = False  # rows without padding, filled greedily; strategy is then ignored
@@ -70,18 +68,13 @@ class Pool(FillingPolicy):
         return self.infinite_loop
 
     @property
-    def max_tokens(self) -> int:
-        """The budget of a micro-batch, in tokens."""
-        return self.max_tokens_for_batch or DEFAULT_BUDGET
-
-    @property
     def remarks(self) -> list[str]:
         if not self.sequence_packing or "strategy" not in self.model_fields_set:
             return []
         return ["policy.sequence_packing fills rows by their sum of tokens; policy.strategy is ignored"]
 
     def over_budget(self, lengths: Int) -> int:
-        return int((lengths > self.max_tokens).sum())
+        return int((lengths > self.max_tokens_for_batch).sum())
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
@@ -166,7 +159,7 @@ class Most(Protocol):
 
 
 def _kind(policy: Pool, supply: Supply) -> Callable[[list[int]], Waiting]:
-    budget = policy.max_tokens
+    budget = policy.max_tokens_for_batch
     most = [max(1, fits) for fits in most_samples(supply.lengths, budget, supply.caps)]
     if policy.sequence_packing:
         return lambda keys: Packing(keys, budget, supply.caps or ())

@@ -1,0 +1,31 @@
+"""What type checkers see of the names that load on first use."""
+
+from ddpsched.certify.certify_loader import certify_loader as certify_loader
+from ddpsched.certify.certify_step import assert_gradient_exact as assert_gradient_exact
+from ddpsched.errors import ConfigError as ConfigError
+from ddpsched.errors import DataError as DataError
+from ddpsched.errors import DdpschedError as DdpschedError
+from ddpsched.errors import InfeasibleError as InfeasibleError
+from ddpsched.errors import NonFiniteError as NonFiniteError
+from ddpsched.errors import PeerMissing as PeerMissing
+from ddpsched.errors import PlanMismatch as PlanMismatch
+from ddpsched.errors import RankFailure as RankFailure
+from ddpsched.errors import RunError as RunError
+from ddpsched.errors import RunExistsError as RunExistsError
+from ddpsched.errors import RunHeldError as RunHeldError
+from ddpsched.errors import RunStopped as RunStopped
+from ddpsched.errors import SolverTimeout as SolverTimeout
+from ddpsched.errors import StepOutOfMemory as StepOutOfMemory
+from ddpsched.integrations.batch_sampler import BatchSampler as BatchSampler
+from ddpsched.integrations.losses import summed_cross_entropy as summed_cross_entropy
+from ddpsched.integrations.pool_stream import PoolStream as PoolStream
+from ddpsched.integrations.scaled import scaled as scaled
+from ddpsched.integrations.step_loader import StepLoader as StepLoader
+from ddpsched.integrations.step_share import StepShare as StepShare
+from ddpsched.plan import StepPlan as StepPlan
+from ddpsched.planning.solvers.allocation import solve as solve
+from ddpsched.run_loop import run as run
+from ddpsched.training.variable_lr import VariableBatchSizeLR as VariableBatchSizeLR
+from ddpsched.world import World as World
+
+__version__: str
