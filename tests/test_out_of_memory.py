@@ -31,69 +31,84 @@ from ddpsched.training.distributed import DistributedExecutor
 from ddpsched.training.rank_step import RankStepper
 
 
+def out_of_memory_on_rank_1(rank: int) -> None:
+    """In the middle of backward: the gradient of one layer has been made, the others not."""
+    honest = RankStepper.loss_sum
+
+    def loss_sum(self: RankStepper, batch: Any) -> Any:
+        loss = honest(self, batch)
+        if rank == 1 and (count := getattr(self, "calls", 0)) == 2:
+            layer = next(p for n, p in self._module.named_parameters() if "layer.1.attention.q_lin.weight" in n)
+            layer.register_hook(_no_memory)
+        self.calls = count + 1 if rank == 1 else 0
+        return loss
+
+    RankStepper.loss_sum = loss_sum
+
+
+def other_plan_on_rank_1(rank: int) -> None:
+    honest, calls = minmax.take, []
+
+    def other_samples(context: Any, table: Any, chosen: Any) -> Any:
+        calls.append(1)
+        if rank == 1 and len(calls) > 2:
+            windows = type(table.windows)(0, tuple(own[::-1] for own in table.windows.ids))
+            table = replace(table, windows=windows)
+        return honest(context, table, chosen)
+
+    minmax.take = other_samples
+
+
+def nan_on_rank_1(rank: int) -> None:
+    """Rank 0 takes longer to end, so that it sees the other go."""
+    honest, honest_close, calls = RankStepper.loss_sum, DistributedExecutor.close, []
+
+    def poisoned(self: RankStepper, batch: Any) -> Any:
+        calls.append(1)
+        return honest(self, batch) * (float("nan") if rank == 1 and len(calls) == 3 else 1.0)
+
+    def slowly(self: DistributedExecutor) -> None:
+        sleep(2 * (rank == 0))
+        honest_close(self)
+
+    RankStepper.loss_sum, DistributedExecutor.close = poisoned, slowly
+
+
+def full_disk_on_rank_1(rank: int) -> None:
+    honest = RecordWriter.write
+
+    def write(self: RecordWriter, record: Any) -> None:
+        if rank == 1 and record.step == 2:
+            raise OSError(28, "No space left on device")
+        honest(self, record)
+
+    RecordWriter.write = write
+
+
+def bug_on_rank_1(rank: int) -> None:
+    honest = RankStepper.run
+
+    def broken(self: RankStepper, *args: Any, **more: Any) -> Any:
+        self.steps = getattr(self, "steps", 0) + 1
+        if rank == 1 and self.steps == 3:
+            raise KeyError("a bug")
+        return honest(self, *args, **more)
+
+    RankStepper.run = broken
+
+
+TROUBLES = {
+    "memory": out_of_memory_on_rank_1,
+    "plan": other_plan_on_rank_1,
+    "nan": nan_on_rank_1,
+    "disk": full_disk_on_rank_1,
+    "bug": bug_on_rank_1,
+}
+
+
 def in_trouble(outputs: Path, kind: str, sync: str) -> tuple[str, str]:
     """Rank 1 gets into trouble in step 2; what each rank raises."""
-    rank = int(os.environ["RANK"])
-    if kind == "memory":
-        honest = RankStepper.loss_sum
-
-        def loss_sum(self: RankStepper, batch: Any) -> Any:
-            loss = honest(self, batch)
-            if rank == 1 and (count := getattr(self, "calls", 0)) == 2:
-                # breaks off in the middle of backward: the gradient of one layer has been made, the others not
-                layer = next(p for n, p in self._module.named_parameters() if "layer.1.attention.q_lin.weight" in n)
-                layer.register_hook(_no_memory)
-            self.calls = count + 1 if rank == 1 else 0
-            return loss
-
-        RankStepper.loss_sum = loss_sum
-    elif kind == "plan" and rank == 1:
-        honest_take, taken = minmax.take, []
-
-        def other_samples(context: Any, table: Any, chosen: Any) -> Any:
-            taken.append(1)
-            if len(taken) > 2:
-                windows = type(table.windows)(0, tuple(own[::-1] for own in table.windows.ids))
-                table = replace(table, windows=windows)
-            return honest_take(context, table, chosen)
-
-        minmax.take = other_samples
-    elif kind == "nan" and rank == 1:
-        honest_loss = RankStepper.loss_sum
-        calls = []
-
-        def poisoned(self: RankStepper, batch: Any) -> Any:
-            calls.append(1)
-            return honest_loss(self, batch) * (float("nan") if len(calls) == 3 else 1.0)
-
-        RankStepper.loss_sum = poisoned
-    elif kind == "nan":  # this rank takes longer to end, so that it sees the other go
-        honest_close = DistributedExecutor.close
-
-        def slowly(self: DistributedExecutor) -> None:
-            sleep(2)
-            honest_close(self)
-
-        DistributedExecutor.close = slowly
-    elif kind == "disk" and rank == 1:
-        write = RecordWriter.write
-
-        def full(self: RecordWriter, record: Any) -> None:
-            if record.step == 2:
-                raise OSError(28, "No space left on device")
-            write(self, record)
-
-        RecordWriter.write = full
-    elif kind == "bug" and rank == 1:
-        honest_step = RankStepper.run
-
-        def broken(self: RankStepper, *args: Any, **more: Any) -> Any:
-            self.steps = getattr(self, "steps", 0) + 1
-            if self.steps == 3:
-                raise KeyError("a bug")
-            return honest_step(self, *args, **more)
-
-        RankStepper.run = broken
+    TROUBLES[kind](int(os.environ["RANK"]))
     config = config_of(outputs, "distributed", sync={"kind": sync})
     try:
         run(config)

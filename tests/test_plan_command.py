@@ -1,55 +1,17 @@
 """`ddpsched plan` as it is called: its table and JSON, its files, what it refuses, and the figures of real data."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner, Result
-
-from ddpsched.cli import app
-from ddpsched.compare import Question, compare
-from ddpsched.costs.calibration import Bytes, Calibration, Identity, Residuals, Seconds
-from ddpsched.data.embedded.length_histogram import sst2_lengths
-from ddpsched.data.length_files import read_lengths
-
-SIZES = ["--world-size", "4", "--global-batch", "32"]
-SAME = ["static", "minmax", "balanced", "balanced, M = 4", "packed"]  # of B samples in every step, in this order
-FITTED = ["token_budget", "bins", "pool", "pool, packed"]  # of B samples on average
-ARMS = ["padded to the longest", *SAME, *FITTED, "static, length_grouped"]
-COUNTS = ("yardstick", "padding_efficiency", "imbalance", "order_bias", "samples_cv", "microbatches", "gap")
+from plan_commands import ARMS, COUNTS, FITTED, SAME, call, fill, rows
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Lengths like SST-2's, no multiple of the global batch, and a calibration."""
-    folder = tmp_path_factory.mktemp("plan")
-    np.save(folder / "lengths.npy", sst2_lengths(1003, np.random.default_rng(0)))
-    off = Residuals(train_mean=0, train_max=0, held_out_mean=0, held_out_max=0, worst_underestimate=0)
-    calibration = Calibration(
-        identity=Identity(model="tiny", max_length=128), versions={}, seconds_residuals=off, bytes_residuals=off,
-        seconds=Seconds(alpha=1e-3, beta=1e-4, gamma=1e-7, delta=0, floor=0), points=[],
-        bytes=Bytes(base=1e6, per_sample=0, per_token=1000, per_square=0),
-    )  # fmt: skip
-    (folder / "calibration.json").write_text(calibration.model_dump_json(), encoding="utf-8")
-    return folder
-
-
-def call(folder: Path, *words: str, sizes: list[str] = SIZES) -> Result:
-    return CliRunner().invoke(app, ["plan", str(folder / "lengths.npy"), *sizes, *words])
-
-
-def rows(folder: Path, *words: str, **rest: Any) -> dict[str, dict[str, Any]]:
-    """The rows of --json by arm."""
-    result = call(folder, *words, "--json", **rest)
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)["rows"]
-    assert len({row["arm"] for row in found}) == len(found)
-    return {row["arm"]: row for row in found}
+    return fill(tmp_path_factory.mktemp("plan"))
 
 
 def test_every_arm_by_default(folder: Path) -> None:
@@ -230,138 +192,3 @@ def test_a_figure(folder: Path, tmp_path: Path, suffix: str) -> None:
         assert "</svg>" in path.read_text(encoding="utf-8")
     else:
         assert path.read_bytes().startswith(b"%PDF")
-
-
-OUT = "{out}"
-BAD: dict[str, tuple[list[str], str]] = {
-    "one rank more than samples": (["--world-size", "33"], "global_batch = 32 is smaller than world_size = 33"),
-    "no ranks": (["--world-size", "0"], "world"),
-    "no samples": (["--global-batch", "0"], "global"),
-    "an unknown policy": (["--policy", "balancd", "--figure", f"{OUT}/a.png"], "'balancd'"),
-    "an unknown peer": (["--policy", "static", "--peer", "nobody", "--figure", f"{OUT}/a.png"], "'nobody' is none of"),
-    "no micro-batch": (["--max-microbatches", "0"], "microbatches"),
-    "no lookahead": (["--lookahead", "0"], "lookahead"),
-    "no epoch": (["--epochs", "0"], "epochs"),
-    "a seed below zero": (["--seed", "-1"], "seed"),
-    "windows too small": (["--policy", "minmax", "--prefetch", "7"], "raise policy.prefetch to at least 8"),
-    "no window": (["--policy", "minmax", "--prefetch", "0"], "prefetch"),
-    "alpha below zero": (["--alpha", "-1"], "alpha"),
-    "memory of what": (["--memory", "1000"], "--memory needs --calibration"),
-    "a calibration that is not there": (["--calibration", "no.json"], "calibration no.json: "),
-    "two costs": (["--alpha", "3", "--calibration", "no.json"], "--alpha and --gamma are padded tokens"),
-    "export of all": (["--export", f"{OUT}/a.parquet"], "--export writes the plans of one policy"),
-    "export of two": (
-        ["--policy", "static", "--policy", "packed", "--export", f"{OUT}/a.parquet"],
-        "--export writes the plans of one policy",
-    ),
-    "export to nowhere": (["--policy", "static", "--export", f"{OUT}/no/a.parquet"], "make it first"),
-    "export to a folder": (["--policy", "static", "--export", OUT], ""),
-    "export to no name": (["--policy", "static", "--export", "."], ""),
-    "a figure in nowhere": (["--figure", f"{OUT}/no/a.png"], "make it first"),
-    "a figure of no kind": (["--figure", f"{OUT}/a.jpg"], "ends in .png, .svg or .pdf"),
-    "a number that is none": (["--seed", "x"], "seed"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_words_give_one_message_and_no_file(folder: Path, tmp_path: Path, case: str) -> None:
-    words, named = BAD[case]
-    (tmp_path / "out").mkdir()
-    result = call(folder, *(word.replace(OUT, str(tmp_path / "out")) for word in words))
-    assert isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code in (1, 2)
-    text = " ".join(result.stderr.replace("│", " ").split())
-    assert named in text
-    assert text.lower().count("error") == 1 or result.exit_code == 2
-    assert "Traceback" not in result.output
-    assert [path.name for path in tmp_path.rglob("*")] == ["out"]
-
-
-def test_a_name_is_shown_as_it_is(tmp_path: Path) -> None:
-    np.save(tmp_path / "[red]lengths.npy", [3, 4])
-    result = CliRunner().invoke(app, ["plan", str(tmp_path / "[red]lengths.npy"), *SIZES])
-    assert "[red]lengths.npy: 2 samples" in " ".join(result.stdout.split())
-
-
-@pytest.mark.parametrize("name", ["no.npy", "zero.txt", "bytes.txt", "a.npy"])
-def test_bad_lengths_give_one_message(tmp_path: Path, name: str) -> None:
-    (tmp_path / "zero.txt").write_text("3\n0\n")
-    (tmp_path / "bytes.txt").write_bytes(b"3\n\xff\n")
-    (tmp_path / "a.npy").mkdir()
-    result = CliRunner().invoke(app, ["plan", str(tmp_path / name), *SIZES])
-    assert isinstance(result.exception, SystemExit), result.exception
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith("error: ")
-    assert name in result.stderr
-
-
-@pytest.mark.parametrize("size", [1, 5, 32, 33])
-def test_small_data(tmp_path: Path, size: int) -> None:
-    np.save(tmp_path / "lengths.npy", np.arange(1, size + 1))
-    for arm, row in rows(tmp_path, "--lookahead", "2").items():
-        assert (row["dropped"], row["repeated"]) == (0, 0), row["skipped"]
-        assert row["steps"] == -(-size // 32) or arm in FITTED
-    assert call(tmp_path).exit_code == 0
-
-
-def test_no_torch(folder: Path, tmp_path: Path) -> None:
-    words = ["plan", str(folder / "lengths.npy"), *SIZES, "--lookahead", "2", "--figure", str(tmp_path / "a.png")]
-    code = f"""
-import sys
-from ddpsched.cli import app
-try:
-    app({words!r})
-except SystemExit as end:
-    assert not end.code, end.code
-sys.exit("torch" in sys.modules or "transformers" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "packed, W = 2" in done.stdout
-
-
-# (data set, G, B): yardsticks of static and of balanced with one micro-batch; the most that balanced with up to four
-# and packed may have
-REAL = {
-    ("sst2", 4, 32): (3.010, 1.374, 1.043, 1.004),
-    ("sst2", 8, 256): (3.909, 1.204, 1.021, 1.0015),
-    ("sst2", 64, 2048): (4.483, 1.045, 1.008, 1.0015),
-    ("gsm8k", 4, 32): (1.946, 1.220, 1.030, 1.0015),
-    ("gsm8k", 8, 256): (2.390, 1.124, 1.025, 1.0005),
-}
-
-
-@pytest.fixture(scope="module")
-def real(data_dir: Path) -> dict[str, Any]:
-    """Token lengths by data set, special tokens counted."""
-    texts = {"sst2": ("train.tsv", ("sentence",)), "gsm8k": ("train.jsonl", ("question", "answer"))}
-    missing = [name for name, (file, _) in texts.items() if not (data_dir / name / file).exists()]
-    if missing:
-        pytest.skip(f"no {', '.join(missing)} in {data_dir}")
-    return {
-        name: read_lengths(data_dir / name / file, texts=columns, tokenizer=str(data_dir / "bert-uncased"))
-        for name, (file, columns) in texts.items()
-    }
-
-
-@pytest.mark.parametrize("case", REAL, ids=lambda case: "-".join(map(str, case)))
-def test_real_lengths(real: dict[str, Any], case: tuple[str, int, int]) -> None:
-    name, ranks, batch = case
-    static, balanced, several, packed = REAL[case]
-    question = Question(real[name], world_size=ranks, global_batch=batch, max_microbatches=4)
-    figures = {row.arm: row.figures for row in compare(question)}
-    found = {arm: own.yardstick for arm, own in figures.items() if own is not None}
-    assert found["static"] == pytest.approx(static, rel=0.02)
-    assert found["balanced"] == pytest.approx(balanced, rel=0.007)
-    assert 1 <= found["packed"] <= packed
-    assert found["packed"] <= found["balanced, M = 4"] <= several
-    for own in figures.values():
-        assert own is not None
-        assert (own.dropped, own.repeated) == (0, 0)
-    for arm in SAME:
-        assert figures[arm].steps == -(-len(real[name]) // batch)
-    for arm in FITTED:
-        # bins of one size for all ranks cannot be had in steps of any size
-        assert figures[arm].steps == pytest.approx(len(real[name]) / batch, rel=0.25 if arm == "bins" else 0.05)
-    for arm in ("balanced", "balanced, M = 4", "packed"):
-        assert abs(figures[arm].order_bias - figures["static"].order_bias) < 0.005

@@ -90,6 +90,10 @@ class RunConfig(Table):
             raise ValueError(
                 "rows of documents or samples end to end have attention of their own; leave model.mask out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _runs_on_its_executor(self) -> "RunConfig":
         if self.executor.kind == "simulated" and self.memory.path and self.memory.budget_bytes is None:
             raise ValueError("memory.path in a simulated run needs budget_bytes, as there is no device to ask")
         if self.data.lengths == "online" and self.executor.kind == "simulated":

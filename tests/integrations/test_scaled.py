@@ -2,66 +2,17 @@
 
 import json
 import pickle
-from collections import Counter
-from collections.abc import Iterator
 from copy import deepcopy
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Sampler
+from scaled_loaders import EPOCHS, LENGTHS, POLICIES, SIZE, Pair, epochs_of, pairs, plain, sampler, stateful
+from torch.utils.data import DataLoader
 
-from ddpsched import BatchSampler, PoolStream, StepLoader, World, scaled
-from ddpsched.data.embedded.length_histogram import sst2_lengths
+from ddpsched import BatchSampler, World, scaled
 from ddpsched.errors import ConfigError
-
-SIZE = 99  # of 16 a step, 3 samples are left for 4 ranks
-LENGTHS = sst2_lengths(SIZE, np.random.default_rng(0))
-POLICIES: dict[str, Any] = {
-    "balanced": "balanced",
-    "minmax": "minmax",
-    "token_budget": {"kind": "token_budget", "max_tokens_for_batch": 16 * 12},
-}
-EPOCHS = 2
-
-
-def sampler(name: str = "balanced", rank: int = 3, **changes: Any) -> BatchSampler:
-    batch = None if name == "token_budget" else 16
-    return BatchSampler(
-        LENGTHS, global_batch=batch, world=World(rank, 4), policy=POLICIES[name], **{"seed": 5, **changes}
-    )
-
-
-def plain(made: BatchSampler, workers: int) -> Any:
-    return DataLoader(torch.arange(SIZE), batch_sampler=made, num_workers=workers)
-
-
-def stateful(made: BatchSampler, workers: int, every: int = 1) -> Any:
-    loaders = pytest.importorskip("torchdata.stateful_dataloader")
-    return loaders.StatefulDataLoader(
-        torch.arange(SIZE), batch_sampler=made, num_workers=workers, snapshot_every_n_steps=every
-    )
-
-
-Pair = tuple[tuple[int, ...], float]
-
-
-def pairs(steps: Any) -> Iterator[Pair]:
-    for batch, scale in steps:
-        yield tuple(batch.tolist() if isinstance(batch, torch.Tensor) else batch), scale
-
-
-def epochs_of(name: str, rank: int = 3, **changes: Any) -> list[list[Pair]]:
-    """Of each epoch, from its plans: what the rank runs, and G / B; a stand-in and 0 where it has nothing."""
-    found = []
-    for epoch in range(EPOCHS):
-        made = sampler(name, rank, **changes)
-        made.set_epoch(epoch)
-        own = [(plan.rank_ids(rank).tolist(), 4 / plan.global_batch) for plan in made.plans()]
-        found.append([(tuple(ids), scale) if ids else ((int(LENGTHS.argmin()),), 0.0) for ids, scale in own])
-    return found
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -262,113 +213,3 @@ def test_the_loader_of_accelerate_for_one_process() -> None:
     )
     scaled(other).load_state_dict(steps.state_dict())
     assert got + list(pairs(scaled(other))) == epochs[1]
-
-
-@pytest.mark.parametrize("name", ["balanced", "static"])
-@pytest.mark.parametrize("lookahead", [1, 4])
-@pytest.mark.parametrize("size", [17, 90, 96, 97, 99])
-def test_the_last_step_of_an_epoch(name: str, lookahead: int, size: int) -> None:
-    """In each way: every list has samples, weights add up to the mean, and what is dropped is at most G - 1 samples."""
-    for last in ("smaller", "join", "drop"):
-        policy = {"kind": "balanced", "lookahead": lookahead} if name == "balanced" else name
-        ranks = [
-            BatchSampler(LENGTHS[:size], global_batch=16, world=World(r, 4), policy=policy, last=last) for r in range(4)
-        ]
-        length = len(ranks[0])
-        steps = list(zip(*map(scaled, ranks), strict=True))
-        assert len(steps) == length
-        seen = Counter[int]()
-        for step in steps:
-            assert all(ids for ids, _ in step)
-            weights = {scale for _, scale in step if scale}
-            own = [id for ids, scale in step for id in ids if scale]
-            assert weights == {4 / len(own)}
-            seen.update(own)
-        left = size % 16
-        short = 0 < left < 4
-        assert len(seen) == size - (left if short and last == "drop" else 0)
-        assert set(seen.values()) == {1}
-        sizes = [sum(len(ids) for ids, scale in step if scale) for step in steps]
-        assert sizes[-1] == {
-            "smaller": left or 16, "join": 16 + left if short else left or 16, "drop": 16 if short else left or 16
-        }[last]  # fmt: skip
-        for done in (len(steps) - 1, len(steps)):
-            first = scaled(BatchSampler(LENGTHS[:size], global_batch=16, world=World(1, 4), policy=policy, last=last))
-            list(islice(first, done))
-            resumed = scaled(BatchSampler(LENGTHS[:size], global_batch=16, world=World(1, 4), policy=policy, last=last))
-            resumed.load_state_dict(first.state_dict())
-            assert list(resumed) == [step[1] for step in steps[done:]]
-
-
-@pytest.mark.parametrize("name", ["minmax", "token_budget"])
-@pytest.mark.parametrize("last", ["join", "drop"])
-def test_last_steps_that_follow_a_rule_of_their_own(name: str, last: str) -> None:
-    with pytest.raises(ConfigError, match=f"last = '{last}' is of policies whose steps are the next samples"):
-        sampler(name, last=last)
-    with pytest.raises(ConfigError, match="last = 'none'; it is one of 'smaller', 'join', 'drop'"):
-        sampler(name, last="none")
-
-
-def test_fewer_samples_than_ranks() -> None:
-    """There is nothing to join, and nothing else to run: the only step is the smaller one."""
-    for last in ("smaller", "join", "drop"):
-        ranks = [BatchSampler([5, 3], global_batch=16, world=World(r, 4), last=last) for r in range(4)]
-        assert len(ranks[0]) == 1
-        (step,) = zip(*map(scaled, ranks), strict=True)
-        assert sorted(ids for ids, scale in step if scale) == [[0], [1]]
-
-
-def test_step_loaders_and_streams() -> None:
-    policy = {"kind": "token_budget", "max_tokens_for_batch": 90, "batches_per_optimizer_step": 2}
-    for rank in range(4):
-        loader = StepLoader(range(SIZE), LENGTHS, world=World(rank, 4), policy=policy, collate_fn=list)
-        plans = list(loader.plans())
-        got = list(scaled(loader))
-        assert got == [
-            ([micro.ids.tolist() for micro in plan.ranks[rank]], 4 / plan.global_batch if plan.ranks[rank] else 0.0)
-            for plan in plans
-        ]
-    steps = scaled(StepLoader(range(SIZE), LENGTHS, world=World(0, 4), policy=policy, collate_fn=list))
-    first = list(islice(steps, 2))
-    state = steps.state_dict()
-    rest = scaled(StepLoader(range(SIZE), LENGTHS, world=World(0, 4), policy=policy, collate_fn=list))
-    rest.load_state_dict(state)
-    again = scaled(StepLoader(range(SIZE), LENGTHS, world=World(0, 4), policy=policy, collate_fn=list))
-    assert first + list(rest) == list(again)
-    stream = PoolStream(range(1, 9), int, policy=POOL, infinite_loop=False)
-    assert [scale for _, scale in scaled(stream)] == [1 / len(batch) for (batch,) in stream_of(8)]
-
-
-POOL = {"kind": "pool", "pool_size": 4, "max_tokens_for_batch": 9}
-
-
-def stream_of(size: int) -> Any:
-    return PoolStream(range(1, size + 1), int, policy=POOL, infinite_loop=False)
-
-
-class Half(Sampler[list[int]]):
-    """Every second list."""
-
-    def __init__(self, inner: BatchSampler) -> None:
-        self.batch_sampler = inner
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return islice(self.batch_sampler, 0, None, 2)
-
-
-class Skips(DataLoader[Any]):
-    def __iter__(self) -> Any:
-        return islice(super().__iter__(), 0, None, 2)
-
-
-def test_loaders_whose_batches_cannot_be_told_apart_are_refused() -> None:
-    for loader, words in (
-        (DataLoader(torch.arange(SIZE), batch_size=4), r"scaled\(DataLoader over BatchSampler\): its batches are not"),
-        (DataLoader(torch.arange(SIZE), batch_sampler=Half(sampler())), "DataLoader over Half"),
-        (DataLoader(torch.arange(SIZE), batch_sampler=sampler(), num_workers=1, in_order=False), "in_order=False"),
-        ([1, 2], "list over NoneType"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            scaled(loader)
-    with pytest.raises(ConfigError, match=r"scaled\(Skips over BatchSampler\): its batches are not"):
-        scaled(Skips(torch.arange(SIZE), batch_sampler=sampler()))
