@@ -22,6 +22,7 @@ SMALL: dict[str, Any] = {
     "executor": {"kind": "distributed", "timeout_s": 30.0},
 }
 POLICIES: dict[str, dict[str, Any]] = {  # what these need to make as small steps
+    "minmax": {"prefetch": SMALL["global_batch"]},
     "token_budget": {"max_tokens_for_batch": 128, "batches_per_optimizer_step": 2},
     "bins": {"median_batch": 3},
     "pool": {"max_tokens_for_batch": 80},
@@ -104,7 +105,7 @@ def _check(request: Request, subject: str, overrides: Sequence[str]) -> None:
 def _small(request: Request, overrides: Sequence[str]) -> RunConfig:
     """A tiny model on the embedded sentences."""
     world_size = request.world_size or WORLD_SIZE
-    policy = {"kind": request.policy, "prefetch": SMALL["global_batch"], **POLICIES.get(request.policy or "", {})}
+    policy = {"kind": request.policy, **POLICIES.get(request.policy or "", {})}
     values = {**SMALL, "world_size": world_size, "policy": policy}
     return parse(apply_overrides(values, overrides), source=f"--policy {request.policy}")
 

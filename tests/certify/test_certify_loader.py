@@ -305,9 +305,7 @@ def test_one_order_for_all_epochs_is_found() -> None:
 
 
 def test_sequential_is_no_fault() -> None:
-    certificate = certify_loader(
-        lambda rank, size: BatchSampler(SequentialSampler(DATA), global_batch=4, world=False), 1
-    )
+    certificate = certify_loader(lambda rank, size: BatchSampler(SequentialSampler(DATA), 4, False), 1)
     assert failed(certificate) == ["resumption"]
     assert "every epoch takes the samples in the same rising order" in certificate.facts
 
