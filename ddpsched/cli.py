@@ -99,7 +99,7 @@ def plan(
     figure: Annotated[Path | None, typer.Option(help="draw the table to this file (png, svg, pdf)")] = None,
     export: Annotated[Path | None, typer.Option(help="write the plans of one --policy as Parquet")] = None,
 ) -> None:
-    """What would I gain? Plan an epoch of these lengths with every policy, train nothing, and print the yardstick."""
+    """Plan an epoch of these lengths with every policy, train nothing, and print the yardstick."""
 
     def body() -> None:
         from ddpsched.compare.command import Request, answer

@@ -1,4 +1,4 @@
-"""Where a run ran: versions, machine, commit. Written beside its records."""
+"""The environment of a run: versions, machine, commit. Written beside its records."""
 
 import os
 import platform

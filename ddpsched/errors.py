@@ -1,4 +1,4 @@
-"""What can go wrong, one tree.
+"""Errors, as one tree.
 
 ::
 

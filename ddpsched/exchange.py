@@ -28,7 +28,7 @@ VERSION = 1
 
 
 class Flag(IntFlag):
-    """What a rank has to say against going on."""
+    """Reasons of a rank not to go on."""
 
     OK = 0
     OUT_OF_MEMORY = 1
@@ -39,7 +39,7 @@ class Flag(IntFlag):
 
 
 class Exchange(Protocol):
-    """How the ranks that this process plays (``ranks``) hear of the others."""
+    """The channel between the ranks that this process plays (``ranks``) and the others."""
 
     @property
     def ranks(self) -> tuple[int, ...]: ...
@@ -112,7 +112,7 @@ def vote_row(step: int, digest: int, flag: Flag, count: int, longest: int) -> Ro
 
 
 def verdict(table: Rows) -> DdpschedError | None:
-    """What the gathered votes say: None to go on, or the error that every rank now raises."""
+    """Return None to go on, or the error that every rank now raises, from the gathered votes."""
     step = int(table[0, 1])
     if not (table[:, :2] == table[0, :2]).all():
         return PlanMismatch(f"ranks vote on different steps or versions: {table[:, :2].tolist()}")

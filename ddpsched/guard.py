@@ -1,4 +1,4 @@
-"""What stands around a run: its logs, the reason it failed, and in a rank among others the watch on them."""
+"""Guard: the logs of a run, the reason why it failed, and in a rank among others the watch on them."""
 
 import contextlib
 import errno
@@ -159,7 +159,7 @@ class Guard:
                 handler.handle(record)
 
     def _explain(self, error: BaseException) -> BaseException:
-        """What a bare system error means for the run: a full disk, a rank that is gone, memory."""
+        """Return the error that a bare system error means for the run: a full disk, a dead rank, memory."""
         rank = self._world.rank
         if isinstance(error, DdpschedError) or not isinstance(error, (OSError, RuntimeError, MemoryError)):
             return error

@@ -50,7 +50,7 @@ class Microbatch:
 
 @dataclass
 class PlanTimes:
-    """What planning this step cost, in seconds; differs from rank to rank, null where not measured."""
+    """Seconds that planning this step took; different on each rank, null where not measured."""
 
     offer_s: float | None = None  # lengths of the window looked up or tokenised, cost row made
     exchange_s: float | None = None  # the gather of all rows
@@ -60,7 +60,7 @@ class PlanTimes:
 
 @dataclass(frozen=True, eq=False)
 class Position:
-    """Where a stream of plans goes on: all that its next step follows from, beside config and data.
+    """The position at which a stream of plans goes on: all that its next step follows from beside config and data.
 
     ``step``: number of the next step. ``cursor``: ids of the epoch's order handed out so far. ``windows[r]``: of
     these, the ids that rank r has waiting; () for policies without windows, and at an epoch's start. The seed is
@@ -82,7 +82,7 @@ class Position:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> "Position":
-        """What ``as_dict`` gave; ConfigError for anything else."""
+        """Return the position that ``as_dict`` gave; ConfigError for anything else."""
         needed = sorted(each.name for each in fields(cls))
         if not isinstance(state, Mapping) or set(state) != set(needed):
             given = sorted(map(str, state)) if isinstance(state, Mapping) else repr(state)

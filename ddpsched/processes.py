@@ -1,4 +1,4 @@
-"""Which process is it, on which machine, and does it live? Read from /proc, so without a word between processes.
+"""Processes by machine, number and start: whether one lives, read from /proc without a message between processes.
 
 A number alone does not name a process: the system gives it to another one later. With the time of its start it does.
 Elsewhere than on Linux the number has to do.
@@ -121,7 +121,7 @@ def children(parent: int) -> Iterator[int]:
 
 
 def environ_of(pid: int) -> dict[str, str]:
-    """What a process was started with; empty where it is gone, or another user's."""
+    """Return the environment that a process was started with; empty where it is gone, or another user's."""
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

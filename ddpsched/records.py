@@ -17,7 +17,7 @@ RECORDS = "records.parquet"
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """What one rank did in one step."""
+    """One row: one rank in one step."""
 
     run: str
     mode: str  # distributed | virtual | simulated

@@ -85,7 +85,7 @@ class RunFolder:
 
     @property
     def attempt(self) -> int:
-        """What rank 0 tells the others (``meet``): the number of this run among all that ever had the folder."""
+        """The number of this run among all that ever had the folder, which rank 0 sends to the others (``meet``)."""
         return self._lock.attempt
 
     def meet(self, attempt: int) -> None:

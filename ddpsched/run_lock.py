@@ -32,7 +32,7 @@ NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}  # file systems withou
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a folder."""
+    """The holder of a folder."""
 
     launch: str  # the same for all ranks of a run
     place: Place
@@ -54,7 +54,7 @@ class Holder:
 
 
 def holder(folder: Path) -> Holder | None:
-    """Who is named as the holder of ``folder``, living or not; None without a lock or with half a one."""
+    """Return the holder that the lock of ``folder`` names, living or not; None without a lock or with half a one."""
     try:
         return _parse((folder / LOCK).read_bytes())
     except FileNotFoundError:
@@ -194,7 +194,7 @@ class RunLock:
 
 
 def launch_id(environ: Mapping[str, str] | None = None) -> str:
-    """What the ranks of one launch have in common, restarted or not; of a process alone, itself.
+    """Return what the ranks of one launch have in common, restarted or not; for a single process its own identity.
 
     How often it was restarted is not: each of torchrun's agents counts for itself, and after the failure of one machine
     their counts differ for good.

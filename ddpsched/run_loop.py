@@ -37,7 +37,7 @@ LOG_EVERY = 50  # steps
 
 
 class Executor(Protocol):
-    """What carries out plans: which ranks this process owns, and where the seconds come from."""
+    """The executor of plans: it decides which ranks this process runs, and where the seconds come from."""
 
     @property
     def exchange(self) -> Exchange: ...
@@ -137,7 +137,7 @@ def _watched(config: RunConfig, watch: Watch | None) -> Iterator[Watch | None]:
 
 @dataclass(frozen=True)
 class _Output:
-    """Where the records and evaluations of a run of about ``total_steps`` go."""
+    """The destination of the records and evaluations of a run of about ``total_steps``."""
 
     folder: RunFolder
     writer: RecordWriter

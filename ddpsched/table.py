@@ -1,4 +1,4 @@
-"""What every table of a config is: frozen, and aware of each of its keys."""
+"""Table: a part of a config, frozen, and aware of each of its keys."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""What prints to a terminal: text as it is written, in tables too."""
+"""Consoles that print text as it is written, in tables too."""
 
 from typing import Any
 

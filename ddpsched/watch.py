@@ -134,7 +134,7 @@ class Watch:
                 self._end(f"asked to stop, but this rank did not end within {self.GRACE_S:.0f} s")
 
     def _loss(self, asked: bool) -> str | None:
-        """Who is gone, or does not go on; None where all is well."""
+        """Return which rank died or does not go on; None where all is well."""
         self._peers |= self._siblings.look(self._peers)
         for rank in self.lost():
             # another rank, which counted a tick more, may just have ended it for having been suspended

@@ -1,4 +1,4 @@
-"""Who am I among how many: a value, so that planning can play every rank."""
+"""World: rank and size as a value, so that planning can play every rank."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What would I gain? Policies, and peers, side by side on paper: an epoch's plans, made, timed and measured.
+"""Policies and peers side by side on paper: an epoch's plans, made, timed and measured.
 
 Nothing is trained and torch is not imported; a peer may import it.
 """
@@ -41,7 +41,7 @@ FITTED = {"token_budget": "max_tokens_for_batch", "bins": "median_batch", "pool"
 
 @dataclass(frozen=True)
 class Question:
-    """What is compared: the same samples in the same order for every arm.
+    """The comparison: the same samples in the same order for every arm.
 
     ``lengths``: (N,), int64. ``cost``: the ``[cost]`` table of a config, which plans and scores; ``memory`` likewise,
     with a budget where plans are capped. ``time``: a cost in nanoseconds for the predicted step time.

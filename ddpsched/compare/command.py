@@ -101,7 +101,7 @@ def _question(request: Request) -> Question:
 
 
 def _check(request: Request, question: Question) -> None:
-    """What is wrong before an epoch is planned is said before it is."""
+    """Raise ConfigError for requests that cannot be met, before an epoch is planned."""
     if "peer" in request.policies:
         raise ConfigError("another package's batching is asked for with --peer NAME, beside the policies")
     for option, value, users in (

@@ -127,7 +127,7 @@ class RunConfig(Table):
 
     @property
     def labels(self) -> dict[str, Any]:
-        """What every record of the run says of it."""
+        """The columns that every record of the run shares."""
         return {"run": self.name, "mode": self.executor.kind, "policy": self.policy.kind, "seed": self.seed}
 
     def plan_spec(self, allowed: Sequence[int] | None = None) -> PlanSpec:

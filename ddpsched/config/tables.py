@@ -8,7 +8,7 @@ from ddpsched.table import NonNegative, Positive, Table
 
 
 class ModelConfig(Table):
-    """What is trained, and how its weights begin."""
+    """[model]: the model that is trained, and how its weights begin."""
 
     task: Literal["classification", "causal_lm"] = "classification"
     name: str = "tiny"  # "tiny", a hub name, or a folder
@@ -28,7 +28,7 @@ class ModelConfig(Table):
 
 
 class LrConfig(Table):
-    """How the learning rate follows the size of a step whose global batch varies."""
+    """[lr]: how the learning rate follows the size of a step whose global batch varies."""
 
     kind: Literal["fixed", "linear", "sqrt"] = "fixed"  # times size / reference, or its root
     per: Literal["samples", "tokens"] = "samples"  # what the size of a step counts
@@ -44,7 +44,7 @@ class LrConfig(Table):
 
 
 class SyncConfig(Table):
-    """How gradients meet."""
+    """[sync]: how gradients are synchronised."""
 
     kind: Literal["naive", "overlap", "bucketed", "ddp", "fsdp"] = "ddp"
     bucket_mb: Annotated[float, Field(gt=0)] = 25.0  # bucketed, ddp: MiB of gradients in one message
@@ -61,7 +61,7 @@ class SyncConfig(Table):
 
 
 class ExecutorConfig(Table):
-    """What runs the plans, and on which device."""
+    """[executor]: the executor that runs the plans, and its device."""
 
     kind: Literal["distributed", "virtual", "simulated"] = "virtual"
     device: Literal["auto", "cpu", "cuda"] = "auto"

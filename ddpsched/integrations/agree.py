@@ -1,4 +1,4 @@
-"""What ranks tell each other in a step that each fills for itself: how many samples it has on all of them."""
+"""The number of samples of a step on all ranks, where each rank fills the step for itself."""
 
 import torch
 import torch.distributed as dist

@@ -248,7 +248,7 @@ def _group() -> Any:
 
 
 def _timeout(c10d: Any) -> timedelta:
-    """What the default process group was given, or torch's default."""
+    """Return the time-out of the default process group, or torch's default."""
     group = c10d._get_default_group()
     for device in group._device_types:
         found = getattr(getattr(group._get_backend(device), "options", None), "_timeout", None)

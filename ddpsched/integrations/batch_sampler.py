@@ -138,7 +138,7 @@ class BatchSampler:
 
     @property
     def next_start(self) -> Position:
-        """Where the next iteration begins: in the next epoch, once the last batch of this one is handed out."""
+        """The position at which the next iteration begins: the next epoch, once this one's last batch is handed out."""
         lists = self.lists
         if lists is not None and lists.is_over and not len(lists.in_flight) and lists.epoch == self._origin.epoch:
             self._origin, self.followed = Position(self._origin.epoch + 1), lists.agreement
@@ -159,7 +159,7 @@ class BatchSampler:
 
     @property
     def last(self) -> str:
-        """What becomes of an epoch's last step in which a rank has no samples."""
+        """The rule "smaller", "join" or "drop" for an epoch's last step in which a rank has no samples."""
         return self._source.last
 
     @property

@@ -1,4 +1,4 @@
-"""Who iterates a batch sampler: it is never told, so the stack is asked.
+"""The objects that iterate a batch sampler, read from the stack, as a sampler is not given them.
 
 Two things that a sampler cannot see make a loop wrong in silence. A wrapper may deal this rank's lists out over the
 ranks once more, so that G - 1 of G are never run; and a loader may ask for lists ahead of those that it hands out, so
@@ -50,7 +50,7 @@ def refuse_dealing(sampler: Any, callers: list[Any]) -> None:
 
 
 class InFlight:
-    """How many lists a caller has asked for whose batches it has not handed out: those that its workers are loading."""
+    """The number of lists that a caller has asked for without handing out their batches: its workers load them."""
 
     def __init__(self, callers: list[Any]) -> None:
         loaders = [each for each in callers if hasattr(each, "_index_sampler") and _number(each, "_num_workers") > 0]
@@ -87,7 +87,7 @@ def saved_by_torchdata() -> bool:
 
 
 def begun_anew(owner: str) -> ConfigError:
-    """Of a loop whose loader was begun again within it, which with persistent workers ends the loop's own batches."""
+    """Return the error of a loop whose loader was begun again within it, which ends its batches."""
     return ConfigError(
         f"{owner}: the loader was iterated anew within this loop. With persistent_workers=True a DataLoader has one "
         "iterator, so the rest of this loop's batches is gone; take another loader for it, or leave persistent_workers "

@@ -15,7 +15,7 @@ Key = tuple[tuple[list[int], int], ...]  # of each micro-batch: ids, and the len
 def keys_of(
     plans: Callable[[], Iterator[StepPlan]], rank: int, lengths: Lengths, asked: deque[tuple[StepPlan, bool]]
 ) -> Iterator[Key]:
-    """What ``rank`` loads, plan by plan.
+    """Yield the key that ``rank`` loads, plan by plan.
 
     A plan is noted in ``asked`` when its key is asked for, and whether it is the last, which planning one step ahead
     tells.
@@ -33,7 +33,7 @@ def keys_of(
 
 
 class Keys(Sampler[Key]):
-    """What a DataLoader asks for keys. It calls iter() twice before the first, so a call uses nothing up."""
+    """The sampler of keys. A DataLoader calls iter() twice before the first key, so a call uses nothing up."""
 
     make: Callable[[], Iterator[Key]]
 

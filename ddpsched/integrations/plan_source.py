@@ -1,4 +1,4 @@
-"""What samplers and loaders plan from: lengths, policy and order; and the state that tells them apart."""
+"""PlanSource: the plans of samplers and loaders, from lengths, policy and order; and the state that tells two apart."""
 
 import itertools
 import warnings
@@ -31,7 +31,7 @@ _made = itertools.count()  # samplers and loaders of several ranks, in the order
 
 
 class Arguments(Table):
-    """What a sampler or loader is given, checked like the tables of a run."""
+    """The arguments of a sampler or loader, checked like the tables of a run."""
 
     policy: AnyPolicy
     order: OrderConfig
@@ -124,7 +124,7 @@ class PlanSource:
 
     @property
     def spec(self) -> PlanSpec:
-        """What the plans follow from, in this world."""
+        """The value that the plans follow from, in this world."""
         return self._spec_of(self.world.size)
 
     def _spec_of(self, world_size: int) -> PlanSpec:
@@ -158,7 +158,7 @@ class PlanSource:
         return self.policy.over_budget(self.lengths.lengths(np.arange(len(self)))) or 0
 
     def plans(self, start: Position) -> Iterator[StepPlan]:
-        """Of the epoch of ``start``, from there on; none where it is the epoch's end."""
+        """Yield the plans of the epoch of ``start``, from there on; none where it is the epoch's end."""
         check_position(self.spec, len(self), start)  # it may have been loaded before the world was known
         return plan_epoch(self.spec, self.lengths, LocalExchange(self.world.size), start)
 
@@ -209,7 +209,7 @@ class PlanSource:
         return int(self.lengths.lengths(np.arange(len(self))).argmin())
 
     def agreement(self, start: Position, **more: int | None) -> Agreement:
-        """That of the ranks on the iteration that begins there, begun. ``more``: how long it goes on."""
+        """Begin the agreement of the ranks on the iteration from ``start`` on. ``more``: how long it goes on."""
         waits = self._agreement is None or not self._agreement.has_compared
         begin = {"epoch": start.epoch, "step": start.step, **more}
         identity = _flat({**self._identity, "last": self.last})
@@ -222,7 +222,7 @@ class PlanSource:
         return {**self._identity, **more, "position": position.as_dict()}
 
     def position(self, state: Mapping[str, Any], *more: str) -> Position:
-        """Where ``state`` stands; ConfigError where it is of other data, another policy, seed, order or world size.
+        """Return the position in ``state``; ConfigError for that of other data, policy, seed, order or world size.
 
         ``more``: further keys that it must have.
         """

@@ -24,7 +24,7 @@ from ddpsched.world import World
 
 
 class PoolStream:
-    """Of each optimizer step the list of this rank's micro-batches, chosen from a pool that the iterable feeds.
+    """Yield this rank's micro-batches of each optimizer step as a list, chosen from a pool that the iterable feeds.
 
     ``iterable``: this rank's samples, whatever yields them; a DataLoader with
     ``batch_size=None`` reads them in worker processes. ``length_fn(sample)``: tokens.
@@ -213,7 +213,7 @@ class PoolStream:
         return samples if self._collate is None else self._collate(samples)
 
     def state_dict(self) -> dict[str, Any]:
-        """What makes this rank's choices, where the list yielded last stands, and the samples that wait."""
+        """Return what makes this rank's choices, where the list yielded last stands, and the samples that wait."""
         if self._reached is self._next:
             self._read_skipped()
         return {**self._identity(), "over_budget": self.over_budget, **self._reached.state_dict()}

@@ -58,7 +58,7 @@ class RankLists(Iterator[list[int]]):
 
     @property
     def reached(self) -> Position:
-        """Where the stream stands after the list handed out last."""
+        """The position of the stream after the list handed out last."""
         return self._sampler.next_start if self._at is None else self._at
 
     def __next__(self) -> list[int]:

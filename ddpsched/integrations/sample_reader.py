@@ -94,7 +94,7 @@ class SampleReader:
         return length
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the reader stands."""
+        """Return the position of the reader."""
         own = None
         if self._stateful and self._count and not self.ended:
             own = self._loaded if self._loaded is not None else self._iterable.state_dict()  # type: ignore[attr-defined]

@@ -47,7 +47,7 @@ def scaled(loader: Any) -> "Scaled":
 
 
 class Scaled:
-    """What :func:`scaled` returns."""
+    """An iterable of ``(batch, scale)``, as :func:`scaled` returns it."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -137,6 +137,6 @@ def _sampler_of(loader: Any) -> BatchSampler:
 
 
 def _stateful_iter() -> Any:
-    """That of torchdata's loader, where it is loaded."""
+    """Return the ``__iter__`` of torchdata's loader, where that is imported; else None."""
     module = sys.modules.get("torchdata.stateful_dataloader")
     return None if module is None else module.StatefulDataLoader.__iter__

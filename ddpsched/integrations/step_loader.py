@@ -23,7 +23,7 @@ OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_or
 
 
 class StepLoader:
-    """Of each optimizer step the list of this rank's collated micro-batches, by any policy.
+    """Yield this rank's collated micro-batches of each optimizer step as a list, by any policy.
 
         for batches, weight in ddpsched.scaled(loader):            # one optimizer step
             batches = batches or [loader.stand_in()]
@@ -164,7 +164,7 @@ class StepLoader:
 
     @property
     def _start(self) -> Position:
-        """Where the next iteration begins: behind the steps that are skipped."""
+        """The position at which the next iteration begins: behind the steps that are skipped."""
         position, done = self._origin, 0
         for plan in itertools.islice(self._plans(position), self._skip):
             assert plan.after is not None

@@ -1,4 +1,4 @@
-"""What a step holds, and one rank's share of it: the numbers that a loop's loss and learning rate need."""
+"""StepShare: the size of a step and one rank's share of it, as a loop's loss and learning rate need them."""
 
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ class StepShare:
 
     @property
     def weight(self) -> float:
-        """What the summed loss of this rank's list is multiplied by under DDP: ``sum_scale``, or 0 for a stand-in."""
+        """The factor of the summed loss of this rank's list under DDP: ``sum_scale``, or 0 for a stand-in."""
         return self.sum_scale if self.rank_samples else 0.0
 
     @property
@@ -55,7 +55,7 @@ class StepShare:
 
     @classmethod
     def of(cls, plan: StepPlan, lengths: Lengths, world: World) -> "StepShare":
-        """What ``plan`` gives rank ``world.rank``."""
+        """Return the share that ``plan`` gives rank ``world.rank``."""
         own = plan.rank_ids(world.rank)
         return cls(
             epoch=plan.epoch,

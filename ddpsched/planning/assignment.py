@@ -1,4 +1,4 @@
-"""Who runs what in a step: what solvers and policies answer."""
+"""Assignments: who runs which samples of a step, as solvers and policies return them."""
 
 from dataclasses import dataclass
 

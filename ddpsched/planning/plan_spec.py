@@ -1,4 +1,4 @@
-"""What planning takes, as one value: no paths, no model, no executor."""
+"""PlanSpec: the value that planning takes, without paths, model or executor."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ LAST = ("smaller", "join", "drop")  # what becomes of an epoch's last step in wh
 
 @dataclass(frozen=True, eq=False)
 class PlanSpec:
-    """What the plans of a run follow from, beside the lengths: the same on every rank.
+    """All that the plans of a run follow from beside the lengths; equal on every rank.
 
     Attributes:
         world_size: G, ranks.

@@ -1,4 +1,4 @@
-"""What every policy is: its options, what it must agree with, and the assignments of an epoch."""
+"""Policy: the options of a policy, its refusals, and the assignments of an epoch."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a policy's options must agree with.
+    """The parts of a run that a policy's options must agree with.
 
     ``epochs``: None where steps decide. ``lengths_known``: on every rank. ``has_parts``: lengths are of prompt and
     text. ``pads_to_max``: every row is padded to the same length. ``squared_cost``: the cost does not add up.
@@ -52,7 +52,7 @@ class Policy(Table):
 
     @property
     def most_microbatches(self) -> int:
-        """Of a rank in a step, where memory does not ask for more."""
+        """The most micro-batches of a rank in a step, where memory does not ask for more."""
         return 1
 
     @property
@@ -92,7 +92,7 @@ class Policy(Table):
 
     @property
     def remarks(self) -> list[str]:
-        """What a user would not expect of these options."""
+        """Remarks on options that do something a user may not expect."""
         return []
 
     def over_budget(self, lengths: Int) -> int | None:

@@ -1,4 +1,4 @@
-"""What a plan and a rank's own lengths say of the rank's share: the columns of its record, its predicted cost."""
+"""Columns of a rank's record that follow from a plan and the lengths of the rank's samples; its predicted cost."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from ddpsched.plan import PlanTimes, StepPlan
 
 
 def rank_cost(cost: CostModel, plan: StepPlan, rank: int, source: Lengths) -> int:
-    """What the rank's micro-batches cost a rank of calibrated speed."""
+    """Return the cost of the rank's micro-batches on a rank of calibrated speed."""
     return sum(cost.price(micro, source.lengths(micro.ids)) for micro in plan.ranks[rank])
 
 

@@ -1,4 +1,4 @@
-"""What a batching is worth: one set of figures for every policy and peer, from its steps and the lengths alone.
+"""The yardstick: one set of figures for every policy and peer, from its steps and the lengths alone.
 
 The yardstick, over an epoch, is what the slowest ranks pay against what the real tokens need:
 

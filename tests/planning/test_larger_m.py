@@ -173,8 +173,8 @@ def test_a_penalty_makes_a_lower_bound(lengths: list[int], ranks: int, most: int
 def test_candidates_know_their_work(lengths: list[int], ranks: int, most: int, cost: str) -> None:
     line = line_of(np.array(lengths), COSTS[cost])
     found = list(candidates(line, ranks, most, 10**9))
-    for stones, place, work in found:
-        assert work == sum(stone[0] for stone in stones) + sum(line.weights[place:])
+    for large_items, place, work in found:
+        assert work == sum(item[0] for item in large_items) + sum(line.weights[place:])
     assert [work for _, _, work in found] == sorted(work for _, _, work in found)
 
 

@@ -53,7 +53,7 @@ class Balanced(BatchPolicy):
             return _answer(batch, _uneven(batch, most), "uneven split", 0)
         limit = None if tightest is None else tightest.limit
         found = accumulate_split(line_of(batch.lengths, batch.cost, limit), batch.world_size, most)
-        method = "contiguous split" if most == 1 else "stones and sand"
+        method = "contiguous split" if most == 1 else "large items and filler"
         return _answer(batch, found, method, batch.step % batch.world_size)
 
 

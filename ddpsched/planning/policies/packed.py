@@ -69,7 +69,7 @@ class Packed(BatchPolicy):
 
 
 def _mend(batch: Batch, members: list[list[int]], loads: list[int], weights: list[int]) -> None:
-    """Where memories differ, a sample that its rank cannot hold changes places with a lighter one of a rank that can.
+    """Exchange each sample that its rank cannot hold for a lighter one of a rank that can.
 
     In place; it goes to the least laden such rank, and the heaviest sample that fits comes back.
     """
@@ -92,7 +92,7 @@ def _mend(batch: Batch, members: list[list[int]], loads: list[int], weights: lis
 
 
 def _rows(batch: Batch, members: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """How many samples each row of each rank holds: the next one that fits, in turn."""
+    """Return how many samples each row of each rank holds: the next one that fits, in turn."""
     if batch.caps is None:
         return tuple((len(own),) if own else () for own in members)
     assert batch.lengths is not None

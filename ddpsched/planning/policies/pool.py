@@ -270,7 +270,7 @@ class Packing(InTurn):
         return chosen[:held]
 
     def _held(self, keys: list[int]) -> int:
-        """How many of these, from the first on, fit into memory as one row; at least one, which was made sure of."""
+        """Return how many of these, from the first on, fit into memory as one row; at least one."""
         lengths = np.array(keys) >> BITS
         return min((int((np.cumsum(cap.weigh(lengths)) <= cap.room).sum()) for cap in self._caps), default=len(keys))
 
@@ -304,9 +304,9 @@ def _longer(keys: list[int], most: Most, count: int) -> list[int]:
 
 
 def _filling(keys: list[int], room: int) -> list[int]:
-    """Of the sorted keys those that fill ``room`` to the last token, one or two; else the longest that fits, and on.
+    """Take the sorted keys that fill ``room`` to the last token, one or two; else the longest that fits, and on.
 
-    They are taken out.
+    They are removed from ``keys``.
     """
     taken: list[int] = []
     while keys and keys[0] >> BITS <= room:

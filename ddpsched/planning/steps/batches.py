@@ -1,4 +1,4 @@
-"""What policies are given that only assign: the next samples of the order, step by step."""
+"""The next samples of the order, step by step: the input of policies that only assign them."""
 
 import itertools
 from collections.abc import Iterator

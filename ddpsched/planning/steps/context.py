@@ -1,4 +1,4 @@
-"""What a policy is given: the epoch's order and lengths, and how ranks hear of each other."""
+"""Context: all that a policy is given of an epoch, its order, its lengths and the exchange of ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

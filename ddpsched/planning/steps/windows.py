@@ -1,4 +1,4 @@
-"""What policies are given that choose how many samples each rank takes from its own window."""
+"""Each rank's window and the offers of all ranks: the input of policies that choose counts."""
 
 from dataclasses import dataclass
 from time import perf_counter
@@ -17,7 +17,7 @@ from ddpsched.planning.steps.prefetch_windows import Windows, advance, fill
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """What all ranks offered for a step.
+    """The offers of all ranks for a step.
 
     ``costs``: (world_size, K), of the first 1 .. K samples of each rank's window; ``caps``: (world_size,), how many
     of these the rank may be given; ``size``: samples of the step.
@@ -68,7 +68,7 @@ def take(context: Context, table: Table, chosen: Allocation) -> tuple[Assignment
 
 
 def _offer(context: Context, waiting: Int, index: int, rank: int) -> tuple[Int, int]:
-    """What the first k samples cost the rank, the ``index``-th of this process, and how many fit its memory."""
+    """Return the costs of prefixes on this rank, the ``index``-th of this process, and how many fit its memory."""
     if not len(waiting):
         return np.empty(0, dtype=np.int64), 0
     lengths, caps = context.lengths.lengths(context.order[waiting]), context.spec.caps

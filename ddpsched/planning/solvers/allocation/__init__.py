@@ -1,4 +1,4 @@
-"""How many samples each rank takes from its own window: ``solve``, exact, and the solvers behind it.
+"""Counts over windows: ``solve``, which finds how many samples each rank takes, and the exact solvers behind it.
 
 ::
 
@@ -47,7 +47,7 @@ def solve(
     method: str = "auto",
     time_limit_s: float = 60.0,
 ) -> Allocation:
-    """How many samples each rank takes, so that the slowest rank is as fast as possible.
+    """Return how many samples each rank takes so that the slowest rank is as fast as possible.
 
     With c_r(k) = `costs[r, k - 1]`, the cost of rank r's first k samples, finds integers b_r that
 

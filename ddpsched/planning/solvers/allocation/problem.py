@@ -18,7 +18,7 @@ FORBIDDEN = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """How many samples each rank takes in one step.
+    """The number of samples that each rank takes in one step.
 
     Attributes:
         counts: int64 `(world_size,)`, samples per rank; sums to the batch size.

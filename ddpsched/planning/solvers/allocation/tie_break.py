@@ -1,4 +1,4 @@
-"""Of all allocations with the smallest maximum T*, the one that every rank picks.
+"""The tie-break: the one that every rank picks of all allocations with the smallest maximum T*.
 
 Smallest variance of the chosen costs first, then the lexicographically largest counts, both exact.
 

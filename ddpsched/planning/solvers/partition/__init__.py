@@ -1,4 +1,4 @@
-"""Which samples of a batch each rank runs, in which micro-batches, so that the costliest rank is cheapest.
+"""A batch over ranks: who runs which samples, in which micro-batches, so that the costliest rank is cheapest.
 
 ::
 

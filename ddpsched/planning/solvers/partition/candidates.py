@@ -1,14 +1,14 @@
-"""Cut the line into stones and sand: ways to begin a split into several micro-batches a rank.
+"""Cut the line into large items and filler: ways to begin a split into several micro-batches a rank.
 
-The long part of the line becomes *stones*, spans that are placed on ranks whole;
-the short rest is *sand*, of which each rank gets one last span that fills it up.
-Few stones of little padding are wanted, and enough sand to level the ranks.
+The long part of the line becomes *large items*, spans that are placed on ranks whole;
+the short rest is *filler*, of which each rank gets one last span that fills it up.
+Few large items of little padding are wanted, and enough filler to level the ranks.
 
-Samples of equal length begin as one stone, cut where it is larger than its share
+Samples of equal length begin as one large item, cut where it is larger than its share
 of a rank. Then neighbours are merged, the pair that adds the least padding first
-(agglomeration, as in Ward's clustering). After each merge the first ``most`` stones
-reach further down the line, and less sand is left: every state with a fresh amount
-of sand is one candidate, so one pass gives them all.
+(agglomeration, as in Ward's clustering). After each merge the first ``most`` large items
+reach further down the line, and less filler is left: every state with a fresh amount
+of filler is one candidate, so one pass gives them all.
 """
 
 from collections.abc import Iterator
@@ -18,22 +18,25 @@ from operator import mul
 
 from ddpsched.planning.solvers.partition.sorted_batch import Line
 
-Stone = tuple[int, int, int]  # cost, and the span's start and end
+LargeItem = tuple[int, int, int]  # cost, and the span's start and end
 
-# Shares of the work. Less sand than LEAST_SAND cannot level the ranks, more than MOST_SAND divided by the micro-batches
-# of a rank pads too much; where so many stones leave less than FIRST_SAND, fewer are begun with. On SST-2 and GSM8K,
-# from 4 ranks of 8 samples to 64 of 32, the best candidates lie between.
-LEAST_SAND, FIRST_SAND, MOST_SAND = 0.03, 0.1, 1.4
-NEXT_SAND = 0.03  # by which candidates differ
-LARGEST = 2.25  # no merged stone costs more than this many even shares of the stones'
+# Shares of the work. Less filler than LEAST_FILLER cannot level the ranks, more than MOST_FILLER divided by the
+# micro-batches of a rank pads too much; where so many large items leave less than FIRST_FILLER, fewer are begun with.
+# On SST-2 and GSM8K, from 4 ranks of 8 samples to 64 of 32, the best candidates lie between.
+LEAST_FILLER, FIRST_FILLER, MOST_FILLER = 0.03, 0.1, 1.4
+NEXT_FILLER = 0.03  # by which candidates differ
+LARGEST = 2.25  # no merged large item costs more than this many even shares of the large items'
 
 
-def candidates(line: Line, ranks: int, most: int, roof: int | None = None) -> Iterator[tuple[list[Stone], int, int]]:
-    """Stones by falling cost, the place where the sand begins, and the work of both; for linear costs.
+def candidates(
+    line: Line, ranks: int, most: int, roof: int | None = None
+) -> Iterator[tuple[list[LargeItem], int, int]]:
+    """Yield large items by falling cost, the place where the filler begins, and the work of both; for linear costs.
 
-    At most ``most`` stones a rank; the sand begins at the line's end where there is none. The work is what the stones
-    cost and what the sand costs without padding: whatever the sand is cut into, the ranks do no less together. Their
-    number stays and padding is only added, so it never falls from one candidate to the next: above ``roof`` they end.
+    At most ``most`` large items a rank; the filler begins at the line's end where there is none. The work is the cost
+    of the large items and that of the filler without padding: however the filler is cut, the ranks do no less together.
+    Their number stays and padding is only added, so the work never falls from one candidate to the next: above
+    ``roof`` they end.
     """
     weights, limits, size, whole = line.weights, line.limits, len(line), line.work
     share = max(1, whole // (ranks * most))
@@ -48,18 +51,18 @@ def candidates(line: Line, ranks: int, most: int, roof: int | None = None) -> It
     heap = merge.copy()
     heapify(heap)
     merge.append(-1)  # the last one has no right neighbour
-    while most > 1 and (ranks * most >= total or whole - work[ranks * most] < FIRST_SAND * whole):
-        most -= 1  # so many stones would leave no sand
-    edge = min(ranks * most, total)  # the first stone that counts as sand
-    last = MOST_SAND / (most + 1) + NEXT_SAND
+    while most > 1 and (ranks * most >= total or whole - work[ranks * most] < FIRST_FILLER * whole):
+        most -= 1  # so many large items would leave no filler
+    edge = min(ranks * most, total)  # the first large item that counts as filler
+    last = MOST_FILLER / (most + 1) + NEXT_FILLER
     least = whole + line.fixed * edge
     while roof is None or least <= roof:
         place = starts[edge] if edge < total else size
-        sand = (whole - work[edge]) / whole
-        if place == size or LEAST_SAND <= sand <= last - NEXT_SAND:
-            last = sand
-            yield _stones(line.fixed, starts, counts, values, after, edge), place, least
-        if sand < LEAST_SAND:
+        filler = (whole - work[edge]) / whole
+        if place == size or LEAST_FILLER <= filler <= last - NEXT_FILLER:
+            last = filler
+            yield _large_items(line.fixed, starts, counts, values, after, edge), place, least
+        if filler < LEAST_FILLER:
             return
         while heap:
             key = heappop(heap)
@@ -84,10 +87,10 @@ def candidates(line: Line, ranks: int, most: int, roof: int | None = None) -> It
         if h >= 0:
             merge[h] = counts[i] * (values[h] - values[i]) * total + h
             heappush(heap, merge[h])
-        if j < edge < total:  # one stone less to the left, so the first run of sand becomes one
+        if j < edge < total:  # one large item less to the left, so the first run of filler becomes one
             least += key // total + counts[edge] * values[edge] - (work[after[edge]] - work[edge])
             edge = after[edge]
-        elif j == edge:  # sand joins the last stone
+        elif j == edge:  # filler joins the last large item
             least += counts[j] * values[i] - (work[k] - work[j])
             edge = k
 
@@ -114,13 +117,13 @@ def runs(line: Line, share: int) -> tuple[list[int], list[int]]:
     return starts, counts
 
 
-def _stones(
+def _large_items(
     fixed: int, starts: list[int], counts: list[int], values: list[int], after: list[int], edge: int
-) -> list[Stone]:
-    stones: list[Stone] = []
+) -> list[LargeItem]:
+    large_items: list[LargeItem] = []
     i = 0
     while i < edge:
-        stones.append((fixed + counts[i] * values[i], starts[i], starts[i] + counts[i]))
+        large_items.append((fixed + counts[i] * values[i], starts[i], starts[i] + counts[i]))
         i = after[i]
-    stones.sort(reverse=True)
-    return stones
+    large_items.sort(reverse=True)
+    return large_items

@@ -83,7 +83,7 @@ def exact_split(
 
 
 def _counts(line: Line, limits: Sequence[Limits]) -> list[int] | None:
-    """How many samples there are of each kind: of equal weight, and equal limits on every rank, as these may differ
+    """Return the number of samples of each kind: of equal weight, and equal limits on every rank, as these may differ
     where weights do not. None where they have too many subsets.
     """
     own = {id(each): each for each in limits if each is not None}.values()

@@ -17,7 +17,7 @@ from itertools import chain, permutations
 
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.assignment import Assignment
-from ddpsched.planning.solvers.partition.candidates import Stone, candidates
+from ddpsched.planning.solvers.partition.candidates import LargeItem, candidates
 from ddpsched.planning.solvers.partition.exact import MILLION, exact_split
 from ddpsched.planning.solvers.partition.levelling import SPARE, counts_to_try
 from ddpsched.planning.solvers.partition.placement import assignment_of
@@ -61,7 +61,7 @@ def uneven_split(
 
 
 def lower_bound(line: Line, slowness: Sequence[int]) -> int:
-    """What no placement can go below: the longest sample on the fastest rank, and all samples without padding.
+    """Return a lower bound: the longest sample on the fastest rank, and all samples without padding.
 
     The second is the least T within which the ranks hold the work: sum_r max(0, T / slowness[r] - fixed) >= sum of
     weights, in whole units of cost.
@@ -104,8 +104,8 @@ class _Search:
             for order in self.orders():
                 holds |= self.try_with([[] for _ in ranks], 0, order)
         else:
-            for stones, place, _ in candidates(self.line, len(ranks), count - 1):
-                placed = self.place(stones, count - 1)
+            for large_items, place, _ in candidates(self.line, len(ranks), count - 1):
+                placed = self.place(large_items, count - 1)
                 if placed is not None:
                     by_cost = sorted(ranks, key=self.costs(placed).__getitem__)
                     holds |= self.try_with(placed, place, by_cost)
@@ -125,15 +125,15 @@ class _Search:
         return False
 
     def costs(self, ranks: Ranks) -> list[int]:
-        """What each rank needs, rounded up."""
+        """Return the cost of each rank, rounded up."""
         work = [sum(self.line.cost_of(a, b) for a, b in spans) for spans in ranks]
         return [-(-cost * rate // MILLION) for cost, rate in zip(work, self.slowness, strict=True)]
 
-    def place(self, stones: list[Stone], most: int) -> Ranks | None:
-        """Each stone where it ends earliest, among ranks with fewer than ``most`` that can hold it."""
+    def place(self, large_items: list[LargeItem], most: int) -> Ranks | None:
+        """Each large item where it ends earliest, among ranks with fewer than ``most`` that can hold it."""
         ranks: Ranks = [[] for _ in self.slowness]
         loads = [0] * len(ranks)
-        for cost, a, b in stones:
+        for cost, a, b in large_items:
             able = [r for r in range(len(ranks)) if len(ranks[r]) < most and self._holds(r, a, b)]
             if not able:
                 return None

@@ -1,14 +1,14 @@
 """Large items onto ranks, each onto the lightest; then filler, a span a rank, that levels them.
 
-The large items are the stones of :mod:`stones`, spans that are placed whole; the
-filler is the sand, the rest of the line.
+The large items are spans of :mod:`candidates` that are placed whole; the filler is the
+rest of the line.
 """
 
 from bisect import bisect_left
 from dataclasses import dataclass
 from heapq import heappop, heapreplace
 
-from ddpsched.planning.solvers.partition.candidates import Stone
+from ddpsched.planning.solvers.partition.candidates import LargeItem
 from ddpsched.planning.solvers.partition.sorted_batch import Line, Span
 
 SPARE = 16  # counts that are tried even if no optimum has so many: spare ones help to level the ranks
@@ -17,12 +17,12 @@ DENSE = 64  # up to here each count is tried
 
 @dataclass(frozen=True)
 class Found:
-    """Stones with the ranks they lie on, and how high the sand of each rank reaches."""
+    """Large items with the ranks they lie on, and the level that the filler of each rank reaches."""
 
     makespan: int
-    stones: list[Stone]
+    large_items: list[LargeItem]
     owners: list[int]
-    loads: list[int]  # of the stones alone
+    loads: list[int]  # of the large items alone
     place: int
 
 
@@ -40,12 +40,17 @@ def counts_to_try(lowest: int, useful: int, most: int) -> list[int]:
     return found
 
 
-def placed(line: Line, stones: list[Stone], place: int, world_size: int, most: int, below: int) -> Found | None:
-    """Each stone on the lightest rank with fewer than ``most``; then the sand. None where no better than ``below``."""
+def placed(
+    line: Line, large_items: list[LargeItem], place: int, world_size: int, most: int, below: int
+) -> Found | None:
+    """Place each large item on the lightest rank with fewer than ``most``, then the filler.
+
+    Return None where that is no better than ``below``.
+    """
     counts, owners = [0] * world_size, []
     # A rank is one integer, load * world_size + rank: the least is the lightest, equal ones by rank.
     lightest, full, roof = list(range(world_size)), [], below * world_size
-    for cost, _, _ in stones:
+    for cost, _, _ in large_items:
         rank = lightest[0] % world_size
         laden = lightest[0] + cost * world_size
         if laden >= roof:
@@ -61,11 +66,11 @@ def placed(line: Line, stones: list[Stone], place: int, world_size: int, most: i
     for laden in lightest + full:
         loads[laden % world_size] = laden // world_size
     makespan = max(loads) if place == len(line) else _level(line, place, loads, below)
-    return None if makespan is None else Found(makespan, stones, owners, loads, place)
+    return None if makespan is None else Found(makespan, large_items, owners, loads, place)
 
 
 def _level(line: Line, place: int, loads: list[int], below: int) -> int | None:
-    """How high ranks must be filled so that one span each, the lightest rank first, holds the sand from ``place`` on.
+    """Return the level of ranks at which one span each, the lightest rank first, holds the filler from ``place`` on.
 
     By bisection; None where ``below`` is not undercut.
     """
@@ -95,10 +100,10 @@ def _level(line: Line, place: int, loads: list[int], below: int) -> int | None:
 
 
 def spans_of(line: Line, found: Found) -> list[list[Span]]:
-    """Each rank's micro-batches: its stones, then its sand."""
+    """Each rank's micro-batches: its large items, then its filler."""
     loads, start = found.loads, found.place
     ranks: list[list[Span]] = [[] for _ in loads]
-    for rank, (_, a, b) in zip(found.owners, found.stones, strict=True):
+    for rank, (_, a, b) in zip(found.owners, found.large_items, strict=True):
         ranks[rank].append((a, b))
     for rank in sorted(range(len(loads)), key=loads.__getitem__):
         if start < len(line):

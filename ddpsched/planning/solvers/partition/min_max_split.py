@@ -15,7 +15,7 @@ from ddpsched.planning.solvers.partition.sorted_batch import GroupCost, Limit, L
 def min_max_split(
     lengths: IntArray, groups: int, cost: GroupCost | CostModel, limit: Limit | None = None
 ) -> tuple[list[IntArray], int, int]:
-    """Splits samples into groups so that the largest cost(count, longest) of a group is as small as possible.
+    """Split samples into groups so that the largest cost(count, longest) of a group is as small as possible.
 
         minimise  max_g cost(|P_g|, max_{i in P_g} lengths[i])   over all partitions P of the samples
 
@@ -137,7 +137,7 @@ def _balance(line: Line, spans: list[Span]) -> list[Span]:
 
 
 def _best_boundary(line: Line, start: int, end: int) -> int:
-    """Where to split a span in two so that the larger cost is smallest and both fit; the leftmost such place."""
+    """Return where to split a span in two so that the larger cost is smallest and both fit; the leftmost such place."""
     cost_of, places = line.cost_of, range(start + 1, end)
     if line.limits is not None:  # the left part fits up to a place, the right part from a place on
         first = bisect_left(places, True, key=lambda m: line.fits(m, end))

@@ -20,7 +20,7 @@ UNREACHED = np.iinfo(np.int64).max // 4
 
 
 def padded_bound(line: Line, world_size: int, max_microbatches: int) -> int:
-    """What no placement can go below, padding counted; for linear costs.
+    """Return a lower bound that counts padding; for linear costs.
 
     >>> from ddpsched.costs.cost_model import CostModel
     >>> from ddpsched.planning.solvers.partition.sorted_batch import line_of
@@ -107,7 +107,7 @@ def least_padded_spans(line: Line, most: int) -> list[Span]:
 
 
 def _groups(line: Line) -> tuple[IntArray, IntArray, IntArray]:
-    """Where distinct weights start and end, and ``group[i, j]``: the work of distinct weights i .. j as one group."""
+    """Return starts and ends of distinct weights, and ``group[i, j]``: the work of weights i .. j as one group."""
     weights = np.array(line.weights)
     starts = np.flatnonzero(np.concatenate(([True], weights[1:] != weights[:-1])))
     ends = np.concatenate((starts[1:], [len(weights)]))

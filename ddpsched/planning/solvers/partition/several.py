@@ -55,7 +55,7 @@ def accumulate_split(line: Line, world_size: int, max_microbatches: int) -> Assi
 
 
 def usable(line: Line, world_size: int, max_microbatches: int) -> int:
-    """How many micro-batches of a rank are of use; a larger number is planned as this one.
+    """Return how many micro-batches of a rank are of use; a larger number is planned as this one.
 
     Each of min(G, B) ranks has a sample, since a micro-batch of a rank with several can move to an idle one. Without a
     memory limit, micro-batches of a rank whose longest samples are equally long are better joined: one length needs one
@@ -73,7 +73,7 @@ def usable(line: Line, world_size: int, max_microbatches: int) -> int:
 
 
 def lower_bound(line: Line, world_size: int, max_microbatches: int) -> int:
-    """What no placement can go below: the quick bound of the module's docstring, or the one that counts padding."""
+    """Return a lower bound: the quick one of the module's docstring, or the one that counts padding."""
     if (line.fixed or world_size == 1) and len(line.runs) ** 2 * world_size * max_microbatches < QUICK:
         return padded_bound(line, world_size, max_microbatches)
     return max(line.cost_of(0, 1), -(-line.work // world_size) + line.fixed)
@@ -151,7 +151,7 @@ def _first(line: Line, world_size: int, most: int) -> tuple[_Best, int]:
 
 
 def _tries(line: Line, world_size: int, count: int, below: int, makespan: int) -> Iterator[Found]:
-    """What is tried for up to ``count`` micro-batches a rank, before any exchange; each starts from below ``below``.
+    """Yield candidates of up to ``count`` micro-batches a rank, before any exchange, each from below ``below``.
 
     Left out is what has so much work that the ranks cannot share it below ``makespan``: no exchange changes the work.
     """
@@ -165,10 +165,10 @@ def _tries(line: Line, world_size: int, count: int, below: int, makespan: int) -
                 yield whole
     best = None
     roof = world_size * (min(below, makespan) - 1)
-    for stones, place, least in candidates(line, world_size, count - 1, roof):
+    for large_items, place, least in candidates(line, world_size, count - 1, roof):
         if least > world_size * (below - 1):
             break
-        better = placed(line, stones, place, world_size, count - 1, below)
+        better = placed(line, large_items, place, world_size, count - 1, below)
         if better is not None:
             best, below = better, better.makespan
     if best is not None:

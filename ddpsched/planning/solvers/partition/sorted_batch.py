@@ -54,7 +54,7 @@ class Line:
 
     @cached_property
     def work(self) -> int:
-        """What all samples cost without padding and without fixed costs; for linear costs."""
+        """The cost of all samples without padding and without fixed costs; for linear costs."""
         return sum(self.weights)
 
     @property
