@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import util
+from multiprocessing import forkserver, util
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -32,6 +32,8 @@ from ddpsched.watch import PDEATHSIG
 
 PORTS = range(20_000, 30_000)  # below those that the system hands to outgoing connections: gloo opens many of these
 LAST_WORDS = 20  # lines
+PRELOADED = ["ddpsched.training.distributed", "ddpsched.training.virtual"]  # and with them torch and transformers
+THREADS = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 # what a collective says when another rank does not come, or is gone
 LONELY = ("Connection closed", "Connection reset", "Connection refused", "Broken pipe", "imed out", "gloo", "NCCL")
 
@@ -70,16 +72,16 @@ def run_ranks(
     Once a rank has ended, the others must end within ``timeout_s``, and all within ``limit_s``; one that does not is
     asked where it is, and killed. Nothing that a rank prints reaches the terminal.
     """
-    # unpickled by the rank itself: importing torch reads OMP_NUM_THREADS, and warns
-    work, port = pickle.dumps((function, args)), free_port()
-    context = multiprocessing.get_context("spawn")
+    # unpickled by the rank itself, in whose log the warnings of imports belong
+    work, port, context = pickle.dumps((function, args)), free_port(), _context()
     with tempfile.TemporaryDirectory(prefix="ddpsched-ranks-") as folder:
         logs = [Path(folder, f"rank{rank}.log") for rank in range(world_size)]
         ranks: dict[Connection, tuple[BaseProcess, Outcome]] = {}
         try:
             for rank in range(world_size):
                 receive, send = context.Pipe(duplex=False)
-                told = (send, work, rank, world_size, port, str(logs[rank]))
+                environ = {**os.environ, **_environ_of(rank, world_size, port)}
+                told = (send, work, rank, environ, str(logs[rank]))
                 process: BaseProcess = context.Process(target=_rank, args=told, daemon=True)
                 process.start()
                 send.close()
@@ -147,17 +149,42 @@ def join_group(timeout_s: float = 60.0) -> None:
 _post: Callable[[tuple[Any, ...]], None] | None = None  # of a rank's process
 
 
-def _rank(pipe: Connection, work: bytes, rank: int, world_size: int, port: int, log: str) -> None:
+def _context() -> Any:
+    """Return where processes are forked from: a server that has imported torch once, for all ranks of all worlds.
+
+    Elsewhere than on Linux each rank imports it anew.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    honest = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(THREADS)  # read as torch is imported; ranks inherit it
+    try:
+        forkserver.ensure_running()
+    finally:
+        for name, value in honest.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    return context
+
+
+def _environ_of(rank: int, world_size: int, port: int) -> dict[str, str]:
+    """Return what torchrun would add to the environment of a rank, and one thread for each."""
+    return {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", **THREADS,
+    }  # fmt: skip
+
+
+def _rank(pipe: Connection, work: bytes, rank: int, environ: dict[str, str], log: str) -> None:
     """A rank's life."""
     global _post
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its ranks
     with contextlib.suppress(OSError, AttributeError):  # Linux only
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
     _write_to(log)
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port), OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", TOKENIZERS_PARALLELISM="false",
-    )  # fmt: skip
+    os.environ.clear()  # of the server, or of the parent as it was
+    os.environ.update(environ)
     lock = threading.Lock()
 
     def send(message: tuple[Any, ...]) -> None:
