@@ -21,7 +21,7 @@ from typing import Literal
 
 import numpy as np
 
-from ddpsched.certify.certificate import numbered
+from ddpsched.certify.certificate import first_few
 from ddpsched.certify.departure import Lost, Sums, lies_along, lost, where_most, wrong_parameters
 from ddpsched.certify.known_causes import Mistake, factors, mistakes, times
 from ddpsched.certify.rounding import rounding
@@ -117,7 +117,7 @@ class Difference:
         if len(fits) == 1:
             return fits[0]
         if fits:
-            return f"cannot tell, as the {self._target.unit}' gradients are alike: {numbered(fits, 3, '; or ')}"
+            return f"cannot tell, as the {self._target.unit}' gradients are alike: {first_few(fits, 3, '; or ')}"
         # a factor that noise lies beside is told as one, and not as weights that are all the same
         beside = float(np.linalg.norm(self._rest - (self.scale - 1) * self._right())) if self._along else whole
         return self._told_weights() if within and self._left <= WITHIN * beside else None
@@ -180,7 +180,7 @@ class Difference:
             f"{self._name(int(m))}: {_weight(relative[m], noise * total / self._sizes[m])}" for m in np.flatnonzero(odd)
         ]
         rest = "" if odd.all() else " (all others 1)"
-        return f"the right {unit}, weighted wrongly; in units of the right weight, {numbered(told)}{rest}"
+        return f"the right {unit}, weighted wrongly; in units of the right weight, {first_few(told)}{rest}"
 
     def _told_single(self) -> str | None:
         """The one part whose own gradient, times a number, is all of the difference; None where there is none."""
@@ -194,7 +194,7 @@ class Difference:
         told = f"{self._name(m)}: {_weight(relative, left * abs(relative - 1))}"
         others = [self._name(int(k)) for k in np.flatnonzero(np.abs(alike) > ALIKE_PARTS) if k != m]
         if others:
-            told += f" (or another weight of {numbered(others, 3)}, whose gradient is alike)"
+            told += f" (or another weight of {first_few(others, 3)}, whose gradient is alike)"
         return f"the right {self._target.unit}, weighted wrongly; in units of the right weight, {told} (all others 1)"
 
     def _name(self, m: int) -> str:
@@ -258,7 +258,7 @@ class Difference:
 
 def _of(names: Sequence[str]) -> str:
     """Of which parameters; nothing where they have no names."""
-    return f" of {numbered(names, 3)}" if any(names) else ""
+    return f" of {first_few(names, 3)}" if any(names) else ""
 
 
 def _weight(relative: float, noise: float) -> str:

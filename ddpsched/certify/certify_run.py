@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ddpsched.certify.capture import counts_of, difference
-from ddpsched.certify.certificate import Certificate, Check, count_of_ranks, numbered, ranks_named
+from ddpsched.certify.certificate import Certificate, Check, count_of_ranks, first_few, ranks_named
 from ddpsched.certify.faults import Fault, named_fault
 from ddpsched.certify.gradient_comparison import TOLERANCES, Likeness
 from ddpsched.certify.rank_worker import Planned, Ran, Refused, Weights, attend, attend_alone
@@ -158,7 +158,7 @@ def _why_not_run(outcomes: Sequence[Outcome], step: int) -> tuple[str, str | Non
     waited = [outcome.rank for outcome in guilty if outcome.waited]
     if waited:
         return f"step {step} did not end: {ranks_named(waited)} waited in vain in a collective", "see: same collectives"
-    last = numbered(
+    last = first_few(
         (f"rank {each.rank} {each.says.splitlines()[0]} {each.says.splitlines()[-1]}" for each in guilty), 2
     )
     return f"step {step} did not end", last
@@ -178,7 +178,7 @@ def _same_gradient(config: RunConfig, outcomes: Sequence[Outcome], telling: Sequ
         for rank, own in enumerate(ran):
             if found := difference(rank, own[step], first, TOLERANCES[config.train.precision]):
                 return Check(name, False, f"step {step}: {found[0]}", found[1])
-    return Check(name, True, f"the same on {count_of_ranks(len(ran))} in steps {numbered(steps)}")
+    return Check(name, True, f"the same on {count_of_ranks(len(ran))} in steps {first_few(steps)}")
 
 
 def _same_weights(outcomes: Sequence[Outcome], model: torch.nn.Module) -> Check:
@@ -217,7 +217,7 @@ def _resumption(config: RunConfig, planned: Sequence[Planned]) -> Check:
             check = resumption(own.whole, digests, at)
             if not check.holds:
                 return Check(name, False, f"rank {rank}: {check.says}", check.cause)
-    told = numbered(f"after step {at:,} the next {len(digests):,}" for at, digests in planned[0].resumed)
+    told = first_few(f"after step {at:,} the next {len(digests):,}" for at, digests in planned[0].resumed)
     return Check(name, True, f"from a position saved as JSON, the same steps as without interruption: {told}")
 
 
@@ -241,7 +241,7 @@ def _facts(config: RunConfig, samples: Samples, planned: Planned, reference: Run
     facts = [
         f"{config.model.name}, {reference.size:,} parameters, {config.train.precision}",
         f"{len(samples.train):,} samples, {batch}: an epoch of {length:,} steps",
-        f"planned: the whole epoch and more; run: steps {numbered(steps)} (first, most uneven, last), at rate 0 and "
+        f"planned: the whole epoch and more; run: steps {first_few(steps)} (first, most uneven, last), at rate 0 and "
         "without clipping",
     ]
     if config.model.task == "causal_lm":

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch.distributed.tensor import DTensor
 
 from ddpsched.certify.capture import Kept, counted, counts_of, difference, keep_gradient, trainable
-from ddpsched.certify.certificate import Certificate, Check, numbered, ranks_named
+from ddpsched.certify.certificate import Certificate, Check, first_few, ranks_named
 from ddpsched.certify.gradient_comparison import TOLERANCES, Likeness, compare
 from ddpsched.certify.reference import Losses, reference, without_dropout
 from ddpsched.certify.stream_checks import same_collectives
@@ -273,7 +273,7 @@ def _judged(left: Sequence[_Left], path: Path, goal: _Reference, weights: str, t
     others = [rank for rank, own in enumerate(left) if own.others]
     if others:
         says = (
-            f"{ranks_named(others)} changed which parameters require a gradient: {numbered(left[others[0]].others, 2)}"
+            f"{ranks_named(others)} changed which parameters require a gradient: {first_few(left[others[0]].others, 2)}"
         )
         return [
             Check.not_made(GRADIENT, says, "train_step freezes, thaws or adds parameters: leave that to build_model")
@@ -292,7 +292,7 @@ def _judged(left: Sequence[_Left], path: Path, goal: _Reference, weights: str, t
         checks.append(_same_gradient([each for each in kept if each is not None], tolerance))
     says = "every rank's are still those that build_model() gave"
     if moved:
-        says = f"{ranks_named(moved)} moved {numbered(left[moved[0]].moved, 2)}"
+        says = f"{ranks_named(moved)} moved {first_few(left[moved[0]].moved, 2)}"
     cause = "the step takes an optimizer's step: leave it to the caller of train_step, as the gradient is asked for"
     return [*checks, Check(WEIGHTS, not moved, says, cause if moved else None)]
 
@@ -317,7 +317,7 @@ def _not_run(outcomes: Sequence[Outcome], batches: Batches) -> Check:
         cause = "put train_step and build_model into a module that a fresh process can import, or set PYTHONPATH"
         return Check.not_made(GRADIENT, f"ranks cannot import: {guilty[0].says.splitlines()[-1]}", cause)
     last = [f"rank {each.rank} {each.brief}" for each in guilty]
-    return Check.not_made(GRADIENT, "the step did not end", numbered(last, 2, "; "))
+    return Check.not_made(GRADIENT, "the step did not end", first_few(last, 2, "; "))
 
 
 def _facts(batches: Batches, goal: _Reference, dropout: float, precision: str) -> list[str]:

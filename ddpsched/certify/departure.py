@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddpsched.certify.certificate import numbered
+from ddpsched.certify.certificate import first_few
 from ddpsched.certify.target import Floats, Target
 
 PIECE = 2**22  # coordinates at a time, as these vectors are as large as a model
@@ -153,7 +153,7 @@ def where_most(sketch: Floats, target: Target, sums: Sums) -> str:
     names = list(target.slices)
     size = sum(target.slices[names[number]].stop - target.slices[names[number]].start for number in order[:needed])
     if needed < len(names) and size <= 0.5 * len(target.gradient):
-        told.append(numbered([names[number] for number in order[:needed]], 3))
+        told.append(first_few([names[number] for number in order[:needed]], 3))
     squares = np.sort((sketch - target.gradient[target.coordinates]) ** 2)[::-1]
     count = int(np.searchsorted(np.cumsum(squares), MOST * squares.sum())) + 1
     if count <= FEW * len(squares):

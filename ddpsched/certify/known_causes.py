@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ddpsched.certify.certificate import numbered
+from ddpsched.certify.certificate import first_few
 from ddpsched.certify.target import Target
 
 Factors = Sequence[tuple[float, str]]  # a factor, and what makes it
@@ -85,7 +85,7 @@ def mistakes(target: Target) -> Iterator[Mistake]:
     own = np.bincount(ranks, weights=counts, minlength=size)  # n_r
     steps = np.bincount(ranks, minlength=size)  # A_r
     yield Mistake(right, "", factors=())
-    shares = numbered((f"rank {r}'s weigh {total / (size * n):.3g}" for r, n in enumerate(own) if n), 8)
+    shares = first_few((f"rank {r}'s weigh {total / (size * n):.3g}" for r, n in enumerate(own) if n), 8)
     scale = "G*b_r/B" if target.unit == "samples" else "G*n_r/N"
     yield Mistake(
         np.divide(1, size * own, where=own > 0, out=np.zeros(size))[ranks],

@@ -284,7 +284,7 @@ def test_a_sampler_with_a_state_resumes_and_one_that_forgets_does_not() -> None:
     assert "by the state of batch_sampler" in check(certificate, "resumption").says
     resumed = check(certify_loader(forgetful, 3), "resumption")
     assert not resumed.holds
-    assert "it begins anew at the first step" in str(resumed.cause)
+    assert "it starts over at the first step" in str(resumed.cause)
 
 
 def test_workers_that_ask_ahead_spoil_a_samplers_state() -> None:
