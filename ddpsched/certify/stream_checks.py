@@ -229,12 +229,10 @@ def _why_missing(world_size: int, num_samples: int, missing: Ids, sizes: Ids) ->
 
 def _runs(streams: Streams) -> npt.NDArray[np.int64]:
     """Return (3, num_runs): id, rank and step of every run of a sample."""
-    parts = [
-        np.stack(np.broadcast_arrays(_ids(part), rank, step))
-        for rank, steps in enumerate(streams)
-        for step, part in enumerate(steps)
-    ]
-    return np.concatenate([np.empty((3, 0), dtype=np.int64), *parts], axis=1)
+    columns = [np.empty((3, 0), dtype=np.int64)]
+    for rank, steps in enumerate(streams):
+        columns += [np.stack(np.broadcast_arrays(_ids(part), rank, step)) for step, part in enumerate(steps)]
+    return np.concatenate(columns, axis=1)
 
 
 def _places(steps: Ids, ranks: Ids) -> str:

@@ -1,4 +1,4 @@
-"""Checks of what ranks ran: right streams pass, and each kind of wrong one is found and explained."""
+"""Checks of what ranks ran: correct streams hold, and each kind of wrong one gets its cause."""
 
 from typing import Any
 
@@ -27,17 +27,17 @@ def epochs(draw: st.DrawFn, least_steps: int = 2, least_ranks: int = 1) -> Strea
         parts = np.split(batch, cuts)
         if len(batch) == size and min(map(len, parts)) < 2:
             parts = np.array_split(batch, world_size)
-        for own, part in zip(streams, parts, strict=True):
-            own.append(part)
+        for each, part in zip(streams, parts, strict=True):
+            each.append(part)
     return streams
 
 
 def count_of(streams: Streams) -> int:
-    return sum(len(part) for own in streams for part in own)
+    return sum(len(part) for each in streams for part in each)
 
 
 def digests_of(streams: Streams) -> list[list[int]]:
-    """Every rank's digest of every step: here the ids of all ranks in it."""
+    """Return every rank's digest of every step: here of the ids of all ranks in it."""
     steps = [hash(tuple(np.concatenate(parts).tolist())) for parts in zip(*streams, strict=True)]
     return [list(steps) for _ in streams]
 
@@ -176,8 +176,8 @@ def test_resumption(streams: Streams, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(whole) - 2))
     assert resumption(whole, whole[at + 1 :], at).holds
     assert not resumption(whole, whole, at).holds
-    own = streams[0]
-    assert resumption(own, [np.array(part) for part in own[at + 1 :]], at).holds
+    first = streams[0]
+    assert resumption(first, [np.array(part) for part in first[at + 1 :]], at).holds
     assert not resumption(whole, [], at).holds
     assert not resumption(whole, [], len(whole) - 1).holds, "nothing was compared"
 
