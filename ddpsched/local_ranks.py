@@ -1,7 +1,7 @@
-"""Real ranks on this machine: one function on each, a process of its own, and who is at fault where one fails.
+"""Real ranks on this machine: run one function on each, in its own process, and find the rank at fault where one fails.
 
-The first rank that dies is seldom the one at fault: those that wait for it in a collective fail too, and often
-before it. So every rank hands over its own traceback, and those of ranks that merely waited are told apart.
+The first rank that dies is seldom the one at fault: the ranks that wait for it in a collective fail too, and often
+before it. So every rank hands over its traceback, and ranks that merely waited are marked.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, util
 from multiprocessing.connection import Connection, wait
@@ -30,21 +30,27 @@ from ddpsched.errors import DdpschedError, RankFailure
 from ddpsched.processes import SUSPENDED, process_state
 from ddpsched.watch import PDEATHSIG
 
-PORTS = range(20_000, 30_000)  # below those that the system hands to outgoing connections: gloo opens many of these
-LAST_WORDS = 20  # lines
+PORTS = range(20_000, 30_000)  # below those that the system gives to outgoing connections: gloo opens many of these
+LAST_LINES = 20  # of what a rank printed
 PRELOADED = ["ddpsched.training.distributed", "ddpsched.training.virtual"]  # and with them torch and transformers
 THREADS = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-# what a collective says when another rank does not come, or is gone
+# what the error of a collective contains where another rank does not join it, or is gone
 LONELY = ("Connection closed", "Connection reset", "Connection refused", "Broken pipe", "imed out", "gloo", "NCCL")
 
 
 @dataclass
 class Outcome:
-    """What became of one rank.
+    """The result of one rank.
 
-    ``ended``: "answered", with ``value``; "raised", "died" or "silent", with ``says``. ``waited``: it raised because
-    another rank did not come to a collective. ``error``: what it raised, if that is one of ddpsched's own.
-    ``posts``: what it handed over on the way; ``log``: what it printed.
+    Attributes:
+        rank: its number.
+        ended: "answered", with ``value``; "raised", "died" or "silent", with ``says``.
+        value: what the function returned.
+        says: what happened instead, with the traceback if there is one.
+        waited: it raised because another rank did not join a collective.
+        error: what it raised, if that is an error of ddpsched.
+        posts: what it handed over while it ran.
+        log: the end of what it printed.
     """
 
     rank: int
@@ -58,7 +64,7 @@ class Outcome:
 
     @property
     def brief(self) -> str:
-        """``says`` on one line: of a traceback, what was raised."""
+        """``says`` on one line; of a traceback, what was raised."""
         lines = self.says.splitlines() or [""]
         return f"raised {lines[-1]}" if self.ended == "raised" else lines[0]
 
@@ -66,11 +72,14 @@ class Outcome:
 def run_ranks(
     function: Callable[..., Any], world_size: int, *args: Any, timeout_s: float = 60.0, limit_s: float = 3600.0
 ) -> list[Outcome]:
-    """``function(*args)`` on every rank, started as torchrun would; what became of each, in rank order.
+    """Run ``function(*args)`` on every rank, started as torchrun would; return the outcomes in rank order.
 
-    ``function`` lies in a module that can be imported. It joins the process group itself (``join_group``), once.
-    Once a rank has ended, the others must end within ``timeout_s``, and all within ``limit_s``; one that does not is
-    asked where it is, and killed. Nothing that a rank prints reaches the terminal.
+    ``function`` lies in a module that can be imported. It joins the process group itself (``join_group``), once. Once a
+    rank has ended, the others must end within ``timeout_s`` seconds, and all within ``limit_s``; one that does not
+    is made to write its stack to its log, and killed. Nothing that a rank prints reaches the terminal.
+
+    >>> [outcome.value for outcome in run_ranks(os.getenv, 2, "RANK")]
+    ['0', '1']
     """
     # unpickled by the rank itself, in whose log the warnings of imports belong
     work, port, context = pickle.dumps((function, args)), free_port(), _context()
@@ -78,11 +87,11 @@ def run_ranks(
         logs = [Path(folder, f"rank{rank}.log") for rank in range(world_size)]
         ranks: dict[Connection, tuple[BaseProcess, Outcome]] = {}
         try:
-            for rank in range(world_size):
+            for rank, log in enumerate(logs):
                 receive, send = context.Pipe(duplex=False)
                 environ = {**os.environ, **_environ_of(rank, world_size, port)}
-                told = (send, work, rank, environ, str(logs[rank]))
-                process: BaseProcess = context.Process(target=_rank, args=told, daemon=True)
+                given = (send, work, rank, environ, str(log))
+                process: BaseProcess = context.Process(target=_rank, args=given, daemon=True)
                 process.start()
                 send.close()
                 ranks[receive] = process, Outcome(rank)
@@ -90,40 +99,41 @@ def run_ranks(
         finally:
             for process, outcome in ranks.values():
                 _end(process, outcome)
-        for path, (_, outcome) in zip(logs, ranks.values(), strict=True):
-            outcome.log = path.read_text(encoding="utf-8", errors="replace")[-8000:] if path.exists() else ""
-    return [outcome for _, outcome in ranks.values()]
+        outcomes = [outcome for _, outcome in ranks.values()]
+        for log, outcome in zip(logs, outcomes, strict=True):
+            outcome.log = log.read_text(encoding="utf-8", errors="replace")[-8000:] if log.exists() else ""
+    return outcomes
 
 
 def at_fault(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Ranks that failed of themselves; those that waited in vain only where nobody else failed."""
+    """Return the ranks that failed by themselves; those that waited for others only where nobody else failed."""
     failed = [outcome for outcome in outcomes if outcome.ended != "answered"]
     return [outcome for outcome in failed if not outcome.waited] or failed
 
 
 def answers(outcomes: Sequence[Outcome]) -> list[Any]:
-    """Every rank's value. Raises RankFailure with the tracebacks of the ranks at fault."""
+    """Return every rank's value. Raises RankFailure with the tracebacks of the ranks at fault."""
     if any(outcome.ended != "answered" for outcome in outcomes):
         raise RankFailure(blame(outcomes))
     return [outcome.value for outcome in outcomes]
 
 
 def blame(outcomes: Sequence[Outcome]) -> str:
-    """Who is at fault, in words, with tracebacks; who waited for them is named behind."""
-    guilty = at_fault(outcomes)
-    says = "\n\n".join(f"rank {each.rank} {each.says}{_last_words(each)}" for each in guilty)
+    """Return the ranks at fault as text, with tracebacks, and then the ranks that waited for them.
+
+    A rank that died or was killed has no traceback: the end of its log may hold its stack.
+    """
+    guilty, texts = at_fault(outcomes), []
+    for each in guilty:
+        lines = each.log.strip().splitlines() if each.ended in ("died", "silent") else []
+        printed = "\n".join(["", "it printed last:", *lines[-LAST_LINES:]]) if lines else ""
+        texts.append(f"rank {each.rank} {each.says}{printed}")
     others = [str(each.rank) for each in outcomes if each.ended != "answered" and each not in guilty]
-    return says + (f"\n\nwaited in vain: rank {', '.join(others)}" if others else "")
-
-
-def _last_words(outcome: Outcome) -> str:
-    """What a rank without an answer printed, where a crash or our asking left its stack."""
-    lines = outcome.log.strip().splitlines() if outcome.ended in ("died", "silent") else []
-    return "\nit printed last:\n" + "\n".join(lines[-LAST_WORDS:]) if lines else ""
+    return "\n\n".join([*texts, f"waited in vain: rank {', '.join(others)}"] if others else texts)
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on."""
+    """Return a TCP port that nobody listens on."""
     for port in random.SystemRandom().sample(PORTS, 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -132,13 +142,13 @@ def free_port() -> int:
 
 
 def post(value: Any) -> None:
-    """From within a rank, from any of its threads: hand something over now, whatever becomes of the rank."""
+    """Hand a value over to the process that started this rank, at once and from any thread; no effect elsewhere."""
     if _post is not None:
         _post(("post", value))
 
 
 def join_group(timeout_s: float = 60.0) -> None:
-    """From within a rank: the gloo process group of all; a rank silent for ``timeout_s`` fails the others."""
+    """Join the gloo process group of all ranks; a rank silent for ``timeout_s`` seconds fails the others."""
     from datetime import timedelta
 
     import torch.distributed as dist
@@ -158,12 +168,12 @@ def _context() -> Any:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    honest = {name: os.environ.get(name) for name in THREADS}
+    given = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(THREADS)  # read as torch is imported; ranks inherit it
     try:
         forkserver.ensure_running()
     finally:
-        for name, value in honest.items():
+        for name, value in given.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
     return context
 
@@ -177,12 +187,17 @@ def _environ_of(rank: int, world_size: int, port: int) -> dict[str, str]:
 
 
 def _rank(pipe: Connection, work: bytes, rank: int, environ: dict[str, str], log: str) -> None:
-    """A rank's life."""
+    """Run the function in a rank's process. All that it prints goes to ``log``, and its stack at a crash or SIGUSR1."""
     global _post
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its ranks
     with contextlib.suppress(OSError, AttributeError):  # Linux only
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
-    _write_to(log)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for descriptor in (1, 2):
+        os.dup2(target, descriptor)
+    faulthandler.enable()
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
     os.environ.clear()  # of the server, or of the parent as it was
     os.environ.update(environ)
     lock = threading.Lock()
@@ -196,40 +211,26 @@ def _rank(pipe: Connection, work: bytes, rank: int, environ: dict[str, str], log
         function, args = pickle.loads(work)
         send(("answered", function(*args)))
     except BaseException as error:
-        own = error if isinstance(error, DdpschedError) else None
-        send(("raised", traceback.format_exc(), _waited(error, rank), own))
+        known = error if isinstance(error, DdpschedError) else None
+        send(("raised", traceback.format_exc(), _waited(error, rank), known))
     sys.stdout.flush()
     util._run_finalizers(0)  # type: ignore[attr-defined] # semaphores that libraries made
     os._exit(0)  # gloo may abort a process that ends in order
 
 
-def _write_to(log: str) -> None:
-    """All that this process prints goes to a file, where a crash or SIGUSR1 also leaves the stack."""
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for descriptor in (1, 2):
-        os.dup2(target, descriptor)
-    faulthandler.enable()
-    if hasattr(faulthandler, "register"):
-        faulthandler.register(signal.SIGUSR1, all_threads=True)
-
-
-def _waited(error: BaseException, rank: int) -> bool:
-    """Whether another rank's absence is what raised this."""
-    return any(
-        (isinstance(each, RankFailure) and not str(each).startswith(f"rank {rank} "))
-        or (isinstance(each, RuntimeError) and any(word in str(each) for word in LONELY))
-        for each in _chain(error)
-    )
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _waited(error: BaseException | None, rank: int) -> bool:
+    """Return whether another rank's absence raised this error, or one that led to it."""
     while error is not None:
-        yield error
+        if isinstance(error, RankFailure) and not str(error).startswith(f"rank {rank} "):
+            return True
+        if isinstance(error, RuntimeError) and any(word in str(error) for word in LONELY):
+            return True
         error = error.__cause__ or error.__context__
+    return False
 
 
 def _listen(ranks: dict[Connection, tuple[BaseProcess, Outcome]], timeout_s: float, limit_s: float) -> None:
-    """Take what ranks send until all have ended, or time is up."""
+    """Receive what ranks send until all have ended, or time is up."""
     deadline, waiting = time.monotonic() + limit_s, list(ranks)
     while waiting:
         ready = wait(waiting, max(0.0, deadline - time.monotonic()))
@@ -257,7 +258,7 @@ def _listen(ranks: dict[Connection, tuple[BaseProcess, Outcome]], timeout_s: flo
 
 
 def _end(process: BaseProcess, outcome: Outcome) -> None:
-    """The process is gone afterwards; what is known of one that gave no answer is in ``outcome.says``."""
+    """Make sure that the process is gone; describe one that gave no answer in ``outcome.says``."""
     if outcome.ended == "died":
         code = process.exitcode
         how = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"

@@ -16,33 +16,33 @@ Case = tuple[Any, Any, list[list[Any]]]  # train_step, build_model, batches
 
 
 def _on_rank(cases: list[Case], folder: Path) -> list[Outcome]:
-    """In a rank: what ``assert_gradient_exact`` would have it do, case by case."""
+    """Do in a rank what ``assert_gradient_exact`` would have it do, case by case."""
     join_group()
     certify_step.join_group = lambda timeout_s: None  # type: ignore # it has
-    found = []
+    outcomes = []
     for index, (step, build, batches) in enumerate(cases):
         posts: list[Any] = []
         capture.post = posts.append  # type: ignore[assignment]
         left = certify_step._on_rank(step, build, batches, folder / f"{index}.npy", 60.0)
-        found.append(Outcome(dist.get_rank(), "answered", left, posts=posts))
-    return found
+        outcomes.append(Outcome(dist.get_rank(), "answered", left, posts=posts))
+    return outcomes
 
 
 class StepCases:
-    """What ranks, started once, make of each case."""
+    """Cases run by ranks that are started once."""
 
     def __init__(self, cases: Mapping[str, Case], world_size: int, folder: Path) -> None:
         self._cases, self._folder = dict(cases), folder
         self._ran = answers(run_ranks(_on_rank, world_size, list(cases.values()), folder))
 
     def certify(self, name: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
-        """``assert_gradient_exact`` of a case, which gets the answers of the ranks that ran."""
+        """Return ``assert_gradient_exact`` of a case, given the results of the ranks that ran."""
         index = list(self._cases).index(name)
 
         def ranks(function: Any, size: int, step: Any, build: Any, batches: Any, path: Path, *_: Any, **__: Any) -> Any:
             if (self._folder / f"{index}.npy").exists():
                 shutil.copy(self._folder / f"{index}.npy", path)
-            return [own[index] for own in self._ran]
+            return [outcomes[index] for outcomes in self._ran]
 
         monkeypatch.setattr(certify_step, "run_ranks", ranks)
         step, build, batches = self._cases[name]

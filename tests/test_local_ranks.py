@@ -1,4 +1,4 @@
-"""Ranks that fail in every way there is: the one at fault is named, and nobody hangs."""
+"""Ranks that fail in all ways: the one at fault is named, and none hangs."""
 
 import json
 import os
@@ -16,7 +16,7 @@ ALONE = "Connection closed by peer"  # what gloo says to the others
 
 
 def misbehave(how: str) -> Any:
-    """On rank 1; the others wait for it and are let down, as they would be in a collective."""
+    """Fail on rank 1; the others wait for it and raise, as they would in a collective."""
     rank = int(os.environ["RANK"])
     post(f"rank {rank} was here")
     print(f"printed by rank {rank}")

@@ -1,6 +1,6 @@
-"""Our own runs, certified: the config's epoch is planned on every rank, and its telling steps are run for real.
+"""Certification of a config's run: its epoch is planned on every rank, and selected steps are run.
 
-Each rank hands over what it planned and what its optimizer got; this process then computes the target and compares.
+Each rank reports what it planned and what its optimizer got; this process then computes the target and compares.
 Nothing is written to the config's outputs.
 """
 
@@ -13,33 +13,44 @@ import numpy as np
 import torch
 
 from ddpsched.certify.capture import counts_of, difference
-from ddpsched.certify.certificate import Certificate, Check, count_of_ranks, numbered, ranks_named
-from ddpsched.certify.faults import Fault, named_fault
-from ddpsched.certify.gradient_comparison import TOLERANCES, Likeness
-from ddpsched.certify.rank_worker import Planned, Ran, Refused, Weights, attend, attend_alone
+from ddpsched.certify.certificate import Certificate, Check, count_of_ranks, first_few, ranks_named
+from ddpsched.certify.certify_step import why_not_ended
+from ddpsched.certify.faults import named_fault
+from ddpsched.certify.gradient_comparison import TOLERANCES
+from ddpsched.certify.rank_worker import Planned, Ran, Refused, Weights, work
 from ddpsched.certify.reference import RunReference
 from ddpsched.certify.stream_checks import agreement, exactly_once, resumption, same_collectives
 from ddpsched.config import RunConfig, parse
 from ddpsched.data.samples import Samples
 from ddpsched.errors import ConfigError, RankFailure
 from ddpsched.local_ranks import Outcome, at_fault, blame, run_ranks
-from ddpsched.plan import Ids, StepPlan
+from ddpsched.plan import StepPlan
 from ddpsched.planning.policies.peer import PeerPolicy
 from ddpsched.training.weights import weights_digest
 
 
 def certify_run(config: RunConfig, fault: str | None = None) -> Certificate:
-    """Certify what ``config`` would train. ``fault`` plants one, to show that it is found.
+    """Certify what ``config`` would train. ``fault``: plant this fault, to show that it is found.
 
-    Raises ConfigError for a config that computes no gradients, or a fault that it cannot have; RankFailure where a
-    rank fails before it has planned; and whatever a run of the config would raise before its first step.
+    Raises ConfigError for a config that computes no gradients, or cannot have this fault; RankFailure where a rank
+    fails before it has planned; and whatever a run of the config would raise before its first step.
     """
-    own = certified(config)
-    named_fault(fault, own)
-    samples = own.load_samples()  # ranks then read the tokens from the cache
-    planted = named_fault(fault, own, len(samples.train))
-    with TemporaryDirectory(prefix="ddpsched-certify-") as folder:
-        outcomes = _attended(own, samples, planted, Path(folder))
+    run = certified(config)
+    named_fault(fault, run)
+    samples = run.load_samples()  # ranks then read the tokens from the cache
+    planted = named_fault(fault, run, len(samples.train))
+    with TemporaryDirectory(prefix="ddpsched-certify-") as name:
+        folder = Path(name)
+        if run.executor.kind == "distributed":
+            outcomes = run_ranks(work, run.world_size, run, planted, folder, timeout_s=run.executor.timeout_s)
+        else:
+            outcomes = [Outcome(0, "answered")]
+            threads = torch.get_num_threads()
+            try:
+                with torch.random.fork_rng(devices=[]):
+                    work(run, planted, folder, samples, outcomes[0].posts.append)
+            finally:
+                torch.set_num_threads(threads)
         certificate = judge(config, samples, outcomes)
     if planted is None:
         return certificate
@@ -47,46 +58,56 @@ def certify_run(config: RunConfig, fault: str | None = None) -> Certificate:
 
 
 def judge(config: RunConfig, samples: Samples, outcomes: Sequence[Outcome]) -> Certificate:
-    """The certificate of ``config`` from what its ranks told (``attend``, with ``certified(config)``).
+    """Return the certificate of ``config`` from what its ranks reported (``work``, with ``certified(config)``).
 
-    Raises RankFailure, or a rank's own error, where one did not come so far as to have planned.
+    Raises RankFailure, or a rank's error, where one failed before it had planned.
     """
-    own, planned = certified(config), _planned(outcomes)
+    run = certified(config)
+    planned = [post for outcome in outcomes for post in outcome.posts if isinstance(post, Planned)]
+    if len(planned) < len(outcomes):
+        raise next((outcome.error for outcome in at_fault(outcomes) if outcome.error), RankFailure(blame(outcomes)))
     streams = [stream for each in planned for stream in each.streams]
-    reference = RunReference(config, own, samples)
-    telling = planned[0].telling
-    checks = [
-        _gradient(reference, outcomes, telling),
-        _same_gradient(own, outcomes, telling),
-        _same_weights(outcomes, reference.model),
-        exactly_once(streams, len(samples.train)),
-        _same_collectives(own, outcomes),
-        _resumption(own, planned),
-        _one_plan(own, [digests for each in planned for digests in each.digests], streams),
-    ]
-    facts = _facts(own, samples, planned[0], reference)
+    digests = [each for process in planned for each in process.digests]
+    reference = RunReference(config, run, samples)
+    selected = planned[0].selected
+    same_gradient = _same_gradient(outcomes, selected, TOLERANCES[run.train.precision])
+    waited = [outcome.rank for outcome in outcomes if outcome.waited]
+    collectives = same_collectives([counts_of(outcome.posts) for outcome in outcomes], waited)
+    one_plan = agreement(digests, streams)
+    if run.executor.kind != "distributed":
+        same_gradient = Check(same_gradient.name, True, "one process plays all ranks and holds one gradient")
+        collectives = Check(collectives.name, True, "none: one process plays all ranks, and nothing is sent")
+        one_plan = Check(one_plan.name, True, "one process plans for all ranks") if one_plan.holds else one_plan
+    checks = (
+        _gradient(reference, outcomes, selected), same_gradient, _same_weights(outcomes, reference.model),
+        exactly_once(streams, len(samples.train)), collectives, _resumption(run, planned), one_plan,
+    )  # fmt: skip
+    facts = _facts(run, samples, planned[0], reference)
     if any(each.ended != "answered" and not each.waited for each in outcomes):
         facts.append(blame(outcomes))
-    return Certificate(_subject(own), tuple(checks), tuple(facts))
+    most = run.policy.model_dump().get("max_microbatches", 1)
+    policy = f"{run.policy.kind}{f', max_microbatches = {most}' if most > 1 else ''}"
+    where = f"distributed, sync {run.sync.kind}" if run.executor.kind == "distributed" else "virtual"
+    subject = f"{run.name}: policy {policy}; {count_of_ranks(run.world_size)}, {where}"
+    return Certificate(subject, checks, tuple(facts))
 
 
 def certified(config: RunConfig) -> RunConfig:
-    """The same run in the form that is certified: two epochs, no dropout, no clipping, in float64 where that is free.
+    """Return the run in the form that is certified.
 
-    Raises ConfigError for a config that computes no gradients.
+    It has two epochs, no dropout, no clipping, and float64 where precision is "auto". Raises ConfigError for a config
+    that computes no gradients.
     """
     if config.executor.kind == "simulated":
         raise ConfigError(
             'executor.kind = "simulated" computes no gradient to certify; use executor.kind=distributed (real ranks, '
             "started here) or executor.kind=virtual (all ranks in one process)"
         )
-    values = config.model_dump(exclude_none=True)
-    values.pop("steps", None)
+    values = config.model_dump(exclude_none=True, exclude={"steps": True, "executor": {"slowness"}})
     values["epochs"] = 2
     values["model"]["dropout"] = 0.0
     values["train"] |= {"max_grad_norm": 1e30, "non_finite": "stop"}
-    values["executor"] |= {"timeline": False}
-    values["executor"].pop("slowness", None)
+    values["executor"]["timeline"] = False
     if config.train.precision == "auto":
         values["train"]["precision"] = "float64"
     if config.executor.device == "auto":
@@ -94,155 +115,91 @@ def certified(config: RunConfig) -> RunConfig:
     return parse(values, source="certify")
 
 
-def _attended(config: RunConfig, samples: Samples, fault: Fault | None, folder: Path) -> list[Outcome]:
-    """What every rank had to say; one process says it for all where it plays them all."""
-    if config.executor.kind == "distributed":
-        return run_ranks(attend, config.world_size, config, fault, folder, timeout_s=config.executor.timeout_s)
-    only = Outcome(0, "answered")
-    threads = torch.get_num_threads()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            attend_alone(config, samples, fault, folder, only.posts.append)
-    finally:
-        torch.set_num_threads(threads)
-    return [only]
-
-
-def _planned(outcomes: Sequence[Outcome]) -> list[Planned]:
-    """What each process planned; its error where one did not come so far."""
-    found = [post for outcome in outcomes for post in outcome.posts if isinstance(post, Planned)]
-    if len(found) == len(outcomes):
-        return found
-    for outcome in at_fault(outcomes):
-        if outcome.error is not None:
-            raise outcome.error
-    raise RankFailure(blame(outcomes))
-
-
-def _gradient(reference: RunReference, outcomes: Sequence[Outcome], telling: Sequence[StepPlan]) -> Check:
-    """What rank 0's optimizer got, against the mean over the global batch."""
+def _gradient(reference: RunReference, outcomes: Sequence[Outcome], selected: Sequence[StepPlan]) -> Check:
+    """Compare what rank 0's optimizer got with the mean over the global batch."""
     name, what = "gradient", f"against the mean over the {reference.over}, computed by one process"
-    ran = {post.step: post for post in outcomes[0].posts if isinstance(post, Ran)}
-    judged: list[tuple[StepPlan, Likeness]] = []
-    for plan in telling:
+    ran = {post.step: post.gradient for post in outcomes[0].posts if isinstance(post, Ran)}
+    judged = []
+    for plan in selected:
         if plan.step in ran:
-            kept = ran[plan.step].kept
-            assert kept.path is not None, "rank 0 keeps its gradients"
-            judged.append((plan, reference.judge(plan, np.load(kept.path, mmap_mode="r"), kept.missing)))
-    if not judged:
-        return Check.not_made(name, *_why_not_run(outcomes, telling[0].step))
+            gradient = ran[plan.step]
+            assert gradient.path is not None, "rank 0 keeps its gradients"
+            judged.append((plan, reference.judge(plan, np.load(gradient.path, mmap_mode="r"), gradient.missing)))
+    errors = ", ".join(f"step {plan.step}: {likeness.relative_error:.2g}" for plan, likeness in judged)
     wrong = [(plan, likeness) for plan, likeness in judged if not likeness.holds]
-    told = ", ".join(f"step {plan.step}: {likeness.relative_error:.2g}" for plan, likeness in judged)
-    if not wrong and len(judged) == len(telling):
-        _, worst = max(judged, key=lambda each: each[1].relative_error)
-        wider = f" ({reference.tolerance:g}, and more for rounding, as these samples' gradients nearly cancel)"
-        note = wider if worst.tolerance > reference.tolerance else ""
-        return Check(name, True, f"{what}: {worst.says}{note}; relative error of each: {told}", numbers=worst.numbers)
-    if not wrong:
-        why, cause = _why_not_run(outcomes, telling[len(judged)].step)
-        return Check.not_made(name, f"{why} (before it, relative errors were right: {told})", cause)
-    plan, worst = max(wrong, key=lambda each: each[1].relative_error)
-    counts = ", ".join(map(str, plan.counts.tolist()))
-    says = f"step {plan.step}, of {plan.global_batch} samples (by rank: {counts}), {what}: {worst.says}"
-    return Check(name, False, f"{says}; relative error of each: {told}", worst.cause, worst.numbers)
+    if not wrong and len(judged) < len(selected):
+        why, cause = _why_not_run(outcomes, selected[len(judged)].step)
+        return Check.not_made(name, why + f" (before it, relative errors were right: {errors})" * bool(judged), cause)
+    plan, worst = max(wrong or judged, key=lambda each: each[1].relative_error)
+    if wrong:
+        counts = ", ".join(map(str, plan.counts.tolist()))
+        what = f"step {plan.step}, of {plan.global_batch} samples (by rank: {counts}), {what}"
+    says = f"{what}: {worst.says}"
+    if not wrong and worst.tolerance > reference.tolerance:
+        says += f" ({reference.tolerance:g}, and more for rounding, as these samples' gradients nearly cancel)"
+    return Check(name, not wrong, f"{says}; relative error of each: {errors}", worst.cause, worst.numbers)
 
 
-def _why_not_run(outcomes: Sequence[Outcome], step: int) -> tuple[str, str | None]:
-    """Why a step has no gradient, and what is behind that."""
-    for outcome in outcomes:
-        for post in outcome.posts:
-            if isinstance(post, Refused):
-                see = " (see: one plan)" if post.plan else ""
-                return f"the ranks refused step {post.step} before the optimizer", post.why + see
-    guilty = at_fault(outcomes)
-    waited = [outcome.rank for outcome in guilty if outcome.waited]
-    if waited:
-        return f"step {step} did not end: {ranks_named(waited)} waited in vain in a collective", "see: same collectives"
-    last = numbered(
-        (f"rank {each.rank} {each.says.splitlines()[0]} {each.says.splitlines()[-1]}" for each in guilty), 2
-    )
-    return f"step {step} did not end", last
+def _why_not_run(outcomes: Sequence[Outcome], step: int) -> tuple[str, str]:
+    """Return why a step has no gradient, and the cause."""
+    for post in (post for outcome in outcomes for post in outcome.posts if isinstance(post, Refused)):
+        return f"the ranks refused step {post.step} before the optimizer", post.why
+    return why_not_ended(outcomes, f"step {step}")
 
 
-def _same_gradient(config: RunConfig, outcomes: Sequence[Outcome], telling: Sequence[StepPlan]) -> Check:
-    """Every rank's optimizer gets what rank 0's gets."""
-    name = "same gradient on all ranks"
-    if config.executor.kind != "distributed":
-        return Check(name, True, "one process plays all ranks and holds one gradient")
-    ran = [{post.step: post.kept for post in outcome.posts if isinstance(post, Ran)} for outcome in outcomes]
-    steps = [plan.step for plan in telling]
+def _same_gradient(outcomes: Sequence[Outcome], selected: Sequence[StepPlan], tolerance: float) -> Check:
+    """Check that every rank's optimizer gets what rank 0's gets."""
+    name, steps = "same gradient on all ranks", [plan.step for plan in selected]
+    ran = [{post.step: post.gradient for post in outcome.posts if isinstance(post, Ran)} for outcome in outcomes]
     for step in steps:
-        if not all(step in own for own in ran):
-            return Check.not_made(name, f"step {step} did not come to the optimizer on all ranks", "see: gradient")
-        first = ran[0][step]
-        for rank, own in enumerate(ran):
-            if found := difference(rank, own[step], first, TOLERANCES[config.train.precision]):
-                return Check(name, False, f"step {step}: {found[0]}", found[1])
-    return Check(name, True, f"the same on {count_of_ranks(len(ran))} in steps {numbered(steps)}")
+        if not all(step in gradients for gradients in ran):
+            return Check.not_made(name, f"step {step} did not reach the optimizer on all ranks", "see: gradient")
+        apart = difference([gradients[step] for gradients in ran], tolerance)
+        if apart:
+            return Check(name, False, f"step {step}: {apart[0]}", apart[1])
+    return Check(name, True, f"the same on {count_of_ranks(len(ran))} in steps {first_few(steps)}")
 
 
 def _same_weights(outcomes: Sequence[Outcome], model: torch.nn.Module) -> Check:
-    """All ranks and the reference hold the same weights, before the steps and after."""
-    name = "same weights"
-    told = [[post.digest for post in outcome.posts if isinstance(post, Weights)] for outcome in outcomes]
-    right = weights_digest(model)
-    odd = [outcome.rank for outcome, own in zip(outcomes, told, strict=True) if own[:1] != [right]]
+    """Check that all ranks and the reference hold the same weights, before the steps and after."""
+    name, right = "same weights", weights_digest(model)
+    digests = {each.rank: [post.digest for post in each.posts if isinstance(post, Weights)] for each in outcomes}
+    odd = [rank for rank, given in digests.items() if given[:1] != [right]]
     if odd:
         says = f"{ranks_named(odd)} began with other weights than one process that builds the model from the same seed"
         return Check(name, False, says, "weights are not broadcast, or drawn from a rank's own random numbers")
-    moved = [outcome.rank for outcome, own in zip(outcomes, told, strict=True) if set(own) != {right}]
+    moved = [rank for rank, given in digests.items() if set(given) != {right}]
     if moved:
-        return Check(name, False, f"{ranks_named(moved)}: a step at rate 0 moved them", "the optimizer has other rates")
-    when = "before the steps and after" if all(len(own) > 1 for own in told) else "before the steps"
+        says = f"{ranks_named(moved)}: a step at learning rate 0 moved them"
+        return Check(name, False, says, "the optimizer has other learning rates")
+    when = "before the steps and after" if all(len(given) > 1 for given in digests.values()) else "before the steps"
     return Check(name, True, f"on every rank those that one process builds from the same seed, {when} (by digest)")
 
 
-def _same_collectives(config: RunConfig, outcomes: Sequence[Outcome]) -> Check:
-    if config.executor.kind != "distributed":
-        return Check("same collectives", True, "none: one process plays all ranks, and nothing travels")
-    waited = [outcome.rank for outcome in outcomes if outcome.waited]
-    return same_collectives([counts_of(outcome.posts) for outcome in outcomes], waited)
-
-
 def _resumption(config: RunConfig, planned: Sequence[Planned]) -> Check:
-    """Positions of every rank, through JSON and back."""
+    """Check the plans that follow every rank's saved positions."""
     name = "resumption"
     if not planned[0].resumed:
         if isinstance(config.policy, PeerPolicy):
-            why = f'policy.kind = "peer": {config.policy.peer} tells no position to resume from'
+            why = f'policy.kind = "peer": {config.policy.peer} gives no position to resume from'
             return Check.not_made(name, why, "resume such a run at the start of an epoch")
         return Check.not_made(name, "no step follows the first; lower global_batch")
-    for rank, own in enumerate(planned):
-        for at, digests in own.resumed:
-            check = resumption(own.whole, digests, at)
+    for rank, each in enumerate(planned):
+        for at, digests in each.resumed:
+            check = resumption(each.whole, digests, at)
             if not check.holds:
-                return Check(name, False, f"rank {rank}: {check.says}", check.cause)
-    told = numbered(f"after step {at:,} the next {len(digests):,}" for at, digests in planned[0].resumed)
-    return Check(name, True, f"from a position saved as JSON, the same steps as without interruption: {told}")
-
-
-def _one_plan(config: RunConfig, digests: Sequence[Sequence[int]], streams: Sequence[Sequence[Ids]]) -> Check:
-    check = agreement(digests, streams)
-    if check.holds and config.executor.kind != "distributed":
-        return Check(check.name, True, "one process plans for all ranks")
-    return check
-
-
-def _subject(config: RunConfig) -> str:
-    most = config.policy.model_dump().get("max_microbatches", 1)
-    how = f"{config.policy.kind}{f', max_microbatches = {most}' if most > 1 else ''}"
-    where = f"distributed, sync {config.sync.kind}" if config.executor.kind == "distributed" else "virtual"
-    return f"{config.name}: policy {how}; {count_of_ranks(config.world_size)}, {where}"
+                return replace(check, says=f"rank {rank}: {check.says}")
+    ranges = first_few(f"after step {at:,} the next {len(digests):,}" for at, digests in planned[0].resumed)
+    return Check(name, True, f"from a position saved as JSON, the same steps as without interruption: {ranges}")
 
 
 def _facts(config: RunConfig, samples: Samples, planned: Planned, reference: RunReference) -> list[str]:
-    length, steps = len(planned.streams[0]), [plan.step for plan in planned.telling]
+    length, steps = len(planned.streams[0]), first_few(plan.step for plan in planned.selected)
     batch = "a global batch that varies" if config.policy.varies else f"global_batch = {config.global_batch}"
     facts = [
         f"{config.model.name}, {reference.size:,} parameters, {config.train.precision}",
         f"{len(samples.train):,} samples, {batch}: an epoch of {length:,} steps",
-        f"planned: the whole epoch and more; run: steps {numbered(steps)} (first, most uneven, last), at rate 0 and "
-        "without clipping",
+        f"planned: an epoch and more; run at learning rate 0, unclipped: steps {steps} (first, most uneven, last)",
     ]
     if config.model.task == "causal_lm":
         by_sample = "sample, whose loss is the mean over its label tokens,"

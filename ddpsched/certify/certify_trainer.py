@@ -1,7 +1,7 @@
-"""transformers' ``Trainer``, certified: what it makes of a tiny DistilBERT classifier on real ranks.
+"""Certification of transformers' ``Trainer``: what it makes of a tiny DistilBERT classifier on real ranks.
 
-Trainer's own loader, loss, synchronisation and checkpoints. The data is ours: the first token of a sample is its
-number, so what a rank runs is read from what its model gets.
+The loader, loss, synchronisation and checkpoints are Trainer's. The data is made here: the first token of a sample is
+its number, so that what a rank runs is read from what its model gets.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ import torch.distributed as dist
 from ddpsched.certify.capture import counted, counts_of, trainable
 from ddpsched.certify.certificate import Certificate, Check
 from ddpsched.certify.certify_step import logits_of, row_losses
-from ddpsched.certify.gradient_comparison import TOLERANCES, Likeness, compare
+from ddpsched.certify.gradient_comparison import TOLERANCES, compare
 from ddpsched.certify.reference import reference
 from ddpsched.certify.stream_checks import exactly_once, resumption, same_collectives, same_counts
 from ddpsched.errors import ConfigError
@@ -44,12 +44,12 @@ FUNCTION = (
     "Trainer multiplies what compute_loss_func returns by the number of processes, and divides it by nothing: return "
     f"the sum over the labels divided by num_items_in_batch, as in {FIX}"
 )
-LATER = "NOT in the verdict: its sampler is not told the epoch and keeps the first one's order; save between epochs"
+LATER = "NOT in the verdict: its sampler does not get the epoch and keeps the first one's order; save between epochs"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One way to run Trainer. ``extra``: samples beyond what steps divide; ``arguments``: of TrainingArguments."""
+    """One way to run Trainer. ``extra``: samples beyond what steps divide; ``arguments``: for TrainingArguments."""
 
     name: str
     accumulation: int = 1
@@ -69,19 +69,15 @@ CASES = (
 
 @dataclass(frozen=True)
 class Step:
-    """Of one rank and optimizer step: the ids of each micro-batch, and the gradient (P,) right before the optimizer."""
+    """One rank's optimizer step: the ids of each micro-batch, and the gradient, (P,), right before the optimizer."""
 
     microbatches: list[list[int]]
     gradient: np.ndarray
 
-    @property
-    def ids(self) -> list[int]:
-        return [id for ids in self.microbatches for id in ids]
-
 
 @dataclass(frozen=True)
 class Ran:
-    """Of one rank and case: ``steps`` of both epochs, and what followed where it was resumed behind step ``at``."""
+    """One rank's ``steps`` of both epochs, and ``resumed[at]``: those after the checkpoint behind step ``at``."""
 
     steps: list[Step]
     resumed: dict[int, list[Step]]
@@ -90,8 +86,8 @@ class Ran:
 def certify_trainer(world_size: int, loss: str | None = None) -> list[Certificate]:
     """Certify Trainer on equal batches, with accumulation, and on unequal batches.
 
-    ``loss``: ``"module:function"`` for ``compute_loss_func``; without it the model's head computes the loss. Of a loss
-    function the target is the mean over samples of what it returns for each alone, with ``num_items_in_batch = 1``.
+    ``loss``: ``"module:function"`` for ``compute_loss_func``; without it the model's head computes the loss. The target
+    of a loss function is the mean over samples of what it returns for each alone, with ``num_items_in_batch = 1``.
     Raises ConfigError where accelerate or the function is missing, RankFailure where a rank fails.
     """
     certificates = certify_cases(world_size, [(case, loss) for case in CASES if _known(case)])
@@ -103,7 +99,7 @@ def certify_trainer(world_size: int, loss: str | None = None) -> list[Certificat
 
 
 def certify_cases(world_size: int, cases: Sequence[tuple[Case, str | None]]) -> list[Certificate]:
-    """A certificate each, from one world of ranks."""
+    """Return a certificate for each case and loss, from ranks that are started once."""
     if world_size < 1:
         raise ConfigError(f"world_size = {world_size}: at least 1 rank is needed")
     if importlib.util.find_spec("accelerate") is None:
@@ -112,27 +108,28 @@ def certify_cases(world_size: int, cases: Sequence[tuple[Case, str | None]]) -> 
         function_named(loss, "loss")
     with tempfile.TemporaryDirectory(prefix="ddpsched-trainer-") as folder:
         outcomes = run_ranks(_on_rank, world_size, list(cases), folder)
-        found = answers(outcomes)
+        results = answers(outcomes)
     counts = [counts_of(outcome.posts) for outcome in outcomes]
     return [
-        _certificate(case, loss, [own[i] for own in found], [_of_case(own, i) for own in counts])
+        _certificate(
+            case, loss, [rank[i] for rank in results],
+            [{name[len(f"{i}:") :]: n for name, n in rank.items() if name.startswith(f"{i}:")} for rank in counts],
+        )
         for i, (case, loss) in enumerate(cases)
-    ]
+    ]  # fmt: skip
 
 
 def _known(case: Case) -> bool:
-    """Whether this version of transformers can run it."""
-    if case.arguments.get("train_sampling_strategy") != "batch_rebalance":
-        return True
+    """Return whether this version of transformers can run the case."""
     from transformers import trainer_pt_utils
 
-    return hasattr(trainer_pt_utils, "BatchRebalanceSampler")
+    return "batch_rebalance" not in case.arguments.values() or hasattr(trainer_pt_utils, "BatchRebalanceSampler")
 
 
 def _on_rank(cases: Sequence[tuple[Case, str | None]], folder: str) -> list[Ran]:
-    """In a rank: every case, whole and resumed."""
+    """Run every case in a rank, in whole and resumed."""
     join_group()
-    found = []
+    results = []
     for i, (case, loss) in enumerate(cases):
         output, compute = Path(folder, str(i)), None if loss is None else function_named(loss, "loss")[0]
         with counted(f"{i}:training"):
@@ -141,47 +138,41 @@ def _on_rank(cases: Sequence[tuple[Case, str | None]], folder: str) -> list[Ran]
         for done in range(STEPS // 2, EPOCHS * STEPS, STEPS):
             with counted(f"{i}:resumed after step {done - 1}"):
                 resumed[done - 1] = _train(case, compute, output, output / f"checkpoint-{done}")
-        found.append(Ran(steps, resumed))
-    return found
+        results.append(Ran(steps, resumed))
+    return results
 
 
 def _train(case: Case, compute: Loss | None, output: Path, checkpoint: Path | None = None) -> list[Step]:
-    """Two epochs of Trainer at rate 0, or what a checkpoint leaves of them."""
+    """Run two epochs of Trainer at learning rate 0, or what a checkpoint leaves of them."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     size = case.num_samples(dist.get_world_size())
     model, steps, running = _model(size), list[Step](), list[list[int]]()
 
-    class Witness(TrainerCallback):
+    class Recorder(TrainerCallback):
         def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
             pieces = [parameter.grad for _, parameter in trainable(model)]
             gradient = torch.cat([piece.reshape(-1) for piece in pieces if piece is not None])
             steps.append(Step(list(running), gradient.numpy()))
             running.clear()
 
-    def hear(_: torch.nn.Module, __: tuple[Any, ...], inputs: Batch) -> None:
+    def record(_: torch.nn.Module, __: tuple[Any, ...], inputs: Batch) -> None:
         running.append((inputs["input_ids"][:, 0] - 1).tolist())
 
-    model.register_forward_pre_hook(hear, with_kwargs=True)
-    trainer = Trainer(
-        model=model,
-        args=TrainingArguments(
-            output_dir=str(output), use_cpu=True, ddp_backend="gloo", seed=0, num_train_epochs=EPOCHS,
-            per_device_train_batch_size=PER_DEVICE, gradient_accumulation_steps=case.accumulation,
-            learning_rate=0.0, max_grad_norm=0.0, save_strategy="steps", save_steps=STEPS // 2,
-            report_to=[], logging_strategy="no", disable_tqdm=True, dataloader_pin_memory=False, **case.arguments,
-        ),
-        train_dataset=_samples(size),
-        data_collator=_collate,
-        callbacks=[Witness()],
-        compute_loss_func=compute,
+    model.register_forward_pre_hook(record, with_kwargs=True)
+    arguments = TrainingArguments(
+        output_dir=str(output), use_cpu=True, ddp_backend="gloo", seed=0, num_train_epochs=EPOCHS,
+        per_device_train_batch_size=PER_DEVICE, gradient_accumulation_steps=case.accumulation,
+        learning_rate=0.0, max_grad_norm=0.0, save_strategy="steps", save_steps=STEPS // 2,
+        report_to=[], logging_strategy="no", disable_tqdm=True, dataloader_pin_memory=False, **case.arguments,
     )  # fmt: skip
+    trainer = Trainer(model, arguments, _collate, _samples(size), callbacks=[Recorder()], compute_loss_func=compute)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     return steps
 
 
 def _model(num_samples: int) -> torch.nn.Module:
-    """In float64, without dropout."""
+    """Return the model, in float64 and without dropout."""
     from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
     torch.manual_seed(0)
@@ -193,15 +184,13 @@ def _model(num_samples: int) -> torch.nn.Module:
 
 
 def _samples(count: int) -> list[dict[str, Any]]:
-    """Of 3 to 40 tokens, none of them padding (0)."""
-    rng = np.random.default_rng(0)
-    return [
-        {
-            "input_ids": [1 + i, *rng.integers(1 + count, 1 + count + WORDS, rng.integers(2, 40)).tolist()],
-            "labels": int(rng.integers(2)),
-        }
-        for i in range(count)
-    ]
+    """Return samples of 3 to 40 tokens, none of them padding (0)."""
+    rng, low = np.random.default_rng(0), 1 + count
+
+    def tokens() -> list[int]:
+        return rng.integers(low, low + WORDS, rng.integers(2, 40)).tolist()
+
+    return [{"input_ids": [1 + i, *tokens()], "labels": int(rng.integers(2))} for i in range(count)]
 
 
 def _collate(rows: Sequence[dict[str, Any]]) -> Batch:
@@ -211,82 +200,69 @@ def _collate(rows: Sequence[dict[str, Any]]) -> Batch:
 
 
 def _certificate(case: Case, loss: str | None, ran: list[Ran], counts: list[dict[str, int | None]]) -> Certificate:
-    """What all ranks did, judged in this process."""
-    size, length = case.num_samples(len(ran)), len(ran[0].steps) // EPOCHS
-    epochs = [[[step.ids for step in own.steps[e * length :][:length]] for own in ran] for e in range(EPOCHS)]
-    once = [exactly_once(epoch, size) for epoch in epochs]
-    first, later = (_resumed(ran, at) for at in sorted(ran[0].resumed))
-    checks = [
-        _gradient(case, loss, ran),
-        next((check for check in once if not check.holds), once[0]),
-        same_counts([own.steps for own in ran]),
-        same_collectives(counts),
-        replace(first, says=f"in the first epoch: {first.says}"),
-    ]
-    if not checks[1].holds:
+    """Return the certificate of a case from what all ranks did; ``counts[r]``: collectives of rank r by phase."""
+    size, steps = case.num_samples(len(ran)), len(ran[0].steps) // EPOCHS
+    ids = [[np.concatenate(step.microbatches) for step in rank.steps] for rank in ran]
+    epochs = [exactly_once([each[i * steps :][:steps] for each in ids], size) for i in range(EPOCHS)]
+    once = next((check for check in epochs if not check.holds), epochs[0])
+    if not once.holds and size % len(ran):
         cause = f"{size:,} samples are not divided by {len(ran)} ranks, and accelerate (even_batches) repeats some"
-        checks[1] = replace(checks[1], cause=cause if size % len(ran) else checks[1].cause)
-    named = {name: version(name) for name in ("transformers", "accelerate", "torch")}
-    told = (
-        "its own head's mean" if loss is None else f"compute_loss_func={loss}, its target the mean of it over samples"
-    )
-    facts = [
-        f"{', '.join(' '.join(each) for each in named.items())}; {len(ran)} gloo ranks",
-        f"DistilBertForSequenceClassification, tiny, float64, no dropout; loss: {told}",
-        f"{size:,} samples, {EPOCHS} epochs of {length} steps at rate 0, not clipped; by rank in step 0: "
-        + ", ".join("+".join(str(len(ids)) for ids in own.steps[0].microbatches) for own in ran),
+        once = replace(once, cause=cause)
+    first, later = (_resumed(ran, at) for at in sorted(ran[0].resumed))
+    checks = (
+        _gradient(case, loss, ran), once, same_counts([rank.steps for rank in ran]), same_collectives(counts),
+        replace(first, says=f"in the first epoch: {first.says}"),
+    )  # fmt: skip
+    versions = ", ".join(f"{name} {version(name)}" for name in ("transformers", "accelerate", "torch"))
+    head = f"compute_loss_func={loss}, its target the mean of it over samples" if loss else "its own head's mean"
+    sizes = ", ".join("+".join(str(len(ids)) for ids in rank.steps[0].microbatches) for rank in ran)
+    facts = (
+        f"{versions}; {len(ran)} gloo ranks",
+        f"DistilBertForSequenceClassification, tiny, float64, no dropout; loss: {head}",
+        f"{size:,} samples, {EPOCHS} epochs of {steps} steps at learning rate 0, unclipped; by rank in step 0: {sizes}",
         "one plan: not applicable, Trainer's ranks share none; what they must share is the number of steps",
         f"resumed in the second epoch: {later.says}" + ("" if later.holds else f" ({later.cause}). {LATER}"),
-    ]
-    return Certificate(f"transformers' Trainer, {case.name}", tuple(checks), tuple(facts))
+    )
+    return Certificate(f"transformers' Trainer, {case.name}", checks, facts)
 
 
 def _gradient(case: Case, loss: str | None, ran: list[Ran]) -> Check:
-    """Of every step; the worst is told."""
+    """Compare every step's gradient on every rank with the target; report the worst."""
     samples = _samples(case.num_samples(len(ran)))
     with torch.random.fork_rng(devices=[]):
         model = _model(len(samples))
     losses = row_losses if loss is None else partial(_losses_of, function_named(loss, "loss")[0])
-    judged: list[Likeness] = []
-    for steps in zip(*(own.steps for own in ran), strict=False):
+    judged = []
+    for steps in zip(*(rank.steps for rank in ran), strict=False):
         parts = [(rank, ids) for rank, step in enumerate(steps) for ids in step.microbatches]
         batches = (_collate([samples[i] for i in ids]) for _, ids in parts)
         target = reference(model, batches, losses, [rank for rank, _ in parts], world_size=len(ran))
         judged += [compare(step.gradient, target, TOLERANCES["float64"]) for step in steps]
-    worst = max(range(len(judged)), key=lambda i: (not judged[i].holds, judged[i].relative_error))  # NaN is worst
-    scales, cosine = [each.best_scale for each in judged], min(each.cosine for each in judged)
+    at = max(range(len(judged)), key=lambda i: (not judged[i].holds, judged[i].relative_error))  # NaN is worst
+    worst, scales = judged[at], [each.best_scale for each in judged]
     says = (
-        f"every step's, on every rank, against the mean over the global batch, computed by one process; the worst, in "
-        f"step {worst // len(ran)}: {judged[worst].says}; best scales {min(scales):.6g} to {max(scales):.6g}, lowest "
-        f"cosine {cosine:.6f}"
+        "every step's, on every rank, against the mean over the global batch, computed by one process; the worst, in "
+        f"step {at // len(ran)}: {worst.says}; best scales {min(scales):.6g} to {max(scales):.6g}, lowest cosine "
+        f"{min(each.cosine for each in judged):.6f}"
     )
-    if judged[worst].holds:
-        return Check("gradient", True, says, numbers=judged[worst].numbers)
     more = " of each micro-batch, and nothing divides by the accumulation steps" if case.accumulation > 1 else ""
-    cause = HEAD.format(more) if loss is None else FUNCTION
-    return Check("gradient", False, says, f"{cause}. In numbers: {judged[worst].cause}", judged[worst].numbers)
+    cause = f"{HEAD.format(more) if loss is None else FUNCTION}. In numbers: {worst.cause}"
+    return Check("gradient", worst.holds, says, None if worst.holds else cause, worst.numbers)
 
 
 def _losses_of(compute: Loss, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """What a loss function returns for each sample alone: (count,)."""
+    """Return what a loss function returns for each sample alone, (count,)."""
     from transformers.modeling_outputs import SequenceClassifierOutput
 
-    logits, one = logits_of(model, batch), torch.tensor(1)
-    alone = [
-        (SequenceClassifierOutput(logits=logits[i : i + 1]), batch["labels"][i : i + 1]) for i in range(len(logits))
-    ]
-    return torch.stack([compute(outputs, label, num_items_in_batch=one) for outputs, label in alone])
+    pairs = zip(logits_of(model, batch).split(1), batch["labels"].split(1), strict=True)
+    one = torch.tensor(1)
+    return torch.stack([compute(SequenceClassifierOutput(logits=x), y, num_items_in_batch=one) for x, y in pairs])
 
 
 def _resumed(ran: list[Ran], at: int) -> Check:
-    """The samples of all ranks, step by step, behind step ``at``."""
+    """Compare the samples of all ranks, step by step, after a resumption behind step ``at``."""
 
     def by_step(ranks: Sequence[Sequence[Step]]) -> list[str]:
         return [repr([step and step.microbatches for step in steps]) for steps in zip_longest(*ranks)]
 
-    return resumption(by_step([own.steps for own in ran]), by_step([own.resumed[at] for own in ran]), at)
-
-
-def _of_case(counts: dict[str, int | None], index: int) -> dict[str, int | None]:
-    """Collectives of one case, by stretch."""
-    return {name.partition(":")[2]: count for name, count in counts.items() if name.startswith(f"{index}:")}
+    return resumption(by_step([rank.steps for rank in ran]), by_step([rank.resumed[at] for rank in ran]), at)

@@ -1,4 +1,4 @@
-"""``ddpsched certify``: from the words on the command line to certificates, printed."""
+"""``ddpsched certify``: read the options, certify, and print the certificates."""
 
 import json
 import signal
@@ -9,11 +9,11 @@ from typing import Any
 
 from ddpsched.certify.certificate import Certificate
 from ddpsched.certify.faults import named_fault
-from ddpsched.config import RunConfig, apply_overrides, load, parse
+from ddpsched.config import apply_overrides, load, parse
 from ddpsched.errors import ConfigError
 from ddpsched.world import World
 
-# what stands for a policy: ranks cannot share 13 samples evenly, and of 180 the last step gets fewer
+# the run of --policy: ranks cannot share 13 samples evenly, and of 180 the last step gets fewer
 SMALL: dict[str, Any] = {
     "name": "certify",
     "epochs": 1,
@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {
     "data": {"size": 180},
     "executor": {"kind": "distributed", "timeout_s": 30.0},
 }
-POLICIES: dict[str, dict[str, Any]] = {  # what these need to make as small steps
+POLICIES: dict[str, dict[str, Any]] = {  # what these need to make steps as small
     "minmax": {"prefetch": SMALL["global_batch"]},
     "token_budget": {"max_tokens_for_batch": 128, "batches_per_optimizer_step": 2},
     "bins": {"median_batch": 3},
@@ -32,7 +32,7 @@ WORLD_SIZE = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options, as ``ddpsched certify --help`` tells them; ``words``: CONFIG, if any, then key=value."""
+    """The options of ``ddpsched certify``. ``words``: CONFIG, if any, then key=value overrides."""
 
     words: tuple[str, ...]
     policy: str | None = None
@@ -45,12 +45,12 @@ class Request:
 
 
 def answer(request: Request) -> bool:
-    """Certify and print; whether all of it holds. Raises ConfigError for options that do not go together."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ranks and their files go as at Ctrl-C
+    """Certify, print the certificates, and return whether all of them hold. Raises ConfigError as ``certify`` does."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # clean up ranks and files as at Ctrl-C
     certificates = certify(request)
     if request.json:
-        told = [each.as_dict() for each in certificates]
-        print(json.dumps(told[0] if len(told) == 1 else told, indent=2))
+        values = [each.as_dict() for each in certificates]
+        print(json.dumps(values[0] if len(values) == 1 else values, indent=2))
     else:
         from ddpsched.terminal import plain_console
 
@@ -60,60 +60,48 @@ def answer(request: Request) -> bool:
 
 
 def certify(request: Request) -> list[Certificate]:
-    """The certificates asked for."""
+    """Return the certificates that are asked for. Raises ConfigError for options that do not go together."""
     if World.launched():
         raise ConfigError("certify starts the ranks itself: run it as one process, not under torchrun")
-    config, overrides = _split(request.words)
+    words = list(request.words)
+    config = words.pop(0) if words and "=" not in words[0] else None
     subjects = {"CONFIG": config, "--policy": request.policy, "--trainer": request.trainer, "--loader": request.loader}
     given = [name for name, value in subjects.items() if value is not None]
     if len(given) != 1:
         raise ConfigError(f"give exactly one of {', '.join(subjects)}; got {' and '.join(given) or 'none'}")
-    _check(request, given[0], overrides)
+    _check(request, given[0], words)
+    # the imports below need torch, which mistakes on the command line should not wait for
     if request.trainer is not None:
-        return _of_trainer(request)
+        from ddpsched.certify.certify_trainer import certify_trainer
+
+        return certify_trainer(request.world_size or 2, request.loss)
+    world_size = request.world_size or WORLD_SIZE
     if request.loader is not None:
         from ddpsched.certify.certify_loader import certify_loader
 
-        return [certify_loader(request.loader, request.world_size or WORLD_SIZE)]
-    own = load(config, overrides) if config is not None else _small(request, overrides)
-    named_fault(request.plant, own)
-    from ddpsched.certify.certify_run import certify_run  # torch, which mistakes on the command line need not wait for
+        return [certify_loader(request.loader, world_size)]
+    if config is not None:
+        run = load(config, words)
+    else:
+        policy = {"kind": request.policy, **POLICIES.get(str(request.policy), {})}
+        values = {**SMALL, "world_size": world_size, "policy": policy}
+        run = parse(apply_overrides(values, words), source=f"--policy {request.policy}")
+    named_fault(request.plant, run)
+    from ddpsched.certify.certify_run import certify_run
 
-    return [certify_run(own, request.plant)]
-
-
-def _split(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """CONFIG is the first word, where that is no key=value."""
-    if words and "=" not in words[0]:
-        return words[0], list(words[1:])
-    return None, list(words)
+    return [certify_run(run, request.plant)]
 
 
 def _check(request: Request, subject: str, overrides: Sequence[str]) -> None:
-    """Options that would have no effect are refused."""
-    of_runs = subject in ("CONFIG", "--policy")
-    if overrides and not of_runs:
-        raise ConfigError(f"{overrides[0]!r}: key=value words belong to CONFIG and --policy, not to {subject}")
-    if request.plant is not None and not of_runs:
-        raise ConfigError(f"--plant belongs to CONFIG and --policy, not to {subject}")
+    """Refuse options that would have no effect, and trainers that are not known."""
+    if subject in ("--trainer", "--loader"):
+        if overrides:
+            raise ConfigError(f"{overrides[0]!r}: key=value words belong to CONFIG and --policy, not to {subject}")
+        if request.plant is not None:
+            raise ConfigError(f"--plant belongs to CONFIG and --policy, not to {subject}")
     if request.loss is not None and subject != "--trainer":
         raise ConfigError(f"--loss belongs to --trainer, not to {subject}")
     if request.world_size is not None and subject == "CONFIG":
-        raise ConfigError(f"a CONFIG names its ranks itself; write world_size={request.world_size} behind it")
-
-
-def _small(request: Request, overrides: Sequence[str]) -> RunConfig:
-    """A tiny model on the embedded sentences."""
-    world_size = request.world_size or WORLD_SIZE
-    policy = {"kind": request.policy, **POLICIES.get(request.policy or "", {})}
-    values = {**SMALL, "world_size": world_size, "policy": policy}
-    return parse(apply_overrides(values, overrides), source=f"--policy {request.policy}")
-
-
-def _of_trainer(request: Request) -> list[Certificate]:
-    if request.trainer != "transformers":
+        raise ConfigError(f"a CONFIG has its own number of ranks; write world_size={request.world_size} behind it")
+    if request.trainer not in (None, "transformers"):
         raise ConfigError(f"--trainer {request.trainer}: only 'transformers' is known")
-    from ddpsched.certify.certify_trainer import certify_trainer
-
-    found = certify_trainer(request.world_size or 2, request.loss)
-    return found if isinstance(found, list) else [found]

@@ -1,4 +1,4 @@
-"""Faults planted on purpose: a certificate that cannot fail says nothing."""
+"""Faults that are planted on purpose, to show that a certificate can fail."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,11 +17,11 @@ OF_ALL_RANKS: tuple[Fault, ...] = ("repeated_id", "missing_id")
 
 
 def named_fault(name: str | None, config: RunConfig, num_samples: int | None = None) -> Fault | None:
-    """The fault of this name. Raises ConfigError where there is none, or this run cannot have it."""
+    """Return the fault of this name. Raises ConfigError where there is none, or this run cannot have it."""
+    if name is None:
+        return None
     fault = next((each for each in FAULTS if each == name), None)
     if fault is None:
-        if name is None:
-            return None
         raise ConfigError(f"no fault is called {name!r}; there are: {', '.join(FAULTS)}")
     if fault not in OF_ALL_RANKS and (config.executor.kind != "distributed" or config.world_size == 1):
         raise ConfigError(f"{fault} makes ranks differ; use executor.kind=distributed and world_size of 2 or more")
@@ -34,46 +34,39 @@ def named_fault(name: str | None, config: RunConfig, num_samples: int | None = N
 
 
 def planted(epoch: Sequence[StepPlan], fault: Fault | None, at: int, rank: int) -> list[StepPlan]:
-    """The plans as ``rank`` gets them. A wrong list of samples is the same on all ranks; a stale plan is the last's."""
+    """Return the plans as ``rank`` gets them, with the fault in step ``at``.
+
+    A wrong list of samples is the same on all ranks; only the last rank gets a stale plan.
+    """
     plans = list(epoch)
-    if fault == "repeated_id":
-        plans[at] = _changed(plans[at], int(plans[at - 1].ids[0]))
-    elif fault == "missing_id":
-        plans[at] = _changed(plans[at], None)
+    if fault in OF_ALL_RANKS:  # change the first sample of the largest rank
+        largest = int(plans[at].counts.argmax())
+        first, *rest = plans[at].ranks[largest]
+        repeated = plans[at - 1].ids[: fault == "repeated_id"]
+        ids = np.concatenate([repeated, first.ids[1:]])
+        changed = (*([Microbatch(ids, first.packed)] if len(ids) else []), *rest)
+        ranks = plans[at].ranks
+        plans[at] = replace(plans[at], ranks=(*ranks[:largest], changed, *ranks[largest + 1 :]))
     elif fault == "stale_plan" and rank == plans[at].world_size - 1:
         plans[at] = plans[at - 1]
     return plans
 
 
-def _changed(plan: StepPlan, instead: int | None) -> StepPlan:
-    """The plan with ``instead`` in the place of the first sample of its largest rank, or without that sample."""
-    largest = int(plan.counts.argmax())
-    first, *rest = plan.ranks[largest]
-    ids = first.ids[1:] if instead is None else np.concatenate(([instead], first.ids[1:]))
-    kept = (Microbatch(ids, first.packed),) if len(ids) else ()
-    ranks = (*plan.ranks[:largest], (*kept, *rest), *plan.ranks[largest + 1 :])
-    return replace(plan, ranks=ranks)
+def skip_next_vote(exchange: Any, world_size: int) -> None:
+    """Make this rank stay away from the next vote, and take its own vote for that of every rank."""
+    vote = exchange.vote
 
+    def skip(rows: Rows) -> Rows:
+        exchange.vote = vote
+        return np.repeat(rows, world_size, axis=0)
 
-class Absent:
-    """An exchange whose rank stays away from the next vote, and takes its own vote for everybody's."""
-
-    def __init__(self, exchange: Any, world_size: int) -> None:
-        self._exchange, self._world_size, self._away = exchange, world_size, True
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._exchange, name)
-
-    def vote(self, rows: Rows) -> Rows:
-        if not self._away:
-            return self._exchange.vote(rows)
-        self._away = False
-        return np.repeat(rows, self._world_size, axis=0)
+    exchange.vote = skip
 
 
 def take_own_mean(model: Any, counts: Sequence[int], rank: int) -> Any:
-    """From now on, until ``remove()`` of what is returned: this rank takes the mean over its own samples, or label
-    tokens, as a loss with ``reduction="mean"`` does, and ranks are averaged. ``counts``: of them on each rank.
+    """Make this rank take the mean over its own samples or label tokens, until ``remove()`` of the returned handle.
+
+    So does a loss with ``reduction="mean"`` while ranks are averaged. ``counts``: samples or tokens on each rank.
     """
     factor = sum(counts) / (len(counts) * max(1, counts[rank]))
 

@@ -1,4 +1,4 @@
-"""Is a gradient its target, and by how much is it not? Why not is another file's question (``causes``)."""
+"""Comparison of a gradient with its target; ``causes`` finds out why they differ."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,10 +11,17 @@ TOLERANCES = {"float64": 1e-12, "float32": 1e-6, "bfloat16": 2e-2}  # relative e
 
 @dataclass(frozen=True, eq=False)
 class Likeness:
-    """How alike they are: ``relative_error`` |found - target| / |target|, ``cosine``, and ``best_scale``, the s for
-    which s * target is nearest. ``weights``: (num_parts,), w_m by least squares; ``residual``: what they leave of the
-    found gradient, as a share of it. ``cause``: None where the error is within ``tolerance`` and no parameter's
-    gradient is lost. ``explained``: whether the cause is known, and smaller parts would tell no more.
+    """The result of comparing a gradient g with its target t.
+
+    Attributes:
+        relative_error: |g - t| / |t|.
+        cosine: cosine of the angle between g and t.
+        best_scale: the s for which s * t is nearest to g.
+        weights: (num_parts,), the weight of each part, by least squares.
+        residual: share of g that these weights leave unexplained.
+        tolerance: relative error that is allowed.
+        cause: None where the error is within ``tolerance`` and no parameter's gradient is lost.
+        explained: whether the cause is known, so that smaller parts would not say more.
     """
 
     relative_error: float
@@ -32,15 +39,12 @@ class Likeness:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """For ``Check.numbers``."""
-        return {
-            "relative_error": self.relative_error, "tolerance": self.tolerance, "cosine": self.cosine,
-            "best_scale": self.best_scale,
-        }  # fmt: skip
+        """The numbers for ``Check.numbers``."""
+        return {name: getattr(self, name) for name in ("relative_error", "tolerance", "cosine", "best_scale")}
 
     @property
     def says(self) -> str:
-        """The numbers in words."""
+        """The numbers as text."""
         sign = "<=" if self.relative_error <= self.tolerance else ">"  # also for NaN
         return (
             f"relative error {self.relative_error:.2g} {sign} {self.tolerance:.2g}, cosine {self.cosine:.6f}, "
@@ -49,23 +53,24 @@ class Likeness:
 
 
 def compare(
-    found: Floats, target: Target, tolerance: float, *, rounding: float = 0.0, missing: Collection[str] = ()
+    gradient: Floats, target: Target, tolerance: float, *, rounding: float = 0.0, missing: Collection[str] = ()
 ) -> Likeness:
-    """``found``: (P,), the gradient that the optimizer got. ``rounding``: an error that is allowed beyond ``tolerance``
-    where nothing but noise is left of it. ``missing``: parameters whose ``grad`` is None, zeros in ``found``.
+    """Compare the gradient that the optimizer got, (P,), with its target.
 
-    Raises ValueError where ``found`` has another length than the target.
+    ``rounding``: a relative error beyond ``tolerance`` that is allowed where nothing but noise explains it.
+    ``missing``: parameters whose ``grad`` is None, zeros in ``gradient``. Raises ValueError where ``gradient`` has
+    another length than the target.
     """
-    if found.shape != target.gradient.shape:
-        raise ValueError(f"a gradient of shape {found.shape} cannot be compared with one of {target.gradient.shape}")
-    difference = Difference(found, target, tolerance, missing)
+    if gradient.shape != target.gradient.shape:
+        raise ValueError(f"a gradient of shape {gradient.shape} cannot be compared with one of {target.gradient.shape}")
+    difference = Difference(gradient, target, tolerance, missing)
     cause, certainty, allowed = None, "known", tolerance
     if not difference.error <= tolerance:  # also for NaN
         cause, certainty = difference.cause()
         if certainty == "open" and difference.error <= rounding:
             cause, allowed = None, rounding
     elif difference.lost:
-        cause, certainty = difference.told_lost()
+        cause, certainty = difference.describe_lost()
     return Likeness(
         difference.error, difference.cosine, difference.scale, difference.weights, difference.residual, allowed, cause,
         certainty == "known",

@@ -1,4 +1,4 @@
-"""One rank's data loader, built as a process of its own would have it, and the ids that its steps train."""
+"""One rank's data loader, built as in a process of its own, and the sample ids of its steps."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ from ddpsched.integrations.scaled import Scaled, scaled
 Build = Callable[[int, int], Any]
 Stream = list[list[int]]  # of one rank and epoch: the ids of each step
 
-MOST_STEPS = 1_000_000  # an epoch that is longer is taken for one that never ends
+MOST_STEPS = 1_000_000  # a longer epoch is taken for one that never ends
 HOW = (
     "give a torch DataLoader over a data set with len() and positions, a batch sampler (it yields lists of ids), a "
     "loader whose batches have the key 'id', or a pair (loader, ids) where ids(batch) lists the ids of a batch"
@@ -25,7 +25,10 @@ HOW = (
 
 
 class LoaderRank:
-    """The loader of one rank, as a process of its own would have it: the generators are seeded, then it is built."""
+    """The loader of one rank, built after the generators are seeded, as every rank would do.
+
+    ``samples``: length of the data set, None where it has no positions. ``stand_ins``: lists of weight 0 so far.
+    """
 
     def __init__(self, build: Build, target: str, rank: int, world_size: int, workers: bool = False) -> None:
         random.seed(0)
@@ -43,37 +46,32 @@ class LoaderRank:
         if not hasattr(self.loader, "__iter__"):
             raise DataError(f"{self.target} returned {type(self.loader).__name__}, which cannot be iterated; {HOW}")
         self.samples: int | None = None
-        torch_loader = getattr(self.loader, "base_dataloader", self.loader)  # accelerate's loaders hold torch's
-        if isinstance(torch_loader, DataLoader):
-            self._ask_for_positions(torch_loader, workers)
-        self.num_workers: int = getattr(self.loader, "num_workers", 0)
-        self.stand_ins = 0  # lists of weight 0
-
-    @property
-    def sampler(self) -> BatchSampler | None:
-        """Our own, where the loader's batches are its lists."""
-        return next((part for part in self.parts.values() if isinstance(part, BatchSampler)), None)
-
-    def _ask_for_positions(self, loader: DataLoader[Any], workers: bool) -> None:
-        if not isinstance(loader.dataset, IterableDataset) and self._ids is None:
+        loader = getattr(self.loader, "base_dataloader", self.loader)  # accelerate's loaders hold torch's
+        if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset) and self._ids is None:
             loader.pin_memory = False
-            if not workers:  # they would only fetch; of an iterable data set they are part of the stream
+            if not workers:  # they would only fetch; of an iterable dataset they are part of the stream
                 loader.num_workers, loader.prefetch_factor = 0, None
             positions, self.samples = _positions(loader.dataset)
             loader.__dict__["dataset"] = positions  # DataLoader forbids setting it
             loader.collate_fn = list
+        self.num_workers: int = getattr(self.loader, "num_workers", 0)
+        self.stand_ins = 0
+
+    @property
+    def sampler(self) -> BatchSampler | None:
+        """The loader's ddpsched.BatchSampler, where its batches are the sampler's lists."""
+        return next((part for part in self.parts.values() if isinstance(part, BatchSampler)), None)
 
     @property
     def parts(self) -> dict[str, Any]:
         """The loader and what it draws from, by name."""
-        found = {"the loader": self.loader}
-        for name in ("batch_sampler", "sampler", "dataset"):
-            found[name] = getattr(self.loader, name, None)
-        found["batch_sampler.sampler"] = getattr(found["batch_sampler"], "sampler", None)
-        return {name: part for name, part in found.items() if part is not None}
+        parts = {name: getattr(self.loader, name, None) for name in ("batch_sampler", "sampler", "dataset")}
+        inner = getattr(parts["batch_sampler"], "sampler", None)
+        parts = {"the loader": self.loader, **parts, "batch_sampler.sampler": inner}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def set_epoch(self, epoch: int) -> list[str]:
-        """Whom it told."""
+        """Call every part's ``set_epoch``, and return the names of the parts that have one."""
         able: dict[int, str] = {}
         for name, part in self.parts.items():
             if hasattr(part, "set_epoch") and id(part) not in able:
@@ -82,18 +80,18 @@ class LoaderRank:
         return list(able.values())
 
     def steps(self, iterator: Iterator[Any], most: int = MOST_STEPS, by: Scaled | None = None) -> Stream:
-        """The ids that an iterator's first ``most`` steps train; those of a stand-in are none."""
+        """Return the ids that an iterator's first ``most`` steps train; those of a stand-in are none."""
         if self.sampler is None:
-            found = [self._ids_of(batch) for batch in itertools.islice(iterator, most)]
+            stream = [self._ids_of(batch) for batch in itertools.islice(iterator, most)]
         else:
             of_lists = isinstance(iterator, RankLists)  # the sampler's iterator, though the loader be another
             steps = by or scaled(self.sampler if of_lists else self.loader)
             weighed = [(self._ids_of(batch), scale) for batch, scale in itertools.islice(steps.pairs(iterator), most)]
-            found = [ids if scale else [] for ids, scale in weighed]
+            stream = [ids if scale else [] for ids, scale in weighed]
             self.stand_ins += sum(not scale for _, scale in weighed)
-        if len(found) == MOST_STEPS:
+        if len(stream) == MOST_STEPS:
             raise DataError(f"{self.target} has not ended after {MOST_STEPS:,} steps; give one epoch")
-        return found
+        return stream
 
     def _ids_of(self, batch: Any) -> list[int]:
         if self._ids is not None:
@@ -110,7 +108,7 @@ class LoaderRank:
 
 
 def _positions(dataset: Any) -> tuple[Sequence[int], int]:
-    """What each item's position is in the data set beneath all ``Subset``s, and the length of that one."""
+    """Return each item's position in the data set beneath all ``Subset``s, and the length of that data set."""
     if isinstance(dataset, Subset):
         positions, size = _positions(dataset.dataset)
         return [positions[i] for i in dataset.indices], size

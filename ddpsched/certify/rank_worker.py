@@ -1,7 +1,7 @@
-"""Inside a rank: plan the epoch, resume it, run its telling steps, and hand over what came of it."""
+"""The work of one rank: plan the epoch, resume it, run selected steps, and report the results."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ddpsched.certify.capture import Kept, counted, kept_gradients, trainable
-from ddpsched.certify.faults import Absent, Fault, planted, take_own_mean
+from ddpsched.certify.capture import CapturedGradient, captured_gradients, counted, trainable
+from ddpsched.certify.faults import Fault, planted, skip_next_vote, take_own_mean
 from ddpsched.certify.target import draw_coordinates
 from ddpsched.config import RunConfig
 from ddpsched.data.samples import Samples
@@ -24,38 +24,39 @@ from ddpsched.training.virtual import VirtualExecutor
 from ddpsched.training.weights import weights_digest
 from ddpsched.world import World
 
-BEYOND = 200  # steps of the second epoch that are planned too, to resume between epochs and within it
+BEYOND = 200  # steps of the second epoch that are planned too, to resume between epochs and within the second
 
 
 @dataclass(frozen=True)
 class Planned:
-    """Of one process: ``streams[i]`` and ``digests[i]`` of its i-th rank, step by step of the first epoch; ``whole``:
-    digests of that epoch and some steps of the next; ``resumed``: (at, digests after resuming behind step at);
-    ``telling``: the steps to be run.
+    """The plans of one process.
+
+    ``streams[i]``, ``digests[i]``: ids and digests of the first epoch's steps, for the process's i-th rank. ``whole``:
+    digests of that epoch and of some steps of the next. ``resumed``: (at, digests after resuming behind step at).
+    ``selected``: the plans of the steps that are run.
     """
 
     streams: list[list[Ids]]
     digests: list[list[int]]
     whole: list[int]
     resumed: list[tuple[int, list[int]]]
-    telling: list[StepPlan]
+    selected: list[StepPlan]
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A step that was run."""
+    """A step that was run, and its gradient."""
 
     step: int
-    kept: Kept
+    gradient: CapturedGradient
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A step that all ranks left before their optimizers, and why; ``plan``: for they held different ones."""
+    """A step that all ranks left before their optimizers, and why."""
 
     step: int
     why: str
-    plan: bool
 
 
 @dataclass(frozen=True)
@@ -65,112 +66,92 @@ class Weights:
     digest: str
 
 
-Tell = Callable[[Planned | Ran | Refused | Weights], None]
+Report = Callable[[Planned | Ran | Refused | Weights], None]
 
 
-def attend(config: RunConfig, fault: Fault | None, folder: Path) -> None:
-    """One of several ranks; tells the process that started it. ``folder`` gets rank 0's gradients."""
-    samples = config.load_samples()
-    with closing(DistributedExecutor(config, samples, World.detect(), force=True)) as executor:
-        _attend(config, samples, executor, fault, folder, post)
-
-
-def attend_alone(config: RunConfig, samples: Samples, fault: Fault | None, folder: Path, tell: Tell) -> None:
-    """All ranks in this process, one after another."""
-    _attend(config, samples, VirtualExecutor(config, samples, force=True), fault, folder, tell)
-
-
-def _attend(
-    config: RunConfig,
-    samples: Samples,
-    executor: DistributedExecutor | VirtualExecutor,
-    fault: Fault | None,
-    folder: Path,
-    tell: Tell,
+def work(
+    config: RunConfig, fault: Fault | None, folder: Path, samples: Samples | None = None, report: Report = post
 ) -> None:
-    ranks, model = executor.exchange.ranks, executor.learner.model
+    """Do the work of one rank, or of all ranks where ``executor.kind`` is "virtual".
+
+    ``folder`` gets rank 0's gradients. ``samples`` are loaded where they are not given. ``report`` takes the results;
+    by default they go to the process that started the rank.
+    """
+    samples = config.load_samples() if samples is None else samples
+    executor: DistributedExecutor | VirtualExecutor
+    if config.executor.kind == "distributed":
+        executor = DistributedExecutor(config, samples, World.detect(), force=True)
+    else:
+        executor = VirtualExecutor(config, samples, force=True)
+    with closing(executor):
+        ranks, model = executor.exchange.ranks, executor.learner.model
+        epoch, whole, resumed = _plan(config, samples, executor)
+        steps = select_steps(epoch, samples)
+        middle = steps[len(steps) // 2]
+        given = planted(epoch, fault, middle, ranks[0])
+        streams = [[plan.rank_ids(rank) for plan in given] for rank in ranks]
+        digests = [[plan.digest for plan in given] for _ in ranks]
+        report(Planned(streams, digests, whole, resumed, [given[step] for step in steps]))
+        size = sum(parameter.numel() for _, parameter in trainable(model))
+        coordinates = draw_coordinates(size, np.random.default_rng(config.seed))
+        report(Weights(weights_digest(model)))
+        for step in steps:
+            hook = None
+            if fault == "no_scale":
+                counts = [executor.learner.counts(ids) for ids in map(given[step].rank_ids, range(config.world_size))]
+                hook = take_own_mean(model, [count.of(config.target) for count in counts], ranks[0])
+            if fault == "missing_collective" and step == middle and ranks[0] == config.world_size - 1:
+                skip_next_vote(executor.exchange, config.world_size)
+            path = folder / f"step{step}.npy" if ranks[0] == 0 else None
+            try:
+                with counted(f"step {step}"), captured_gradients(model, coordinates, path) as captured:
+                    executor.execute(given[step])
+            except (PlanMismatch, NonFiniteError, StepOutOfMemory) as error:
+                report(Refused(step, f"{error}{' (see: one plan)' * isinstance(error, PlanMismatch)}"))
+                return
+            if hook is not None:
+                hook.remove()
+            report(Ran(step, captured[-1]))
+        report(Weights(weights_digest(model)))
+
+
+def _plan(
+    config: RunConfig, samples: Samples, executor: DistributedExecutor | VirtualExecutor
+) -> tuple[list[StepPlan], list[int], list[tuple[int, list[int]]]]:
+    """Return the first epoch's plans, and ``whole`` and ``resumed`` of ``Planned``.
+
+    Resumed are a position in mid-epoch, one between epochs and one in the second, each through JSON.
+    """
     spec = config.plan_spec(executor.caps)
     executor.expect(num_steps(spec, samples.train))
-
-    def plans(start: Position | None = None) -> Iterator[StepPlan]:
-        return plan_steps(spec, samples.train, executor.exchange, start=start)
-
+    epoch, whole, resumed = list[StepPlan](), list[StepPlan](), list[tuple[int, list[int]]]()
     with counted("planning"):
-        whole = list(_beyond_an_epoch(plans()))
+        for plan in plan_steps(spec, samples.train, executor.exchange):
+            whole.append(plan)
+            if plan.epoch == 0:
+                epoch.append(plan)
+            if len(whole) - len(epoch) == BEYOND:
+                break
     with counted("resuming"):
-        resumed = list(_resumed(plans, whole))
-    epoch = [plan for plan in whole if plan.epoch == 0]
-    steps = telling(epoch, samples)
-    at = steps[len(steps) // 2]
-    given = planted(epoch, fault, at, ranks[0])
-    tell(
-        Planned(
-            streams=[[plan.rank_ids(rank) for plan in given] for rank in ranks],
-            digests=[[plan.digest for plan in given] for _ in ranks],
-            whole=[plan.digest for plan in whole],
-            resumed=resumed,
-            telling=[given[step] for step in steps],
-        )
-    )
-    coordinates = draw_coordinates(sum(p.numel() for _, p in trainable(model)), np.random.default_rng(config.seed))
-    tell(Weights(weights_digest(model)))
-    for step in steps:
-        hook = None
-        if fault == "no_scale":
-            own = [executor.learner.counts(given[step].rank_ids(r)).of(config.target) for r in range(config.world_size)]
-            hook = take_own_mean(model, own, ranks[0])
-        if fault == "missing_collective" and step == at and ranks[0] == config.world_size - 1:
-            executor.exchange = Absent(executor.exchange, config.world_size)  # type: ignore[assignment]
-        path = folder / f"step{step}.npy" if ranks[0] == 0 else None
-        try:
-            with counted(f"step {step}"), kept_gradients(model, coordinates, path) as kept:
-                executor.execute(given[step])
-        except (PlanMismatch, NonFiniteError, StepOutOfMemory) as error:
-            tell(Refused(step, str(error), isinstance(error, PlanMismatch)))
-            return
-        if hook is not None:
-            hook.remove()
-        tell(Ran(step, kept[-1]))
-    tell(Weights(weights_digest(model)))
+        for at in sorted({(len(epoch) - 1) // 2, len(epoch) - 1, (len(epoch) + len(whole)) // 2 - 1}):
+            after = whole[at].after
+            if after is not None and at + 1 < len(whole):
+                start = Position.from_dict(json.loads(json.dumps(after.as_dict())))
+                rest = plan_steps(spec, samples.train, executor.exchange, start=start)
+                resumed.append((at, [plan.digest for plan in islice(rest, len(whole) - at - 1)]))
+    return epoch, [plan.digest for plan in whole], resumed
 
 
-def _beyond_an_epoch(plans: Iterator[StepPlan]) -> Iterator[StepPlan]:
-    """The first epoch, and of the second what resuming needs."""
-    beyond = 0
-    for plan in plans:
-        beyond += plan.epoch > 0
-        yield plan
-        if beyond == BEYOND:
-            return
+def select_steps(epoch: Sequence[StepPlan], samples: Samples) -> list[int]:
+    """Return the steps that show a wrong gradient: the first, the most uneven, and the last, often a smaller one."""
+    tokens = None if isinstance(samples.train, OnlineTokens) else samples.train
 
-
-def _resumed(
-    plans: Callable[[Position], Iterator[StepPlan]], whole: Sequence[StepPlan]
-) -> Iterator[tuple[int, list[int]]]:
-    """Digests of what follows a position in mid-epoch, one between epochs and one in the second; each through JSON."""
-    length = sum(plan.epoch == 0 for plan in whole)
-    for at in sorted({(length - 1) // 2, length - 1, (length + len(whole)) // 2 - 1}):
-        after = whole[at].after
-        if after is None or at + 1 == len(whole):
-            continue
-        start = Position.from_dict(json.loads(json.dumps(after.as_dict())))
-        rest = islice(plans(start), len(whole) - at - 1)
-        yield at, [plan.digest for plan in rest]
-
-
-def telling(epoch: Sequence[StepPlan], samples: Samples) -> list[int]:
-    """Steps in which a wrong gradient shows: the first, the most uneven, and the last, which is often a smaller one."""
-    known = not isinstance(samples.train, OnlineTokens)
-
-    def unevenness(step: int) -> tuple[int, int, int]:
+    def unevenness(step: int) -> tuple[int, ...]:
         plan = epoch[step]
-        micro = [len(rank) for rank in plan.ranks]
-        tokens = [_padded_tokens(plan, rank, samples) if known else 0 for rank in range(plan.world_size)]
-        return int(np.ptp(plan.counts)), max(micro) - min(micro), max(tokens) - min(tokens)
+        sums = [plan.counts.tolist(), [len(rank) for rank in plan.ranks]]
+        if tokens is not None:
+            sums.append([sum(len(m) * int(tokens.lengths(m.ids).max()) for m in rank) for rank in plan.ranks])
+        return tuple(int(np.ptp(each)) for each in sums)
 
     last = len(epoch) - 1
     return sorted({0, max(range(1, last), key=unevenness, default=0), last})
-
-
-def _padded_tokens(plan: StepPlan, rank: int, samples: Samples) -> int:
-    return sum(len(micro) * int(samples.train.lengths(micro.ids).max()) for micro in plan.ranks[rank])

@@ -1,18 +1,17 @@
 """The target gradient, computed the plain way: one process, one micro-batch after another, losses summed."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
 from ddpsched.certify.capture import trainable
 from ddpsched.certify.gradient_comparison import TOLERANCES, Likeness, compare
-from ddpsched.certify.target import Target, draw_coordinates
+from ddpsched.certify.target import Ints, Target, draw_coordinates
 from ddpsched.config import RunConfig
 from ddpsched.data.samples import Samples
 from ddpsched.plan import Ids, StepPlan
@@ -24,7 +23,7 @@ from ddpsched.training.model import build_model
 # where products are rounded to bfloat16 and added up in float32
 ROUNDING = {"float64": 2.0**-49, "float32": 2.0**-20, "bfloat16": 2.0**-8}
 MOST = 0.1  # of a gradient is no rounding, however much cancels
-SINGLY = 256  # a batch up to this size is taken apart sample by sample where its gradient is inexplicable
+SINGLY = 256  # an unexplained gradient of a batch up to this size is compared sample by sample
 Losses = Callable[[torch.nn.Module, Any], torch.Tensor]  # (model, batch) -> (count,) the losses of what counts
 
 
@@ -33,132 +32,107 @@ def reference(
     batches: Iterable[Any],
     losses: Losses,
     ranks: Sequence[int],
-    *,
-    coordinates: npt.NDArray[np.integer] | None = None,
-    names: Sequence[str] = (),
-    others: Mapping[str, npt.ArrayLike] | None = None,
-    world_size: int | None = None,
-    unit: str = "samples",
+    coordinates: Ints | None = None,
+    **described: Any,
 ) -> Target:
-    """``sum of all losses / their number``, differentiated; each batch is a part of the target.
+    """Return the gradient of ``sum of all losses / their number``; each batch is a part of the target.
 
-    ``losses(model, batch)``: 1-D, one for each item that counts. ``ranks``: who runs each batch; the rest as in
-    ``Target``. The model's dropout should be off, and its ``grad`` stays as it was.
+    ``losses(model, batch)``: 1-D, one for each item that counts. ``ranks``: the rank of each batch. ``coordinates``:
+    (S,), rising; drawn where they are not given. ``described``: ``others``, ``names``, ``world_size`` and ``unit`` of
+    the ``Target``. The model's dropout should be off; its ``grad`` is not changed.
     """
-    named = trainable(model)
-    parameters = [parameter for _, parameter in named]
-    ends = np.cumsum([parameter.numel() for parameter in parameters])
+    sizes = {name: parameter.numel() for name, parameter in trainable(model)}
+    parameters = [parameter for _, parameter in trainable(model)]
+    size = sum(sizes.values())
     if coordinates is None:
-        coordinates = draw_coordinates(int(ends[-1]), np.random.default_rng(0))
-    total = torch.zeros(int(ends[-1]), dtype=parameters[0].dtype)
+        coordinates = draw_coordinates(size, np.random.default_rng(0))
+    total = torch.zeros(size, dtype=parameters[0].dtype)
     counts, parts = [], []
     for batch in batches:
-        own = losses(model, batch)
-        counts.append(own.numel())
+        values = losses(model, batch)
+        counts.append(values.numel())
         part = np.zeros(len(coordinates))
-        if own.numel():
-            given = torch.autograd.grad(own.sum(), parameters, allow_unused=True)
-            for gradient, end in zip(given, ends.tolist(), strict=True):
-                if gradient is None:
-                    continue
-                flat = gradient.reshape(-1).cpu()
-                begin = end - len(flat)
-                total[begin:end] += flat
-                inside = slice(*np.searchsorted(coordinates, (begin, end)))
-                part[inside] = flat.numpy()[coordinates[inside] - begin]
+        if values.numel():
+            pieces = torch.autograd.grad(values.sum(), parameters, allow_unused=True, materialize_grads=True)
+            gradient = torch.cat([piece.reshape(-1).cpu() for piece in pieces])
+            total += gradient
+            part[:] = gradient.numpy()[coordinates]
         parts.append(part)
     total /= max(1, sum(counts))
-    return Target(
-        gradient=total.numpy(), parts=np.stack(parts), coordinates=coordinates, counts=np.array(counts),
-        ranks=np.array(ranks), others={name: np.asarray(each) for name, each in (others or {}).items()},
-        names=tuple(names), world_size=world_size, unit=unit,
-        parameters={name: parameter.numel() for name, parameter in named},
-    )  # fmt: skip
+    arrays = np.stack(parts), coordinates, np.array(counts), np.array(ranks)
+    return Target(total.numpy(), *arrays, parameters=sizes, **described)
 
 
 def without_dropout(model: torch.nn.Module) -> float:
-    """Switch off every dropout of the model, modules' and those that forward reads from the config; the highest rate
-    that was on.
+    """Switch off every dropout of the model, and return the highest rate that was on.
+
+    These are dropout modules, and rates that forward reads from a module's attributes or the model's config.
     """
-    rates = [0.0]
-
-    def silence(owner: Any, name: str) -> None:
-        rate = getattr(owner, name)
-        if isinstance(rate, float) and rate > 0:
-            rates.append(rate)
-            setattr(owner, name, 0.0)
-
-    for module in model.modules():
-        if isinstance(module, _DropoutNd):
-            silence(module, "p")
-        for name in [key for key in vars(module) if "drop" in key]:
-            silence(module, name)
-    config = getattr(model, "config", None)
-    for name in [key for key in vars(config) if "drop" in key] if config is not None else []:
-        silence(config, name)
+    rates, config = [0.0], getattr(model, "config", None)
+    for owner in [*model.modules(), *([] if config is None else [config])]:
+        for name in ["p"] * isinstance(owner, _DropoutNd) + [key for key in vars(owner) if "drop" in key]:
+            rate = getattr(owner, name)
+            if isinstance(rate, float) and rate > 0:
+                rates.append(rate)
+                setattr(owner, name, 0.0)
     return max(rates)
 
 
 class RunReference:
-    """The model of one of our runs, alone in this process, and the target of any of its steps.
+    """The model of a config's run in this process, and the target gradient of any of its steps.
 
-    ``config`` as it was given, ``own`` as it is certified. ``dropout``: the highest rate that the model had.
+    ``config`` as it was given, ``certified`` as it is certified. ``dropout``: the highest rate that the model had.
     """
 
-    def __init__(self, config: RunConfig, own: RunConfig, samples: Samples) -> None:
+    def __init__(self, config: RunConfig, certified: RunConfig, samples: Samples) -> None:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(own.seed)
-            # the config's own dropout, to tell which; weights are drawn the same whatever it is
-            model = build_model(config.model, own.data.num_labels, samples.vocab_size, samples.pad_id)
-        enable_mask(model, own.model.name, own.model.mask, own.data.max_length)
+            torch.manual_seed(certified.seed)
+            # with the config's dropout, to report it; the weights do not depend on it
+            model = build_model(config.model, certified.data.num_labels, samples.vocab_size, samples.pad_id)
+        enable_mask(model, certified.model.name, certified.model.mask, certified.data.max_length)
         self.dropout = without_dropout(model)
-        dtype = torch.float64 if own.train.precision == "float64" else torch.float32
+        self._config, self._samples, self._precision = certified, samples, certified.train.precision
+        dtype = torch.float64 if self._precision == "float64" else torch.float32
         self.model: torch.nn.Module = model.to(dtype).train()
-        self._precision = own.train.precision
-        self.tolerance = TOLERANCES[own.train.precision]
+        self.tolerance = TOLERANCES[self._precision]
         self.size = sum(parameter.numel() for _, parameter in trainable(self.model))
-        self.over = ("label tokens of the " if own.target == "token_mean" else "") + "global batch"
-        self._own, self._samples = own, samples
+        self._by_token = certified.target == "token_mean"
+        self.over = ("label tokens of the " if self._by_token else "") + "global batch"
         labels, device = samples.dataset.train.labels, torch.device("cpu")
-        self._collate = Collator(samples.train, labels, samples.pad_id, device, own.model.mask)
+        self._collate = Collator(samples.train, labels, samples.pad_id, device, certified.model.mask)
 
-    def judge(self, plan: StepPlan, found: np.ndarray, missing: Collection[str] = ()) -> Likeness:
-        """Micro-batches as the plan has them; singly, where these do not explain what was found, or rounding might.
+    def judge(self, plan: StepPlan, gradient: np.ndarray, missing: Collection[str] = ()) -> Likeness:
+        """Compare a step's gradient, (P,), with its target.
 
-        ``missing``: parameters whose ``grad`` was None.
+        The parts are the plan's micro-batches, or single samples where micro-batches do not explain the gradient, or
+        rounding might. ``missing``: parameters whose ``grad`` was None.
         """
-        micro = [(rank, each.ids) for rank, own in enumerate(plan.ranks) for each in own]
-        likeness = compare(found, self._target(micro), self.tolerance, missing=missing)
+        micro = [(rank, each.ids) for rank, microbatches in enumerate(plan.ranks) for each in microbatches]
+        likeness = compare(gradient, self._target(micro), self.tolerance, missing=missing)
         if likeness.holds or likeness.explained:
             return likeness
         if plan.global_batch > SINGLY:
-            unseen = f"single samples were not looked at, as this step has {plan.global_batch:,}; up to {SINGLY} are"
-            return replace(
-                likeness, cause=f"{likeness.cause} ({unseen}: a lower global_batch tells whether one is lost)"
-            )
+            unseen = f"single samples were not compared, as this step has {plan.global_batch:,}; up to {SINGLY} are"
+            cause = f"{likeness.cause} ({unseen}: a lower global_batch shows whether one is lost)"
+            return replace(likeness, cause=cause)
         target = self._target([(rank, ids[i : i + 1]) for rank, ids in micro for i in range(len(ids))])
         rounding = min(MOST, ROUNDING[self._precision] * target.cancellation)  # more, where samples nearly cancel
-        return compare(found, target, self.tolerance, rounding=rounding, missing=missing)
+        return compare(gradient, target, self.tolerance, rounding=rounding, missing=missing)
 
     def _target(self, parts: Sequence[tuple[int, Ids]]) -> Target:
-        train, by_token = self._samples.train, self._own.target == "token_mean"
-        lengths = [train.lengths(ids) for _, ids in parts]
-        names = [f"sample {ids[0]}" for _, ids in parts] if all(len(ids) == 1 for _, ids in parts) else []
+        lengths = [self._samples.train.lengths(ids) for _, ids in parts]
+        others = {
+            "tokens": np.array([each.sum() for each in lengths]),
+            "padded tokens": np.array([len(each) * each.max() for each in lengths]),
+        }
+        if self._by_token:
+            others["samples"] = np.array([len(each) for each in lengths])
         return reference(
-            self.model,
-            (self._collate(ids) for _, ids in parts),
-            self._losses,
-            [rank for rank, _ in parts],
-            coordinates=draw_coordinates(self.size, np.random.default_rng(self._own.seed)),
-            names=names,
-            others={
-                "tokens": np.array([own.sum() for own in lengths]),
-                "padded tokens": np.array([len(own) * own.max() for own in lengths]),
-                **({"samples": np.array([len(own) for own in lengths])} if by_token else {}),
-            },
-            world_size=self._own.world_size,
-            unit="tokens" if by_token else "samples",
-        )
+            self.model, (self._collate(ids) for _, ids in parts), self._losses, [rank for rank, _ in parts],
+            coordinates=draw_coordinates(self.size, np.random.default_rng(self._config.seed)),
+            names=tuple(f"sample {ids[0]}" for _, ids in parts) if all(len(ids) == 1 for _, ids in parts) else (),
+            others=others, world_size=self._config.world_size, unit="tokens" if self._by_token else "samples",
+        )  # fmt: skip
 
     def _losses(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         mixed = self._precision == "bfloat16"
@@ -171,4 +145,4 @@ class RunReference:
         next_ones = batch.labels[:, 1:]
         tokens = F.cross_entropy(logits[:, :-1].transpose(1, 2), next_ones, reduction="none")
         learnt = next_ones != NOT_LEARNT
-        return tokens[learnt] if self._own.target == "token_mean" else tokens.sum(1) / learnt.sum(1).clamp(min=1)
+        return tokens[learnt] if self._by_token else tokens.sum(1) / learnt.sum(1).clamp(min=1)

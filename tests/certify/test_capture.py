@@ -1,4 +1,4 @@
-"""What sets two ranks' gradients apart is seen wherever it is."""
+"""Differences between two ranks' gradients are seen wherever they are."""
 
 from dataclasses import replace
 
@@ -6,12 +6,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ddpsched.certify.capture import Kept, collectives, counted, counts_of, difference, keep_gradient
+from ddpsched.certify.capture import CapturedGradient, capture_gradient, collectives, counted, counts_of, difference
 from ddpsched.certify.stream_checks import same_collectives
 from ddpsched.local_ranks import answers, join_group, run_ranks
 
 
-def kept_of(change: slice | None = None, by: float = 0.0, drop: bool = False) -> Kept:
+def captured(change: slice | None = None, by: float = 0.0, drop: bool = False) -> CapturedGradient:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.Linear(20, 3)).double()
     for parameter in model.parameters():
@@ -20,24 +20,24 @@ def kept_of(change: slice | None = None, by: float = 0.0, drop: bool = False) ->
         model[0].weight.grad.view(-1)[change] += by
     if drop:
         model[1].bias.grad = None
-    return keep_gradient(model, np.arange(0, 60, 20), None)
+    return capture_gradient(model, np.arange(0, 60, 20), None)
 
 
 def test_differences_outside_the_sketch_are_seen() -> None:
-    first = kept_of()
-    assert difference(1, kept_of(), first, 1e-12) is None
-    assert difference(1, kept_of(slice(5, 6), 1e-14), first, 1e-12) is None, "rounding"
+    first = captured()
+    assert difference([first, captured()], 1e-12) is None
+    assert difference([first, captured(slice(5, 6), 1e-14)], 1e-12) is None, "rounding"
     for change in (slice(5, 6), slice(100, 400)):
-        found = difference(1, kept_of(change, 1e-3), first, 1e-12)
-        assert found is not None
-        assert "rank 1 differs" in found[0]
+        result = difference([first, captured(change, 1e-3)], 1e-12)
+        assert result is not None
+        assert "rank 1 differs" in result[0]
 
 
 def test_none_on_one_rank_and_zeros_on_another() -> None:
-    dropped = kept_of(drop=True)
-    found = difference(1, dropped, replace(dropped, missing=()), 1e-12)
-    assert found is not None
-    assert found[0] == "1.bias has grad = None on rank 1 and a gradient on rank 0"
+    dropped = captured(drop=True)
+    result = difference([replace(dropped, missing=()), dropped], 1e-12)
+    assert result is not None
+    assert result[0] == "1.bias has grad = None on rank 1 and a gradient on rank 0"
 
 
 def leaving() -> int:

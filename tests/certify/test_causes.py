@@ -1,4 +1,4 @@
-"""What is lost, multiplied or wrong in one place is named, and rounding is called so only where it is that."""
+"""A gradient that is lost, multiplied or wrong in one place is named; rounding is reported only where it is that."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,9 +46,9 @@ def noise(target: Target, share: float, seed: int = 123_456) -> np.ndarray:
 
 
 def changed(target: Target, name: str, factor: float) -> np.ndarray:
-    found = target.gradient.copy()
-    found[target.slices[name]] *= factor
-    return found
+    gradient = target.gradient.copy()
+    gradient[target.slices[name]] *= factor
+    return gradient
 
 
 def cause(likeness: Likeness) -> str:
@@ -66,8 +66,8 @@ def assert_not_rounding(likeness: Likeness) -> None:
 @pytest.mark.parametrize("by", [1.0, 1e-3, 1e-5])
 def test_a_lost_parameter_is_named(name: str, by: float, tolerance: float) -> None:
     target = target_of(small=name, by=by)
-    found = changed(target, name, 0.0) + 0.1 * tolerance * noise(target, 1.0) * (changed(target, name, 0.0) != 0)
-    assert cause(compare(found, target, tolerance)).startswith(f"the gradient of {name} is missing: 0 everywhere")
+    gradient = changed(target, name, 0.0) + 0.1 * tolerance * noise(target, 1.0) * (changed(target, name, 0.0) != 0)
+    assert cause(compare(gradient, target, tolerance)).startswith(f"the gradient of {name} is missing: 0 everywhere")
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -76,12 +76,12 @@ def test_a_lost_parameter_below_the_tolerance_fails(dtype: Any) -> None:
     for name, by in (("hidden.bias", 1e-14), ("head.bias", 1e-17)):
         target = target_of(small=name, by=by)
         target = replace(target, gradient=target.gradient.astype(dtype))
-        found, tolerance = changed(target, name, 0.0), TOLERANCES[np.dtype(dtype).name]
+        gradient, tolerance = changed(target, name, 0.0), TOLERANCES[np.dtype(dtype).name]
         assert compare(target.gradient.copy(), target, tolerance, missing=[name]).holds, "a gradient that is there"
-        told = compare(found, target, tolerance, missing=[name])
-        assert told.relative_error <= tolerance
-        assert f"the gradient of {name} is missing: None, though the losses" in cause(told)
-        assert compare(found, target, tolerance).holds == (SIZES[name] < 16)
+        text = compare(gradient, target, tolerance, missing=[name])
+        assert text.relative_error <= tolerance
+        assert f"the gradient of {name} is missing: None, though the losses" in cause(text)
+        assert compare(gradient, target, tolerance).holds == (SIZES[name] < 16)
 
 
 def test_a_parameter_that_no_loss_reaches_is_not_missed() -> None:
@@ -97,19 +97,19 @@ def test_a_parameter_that_no_loss_reaches_is_not_missed() -> None:
 def test_lost_coordinates_are_counted(count: int, tolerance: float) -> None:
     target = target_of()
     where = np.argsort(-np.abs(target.gradient[target.slices["hidden.weight"]]))[:count]
-    found = target.gradient * (1 + 0.1 * tolerance * np.random.default_rng(1).normal(size=SIZE))
-    found[target.slices["hidden.weight"].start + where] = 0
-    told = cause(compare(found, target, tolerance))
-    assert told == f"the gradient of hidden.weight is missing at {count} of its 64 coordinates"
+    gradient = target.gradient * (1 + 0.1 * tolerance * np.random.default_rng(1).normal(size=SIZE))
+    gradient[target.slices["hidden.weight"].start + where] = 0
+    text = cause(compare(gradient, target, tolerance))
+    assert text == f"the gradient of hidden.weight is missing at {count} of its 64 coordinates"
     unnamed = replace(target, parameters={})
-    assert cause(compare(found, unnamed, tolerance)) == f"the gradient is missing at {count} of its 387 coordinates"
+    assert cause(compare(gradient, unnamed, tolerance)) == f"the gradient is missing at {count} of its 387 coordinates"
 
 
 def test_what_is_wrong_beside_a_lost_parameter_is_told_too() -> None:
     target = target_of(small="head.bias")
-    told = cause(compare(3 * changed(target, "head.bias", 0.0), target, FLOAT64))
-    assert told.startswith("the gradient of head.bias is missing")
-    assert "at all other parameters: 3 times too large: summed over 3 ranks and not averaged" in told
+    text = cause(compare(3 * changed(target, "head.bias", 0.0), target, FLOAT64))
+    assert text.startswith("the gradient of head.bias is missing")
+    assert "at all other parameters: 3 times too large: summed over 3 ranks and not averaged" in text
 
 
 @pytest.mark.parametrize("tolerance", [FLOAT64, FLOAT32])
@@ -117,34 +117,34 @@ def test_what_is_wrong_beside_a_lost_parameter_is_told_too() -> None:
 @pytest.mark.parametrize("name", SIZES)
 def test_a_parameter_with_a_factor_of_its_own_is_named(name: str, factor: float, tolerance: float) -> None:
     target = target_of(small=name, by=1e-2)
-    told = cause(compare(changed(target, name, factor) + noise(target, 0.1 * tolerance), target, tolerance))
-    place, _, much = told.partition(" is wrong: ")
+    text = cause(compare(changed(target, name, factor) + noise(target, 0.1 * tolerance), target, tolerance))
+    place, _, much = text.partition(" is wrong: ")
     assert place == f"the gradient of {name}, and no other's,"
     assert float(much.partition(" times ")[0]) == pytest.approx(factor, rel=1e-4)
 
 
 def test_a_parameter_that_is_not_synchronised_is_named() -> None:
     target = target_of(small="hidden.weight", by=1e-4)
-    found, where = target.gradient.copy(), target.slices["hidden.weight"]
-    found[where] = target.parts[target.ranks == 2][0, where] / 4
-    told = cause(compare(found, target, FLOAT64))
-    place, _, what = told.partition(" is wrong: ")
+    gradient, where = target.gradient.copy(), target.slices["hidden.weight"]
+    gradient[where] = target.parts[target.ranks == 2][0, where] / 4
+    text = cause(compare(gradient, target, FLOAT64))
+    place, _, what = text.partition(" is wrong: ")
     assert place == "the gradient of hidden.weight, and no other's,"
     assert what.startswith("not synchronised: this is rank 2's own gradient")
 
 
-@pytest.mark.parametrize(("factor", "said"), [(1e-6, "1.000001"), (-1e-6, "0.999999"), (1e-9, "1.000000001")])
-def test_a_common_factor_near_1_is_a_factor(factor: float, said: str) -> None:
+@pytest.mark.parametrize(("factor", "words"), [(1e-6, "1.000001"), (-1e-6, "0.999999"), (1e-9, "1.000000001")])
+def test_a_common_factor_near_1_is_a_factor(factor: float, words: str) -> None:
     for target in (target_of(), replace(target_of(), parameters={}), target_of([3], [0]), target_of([1, 1], [0, 1])):
-        told = cause(compare((1 + factor) * target.gradient, target, FLOAT64))
-        assert told.startswith(f"{said} times what it should be: "), told
+        text = cause(compare((1 + factor) * target.gradient, target, FLOAT64))
+        assert text.startswith(f"{words} times what it should be: "), text
 
 
 def test_a_factor_is_told_through_the_noise_of_a_lower_precision() -> None:
     """Computed in float32, and summed over three ranks."""
     target = target_of()
-    told = cause(compare(3 * target.gradient + noise(target, 1e-7), target, FLOAT64))
-    assert told.startswith("3 times too large: summed over 3 ranks and not averaged")
+    text = cause(compare(3 * target.gradient + noise(target, 1e-7), target, FLOAT64))
+    assert text.startswith("3 times too large: summed over 3 ranks and not averaged")
 
 
 @pytest.mark.parametrize("weight", [0.0, 2.0, 0.999])
@@ -154,10 +154,10 @@ def test_a_sample_of_tiny_weight_is_named(size: float, weight: float) -> None:
     target.parts[1] *= size
     target = replace(target, gradient=target.parts.sum(axis=0) / 5, names=tuple(f"sample {i}" for i in range(5)))
     weights = np.array([1, weight, 1, 1, 1]) / 5
-    told = cause(compare(weights @ target.parts, target, FLOAT64))
-    assert told.startswith("the right samples, weighted wrongly; in units of the right weight, sample 1: "), told
-    assert told.endswith(" (all others 1)")
-    assert float(told.split("sample 1: ")[1].split()[0]) == pytest.approx(weight, abs=0.02)
+    text = cause(compare(weights @ target.parts, target, FLOAT64))
+    assert text.startswith("the right samples, weighted wrongly; in units of the right weight, sample 1: "), text
+    assert text.endswith(" (all others 1)")
+    assert float(text.split("sample 1: ")[1].split()[0]) == pytest.approx(weight, abs=0.02)
 
 
 @settings(max_examples=200, deadline=None)
@@ -177,8 +177,8 @@ def test_a_factor_is_never_rounding(
     likeness = compare((1 + beyond) * target.gradient + noise(target, tolerance / 30), target, tolerance)
     if abs(beyond) > 2 * tolerance:
         assert_not_rounding(likeness)
-        told = cause(likeness)
-        assert " times " in told or beyond == -1 or "alike" in told, told
+        text = cause(likeness)
+        assert " times " in text or beyond == -1 or "alike" in text, text
     assert likeness.best_scale == pytest.approx(1 + beyond, abs=tolerance)
 
 
@@ -191,9 +191,9 @@ def test_a_parameter_of_any_size_is_never_rounding(
     name: str, magnitude: float, tolerance: float, seed: int, factor: float
 ) -> None:
     target = target_of(seed=seed, small=name, by=10.0**magnitude)
-    found = changed(target, name, factor)
-    found += noise(target, tolerance / 30) * (found != 0)
-    likeness = compare(found, target, tolerance)
+    gradient = changed(target, name, factor)
+    gradient += noise(target, tolerance / 30) * (gradient != 0)
+    likeness = compare(gradient, target, tolerance)
     if likeness.relative_error > tolerance or (factor == 0 and SIZES[name] >= 16):
         assert_not_rounding(likeness)
         assert name in cause(likeness)
@@ -203,9 +203,9 @@ def test_a_parameter_of_any_size_is_never_rounding(
 @given(st.integers(0, 1000), st.integers(1, 60), st.sampled_from([FLOAT64, FLOAT32]))
 def test_lost_coordinates_are_never_rounding(seed: int, count: int, tolerance: float) -> None:
     target = target_of(seed=seed)
-    found = target.gradient + noise(target, tolerance / 30)
-    found[np.random.default_rng(seed).choice(SIZE, count, replace=False)] = 0
-    likeness = compare(found, target, tolerance)
+    gradient = target.gradient + noise(target, tolerance / 30)
+    gradient[np.random.default_rng(seed).choice(SIZE, count, replace=False)] = 0
+    likeness = compare(gradient, target, tolerance)
     if likeness.relative_error > tolerance:
         assert_not_rounding(likeness)
         assert "is missing" in cause(likeness)
@@ -215,13 +215,13 @@ def test_lost_coordinates_are_never_rounding(seed: int, count: int, tolerance: f
 @given(st.integers(0, 1000), st.sampled_from([np.float32, np.float16]))
 def test_true_rounding_is_called_so(seed: int, lower: Any) -> None:
     target = target_of(seed=seed)
-    for found in (
+    for gradient in (
         target.gradient.astype(lower).astype(np.float64),
         (target.parts / 14).astype(lower).sum(axis=0, dtype=lower).astype(np.float64),
     ):
-        told = cause(compare(found, target, FLOAT64))
-        assert told.startswith("rounding: computed, or added up, in a lower precision")
-        assert ("float32" if lower is np.float32 else "16-bit") in told
+        text = cause(compare(gradient, target, FLOAT64))
+        assert text.startswith("rounding: computed, or added up, in a lower precision")
+        assert ("float32" if lower is np.float32 else "16-bit") in text
 
 
 def test_noise_that_no_precision_leaves_is_not_called_rounding() -> None:
@@ -234,12 +234,12 @@ def test_noise_that_no_precision_leaves_is_not_called_rounding() -> None:
 
 
 def test_rounding_of_one_parameter_is_called_so_and_named() -> None:
-    """A parameter whose gradient travels in bfloat16."""
+    """A parameter whose gradient is sent in bfloat16."""
     target, where = target_of(), slice(256, 320)
-    found = target.gradient.copy()
-    found[where] += 3e-3 * np.random.default_rng(0).normal(size=64) * found[where]
-    told = cause(compare(found, target, FLOAT64))
-    assert told.startswith("the gradient of hidden.weight, and no other's, is wrong: rounding: ")
+    gradient = target.gradient.copy()
+    gradient[where] += 3e-3 * np.random.default_rng(0).normal(size=64) * gradient[where]
+    text = cause(compare(gradient, target, FLOAT64))
+    assert text.startswith("the gradient of hidden.weight, and no other's, is wrong: rounding: ")
 
 
 def cancelling() -> Target:
@@ -255,9 +255,9 @@ def test_an_allowance_for_cancellation_lets_noise_pass_and_nothing_else() -> Non
     allowed = 2.0**-49 * target.cancellation
     assert 5e-12 < allowed < 1e-10
 
-    def judged(found: np.ndarray) -> Likeness:
-        assert compare(found, target, FLOAT64).relative_error > FLOAT64
-        return compare(found, target, FLOAT64, rounding=allowed)
+    def judged(gradient: np.ndarray) -> Likeness:
+        assert compare(gradient, target, FLOAT64).relative_error > FLOAT64
+        return compare(gradient, target, FLOAT64, rounding=allowed)
 
     assert judged(target.gradient + noise(target, 0.9 * allowed)).holds
     assert not judged(target.gradient + noise(target, 1.1 * allowed)).holds
@@ -278,8 +278,8 @@ def test_parameters_without_a_sampled_coordinate() -> None:
     target, seen = target_of(), np.arange(0, 256, 4)
     target = replace(target, parts=target.parts[:, seen], coordinates=seen)
     assert cause(compare(changed(target, "head.bias", 0.0), target, FLOAT64)).startswith("the gradient of head.bias is")
-    told = cause(compare(changed(target, "head.bias", 2.0), target, FLOAT64))
-    assert told.startswith("the gradient of head.bias, and no other's, is wrong: 2 times too large")
+    text = cause(compare(changed(target, "head.bias", 2.0), target, FLOAT64))
+    assert text.startswith("the gradient of head.bias, and no other's, is wrong: 2 times too large")
 
 
 def test_factors_have_as_many_digits_as_tell_them_from_1() -> None:

@@ -1,4 +1,4 @@
-"""Language models' runs, certified: label tokens or samples weigh the same, and where they do not, it is said which."""
+"""Certificates of language models' runs: label tokens or samples weigh the same, and the cause names which do not."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Loaders of all kinds, certified: what divides the samples over ranks and what does not, and who says so."""
+"""Certificates of data loaders of all kinds: which divide the samples over ranks, and the causes where one does not."""
 
 import sys
 from collections.abc import Iterator
@@ -73,10 +73,10 @@ class Strided:
 
     def __iter__(self) -> Iterator[list[int]]:
         order = torch.randperm(SIZE, generator=torch.Generator().manual_seed(self.epoch)).tolist()
-        own = order[self.rank :: self.world_size]
-        for start in range(4 * self.done, len(own), 4):
+        ids = order[self.rank :: self.world_size]
+        for start in range(4 * self.done, len(ids), 4):
             self.done += 1
-            yield own[start : start + 4]
+            yield ids[start : start + 4]
         self.done = 0
 
 
@@ -148,8 +148,8 @@ def single_ids(rank: int, world_size: int) -> RandomSampler:
 
 
 def check(certificate: Certificate, name: str) -> Check:
-    (found,) = [each for each in certificate.checks if each.name == name]
-    return found
+    (result,) = [each for each in certificate.checks if each.name == name]
+    return result
 
 
 def failed(certificate: Certificate) -> list[str]:
@@ -271,7 +271,7 @@ def prepared(rank: int, world_size: int, ours: bool) -> Any:
 
 
 def test_loaders_prepared_by_accelerate_are_reported() -> None:
-    """Ours is dealt out once more; a plain one repeats samples, and has no state whatever its methods say."""
+    """One of ddpsched is divided once more; a plain one repeats samples, and has the methods of a state but none."""
     pytest.importorskip("accelerate")
     once = check(certify_loader(lambda rank, size: prepared(rank, size, ours=True), 2), "every sample once")
     assert not once.holds
@@ -288,7 +288,7 @@ def test_a_sampler_with_a_state_resumes_and_one_that_forgets_does_not() -> None:
     assert "by the state of batch_sampler" in check(certificate, "resumption").says
     resumed = check(certify_loader(forgetful, 3), "resumption")
     assert not resumed.holds
-    assert "it begins anew at the first step" in str(resumed.cause)
+    assert "it starts over at the first step" in str(resumed.cause)
 
 
 def test_workers_that_ask_ahead_spoil_a_samplers_state() -> None:

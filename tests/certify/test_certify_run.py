@@ -1,4 +1,4 @@
-"""Runs of our own: right ones are certified, and planted faults are found by the right check and blamed rightly."""
+"""Certificates of runs: correct runs hold, and each planted fault is results by the right check, with its cause."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from ddpsched.certify.certificate import Certificate, Check
 from ddpsched.certify.certify_run import certified, certify_run, judge
 from ddpsched.certify.command import SMALL, Request, certify
 from ddpsched.certify.faults import FAULTS, Fault
-from ddpsched.certify.rank_worker import Planned, Ran, Weights, attend
+from ddpsched.certify.rank_worker import Planned, Ran, Weights, work
 from ddpsched.cli import app
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError
@@ -38,7 +38,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 def run_of(arm: str, world_size: int = 2, sync: str = "ddp", **values: Any) -> RunConfig:
-    cost = {"kind": "padded_tokens", "alpha": 10.0}  # so that not every sample gets a micro-batch of its own
+    cost = {"kind": "padded_tokens", "alpha": 10.0}  # so that not every sample gets its own micro-batch
     return parse(
         {
             **SMALL,
@@ -52,33 +52,33 @@ def run_of(arm: str, world_size: int = 2, sync: str = "ddp", **values: Any) -> R
     )
 
 
-def attend_each(cases: list[Case], folders: list[Path], ports: list[int]) -> None:
+def work_through(cases: list[Case], folders: list[Path], ports: list[int]) -> None:
     """One case after another on the same ranks."""
     for number, ((config, fault), folder, port) in enumerate(zip(cases, folders, ports, strict=True)):
         os.environ["MASTER_PORT"] = str(port)  # a rendezvous is not used twice
         post(("case", number))
-        attend(certified(config), fault, folder)
+        work(certified(config), fault, folder)
 
 
 def outcomes_of(cases: list[Case], tmp_path: Path) -> list[list[Outcome]]:
-    """What ranks that are started once have to say of each case; the last case may end them."""
+    """Return each case's outcomes, from ranks that are started once; the last case may end them."""
     folders = [tmp_path / str(number) for number in range(len(cases))]
     for folder in folders:
         folder.mkdir()
     world_size = cases[0][0].world_size
     timeout_s = cases[-1][0].executor.timeout_s
-    ranks = run_ranks(attend_each, world_size, cases, folders, [free_port() for _ in cases], timeout_s=timeout_s)
-    found = []
+    ranks = run_ranks(work_through, world_size, cases, folders, [free_port() for _ in cases], timeout_s=timeout_s)
+    results = []
     for number in range(len(cases)):
         last = number == len(cases) - 1
         assert all(("case", number) in rank.posts for rank in ranks), [rank.says for rank in ranks]
-        found.append(
+        results.append(
             [
                 replace(rank if last else Outcome(rank.rank, "answered"), posts=posts_of(rank.posts, number))
                 for rank in ranks
             ]
         )
-    return found
+    return results
 
 
 def judged(config: RunConfig, outcomes: list[Outcome]) -> Certificate:
@@ -86,9 +86,9 @@ def judged(config: RunConfig, outcomes: list[Outcome]) -> Certificate:
 
 
 def certificates(cases: list[Case], tmp_path: Path) -> list[Certificate]:
-    """What ``certify_run`` would say of each."""
-    found = outcomes_of(cases, tmp_path)
-    return [judged(config, outcomes) for (config, _), outcomes in zip(cases, found, strict=True)]
+    """Return the certificates that ``certify_run`` would give."""
+    results = outcomes_of(cases, tmp_path)
+    return [judged(config, outcomes) for (config, _), outcomes in zip(cases, results, strict=True)]
 
 
 def posts_of(posts: list[Any], number: int) -> list[Any]:
@@ -105,42 +105,42 @@ def failed(certificate: Certificate) -> set[str]:
     return {check.name for check in certificate.checks if not check.holds}
 
 
-# every check but the gradient's can fail: what rank 1 tells instead, and what is then said
+# every check but the gradient's can fail: what rank 1 reports instead, and words of the check
 LIES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "same gradient on all ranks": (
-        lambda told: (
-            replace(told, kept=replace(told.kept, digest="other", sketch=-told.kept.sketch))
-            if isinstance(told, Ran)
-            else told
+        lambda sent: (
+            replace(sent, gradient=replace(sent.gradient, digest="other", sketch=-sent.gradient.sketch))
+            if isinstance(sent, Ran)
+            else sent
         ),
         "differs from rank 0's by 2 of its size",
     ),
     "same weights": (
-        lambda told: replace(told, digest="other") if isinstance(told, Weights) else told,
+        lambda sent: replace(sent, digest="other") if isinstance(sent, Weights) else sent,
         "rank 1 began with other weights than one process",
     ),
     "resumption": (
-        lambda told: (
-            replace(told, resumed=[(at, [told.whole[0], *rest[1:]]) for at, rest in told.resumed])
-            if isinstance(told, Planned)
-            else told
+        lambda sent: (
+            replace(sent, resumed=[(at, [sent.whole[0], *rest[1:]]) for at, rest in sent.resumed])
+            if isinstance(sent, Planned)
+            else sent
         ),
         "rank 1: resumed after step",
     ),
     "one plan": (
-        lambda told: replace(told, digests=[[5, *told.digests[0][1:]]]) if isinstance(told, Planned) else told,
+        lambda sent: replace(sent, digests=[[5, *sent.digests[0][1:]]]) if isinstance(sent, Planned) else sent,
         "step 0: rank 0 and rank 1 hold different plans",
     ),
     "every sample once": (
-        lambda told: (
-            replace(told, streams=[[told.streams[0][0][1:], *told.streams[0][1:]]])
-            if isinstance(told, Planned)
-            else told
+        lambda sent: (
+            replace(sent, streams=[[sent.streams[0][0][1:], *sent.streams[0][1:]]])
+            if isinstance(sent, Planned)
+            else sent
         ),
         "1 never ran",
     ),
     "same collectives": (
-        lambda told: (*told[:2], told[2] + 1) if isinstance(told, tuple) and told[1] == "step 0" else told,
+        lambda sent: (*sent[:2], sent[2] + 1) if isinstance(sent, tuple) and sent[1] == "step 0" else sent,
         "step 0: rank 0 did ",
     ),
 }
@@ -149,16 +149,16 @@ LIES: dict[str, tuple[Callable[[Any], Any], str]] = {
 def test_every_policy_on_two_ranks_and_every_check_can_fail(tmp_path: Path) -> None:
     cases: list[Case] = [(run_of(policy), None) for policy in POLICIES]
     cases.append((run_of("balanced", sync="naive"), None))
-    found = outcomes_of(cases, tmp_path)
-    for (config, _), outcomes in zip(cases, found, strict=True):
+    results = outcomes_of(cases, tmp_path)
+    for (config, _), outcomes in zip(cases, results, strict=True):
         certificate = judged(config, outcomes)
         assert certificate.holds, certificate.text()
         assert set(checks_of(certificate)) == {"gradient", *LIES}
         assert "<= 1e-12" in checks_of(certificate)["gradient"].says
         assert config.policy.kind in certificate.subject
     for name, (lie, words) in LIES.items():
-        lying = replace(found[0][1], posts=[lie(told) for told in found[0][1].posts])
-        certificate = judged(cases[0][0], [found[0][0], lying])
+        lying = replace(results[0][1], posts=[lie(sent) for sent in results[0][1].posts])
+        certificate = judged(cases[0][0], [results[0][0], lying])
         assert failed(certificate) == {name}, certificate.text()
         assert words in checks_of(certificate)[name].says
 
@@ -225,16 +225,16 @@ def test_planted_faults_are_found_and_blamed(tmp_path: Path) -> None:
 @cache
 def virtual(policy: str, plant: str | None = None) -> Certificate:
     words = ("executor.kind=virtual", "data.size=70", "world_size=3")
-    (found,) = certify(Request(words=words, policy=policy, plant=plant))
-    return found
+    (certificate,) = certify(Request(words=words, policy=policy, plant=plant))
+    return certificate
 
 
 def test_all_ranks_in_one_process() -> None:
     assert virtual("balanced").holds, virtual("balanced").text()
     assert "one process" in virtual("balanced").facts[-1]
-    found = virtual("minmax", "missing_id")
-    assert failed(found) == {"every sample once"}
-    assert found.facts[0] == "planted on purpose: missing_id"
+    results = virtual("minmax", "missing_id")
+    assert failed(results) == {"every sample once"}
+    assert results.facts[0] == "planted on purpose: missing_id"
 
 
 def test_what_was_changed_is_told(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_sample_that_runs_in_place_of_another_is_named(monkeypatch: pytest.Mon
 
 
 def test_a_check_that_cannot_be_made_does_not_hold() -> None:
-    policy = {"kind": "peer", "peer": "karmarkar_karp"}  # our own retelling, which needs no package
+    policy = {"kind": "peer", "peer": "karmarkar_karp"}  # reimplemented here, needs no package
     certificate = certify_run(run_of("static", 2, executor={"kind": "virtual"}, policy=policy))
     assert failed(certificate) == {"resumption"}
     assert "could not be checked" in checks_of(certificate)["resumption"].says
@@ -296,15 +296,15 @@ def test_options_that_cannot_be_met(request_: Request, words: str) -> None:
 
 
 def test_exit_codes() -> None:
-    def told(*words: str) -> tuple[int, str]:
+    def run(*words: str) -> tuple[int, str]:
         result = CliRunner().invoke(app, ["certify", *words])
         return result.exit_code, result.output
 
     small = ("--policy", "static", "executor.kind=virtual", "data.size=40", "--world-size", "2")
-    code, text = told(*small)
+    code, text = run(*small)
     assert (code, "verdict: holds" in text) == (0, True)
-    code, text = told(*small, "--plant", "repeated_id", "--json")
+    code, text = run(*small, "--plant", "repeated_id", "--json")
     answer = json.loads(text)
     assert (code, answer["holds"]) == (1, False)
     assert [check["name"] for check in answer["checks"] if not check["holds"]] == ["every sample once"]
-    assert told("--policy", "static", "--loader", "a:b")[0] == 1
+    assert run("--policy", "static", "--loader", "a:b")[0] == 1

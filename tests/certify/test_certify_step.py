@@ -1,6 +1,6 @@
-"""``assert_gradient_exact`` on steps as people write them: the exact hold, the others are found and named.
+"""``assert_gradient_exact`` on common training steps: exact ones hold, and the others get the right cause.
 
-Most run one after another in the same two ranks, whose answers it is then given; ``pytest -rP`` prints certificates.
+Most run one after another in the same two ranks, whose results it then gets; ``pytest -rP`` prints certificates.
 """
 
 import functools
@@ -78,7 +78,7 @@ def rows(counts: Sequence[Sequence[int]]) -> list[list[Batch]]:
             "labels": torch.randint(3, (count,), generator=rng),
         }
 
-    return [[batch(count) for count in own] for own in counts]
+    return [[batch(count) for count in rank] for rank in counts]
 
 
 def prompts(masked: Sequence[Sequence[Sequence[int]]]) -> list[list[Batch]]:
@@ -92,7 +92,7 @@ def prompts(masked: Sequence[Sequence[Sequence[int]]]) -> list[list[Batch]]:
             labels[row, :length] = -100
         return {"input_ids": ids, "labels": labels}
 
-    return [[batch(own) for own in rank] for rank in masked]
+    return [[batch(lengths) for lengths in rank] for rank in masked]
 
 
 UNEQUAL = rows([[5], [3]])
@@ -109,9 +109,9 @@ def token_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     return F.cross_entropy(logits.transpose(1, 2), batch["labels"][:, 1:], reduction="sum")
 
 
-def total(own: int) -> int:
-    """Over all ranks."""
-    count = torch.tensor(own)
+def total(number: int) -> int:
+    """Return the sum over all ranks."""
+    count = torch.tensor(number)
     dist.all_reduce(count)
     return int(count)
 
@@ -119,8 +119,8 @@ def total(own: int) -> int:
 def scaled(model: torch.nn.Module, batches: list[Batch]) -> None:
     """G*b_r/B times the rank's mean loss, averaged by DDP."""
     ranks, (batch,) = DDP(model), batches
-    own = len(batch["labels"])
-    (loss_of(ranks, batch, "mean") * (dist.get_world_size() * own / total(own))).backward()
+    count = len(batch["labels"])
+    (loss_of(ranks, batch, "mean") * (dist.get_world_size() * count / total(count))).backward()
 
 
 def accumulated(model: torch.nn.Module, batches: list[Batch]) -> None:
@@ -206,7 +206,7 @@ def stepping(model: torch.nn.Module, batches: list[Batch]) -> None:
 
 
 def impatient(model: torch.nn.Module, batches: list[Batch]) -> None:
-    """A rank without micro-batches goes home."""
+    """A rank without micro-batches returns at once."""
     if batches:
         by_hand(model, batches)
 
@@ -269,10 +269,10 @@ def test_exact_steps_hold(certify: Any, name: str) -> None:
 MISTAKES = [
     ("plain mean", "mean over its own samples (no scale G*b_r/B): rank 0's weigh 0.8, rank 1's weigh 1.33"),
     ("divided by steps", "every micro-batch weighs the same", "(loss / accumulation steps)"),
-    ("alone", "not synchronised: this is rank 0's own gradient", "ranks step along gradients of their own"),
+    ("alone", "not synchronised: this is rank 0's own gradient", "each rank steps along its own gradient"),
     ("garbage", "not synchronised: this is rank 0's own gradient"),
     ("on a copy", "ranks 0, 1 left no gradient in model.parameters()", "ran on a copy of the model"),
-    ("stepping", "ranks 0, 1 moved tokens.weight, hidden.weight and 3 more", "the step takes an optimizer's step",
+    ("stepping", "ranks 0, 1 moved tokens.weight, hidden.weight and 3 more", "train_step takes an optimizer's step",
      "does not hold: 1 of 4 checks failed (same weights)"),
     ("other weights", "ranks 0, 1 built other weights than this process", "1 of 2 checks failed (same weights)"),
     ("tokens by samples", "share of samples, not of what counts"),

@@ -1,4 +1,4 @@
-"""transformers' Trainer under the certificate: wrong as it is, right with a loss that sums.
+"""Certificates of transformers' Trainer: wrong as it is, exact with a loss that sums.
 
 All cases run one after another in the same two ranks; ``pytest -rP`` prints the certificates.
 """
@@ -34,14 +34,14 @@ def mean_cross_entropy(outputs: Any, labels: torch.Tensor, num_items_in_batch: A
 
 @pytest.fixture(scope="module")
 def certificates() -> dict[tuple[str, str | None], Certificate]:
-    found = certify_cases(2, WORLD)
-    return {(case.name, loss): certificate for (case, loss), certificate in zip(WORLD, found, strict=True)}
+    results = certify_cases(2, WORLD)
+    return {(case.name, loss): certificate for (case, loss), certificate in zip(WORLD, results, strict=True)}
 
 
 def check(certificate: Certificate, name: str) -> Check:
     print(certificate.text(), "\n")
-    (found,) = [each for each in certificate.checks if each.name == name]
-    return found
+    (result,) = [each for each in certificate.checks if each.name == name]
+    return result
 
 
 def failed(certificate: Certificate) -> list[str]:
@@ -89,7 +89,7 @@ def test_a_data_set_that_ranks_do_not_divide_is_filled_up(certificates: Any) -> 
 
 
 def test_batch_rebalance_resumed_in_the_second_epoch_keeps_the_first_ones_order(certificates: Any) -> None:
-    """Of this version of transformers; where this fails, it has been mended, and the docstrings may be too."""
+    """So does this version of transformers; where this test fails, it was fixed there, and docstrings may follow."""
     (broken,) = [fact for fact in certificates[UNEQUAL.name, FIXED].facts if fact.startswith("resumed in the second")]
     assert "step 6 is not the one that followed without interruption (it goes back to step 2" in broken
     (sound,) = [fact for fact in certificates[EQUAL.name, FIXED].facts if fact.startswith("resumed in the second")]

@@ -1,4 +1,4 @@
-"""Whether a gradient is its target, and which weighting it is where it is not."""
+"""A gradient holds where it is its target; where it is not, the cause names the weights of its samples."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def mistaken(target: Target) -> dict[str, np.ndarray]:
     """Weights by the words that must name them; of three ranks, the first with three micro-batches."""
     counts, ranks, size = target.counts, target.ranks, target.num_ranks
     total, right = target.total, np.full(len(counts), 1 / target.total)
-    own, steps = np.bincount(ranks, weights=counts), np.bincount(ranks)
+    by_rank, steps = np.bincount(ranks, weights=counts), np.bincount(ranks)
     last = np.append(ranks[1:] != ranks[:-1], True)
     return {
         "summed over 3 ranks and not averaged": 3 * right,
@@ -46,13 +46,13 @@ def mistaken(target: Target) -> dict[str, np.ndarray]:
         f"not divided by the {total:g} samples": total * right,
         f"divided twice by the {total:g} samples": right / total,
         "0.7 times what it should be: clipping": 0.7 * right,
-        "every rank takes the mean over its own samples (no scale G*b_r/B)": 1 / (size * own[ranks]),
-        "every rank takes the mean over its own samples (no scale G*b_r/B): rank 0": 3 / (size * own[ranks]),
+        "every rank takes the mean over its own samples (no scale G*b_r/B)": 1 / (size * by_rank[ranks]),
+        "every rank takes the mean over its own samples (no scale G*b_r/B): rank 0": 3 / (size * by_rank[ranks]),
         "every micro-batch weighs the same": 1 / (len(counts) * counts),
         "mean of its micro-batches' means": 1 / (size * steps[ranks] * counts),
         "rank 1's samples are missing": np.where(ranks == 1, 0, right),
-        "rank 2's samples are missing from the gradient; the others": np.where(ranks == 2, 0, 1 / (total - own[2])),
-        "not synchronised: this is rank 0's own gradient, the mean": np.where(ranks == 0, 1 / own[0], 0),
+        "rank 2's samples are missing from the gradient; the others": np.where(ranks == 2, 0, 1 / (total - by_rank[2])),
+        "not synchronised: this is rank 0's own gradient, the mean": np.where(ranks == 0, 1 / by_rank[0], 0),
         "not synchronised: this is rank 1's own gradient": np.where(ranks == 1, right, 0),
         "only each rank's last micro-batch": np.where(last, right, 0),
         "only each rank's first micro-batch": np.where(np.append(True, last[:-1]), right, 0),
@@ -72,14 +72,14 @@ def test_a_known_mistake_is_named(words: str, alike: float) -> None:
 
 @pytest.mark.parametrize("precision", TOLERANCES)
 def test_rounding_hides_no_mistake(precision: str) -> None:
-    """Weights are told through the noise that the tolerance allows."""
+    """Wrong weights are named despite the noise that the tolerance allows."""
     tolerance, target = TOLERANCES[precision], target_of(*THREE)
     noise = np.random.default_rng(1).normal(size=SIZE) * tolerance / 3 / SIZE**0.5
     right = target.gradient + noise * np.linalg.norm(target.gradient)
     assert compare(right, target, tolerance).holds
     own_means = mistaken(target)["every rank takes the mean over its own samples (no scale G*b_r/B)"] @ target.parts
-    found = compare(own_means + noise * np.linalg.norm(own_means), target, tolerance)
-    assert "every rank takes the mean over its own samples" in (found.cause or "")
+    likeness = compare(own_means + noise * np.linalg.norm(own_means), target, tolerance)
+    assert "every rank takes the mean over its own samples" in (likeness.cause or "")
 
 
 @given(
@@ -102,11 +102,11 @@ def test_the_right_weights_hold_and_others_do_not(given: list[tuple[int, int]], 
 
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=4), st.integers(0, 1000), st.floats(0.1, 10))
 def test_parallel_gradients_are_blamed_on_nothing_in_particular(counts: list[int], seed: int, factor: float) -> None:
-    """Where all samples have the same gradient their weights cannot be told."""
+    """Where all samples have the same gradient their weights cannot be determined."""
     target = target_of(counts, list(range(len(counts))), seed, alike=1.0)
-    found = factor * target.gradient
-    if not compare(found, target, 1e-12).holds:
-        assert cause_of_found(found, target).startswith("cannot tell, as the samples' gradients are alike")
+    gradient = factor * target.gradient
+    if not compare(gradient, target, 1e-12).holds:
+        assert cause_of_gradient(gradient, target).startswith("cannot tell, as the samples' gradients are alike")
 
 
 def test_two_ranks_that_do_not_meet() -> None:
@@ -132,17 +132,17 @@ def test_single_samples_are_named() -> None:
 
 def test_a_lower_precision_is_named() -> None:
     target = target_of(*THREE)
-    cause = cause_of_found(target.gradient.astype(np.float32).astype(np.float64), target)
+    cause = cause_of_gradient(target.gradient.astype(np.float32).astype(np.float64), target)
     assert "lower precision" in cause
 
 
-def cause_of_found(found: np.ndarray, target: Target) -> str:
-    return compare(found, target, 1e-12).cause or ""
+def cause_of_gradient(gradient: np.ndarray, target: Target) -> str:
+    return compare(gradient, target, 1e-12).cause or ""
 
 
 def test_gradients_that_are_none() -> None:
     target = target_of([3, 4], [0, 1])
-    assert "the gradient is zero" in cause_of_found(np.zeros(SIZE), target)
+    assert "the gradient is zero" in cause_of_gradient(np.zeros(SIZE), target)
     with_nan = target.gradient.copy()
     with_nan[3] = np.nan
     likeness = compare(with_nan, target, 1e-12)
@@ -152,8 +152,8 @@ def test_gradients_that_are_none() -> None:
         compare(np.zeros(3), target, 1e-12)
     nothing = target_of([1], [0])
     nothing.gradient[:], nothing.parts[:] = 0, 0
-    for found in (np.zeros(SIZE), np.ones(SIZE)):
-        likeness = compare(found, nothing, 1e-12)
+    for gradient in (np.zeros(SIZE), np.ones(SIZE)):
+        likeness = compare(gradient, nothing, 1e-12)
         assert not likeness.holds
         assert "the target itself is zero" in (likeness.cause or "")
 

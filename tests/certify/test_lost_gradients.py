@@ -1,4 +1,4 @@
-"""Steps that lose a little, or have a factor near 1: they fail, and what is said names what is lost."""
+"""Steps that lose a little, or have a factor near 1: they fail, and the cause names what is lost."""
 
 import functools
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from step_cases import Case, StepCases
 
 from ddpsched.certify import capture, reference
-from ddpsched.certify.capture import Kept
+from ddpsched.certify.capture import CapturedGradient
 from ddpsched.certify.command import Request, certify
 
 Batch = dict[str, torch.Tensor]
@@ -44,7 +44,7 @@ def batches_of(world_size: int, dtype: torch.dtype) -> list[list[Batch]]:
     little.
     """
     rng = torch.Generator().manual_seed(0)
-    found = [
+    batches = [
         [
             {
                 "input_ids": torch.randint(VOCABULARY, (count, 5), generator=rng),
@@ -55,9 +55,9 @@ def batches_of(world_size: int, dtype: torch.dtype) -> list[list[Batch]]:
         ]
         for _ in range(world_size)
     ]
-    found[-1][1]["weight"] *= SMALL[dtype]
-    found[-1][0]["weight"][0] *= SMALL[dtype]
-    return found
+    batches[-1][1]["weight"] *= SMALL[dtype]
+    batches[-1][0]["weight"][0] *= SMALL[dtype]
+    return batches
 
 
 def step(model: torch.nn.Module, batches: list[Batch], fault: str = "") -> None:
@@ -72,12 +72,12 @@ def step(model: torch.nn.Module, batches: list[Batch], fault: str = "") -> None:
         lower.load_state_dict({name: value.float() for name, value in model.state_dict().items()})
         lower._small = model._small
     for number, batch in enumerate(batches):
-        own = losses(lower if fault == "float32" else model, batch)
+        values = losses(lower if fault == "float32" else model, batch)
         if fault == "micro-batch" and last and number == 1:
-            own = 0 * own
+            values = 0 * values
         if fault == "row" and last and number == 0:
-            own = own[1:]
-        (own.sum() * factors.get(fault, 1.0) / count).backward()
+            values = values[1:]
+        (values.sum() * factors.get(fault, 1.0) / count).backward()
     for (name, parameter), twin in zip(model.named_parameters(), [*lower.parameters()] or [None] * 5, strict=True):
         if twin is not None:
             parameter.grad = twin.grad.double()
@@ -87,7 +87,7 @@ def step(model: torch.nn.Module, batches: list[Batch], fault: str = "") -> None:
 
 
 def spoil(model: torch.nn.Module, fault: str) -> None:
-    """What befalls the gradient after all of it is there."""
+    """Apply the faults that change the gradient after all of it is there."""
     if fault in ("adapter.weight", "adapter.bias", "head.bias"):
         model.get_parameter(fault).grad.zero_()
     if fault == "none":
@@ -99,7 +99,7 @@ def spoil(model: torch.nn.Module, fault: str) -> None:
 
 
 WEIGHTED = "the right samples, weighted wrongly; in units of the right weight, "
-# what must be said, by fault and precision
+# words of the cause, by fault and precision
 BOTH = {
     "adapter.weight": ["likely cause: the gradient of adapter.weight is missing: 0 everywhere, though the losses of"],
     "adapter.bias": ["likely cause: the gradient of adapter.bias is missing: 0 everywhere"],
@@ -130,13 +130,13 @@ OF_ONE = {"micro-batch": ["likely cause: only each rank's first micro-batch is i
 
 
 def cases_of(world_size: int) -> dict[str, Case]:
-    found: dict[str, Case] = {}
+    cases: dict[str, Case] = {}
     for dtype, faults in FAULTS.items():
         batches = batches_of(world_size, dtype)
         for fault in ("", *faults, *OF_SEVERAL):
             case = functools.partial(step, fault=fault), functools.partial(Adapted, dtype), batches
-            found[f"{dtype}: {fault}"] = case
-    return found
+            cases[f"{dtype}: {fault}"] = case
+    return cases
 
 
 @pytest.fixture(
@@ -154,26 +154,26 @@ def test_what_is_lost_is_named(ran: tuple[int, StepCases], monkeypatch: pytest.M
         for fault, words in (faults | (OF_SEVERAL if world_size > 1 else OF_ONE)).items():
             with pytest.raises(AssertionError) as caught:
                 certify(f"{dtype}: {fault}")
-            said = " ".join(str(caught.value).split())
+            text = " ".join(str(caught.value).split())
             if fault == "float32" and world_size > 1:  # added up in float64, nothing may show what the numbers were
-                assert "likely cause: rounding: " in said or "nothing shows that it is rounding" in said
+                assert "likely cause: rounding: " in text or "nothing shows that it is rounding" in text
                 continue
             for each in words:
                 # the row is the first of the last rank's, behind 7 of each other rank
-                assert each.format(last=world_size - 1, row=7 * (world_size - 1)) in said, f"{dtype}, {fault}: {said}"
+                assert each.format(last=world_size - 1, row=7 * (world_size - 1)) in text, f"{dtype}, {fault}: {text}"
             if fault != "float32":
-                assert not any(word in said for word in ROUNDING), f"{dtype}, {fault}: {said}"
+                assert not any(word in text for word in ROUNDING), f"{dtype}, {fault}: {text}"
 
 
 def spoilt(change: Callable[[torch.nn.Module], None], monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a certificate of a small run of ours says of the gradient, where ``change`` befalls it."""
-    keep = capture.keep_gradient
+    """Return the cause that the certificate of a small run gives where ``change`` is applied to the gradient."""
+    keep = capture.capture_gradient
 
-    def changed(model: torch.nn.Module, *rest: Any) -> Kept:
+    def changed(model: torch.nn.Module, *rest: Any) -> CapturedGradient:
         change(model)
         return keep(model, *rest)
 
-    monkeypatch.setattr(capture, "keep_gradient", changed)
+    monkeypatch.setattr(capture, "capture_gradient", changed)
     words = ("executor.kind=virtual", "data.size=40", "world_size=2")
     (certificate,) = certify(Request(words=words, policy="balanced"))
     monkeypatch.undo()
@@ -190,8 +190,8 @@ def test_steps_too_large_to_look_at_samples_say_so(monkeypatch: pytest.MonkeyPat
 
     assert spoilt(add_noise, monkeypatch).endswith("and is as large as float32 leaves it")
     monkeypatch.setattr(reference, "SINGLY", 4)
-    said = spoilt(add_noise, monkeypatch)
-    assert "as this step has 13; up to 4 are: a lower global_batch tells whether one is lost" in said
+    text = spoilt(add_noise, monkeypatch)
+    assert "as this step has 13; up to 4 are: a lower global_batch shows whether one is lost" in text
 
 
 def test_runs_of_ours_that_lose_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,5 +205,5 @@ def test_runs_of_ours_that_lose_a_gradient(monkeypatch: pytest.MonkeyPatch) -> N
     assert spoilt(scale, monkeypatch).startswith("1.000001 times what it should be: ")
     for name in ("distilbert.transformer.layer.0.attention.k_lin.bias", "classifier.bias"):
         for lose, how in ((lambda p: p.grad.zero_(), "0 everywhere"), (lambda p: setattr(p, "grad", None), "None")):
-            said = spoilt(lambda model, lose=lose, name=name: lose(model.get_parameter(name)), monkeypatch)
-            assert said.startswith(f"the gradient of {name} is missing: {how}"), said
+            text = spoilt(lambda model, lose=lose, name=name: lose(model.get_parameter(name)), monkeypatch)
+            assert text.startswith(f"the gradient of {name} is missing: {how}"), text

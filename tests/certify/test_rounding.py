@@ -74,18 +74,18 @@ def language(dtype: torch.dtype) -> Language:
     )
 
 
-def judged(dtype: torch.dtype, found: np.ndarray) -> Likeness:
+def judged(dtype: torch.dtype, gradient: np.ndarray) -> Likeness:
     target = language(dtype)[2]
-    return compare(found.astype(target.gradient.dtype), target, TOLERANCES[target.gradient.dtype.name])
+    return compare(gradient.astype(target.gradient.dtype), target, TOLERANCES[target.gradient.dtype.name])
 
 
 def keep(row: int | None, which: slice) -> Losses:
-    """Losses of some tokens alone, of one row or of all."""
+    """Return losses that keep some tokens alone, of one row or of all."""
     rows = language(torch.float32)[1]
 
     def losses(model: Any, batch: Batch) -> torch.Tensor:
-        own = next_tokens(model, batch)
-        return own[which] if row is None or torch.equal(batch["ids"], rows[row]["ids"]) else own
+        values = next_tokens(model, batch)
+        return values[which] if row is None or torch.equal(batch["ids"], rows[row]["ids"]) else values
 
     return losses
 
@@ -127,7 +127,7 @@ def test_it_is_said_where_most_of_it_lies() -> None:
 
 @pytest.mark.parametrize("beyond", [2e-6, -2e-6, 1e-5])
 def test_a_common_factor_wins_over_weights_in_float32(beyond: float) -> None:
-    """Gradients' own noise lies beside it."""
+    """The gradients' rounding is noise beside it."""
     _, _, target = language(torch.float32)
     noise = 3e-7 * np.random.default_rng(0).normal(size=target.gradient.size) * np.abs(target.gradient)
     cause = judged(torch.float32, target.gradient * (1 + beyond) + noise).cause or ""
@@ -141,19 +141,19 @@ def test_a_gradient_sent_in_a_shorter_format_is_rounding(num_ranks: int, shorter
     dtype = torch.float64 if shorter == "float32" else torch.float32
     model, rows, target = language(dtype)
     shares = [rows[rank::num_ranks] for rank in range(num_ranks)]
-    own = [torch.from_numpy(gradient_of(model, next_tokens, share, target.total)) for share in shares]
-    found = sum(each.to(SHORTER[shorter]).double() for each in own)
-    assert isinstance(found, torch.Tensor)
-    cause = judged(dtype, found.numpy()).cause or ""
+    sent = [torch.from_numpy(gradient_of(model, next_tokens, share, target.total)) for share in shares]
+    gradient = sum(each.to(SHORTER[shorter]).double() for each in sent)
+    assert isinstance(gradient, torch.Tensor)
+    cause = judged(dtype, gradient.numpy()).cause or ""
     assert cause.startswith("rounding: "), cause
-    assert f"what was found are numbers of {shorter}" in cause or "float16" in cause
+    assert f"the gradient's numbers are numbers of {shorter}" in cause or "float16" in cause
 
 
 def test_a_token_lost_beside_a_shorter_format_is_not_rounding() -> None:
     model, rows, target = language(torch.float32)
     for what in ("a token", "five tokens", "the last token of every row"):
-        found = torch.from_numpy(gradient_of(model, WRONG[what], rows, target.total)).bfloat16().double().numpy()
-        cause = judged(torch.float32, found).cause or ""
+        gradient = torch.from_numpy(gradient_of(model, WRONG[what], rows, target.total)).bfloat16().double().numpy()
+        cause = judged(torch.float32, gradient).cause or ""
         assert cause.startswith("unexplained"), cause
 
 
@@ -164,10 +164,10 @@ def test_a_step_computed_in_a_lower_precision_is_rounding(how: str) -> None:
     lower = copy.deepcopy(model).to(torch.float32 if how == "autocast" else SHORTER[how])
     losses = under_autocast if how == "autocast" else next_tokens
     # summed in full precision over rows, so that no number is a short one
-    found = sum(gradient_of(lower, losses, [row], 1) for row in rows) / target.total
-    assert isinstance(found, np.ndarray)
-    cause = judged(dtype, found).cause or ""
-    assert cause.startswith("rounding: computed, or added up, in a lower precision; what is left lies in no dir"), cause
+    gradient = sum(gradient_of(lower, losses, [row], 1) for row in rows) / target.total
+    assert isinstance(gradient, np.ndarray)
+    cause = judged(dtype, gradient).cause or ""
+    assert cause.startswith("rounding: computed, or added up, in a lower precision; the difference has no dir"), cause
     assert cause.endswith(("a 16-bit format" if dtype is torch.float32 else "float32") + " leaves it")
 
 
@@ -187,8 +187,8 @@ def test_a_row_of_more_rows_than_coordinates_is_named(kept: float, weight: float
     rows[35]["weight"] = weight * one
     target = reference(model, rows, weighted, [0] * 35 + [1] * 35,
                        names=[f"row {m}" for m in range(70)])  # fmt: skip
-    found = target.gradient - (1 - kept) * target.parts[35] / 70
-    cause = compare(found, target, TOLERANCES["float64"]).cause or ""
+    gradient = target.gradient - (1 - kept) * target.parts[35] / 70
+    cause = compare(gradient, target, TOLERANCES["float64"]).cause or ""
     assert cause.startswith("the right samples, weighted wrongly; in units of the right weight, row 35: "), cause
     assert float(cause.split("row 35: ")[1].split()[0]) == pytest.approx(kept, abs=0.01)
     two = target.gradient - (target.parts[3] + target.parts[9]) / 70

@@ -1,4 +1,4 @@
-"""Checks of what ranks ran: right streams pass, and each kind of wrong one is found and explained."""
+"""Checks of what ranks ran: correct streams hold, and each kind of wrong one gets its cause."""
 
 from typing import Any
 
@@ -27,17 +27,17 @@ def epochs(draw: st.DrawFn, least_steps: int = 2, least_ranks: int = 1) -> Strea
         parts = np.split(batch, cuts)
         if len(batch) == size and min(map(len, parts)) < 2:
             parts = np.array_split(batch, world_size)
-        for own, part in zip(streams, parts, strict=True):
-            own.append(part)
+        for each, part in zip(streams, parts, strict=True):
+            each.append(part)
     return streams
 
 
 def count_of(streams: Streams) -> int:
-    return sum(len(part) for own in streams for part in own)
+    return sum(len(part) for each in streams for part in each)
 
 
 def digests_of(streams: Streams) -> list[list[int]]:
-    """Every rank's digest of every step: here the ids of all ranks in it."""
+    """Return every rank's digest of every step: here of the ids of all ranks in it."""
     steps = [hash(tuple(np.concatenate(parts).tolist())) for parts in zip(*streams, strict=True)]
     return [list(steps) for _ in streams]
 
@@ -123,7 +123,7 @@ def test_the_minority_is_named_and_two_alone_are_not_blamed() -> None:
     assert "rank 2 holds another plan than ranks 0, 1" in odd.says
     assert "rank 2 planned from another config" in (odd.cause or "")
     even = agreement([[5], [6]], streams[:2])
-    assert "which is right cannot be told" in even.says
+    assert "which is right cannot be determined" in even.says
 
 
 def test_equal_digests_of_unequal_streams() -> None:
@@ -153,7 +153,7 @@ COUNTS: list[tuple[list[dict[str, int]], list[int], str, str]] = [
     ),
     ([{"step 0": 4}, {"step 0": 3}], [0], "rank 1 did 3 collectives, rank 0 did 4", "rank 1 is short of one; rank 0"),
     ([{"a": 4}, {"a": 4}, {"a": 6}], [2], "rank 2 did 6", "rank 2 did 2 too many; rank 2 waited in vain"),
-    ([{"a": 4, "b": 1}, {"a": 4}], [], "rank 1 did not come to b", "broke off"),
+    ([{"a": 4, "b": 1}, {"a": 4}], [], "rank 1 did not reach b", "stopped before"),
 ]
 
 
@@ -176,8 +176,8 @@ def test_resumption(streams: Streams, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(whole) - 2))
     assert resumption(whole, whole[at + 1 :], at).holds
     assert not resumption(whole, whole, at).holds
-    own = streams[0]
-    assert resumption(own, [np.array(part) for part in own[at + 1 :]], at).holds
+    first = streams[0]
+    assert resumption(first, [np.array(part) for part in first[at + 1 :]], at).holds
     assert not resumption(whole, [], at).holds
     assert not resumption(whole, [], len(whole) - 1).holds, "nothing was compared"
 
@@ -185,12 +185,12 @@ def test_resumption(streams: Streams, data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("resumed", "words"),
     [
-        ([0, 1, 2], "begins anew"),
+        ([0, 1, 2], "starts over"),
         ([3, 4, 5], "goes back to step 3 and repeats 1 step"),
         ([5, 6, 7], "skips 1 step"),
-        ([4, 9, 6], "begins rightly and then leaves"),
+        ([4, 9, 6], "begins correctly and then leaves"),
         ([9, 8, 7], "another order or seed"),
-        ([4, 5], "does not know where the stream ends"),
+        ([4, 5], "does not say where the stream ends"),
     ],
 )
 def test_how_a_resumed_stream_is_wrong(resumed: list[int], words: str) -> None:
