@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ddpsched.config import RunConfig, apply_overrides, load, parse
-from ddpsched.data.datasets import refuse, said
+from ddpsched.data.datasets import check_texts
 from ddpsched.data.encode import Encoder
 from ddpsched.data.row_source import NUMBERS, RowSource, number_rows, training_rows
 from ddpsched.data.samples import tokenizer_of
@@ -121,8 +121,7 @@ class Work:
             if name is not None:
                 if name not in chunk.columns:
                     raise DataError(f"{self.source.name}: no column {name!r}; it has {', '.join(chunk.columns)}")
-                fault = "is null, blank or no valid text"
-                refuse(self.source.name, name, chunk.columns[name], said, fault, "write a text", chunk.first)
+                check_texts(self.source.name, name, chunk.columns[name], first=chunk.first)
         prompts = None if data.prompt is None else chunk.columns[data.prompt]
         return chunk.columns[data.text], prompts, range(chunk.first + 1, chunk.first + chunk.num_rows + 1)
 
