@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ddpsched.data.array_cache import load_arrays
+from ddpsched.data.array_cache import load_arrays, write_arrays
 from ddpsched.errors import ConfigError, DataError
 
 
@@ -72,13 +70,7 @@ class Parts:
 
     def write(self, chunk: int, arrays: Mapping[str, Any]) -> None:
         """All or nothing; OSError as of any file."""
-        path = self._path(chunk)
-        aside = path.with_suffix(".part")
-        with aside.open("wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        write_arrays(self._path(chunk), arrays)
 
     def end(self) -> None:
         """Nothing is left."""
