@@ -22,8 +22,8 @@ ROOMS = {
         "regression": 1, "fit_calibration": 2, "kinds": 2, "fit": 3, "memory_cap": 3,
     },
     "data": {
-        "array_cache": 0, "config": 0, "embedded": 0, "encode": 0, "hub": 0, "lengths": 0, "order_file": 0,
-        "table_files": 0, "row_source": 1, "token_table": 1,
+        "array_cache": 0, "config": 0, "embedded": 0, "encode": 0, "hub": 0, "lengths": 0,
+        "table_files": 0, "order_file": 1, "row_source": 1, "token_table": 1,
         "tokenizer": 1, "datasets": 2, "length_files": 2, "slices": 2, "samples": 3,
     },
     "orders": {"config": 0, "lexicographic_sort": 0, "curriculum": 1, "epoch_order": 2},

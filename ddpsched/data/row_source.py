@@ -129,7 +129,7 @@ def load_saved(path: Path) -> Any:
 
     try:
         return datasets.load_from_disk(str(path))
-    except Exception as error:  # whatever a damaged folder provokes in datasets and pyarrow
+    except Exception as error:  # a damaged folder raises many kinds in datasets and pyarrow
         raise DataError(f"data.path = {path}: cannot be read as a saved data set ({error}); save it again") from error
 
 
@@ -141,7 +141,7 @@ def load_hub(config: DataConfig) -> Any:
     with offline_unless_reachable(huggingface_hub.constants, datasets.config):
         try:
             return datasets.load_dataset(config.name, config.subset)
-        except Exception as error:  # dozens of kinds: network, rights, name, subset, files
+        except Exception as error:  # dozens of kinds: network, permissions, name, subset, files
             raise DataError(
                 f"data.name = {hub_name(config)}: cannot be loaded ({error}); give a local copy with "
                 "data.path=FILE, or leave data.name out for the embedded sentences; a cache prepared on a "
