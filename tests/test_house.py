@@ -19,7 +19,7 @@ ROOMS = {
     },
     "costs": {
         "calibration_grid": 0, "config": 0, "cost_model": 0, "memory_model": 0, "rank_speed": 0, "calibration": 1,
-        "regression": 1, "fit_calibration": 2, "kinds": 2, "fit": 3, "memory_cap": 3,
+        "regression": 1, "fit_calibration": 2, "kinds": 2, "memory_cap": 3,
     },
     "data": {
         "array_cache": 0, "config": 0, "embedded": 0, "encode": 0, "hub": 0, "lengths": 0,
@@ -130,7 +130,7 @@ def test_the_floor_test_can_fail() -> None:
     assert faults("ddpsched.costs.kinds", "ddpsched.training.loss")
     assert faults("ddpsched.costs.kinds", "ddpsched.planning.planner")
     assert faults("ddpsched.costs.kinds", "ddpsched.data.samples")
-    assert faults("ddpsched.costs.kinds", "ddpsched.costs.fit")
+    assert faults("ddpsched.costs.kinds", "ddpsched.costs.memory_cap")
     assert faults("ddpsched.plan", "ddpsched.costs.kinds")
     assert faults("ddpsched.training.loss", "ddpsched.run")
     assert faults("ddpsched.training.loss", "ddpsched.costs.kinds") is None
