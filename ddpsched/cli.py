@@ -43,7 +43,7 @@ def fit(
     """Fit the affine-quadratic cost to a run's measured times, and say how well it fits."""
 
     def body() -> None:
-        from ddpsched.costs.fit import fit_records
+        from ddpsched.costs.regression import fit_records
         from ddpsched.errors import DataError
         from ddpsched.records import read_lines
 

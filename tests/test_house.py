@@ -21,11 +21,11 @@ ROOMS = {
     },
     "costs": {
         "calibration_grid": 0, "config": 0, "cost_model": 0, "memory_model": 0, "rank_speed": 0, "calibration": 1,
-        "regression": 1, "fit_calibration": 2, "kinds": 2, "fit": 3, "memory_cap": 3,
+        "regression": 1, "fit_calibration": 2, "kinds": 2, "memory_cap": 3,
     },
     "data": {
-        "array_cache": 0, "config": 0, "embedded": 0, "encode": 0, "hub": 0, "lengths": 0, "order_file": 0,
-        "table_files": 0, "row_source": 1, "token_table": 1,
+        "array_cache": 0, "config": 0, "embedded": 0, "encode": 0, "hub": 0, "lengths": 0,
+        "table_files": 0, "order_file": 1, "row_source": 1, "token_table": 1,
         "tokenizer": 1, "datasets": 2, "length_files": 2, "slices": 2, "samples": 3,
     },
     "orders": {"config": 0, "lexicographic_sort": 0, "curriculum": 1, "epoch_order": 2},
@@ -132,7 +132,7 @@ def test_the_floor_test_can_fail() -> None:
     assert faults("ddpsched.costs.kinds", "ddpsched.training.loss")
     assert faults("ddpsched.costs.kinds", "ddpsched.planning.planner")
     assert faults("ddpsched.costs.kinds", "ddpsched.data.samples")
-    assert faults("ddpsched.costs.kinds", "ddpsched.costs.fit")
+    assert faults("ddpsched.costs.kinds", "ddpsched.costs.memory_cap")
     assert faults("ddpsched.plan", "ddpsched.costs.kinds")
     assert faults("ddpsched.training.loss", "ddpsched.run_loop")
     assert faults("ddpsched.training.loss", "ddpsched.costs.kinds") is None

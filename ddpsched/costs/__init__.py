@@ -1,16 +1,15 @@
-"""What a micro-batch of (count, longest) costs, in integers; what it needs of time and memory.
+"""The integer cost of a micro-batch of (count, longest), and its time and memory.
 
 ::
 
     config.py             [cost] and [memory]
-    cost_model.py         what a micro-batch costs, in exact integers
-    kinds.py              a cost by its name in the config
+    cost_model.py         the cost of a micro-batch, in exact integers
+    kinds.py              a cost model by its name in the config
     memory_model.py       bytes of a micro-batch
-    memory_cap.py         how large a micro-batch may be
-    rank_speed.py         how fast a rank is, measured while it trains
-    calibration.py        what `ddpsched calibrate` found, as a file
-    calibration_grid.py   which (count, length) are measured
-    regression.py         fits of measured points by relative error
-    fit.py                fits of recorded steps
-    fit_calibration.py    from measured points to a calibration
+    memory_cap.py         the largest micro-batch that fits
+    rank_speed.py         the speed of a rank, measured while it trains
+    calibration.py        the result of `ddpsched calibrate`, as a file
+    calibration_grid.py   the (count, length) that are measured
+    regression.py         fits of measured times and memory
+    fit_calibration.py    a calibration from measured points
 """

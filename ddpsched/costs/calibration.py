@@ -1,13 +1,12 @@
-"""What `ddpsched calibrate` measured of one model on one device: its time, its memory, and what they hold for.
+"""A calibration: the time and memory that `ddpsched calibrate` measured, of one model on one device.
 
-A file of JSON that ``cost.path`` and ``memory.path`` of a config name. Whoever runs a
-model says what it runs (``Identity``) and has it checked; numbers of another model,
-device or precision would still make plans, only wrong ones.
+It is a JSON file that ``cost.path`` and ``memory.path`` of a config name. Its ``Identity`` is compared with that of
+each run that uses it, as numbers of another model, device or precision would make wrong plans without any error.
 """
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError
 
@@ -21,33 +20,31 @@ VERSION: Literal[1] = 1
 
 
 class Identity(Table):
-    """What a measurement holds for. Unknown parts are null and are not compared."""
+    """The model and device that a measurement holds for. Unknown fields are null and are not compared."""
 
     model: str  # model.name of the config, or a folder's path: named in messages
     parameters: int | None = None
     shape: dict[str, int | float | str | None] | None = None  # class, sizes, dropout
-    device: str | None = None  # the processor's or the GPU's name
+    device: str | None = None  # name of the processor or GPU
     precision: str | None = None  # float32 | float64 | bfloat16
-    threads: int | None = None  # of torch on a CPU; null on a GPU, whose time they do not change
+    threads: int | None = None  # of torch on a CPU; null on a GPU, whose times do not depend on them
     max_length: int  # the longest sample, in tokens
 
     def differences(self, run: "Identity") -> list[str]:
-        """What a run has otherwise than what was measured, in words."""
-        pairs: dict[str, tuple[Any, Any]] = {
-            "parameters": (self.parameters, run.parameters),
-            "device": (self.device, run.device),
-            "precision": (self.precision, run.precision),
-            "threads": (self.threads, run.threads),
-        }
+        """Return the differences between what was measured and a run, in words."""
+        names = ["parameters", "device", "precision", "threads"]
+        pairs = {name: (getattr(self, name), getattr(run, name)) for name in names}
         if self.shape is None or run.shape is None:
             pairs = {"model": (self.model, run.model), **pairs}
-        else:  # the same model may lie in a folder here and on the hub there
-            names = sorted(self.shape.keys() | run.shape.keys())
-            pairs |= {f"model {key}": (self.shape.get(key), run.shape.get(key)) for key in names}
-        found = [f"{key} {a} there, {b} here" for key, (a, b) in pairs.items() if None not in (a, b) and a != b]
+        else:  # one model may be in a folder when measured, and on the hub in the run
+            keys = sorted(self.shape.keys() | run.shape.keys())
+            pairs |= {f"model {key}": (self.shape.get(key), run.shape.get(key)) for key in keys}
+        different = [
+            f"{name} {a} measured, {b} in this run" for name, (a, b) in pairs.items() if None not in (a, b) and a != b
+        ]
         if run.max_length > self.max_length:
-            found.append(f"samples of up to {self.max_length} tokens there, {run.max_length} here")
-        return found
+            different.append(f"samples of up to {self.max_length} tokens measured, {run.max_length} in this run")
+        return different
 
     def __str__(self) -> str:
         size = "" if self.parameters is None else f" ({self.parameters:,} parameters)"
@@ -75,7 +72,7 @@ class Bytes(Table):
 
 
 class Residuals(Table):
-    """How far a model lies from what was measured, as shares of the measured value."""
+    """The errors of a model, as shares of the measured values."""
 
     train_mean: NonNegative
     train_max: NonNegative
@@ -90,24 +87,24 @@ class Measured(Table):
     count: Positive
     length: Positive
     held_out: bool
-    seconds: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]  # of each pass
+    seconds: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]  # one per pass
     peak_bytes: Positive | None
 
     @property
     def quickest(self) -> float:
-        """The smallest of its times: what disturbs a measurement only ever adds to it."""
+        """The smallest of its times, as disturbances only ever add to a measurement."""
         return min(self.seconds)
 
 
 class Calibration(Table):
-    """A calibration as its file holds it; ``time`` and ``memory`` are the models that planning uses."""
+    """The contents of a calibration's file; ``time`` and ``memory`` are the models that planning uses."""
 
     kind: Literal["calibration"] = KIND
     version: Literal[1] = VERSION
     identity: Identity
-    versions: dict[str, str | None]  # of what measured: python, torch, transformers, ...
+    versions: dict[str, str | None]  # of python, torch, transformers, ... in the measurement
     seconds: Seconds
-    bytes: Bytes | None  # null: this system does not tell a process's peak memory
+    bytes: Bytes | None  # null: the system does not report a process's peak memory
     seconds_residuals: Residuals
     bytes_residuals: Residuals | None
     points: list[Measured]
@@ -127,8 +124,8 @@ class Calibration(Table):
         kind = values.get("kind") if isinstance(values, dict) else None
         if kind == "affine_quadratic":
             raise ConfigError(
-                f"calibration {path}: this is a fit of `ddpsched fit`, which knows neither its model nor its device, "
-                f'nor memory; use it as cost.kind = "affine_quadratic", or {again}'
+                f"calibration {path}: this is a fit of `ddpsched fit`, which holds for no known model or device "
+                f'and has no memory model; use it as cost.kind = "affine_quadratic", or {again}'
             )
         if kind != KIND:
             raise ConfigError(f'calibration {path}: kind = {kind!r}, expected "{KIND}"; {again}')
@@ -137,13 +134,13 @@ class Calibration(Table):
                 f"calibration {path}: version = {values.get('version')!r}, this ddpsched reads {VERSION}; {again}"
             )
         try:
-            found = cls.model_validate_json(text)
+            calibration = cls.model_validate_json(text)
         except ValidationError as error:
             fault = error.errors()[0]
             where = ".".join(map(str, fault["loc"]))
             raise ConfigError(f"calibration {path}: {where}: {fault['msg'].lower()}; {again}") from None
-        found._source = str(path)
-        return found
+        calibration._source = str(path)
+        return calibration
 
     @property
     def time(self) -> CostModel:
@@ -152,23 +149,23 @@ class Calibration(Table):
 
     @property
     def memory(self) -> MemoryModel:
-        """What a micro-batch needs. Raises ConfigError where memory could not be measured."""
+        """The memory of a micro-batch, in bytes. Raises ConfigError where memory could not be measured."""
         if self.bytes is None:
             raise ConfigError(
-                f"{self._source} holds no memory model: the system it was measured on does not tell peak memory; "
+                f"{self._source} holds no memory model: the system it was measured on does not report peak memory; "
                 "use memory.probe, or calibrate on Linux or a CUDA device"
             )
         return MemoryModel(**self.bytes.model_dump())
 
     def check(self, run: Identity, force: bool = False) -> list[str]:
-        """Whether the measurement holds for a run; the differences, which ``force`` lets pass.
+        """Return the differences from a run, which ``force`` accepts.
 
-        Raises ConfigError that names what was measured, what the run is, and what to do.
+        Raises ConfigError that names what was measured, what the run is, and the remedy.
         """
-        found = self.identity.differences(run)
-        if found and not force:
+        different = self.identity.differences(run)
+        if different and not force:
             raise ConfigError(
                 f"{self._source} was measured for {self.identity}; this run is {run}. They differ: "
-                f"{'; '.join(found)}. Calibrate anew (ddpsched calibrate CONFIG --output FILE), or pass --force"
+                f"{'; '.join(different)}. Calibrate anew (ddpsched calibrate CONFIG --output FILE), or pass --force"
             )
-        return found
+        return different

@@ -1,4 +1,4 @@
-"""[cost] and [memory]: what a micro-batch costs, and how large one may be."""
+"""[cost] and [memory]: the cost of a micro-batch, and its largest size."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ from ddpsched.table import NonNegative, Table
 
 
 class CostConfig(Table):
-    """What a micro-batch costs, in the planner's eyes."""
+    """The cost of a micro-batch that planning balances."""
 
     kind: Literal["padded_tokens", "padded_tokens_squared", "affine_quadratic", "calibrated"] = "padded_tokens"
     path: str | None = None  # JSON of a fit or a calibration; else alpha, beta and gamma
@@ -16,7 +16,7 @@ class CostConfig(Table):
     alpha: NonNegative = 0.0  # per micro-batch
     beta: NonNegative = 0.0  # per padded token
     gamma: NonNegative = 0.0  # per count * max_length**2
-    online: bool = False  # each rank's measured speed, offered step by step, scales its cost
+    online: bool = False  # each rank's speed, measured in each step, scales its cost
 
     @model_validator(mode="after")
     def _has_numbers(self) -> "CostConfig":
@@ -35,13 +35,12 @@ class CostConfig(Table):
 
 
 class MemoryConfig(Table):
-    """What caps a rank's micro-batches: a calibrated model of (count, longest), or a probe at start-up."""
+    """The limit of a rank's micro-batches: a calibrated model of (count, longest), or a probe at start-up."""
 
-    path: str | None = None  # a calibration, whose memory model says what a micro-batch needs
+    path: str | None = None  # a calibration with a memory model
     probe: bool = False  # else: measure how many samples of data.max_length fit
-    budget_bytes: Annotated[int, Field(gt=0, le=2**60)] | None = (
-        None  # of each rank; CPU: must be given; CUDA: 90 % of the device by default
-    )
+    # of each rank; must be given on a CPU; by default 90 % of a CUDA device
+    budget_bytes: Annotated[int, Field(gt=0, le=2**60)] | None = None
 
     @model_validator(mode="after")
     def _somebody_uses_it(self) -> "MemoryConfig":

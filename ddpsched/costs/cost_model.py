@@ -1,4 +1,4 @@
-"""What a micro-batch costs: one class, in exact integers, so that every rank finds the same plan."""
+"""The cost of a micro-batch, in exact integers, so that every rank computes the same plan."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -16,14 +16,14 @@ NANOSECONDS = 10**9
 
 @dataclass(frozen=True)
 class CostModel:
-    """max(floor, alpha + count * (delta + beta*L + gamma*L**2)), in whole units of 1/``scale``; L is the padded length.
+    """The cost max(floor, alpha + count * (delta + beta*L + gamma*L**2)), in whole units of 1/``scale``.
 
-    alpha is a fixed cost per micro-batch, delta per sample, beta per padded token, and gamma per sample and token
-    squared (attention); ``floor`` is the least that a micro-batch costs, as on a GPU whose host launches kernels
-    slower than they run. All are in seconds with ``scale`` a thousand million, in tokens with ``scale`` 1. No samples
-    cost nothing. Whole numbers make it exactly invertible: within a budget of at least ``least`` fit
-    ``(budget - fixed) // sample(L)`` samples. ``squared``: the square of that, which does not add up over
-    micro-batches, so rows without padding and several micro-batches have no such cost.
+    L is the padded length. alpha is a fixed cost per micro-batch, delta per sample, beta per padded token, and gamma
+    per sample and token squared (attention); ``floor`` is the least that a micro-batch costs, as on a GPU whose host
+    launches kernels slower than they run. All are in seconds with ``scale`` 10**9, in tokens with ``scale`` 1. A
+    micro-batch without samples costs nothing. Whole numbers make it exactly invertible: within a budget of at least
+    ``least`` fit ``(budget - fixed) // sample(L)`` samples. ``squared``: the square of that, which does not add up over
+    micro-batches, so packed rows and several micro-batches have no such cost.
 
     >>> tokens = CostModel(0, 1, 0, scale=1)
     >>> int(tokens.padded(3, 20)), CostModel(50, 1, 0, scale=1).padded(3, [20, 30]).tolist()
@@ -48,16 +48,16 @@ class CostModel:
 
     @property
     def fixed(self) -> int:
-        """What a micro-batch costs before its first sample."""
+        """The cost of a micro-batch before its first sample."""
         return round(self.alpha * self.scale)
 
     @property
     def least(self) -> int:
-        """What a micro-batch costs at least."""
+        """The least cost of a micro-batch."""
         return round(self.floor * self.scale)
 
     def sample(self, length: Any) -> Int:
-        """What a sample costs that is padded to ``length``, or as long as that in a packed micro-batch; at least 1."""
+        """Return the cost of a sample padded to ``length``, or of that length in a packed micro-batch; at least 1."""
         if self.gamma == 0 and self.delta == 0 and self.beta * self.scale == 1:
             return np.asarray(length, dtype=np.int64)
         length = np.asarray(length, dtype=np.float64)
@@ -65,7 +65,7 @@ class CostModel:
         return np.maximum(np.rint(cost).astype(np.int64), 1)
 
     def padded(self, count: Any, longest: Any) -> Int:
-        """What ``count`` samples cost, padded to ``longest`` tokens; arrays broadcast."""
+        """Return the cost of ``count`` samples padded to ``longest`` tokens; arrays broadcast."""
         count = np.asarray(count, dtype=np.int64)
         cost = self.fixed + count * self.sample(longest)
         if self.floor:
@@ -74,16 +74,16 @@ class CostModel:
         return cost * cost if self.squared else cost
 
     def packed(self, lengths: Any) -> int:
-        """What samples of these lengths cost in one packed micro-batch."""
+        """Return the cost of samples of these lengths in one packed micro-batch."""
         assert self.linear, "the config refuses it: squares do not add up over the samples of a row"
         return max(self.least, self.fixed + int(self.sample(lengths).sum())) if len(lengths) else 0
 
     def unpadded(self, lengths: Int) -> Int:
-        """(n,) -> (n,): what each sample needs without padding and without a micro-batch's fixed cost."""
+        """Return the cost of each sample without padding and without the fixed cost per micro-batch, (n,) -> (n,)."""
         return self.sample(lengths) if self.linear else self.padded(1, lengths)
 
     def prefixes(self, lengths: Int) -> Int:
-        """(K,) -> (K,): what the first k samples cost, for k = 1..K, as one padded micro-batch.
+        """Return the cost of the first k samples as one padded micro-batch, for k = 1..K, (K,) -> (K,).
 
         >>> CostModel(0, 1, 0, scale=1).prefixes(np.array([3, 2, 5])).tolist()
         [3, 6, 15]
@@ -91,7 +91,7 @@ class CostModel:
         return self.padded(np.arange(1, len(lengths) + 1), np.maximum.accumulate(lengths))
 
     def price(self, micro: Microbatch, lengths: Int) -> int:
-        """What one micro-batch costs. ``lengths``: (count,), of its samples."""
+        """Return the cost of one micro-batch. ``lengths``: (count,), of its samples."""
         if micro.packed:
             return self.packed(lengths)
         return int(self.padded(len(lengths), micro.padded_length(lengths)))
@@ -99,7 +99,7 @@ class CostModel:
     def price_ranks(
         self, lengths: Int, sizes: Sequence[Sequence[int]], packed: bool = False, pad_to: int = 0
     ) -> tuple[int, ...]:
-        """Return what each rank pays for its micro-batches. ``lengths``: (B,), ``sizes[r][m]`` of them each.
+        """Return the cost of each rank's micro-batches. ``lengths``: (B,), of which ``sizes[r][m]`` in each.
 
         >>> CostModel(0, 1, 0, scale=1).price_ranks(np.array([3, 2, 9]), [[2], [1]])
         (6, 9)
@@ -115,7 +115,7 @@ class CostModel:
         return tuple([sum([next(costs) for size in rank if size]) for rank in sizes])
 
     def seconds(self, count: Any, longest: Any) -> npt.NDArray[np.float64]:
-        """The padded cost in seconds, of a model whose coefficients are seconds."""
+        """Return the padded cost in seconds, for a model whose coefficients are in seconds."""
         return self.padded(count, longest) / self.scale
 
 

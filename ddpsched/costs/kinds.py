@@ -1,4 +1,4 @@
-"""The cost that a config names.
+"""The cost model that a config names.
 
 A cost of a padded micro-batch falls neither with count nor with length:
 
@@ -11,7 +11,7 @@ padded_tokens_squared  (count * max_length)**2                      tokens squar
 affine_quadratic       alpha + beta*count*max_length                nanoseconds
                        + gamma*count*max_length**2
 calibrated             the same + delta*count; on a GPU not below    nanoseconds
-                       a floor, where its host launches slower
+                       a floor, where the host launches slower
 ====================== ============================================ ==================
 
 All but the second are linear in the count (down to a floor): ``fixed + count * sample(max_length)``.
@@ -19,7 +19,6 @@ In a packed micro-batch each sample then costs ``sample(its own length)``.
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 from ddpsched.costs.calibration import KIND, Calibration
@@ -30,52 +29,36 @@ from ddpsched.errors import ConfigError
 LARGEST_COST = 2**60
 
 
-def _affine_quadratic(config: CostConfig) -> CostModel:
+def cost_model(config: CostConfig) -> CostModel:
+    """Return the cost model that a config names. Raises ConfigError where its file cannot be read."""
+    if config.kind == "padded_tokens_squared":
+        return padded_tokens_squared
+    if config.kind == "padded_tokens":  # in thousandths of a token where whole ones would round alpha or gamma
+        whole = config.alpha.is_integer() and config.gamma.is_integer()
+        return CostModel(config.alpha, 1, config.gamma, scale=1 if whole else 1000)
     if config.path is None:
         return CostModel(config.alpha, config.beta, config.gamma)
+    return Calibration.load(config.path).time if config.kind == "calibrated" else _fitted(config.path)
+
+
+def _fitted(path: str) -> CostModel:
     try:
-        values = json.loads(Path(config.path).read_text(encoding="utf-8"))
-        if isinstance(values, dict) and values.get("kind") == KIND:
-            raise ConfigError(
-                f"cost.path = {config.path!r} is a calibration, which says for which model and device it holds; "
-                'set cost.kind = "calibrated", which checks that'
-            )
-        return CostModel(float(values["alpha"]), float(values["beta"]), float(values["gamma"]))
-    except ConfigError:
-        raise
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(values, dict) or values.get("kind") != KIND:
+            return CostModel(float(values["alpha"]), float(values["beta"]), float(values["gamma"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"cost.path = {config.path!r} cannot be read as a fitted cost ({type(error).__name__}: {error}); "
+            f"cost.path = {path!r} cannot be read as a fitted cost ({type(error).__name__}: {error}); "
             "write one with: ddpsched fit RUN_DIR --output FILE"
         ) from None
-
-
-def _calibrated(config: CostConfig) -> CostModel:
-    assert config.path is not None, "CostConfig refuses it"
-    return Calibration.load(config.path).time
-
-
-def _padded_tokens(config: CostConfig) -> CostModel:
-    """In tokens; in thousandths of one where alpha or gamma are no whole tokens, which rounding would lose."""
-    whole = config.alpha.is_integer() and config.gamma.is_integer()
-    return CostModel(config.alpha, 1, config.gamma, scale=1 if whole else 1000)
-
-
-COSTS: dict[str, Callable[[CostConfig], CostModel]] = {
-    "padded_tokens": _padded_tokens,
-    "padded_tokens_squared": lambda config: padded_tokens_squared,
-    "affine_quadratic": _affine_quadratic,
-    "calibrated": _calibrated,
-}
-
-
-def cost_model(config: CostConfig) -> CostModel:
-    """The cost function that a config names."""
-    return COSTS[config.kind](config)
+    raise ConfigError(
+        f"cost.path = {path!r} is a calibration, which holds for one model and device; set cost.kind = "
+        '"calibrated", which compares them with the run\'s'
+    )
 
 
 def check_range(cost: CostModel, batch_size: int, max_length: int) -> None:
-    """ConfigError where a batch of the longest samples would cost more than an integer of 64 bits holds."""
+    """Raise ConfigError where a batch of the longest samples would cost more than a 64-bit integer holds."""
     if cost.squared and batch_size * max_length >= LARGEST_COST**0.5:
         raise ConfigError(
             f"{batch_size} samples of {max_length} tokens are too many to square; use cost.kind = 'padded_tokens'"

@@ -1,4 +1,4 @@
-"""How much memory a micro-batch needs."""
+"""The memory that a micro-batch needs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +11,10 @@ Int = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """Peak bytes: base + count * (per_sample + per_token*length + per_square*length**2).
+    """The peak bytes of a micro-batch: base + count * (per_sample + per_token*length + per_square*length**2).
 
-    base is the process without a micro-batch (weights, optimizer state, gradients;
-    on a CPU the libraries as well). Each part is rounded up to whole bytes.
+    base is the process without a micro-batch: weights, optimizer state, gradients; on a CPU the libraries as well.
+    Each part is rounded up to whole bytes.
 
     >>> memory = MemoryModel(base=1000, per_sample=0, per_token=10, per_square=0.5)
     >>> int(memory.bytes(3, 20)), memory.most(2199, 20), memory.packed([20, 10])
@@ -28,23 +28,23 @@ class MemoryModel:
 
     @property
     def fixed(self) -> int:
-        """Bytes before the first sample."""
+        """The bytes before the first sample."""
         return int(np.ceil(self.base))
 
     def sample(self, length: Any) -> Int:
-        """Bytes of one sample of ``length`` tokens, at least 1: what a measurement cannot see is not free."""
+        """Return the bytes of one sample of ``length`` tokens, at least 1, even where none were measured."""
         length = np.asarray(length, dtype=np.float64)
         needs = self.per_sample + (self.per_token + self.per_square * length) * length
         return np.maximum(1, np.ceil(needs)).astype(np.int64)
 
     def bytes(self, count: Any, length: Any) -> Int:
-        """Peak of a padded micro-batch; arrays broadcast."""
+        """Return the peak bytes of a padded micro-batch; arrays broadcast."""
         return self.fixed + np.asarray(count, dtype=np.int64) * self.sample(length)
 
     def packed(self, lengths: Any) -> int:
-        """Peak of one packed micro-batch of samples of these lengths."""
+        """Return the peak bytes of one packed micro-batch of samples of these lengths."""
         return self.fixed + int(self.sample(lengths).sum())
 
     def most(self, budget_bytes: int, length: int) -> int:
-        """Largest count that stays within the budget when padded to ``length``; 0 where not even one does."""
+        """Return the largest count within the budget when padded to ``length``; 0 where not even one fits."""
         return max(0, (budget_bytes - self.fixed) // int(self.sample(length)))

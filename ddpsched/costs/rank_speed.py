@@ -1,4 +1,4 @@
-"""How fast this rank really is, measured while it trains."""
+"""The speed of a rank, measured while it trains."""
 
 from collections import deque
 from statistics import median
@@ -15,20 +15,18 @@ Cost = TypeVar("Cost", int, npt.NDArray[np.int64])
 
 
 def slowed(cost: Cost, slowness_ppm: int) -> Cost:
-    """Return ``cost``, a number or an array of them, on a rank of this slowness, rounded up."""
+    """Return ``cost``, a number or an array of them, on a rank of this slowness in parts per million, rounded up."""
     return -(-cost * slowness_ppm // AS_CALIBRATED)
 
 
 class Speed:
-    """A rank's slowness against its cost model, in parts per million: 2,000,000 takes twice the time predicted.
+    """A rank's slowness relative to its cost model, in parts per million: 2,000,000 takes twice the time predicted.
 
-    The median of the last five steps' measured / predicted, where a rank that has not
-    yet run counts as five steps as predicted. So a rank that turns slow is known after
-    three steps, and one or two odd steps (the first, a page cache, a neighbour) move it
-    no further than its other steps lie apart.
+    It is the median of the last five steps' measured / predicted; a rank that has not yet run counts as five steps as
+    predicted. So a rank that turns slow is noticed after three steps, and one or two odd steps (the first, a page
+    cache, another process) move it no further than its other steps differ.
 
-    ``add`` is for the one thread that trains; any other thread may read ``slowness_ppm``,
-    a whole number that is replaced at once.
+    Only the training thread may call ``add``; any thread may read ``slowness_ppm``, an integer replaced at once.
 
     >>> speed = Speed()
     >>> for _ in range(3):
@@ -42,9 +40,9 @@ class Speed:
         self.slowness_ppm = AS_CALIBRATED
 
     def add(self, predicted_ns: int, measured_s: float) -> None:
-        """Feed one step: what all of its micro-batches were predicted to take, and took.
+        """Record one step: the predicted and the measured time of all of its micro-batches.
 
-        A step without samples, or a time that is not positive, says nothing.
+        A step without samples, or a time that is not positive, is ignored.
         """
         if predicted_ns > 0 and 0 < measured_s < float("inf"):
             self._recent.append(measured_s * 1e9 / predicted_ns * AS_CALIBRATED)

@@ -1,9 +1,12 @@
-"""Fits by relative error: the time model and the memory model of measured micro-batches.
+"""Fits of measured times and memory by relative error: the cost of recorded steps, and a calibration's two models.
 
-Both are linear programs in coefficients that are not negative, so neither model
-falls with count or length.
+All coefficients are at least 0, so no model falls with count or length.
 """
 
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +21,62 @@ Float = npt.NDArray[np.float64]
 FLOOR_GAIN = 0.8  # a floor is kept where it leaves at most this share of the error
 
 
-def least_relative(design: Float, measured: Float, from_above: bool = False) -> Float:
-    """The c >= 0 that minimise the mean of ``|design @ c - measured| / measured``.
+@dataclass(frozen=True)
+class Fit:
+    """An affine-quadratic model fitted to measured times, and the quality of the fit."""
 
-    ``design``: (points, coefficients), ``measured``: (points,), positive ->
-    (coefficients,). With ``from_above`` among those c that lie above every point.
-    Unlike least squares, a few disturbed points do not pull the rest along.
+    model: CostModel
+    num_points: int
+    mean_relative_error: float  # mean of |predicted - measured| / measured
+    rms_residual_s: float
+    r_squared: float
+
+    def save(self, path: Path) -> None:
+        """Write the JSON file that ``cost.path`` of a config names."""
+        residuals = {key: value for key, value in asdict(self).items() if key != "model"}
+        seconds = {"alpha": self.model.alpha, "beta": self.model.beta, "gamma": self.model.gamma}
+        text = json.dumps({"kind": "affine_quadratic", **seconds, "residuals": residuals}, indent=2)
+        path.write_text(text + "\n", encoding="utf-8")
+
+
+def fit_affine_quadratic(count: Any, max_length: Any, seconds: Any) -> Fit:
+    """Fit measured seconds by non-negative least squares on (1, count*L, count*L**2).
+
+    Arguments: equal-length arrays, one entry a measured micro-batch. Errors are weighted by 1/seconds, so that small
+    batches count as much as large ones. Raises DataError for fewer than 3 points or times that are not positive.
+    Source: Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23.
+    """
+    from scipy.optimize import nnls
+
+    count, length, seconds = _checked(count, max_length, seconds, "times", 3, "record more steps")
+    design = np.delete(_design(count, length), 1, axis=1)
+    rows = design / seconds[:, None]
+    norm = np.linalg.norm(rows, axis=0)
+    coefficients = nnls(rows / norm, np.ones_like(seconds))[0] / norm
+    residual = design @ coefficients - seconds
+    spread = float(((seconds - seconds.mean()) ** 2).sum())
+    return Fit(
+        model=CostModel(*map(float, coefficients)),
+        num_points=len(seconds),
+        mean_relative_error=float((np.abs(residual) / seconds).mean()),
+        rms_residual_s=float(np.sqrt((residual**2).mean())),
+        r_squared=1 - float((residual**2).sum()) / spread if spread else float("nan"),
+    )
+
+
+def fit_records(rows: Sequence[Mapping[str, Any]]) -> Fit:
+    """Fit the records of a run, those of one micro-batch whose compute time was measured. Raises DataError for none."""
+    used = [r for r in rows if r["num_microbatches"] == 1 and r["compute_s"] is not None and r["mode"] != "simulated"]
+    if not used:
+        raise DataError("no record holds a measured compute_s of one micro-batch; fit a distributed or virtual run")
+    return fit_affine_quadratic(*([row[key] for row in used] for key in ("num_samples", "max_length", "compute_s")))
+
+
+def least_relative(design: Float, measured: Float, from_above: bool = False) -> Float:
+    """Return the c >= 0 that minimise the mean of ``|design @ c - measured| / measured``.
+
+    ``design``: (points, coefficients), ``measured``: (points,), positive -> (coefficients,). With ``from_above``, only
+    c for which no point lies above the fit. Unlike least squares, a few disturbed points do not shift the rest.
     Source: Wagner, Linear programming techniques for regression analysis (1959).
     """
     from scipy.optimize import linprog
@@ -36,43 +89,41 @@ def least_relative(design: Float, measured: Float, from_above: bool = False) -> 
     # unknowns: c, then each point's error e >= |rows @ c - 1|
     apart = np.eye(points)
     below, above = np.hstack([rows, -apart]), np.hstack([-rows, 0 * apart if from_above else -apart])
-    found = linprog(
-        np.concatenate([np.zeros(unknowns), np.full(points, 1 / points)]),
+    solution = linprog(
+        np.repeat([0, 1 / points], [unknowns, points]),
         A_ub=np.vstack([below, above]),
-        b_ub=np.concatenate([np.ones(points), -np.ones(points)]),
+        b_ub=np.repeat([1.0, -1.0], points),
         bounds=(0, None),
     )
-    if found.status != 0:
-        raise DataError(f"no fit of {points} measured points: {found.message}")
-    return found.x[:unknowns] / norm
+    if solution.status != 0:
+        raise DataError(f"no fit of {points} measured points: {solution.message}")
+    return solution.x[:unknowns] / norm
 
 
 def fit_time(count: Any, length: Any, seconds: Any) -> CostModel:
-    """Seconds of micro-batches: max(floor, alpha + count * (delta + beta*L + gamma*L**2)).
+    """Fit the seconds of micro-batches: max(floor, alpha + count * (delta + beta*L + gamma*L**2)).
 
-    Arguments: equal-length arrays, one entry a measured (count, length). For every
-    number of quickest points that could lie on a floor the others are fitted without
-    it, and the best of all is taken; no floor, unless one leaves clearly less error.
-    Raises DataError for fewer than 6 points or times that are not positive.
+    Arguments: equal-length arrays, one entry a measured (count, length). For every number of quickest points that could
+    lie on a floor the others are fitted without it, and the best fit is returned; one with a floor only if its error is
+    clearly lower. Raises DataError for fewer than 6 points or times that are not positive.
     """
     count, length, seconds = _checked(count, length, seconds, "times")
     design = _design(count, length)
     order = np.argsort(seconds, kind="stable")
-    plain = least_relative(design, seconds)
-    best, floor = plain, 0.0
-    least = FLOOR_GAIN * _error(design @ plain, seconds)
+    best, floor = least_relative(design, seconds), 0.0
+    least = FLOOR_GAIN * _error(design @ best, seconds)
     for quick in range(3, len(seconds) - 4):
         lowest = float(least_relative(np.ones((quick, 1)), seconds[order[:quick]])[0])
-        found = least_relative(design[order[quick:]], seconds[order[quick:]])
-        error = _error(np.maximum(lowest, design @ found), seconds)
+        coefficients = least_relative(design[order[quick:]], seconds[order[quick:]])
+        error = _error(np.maximum(lowest, design @ coefficients), seconds)
         if error < least:
-            best, floor, least = found, lowest, error
+            best, floor, least = coefficients, lowest, error
     alpha, delta, beta, gamma = map(float, best)
     return CostModel(alpha, beta, gamma, delta=delta, floor=floor)
 
 
 def fit_memory(count: Any, length: Any, peak_bytes: Any) -> MemoryModel:
-    """Peak bytes of micro-batches: the model nearest to the points of all that lie above every one of them.
+    """Fit the peak bytes of micro-batches by the nearest model that lies below none of them.
 
     Raises DataError for fewer than 6 points or peaks that are not positive.
     """
@@ -88,12 +139,17 @@ def _error(predicted: Float, measured: Float) -> float:
     return float((np.abs(predicted - measured) / measured).mean())
 
 
-def _checked(count: Any, length: Any, measured: Any, name: str) -> tuple[Float, Float, Float]:
+def _checked(
+    count: Any,
+    length: Any,
+    measured: Any,
+    name: str,
+    least: int = 6,
+    remedy: str = "raise global_batch or data.max_length",
+) -> tuple[Float, Float, Float]:
     count, length, measured = (np.asarray(a, dtype=np.float64) for a in (count, length, measured))
-    if len(measured) < 6:
-        raise DataError(
-            f"{len(measured)} measured points: a fit needs at least 6 {name}; raise global_batch or data.max_length"
-        )
+    if len(measured) < least:
+        raise DataError(f"{len(measured)} measured points: a fit needs at least {least} {name}; {remedy}")
     if not (np.isfinite(measured).all() and (measured > 0).all()):
-        raise DataError(f"measured {name} must be positive and finite")
+        raise DataError(f"measured {name} must be positive and finite; leave out the points that are not")
     return count, length, measured

@@ -1,26 +1,27 @@
-"""Arrays kept between runs: ``.npz`` files that several processes may write at once.
+"""Arrays kept between runs, in ``.npz`` files that several processes may write at once.
 
-A file is written aside, synced and renamed, so a reader sees all of it or none.
+A file is written under another name, synced and renamed, so a reader sees all of it or none.
 """
 
 import os
 import tempfile
 import warnings
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 
 def default_folder() -> Path:
-    """``$DDPSCHED_CACHE``, or else ``~/.cache/ddpsched``."""
+    """Return ``$DDPSCHED_CACHE``, or else ``~/.cache/ddpsched``."""
     return Path(os.environ.get("DDPSCHED_CACHE") or "~/.cache/ddpsched").expanduser()
 
 
 def load_arrays(path: Path) -> dict[str, npt.NDArray] | None:
-    """The arrays of ``path`` by name; None where there is no such file, or a damaged one."""
+    """Return the arrays of ``path`` by name; None where there is no such file, or a damaged one."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return dict(file)
@@ -28,19 +29,27 @@ def load_arrays(path: Path) -> dict[str, npt.NDArray] | None:
         return None
 
 
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write ``arrays`` to ``path``, whole or not at all. Raises OSError as any file does."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, suffix=".part", delete=False) as file:
+        try:
+            np.savez(file, **arrays)
+            sync(file)
+            os.replace(file.name, path)
+        finally:
+            Path(file.name).unlink(missing_ok=True)
+
+
 def save_arrays(path: Path, **arrays: Any) -> None:
-    """Write ``arrays`` to ``path``; only a warning where that fails, since a cache costs time and not the run."""
-    aside = None
+    """Write ``arrays`` to ``path``; warn where that fails, as a missing cache costs time and not the run."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, suffix=".part", delete=False) as file:
-            aside = Path(file.name)
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        write_arrays(path, arrays)
     except OSError as error:
         warnings.warn(f"cache {path.parent}: {error}; set DDPSCHED_CACHE to a folder you can write", stacklevel=2)
-    finally:
-        if aside is not None:
-            aside.unlink(missing_ok=True)
+
+
+def sync(file: IO[bytes]) -> None:
+    """Write what an open file still buffers to the disk. Raises OSError where that fails."""
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""[data]: where the samples come from, and how they are cut."""
+"""[data]: the source of the samples, and how they are cut."""
 
 from typing import Annotated, Literal
 
@@ -8,20 +8,20 @@ from ddpsched.table import Positive, Table
 
 
 class DataConfig(Table):
-    """Where the samples come from: a local ``path``, else a hub ``name``, else the embedded sentences.
+    """The source of the samples: a local ``path``, else a hub ``name``, else the embedded sentences.
 
-    A path beside a name is the local copy of that data set, and is what is read.
+    Where both are given, the path is the local copy of that data set and is read.
     """
 
     path: str | None = None  # TSV, CSV, JSONL or Parquet file, or a folder of splits
     dev: str | None = None  # a file for evaluation; by default a dev or validation split beside path
     name: str | None = None  # data set on the hub, "nyu-mll/glue"
     subset: str | None = None  # "sst2"
-    text: str = "sentence"  # the text to classify; for causal_lm what is learnt
-    prompt: str | None = None  # causal_lm: a column that stands before the text and is not learnt, "question"
+    text: str = "sentence"  # the text to classify; for causal_lm the text to learn
+    prompt: str | None = None  # causal_lm: a column before the text that is not learnt, "question"
     label: str = "label"  # classification
     num_labels: Annotated[int, Field(ge=2)] = 2
-    rows: Positive | None = None  # only the first so many rows of the training split
+    rows: Positive | None = None  # only this many rows of the training split, the first
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the training rows evaluated on, without a dev split
     tokenizer: str | None = None  # folder or hub name; by default the model's, or the embedded one
     max_length: Annotated[int, Field(ge=3)] = 128

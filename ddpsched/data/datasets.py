@@ -1,10 +1,10 @@
-"""Where samples come from: a file, a folder, the hub, or the embedded sentences.
+"""The splits of a data set: from a file, a folder, the hub, or the embedded sentences.
 
-Whatever the source, ``load_dataset`` gives the same checked value: every text
-and every prompt says something, every label is an integer from 0 to ``num_labels - 1``.
+Whatever the source, ``load_dataset`` returns the same checked value: no text and no prompt is blank, and every label is
+an integer from 0 to ``num_labels - 1``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,6 @@ from ddpsched.data.row_source import (
     load_hub,
     load_saved,
     locate,
-    saved_rows,
     split_rows,
     training_split,
 )
@@ -35,8 +34,10 @@ Task = Literal["classification", "causal_lm"]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """N samples: ``texts``; a classifier's ``labels``, int64 ``(N,)``; the ``prompts`` before a language model's texts,
-    if there are any. ``rows``: each one's row in the source, counted from 1; None for 1 to N.
+    """N samples.
+
+    ``labels``: a classifier's, int64 ``(N,)``. ``prompts``: those before a language model's texts, if any. ``rows``:
+    each sample's row in the source, counted from 1; None for 1 to N.
     """
 
     texts: Sequence[str]
@@ -48,7 +49,7 @@ class Split:
         return len(self.texts)
 
     def take(self, ids: Ids) -> "Split":
-        """The samples ``ids``, which keep the numbers of their rows."""
+        """Return the samples ``ids``, which keep the numbers of their rows."""
         return Split(
             [self.texts[i] for i in ids],
             None if self.labels is None else self.labels[ids],
@@ -59,9 +60,9 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """The training split, one for evaluation where there is one, and a line that says where both come from.
+    """The training split, the one for evaluation if there is one, and a line that names the source of both.
 
-    ``rows``: those of the source that training was taken from; None for the embedded sentences.
+    ``rows``: those of the training split's source; None for the embedded sentences.
     """
 
     train: Split
@@ -71,15 +72,14 @@ class Dataset:
 
 
 def load_dataset(config: DataConfig, seed: int, task: Task = "classification") -> Dataset:
-    """The data that ``config`` names; ``seed`` draws the embedded sentences and what is held out.
+    """Return the data that ``config`` names; ``seed`` draws the embedded sentences and the rows held out.
 
-    ``path`` is a file, or a folder with a train file or saved by ``datasets``;
-    ``name`` is a data set on the hub; neither means the embedded sentences.
-    ``config.dev`` names a file for evaluation in place of the source's own; without
-    either, a share ``config.held_out`` of the training rows is evaluated on instead.
+    ``path`` is a file, or a folder with a train file or saved by ``datasets``; ``name`` is a data set on the hub;
+    neither means the embedded sentences. ``config.dev`` names a file for evaluation that replaces the source's dev
+    split; without either, a share ``config.held_out`` of the training rows is evaluated on instead.
 
-    DataError names the file, the row (1 is the first below the header), the
-    column and the value that cannot be used, and what to do.
+    Raises DataError that names the file, the row (1 is the first below the header), the column, the value that cannot
+    be used, and the remedy.
     """
     load = _Loader(config, task)
     if config.path:
@@ -101,7 +101,7 @@ def load_dataset(config: DataConfig, seed: int, task: Task = "classification") -
 
 
 def _held_out(dataset: Dataset, share: float, seed: int) -> Dataset:
-    """A share of the training rows, at least one, moved to the dev split; those that stay keep their order."""
+    """Return the data with a share of the training rows, at least one, moved to the dev split, in their order."""
     size = len(dataset.train)
     count = max(1, round(share * size))
     if size - count < 2:
@@ -109,13 +109,13 @@ def _held_out(dataset: Dataset, share: float, seed: int) -> Dataset:
             f"{dataset.source}: data.held_out = {share} takes {count} of {size} rows; training needs at least 2 of them"
         )
     mixed = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,))).permutation(size)
-    out, kept = np.sort(mixed[:count]), np.sort(mixed[count:])
+    dev, train = (dataset.train.take(np.sort(ids)) for ids in (mixed[:count], mixed[count:]))
     source = f"{dataset.source}, {count} of {size} rows held out (seed {seed})"
-    return Dataset(dataset.train.take(kept), dataset.train.take(out), source, dataset.rows)
+    return Dataset(train, dev, source, dataset.rows)
 
 
 class _Loader:
-    """The columns that ``task`` needs, from any source."""
+    """The reader of the columns that ``task`` needs, from any source."""
 
     def __init__(self, config: DataConfig, task: Task) -> None:
         self._config = config
@@ -128,29 +128,27 @@ class _Loader:
     def path(self, path: Path) -> Dataset:
         path = locate(path)
         if path.is_dir():
-            loaded = load_saved(path)
-            return self._splits(loaded, str(path), saved_rows(path, loaded))
-        dev = _beside(path) if path.stem == "train" and not self._config.dev else None
-        train = self.file(path, self._config.rows)
-        return Dataset(train, self.file(dev) if dev else None, str(path), file_rows(path))
+            return self._splits(load_saved(path), str(path), path.name)
+        dev = None
+        if path.stem == "train" and not self._config.dev:
+            siblings = (path.with_name(name + path.suffix) for name in DEV_NAMES)
+            dev = next((self.file(file) for file in siblings if file.exists()), None)
+        return Dataset(self.file(path, self._config.rows), dev, str(path), file_rows(path))
 
     def file(self, file: Path, limit: int | None = None) -> Split:
-        """The first ``limit`` rows, or all of them."""
-        found = read_columns(file, self._wanted)
-        return self._checked({name: values[:limit] for name, values in found.items()}, str(file))
+        """Return the first ``limit`` rows, or all of them."""
+        columns = read_columns(file, self._wanted)
+        return self._checked({name: values[:limit] for name, values in columns.items()}, str(file))
 
     def hub(self) -> Dataset:
-        loaded, source = load_hub(self._config), hub_name(self._config)
-        return self._splits(loaded, source, split_rows(training_split(loaded, source), source))
+        return self._splits(load_hub(self._config), hub_name(self._config))
 
-    def _splits(self, loaded: Any, source: str, origin: RowSource) -> Dataset:
-        """``loaded``: a ``datasets.Dataset``, or a ``DatasetDict`` with a train split."""
-        rows = training_split(loaded, source)
-        train = self._split(rows, f"{source}, train", self._config.rows)
-        splits = loaded if isinstance(loaded, dict) else {}
-        dev = next((name for name in DEV_NAMES if name in splits and not self._config.dev), None)
-        held = self._split(splits[dev], f"{source}, {dev}") if dev else None
-        return Dataset(train, held, source, origin)
+    def _splits(self, loaded: Any, source: str, short: str = "") -> Dataset:
+        """Return the splits of a ``datasets.Dataset``, or of a ``DatasetDict`` with a train split."""
+        train = self._split(training_split(loaded, source), f"{source}, train", self._config.rows)
+        splits = loaded if isinstance(loaded, dict) and not self._config.dev else {}
+        dev = next((self._split(splits[name], f"{source}, {name}") for name in DEV_NAMES if name in splits), None)
+        return Dataset(train, dev, source, split_rows(loaded, source, short))
 
     def _split(self, rows: Any, source: str, limit: int | None = None) -> Split:
         require_columns(source, rows.column_names, self._wanted)
@@ -158,23 +156,22 @@ class _Loader:
         return self._checked({name: table.column(name).to_pylist() for name in self._wanted.values()}, source)
 
     def _checked(self, columns: Columns, source: str) -> Split:
-        """The columns as a ``Split``; DataError where a text, a prompt or a label cannot be used."""
+        """Return the columns as a ``Split``; raise DataError where a text, a prompt or a label cannot be used."""
         config = self._config
         texts = columns[config.text]
         if not texts:
             raise DataError(f"{source}: no rows; give at least 2 for training, 1 for evaluation")
-        fault = "is null, blank or no valid text"
-        refuse(source, config.text, texts, said, fault, "write a text")
-        if "data.prompt" in self._wanted:
-            prompts = columns[self._wanted["data.prompt"]]
-            refuse(source, self._wanted["data.prompt"], prompts, said, fault, "write a prompt")
-            return Split(texts, prompts=prompts)
+        check_texts(source, config.text, texts)
+        if prompt := self._wanted.get("data.prompt"):
+            check_texts(source, prompt, columns[prompt], "write a prompt")
+            return Split(texts, prompts=columns[prompt])
         if "data.label" not in self._wanted:
             return Split(texts)
-        labels, allowed = columns[config.label], range(config.num_labels)
-        not_one = f"is not an integer from 0 to {allowed[-1]} (data.num_labels = {config.num_labels})"
-        refuse(source, config.label, labels, lambda label: _integer(label) in allowed, not_one, "correct the label")
-        return Split(texts, np.array([_integer(label) for label in labels], dtype=np.int64))
+        labels, allowed = [_integer(label) for label in columns[config.label]], range(config.num_labels)
+        fault = f"is not an integer from 0 to {allowed[-1]} (data.num_labels = {config.num_labels})"
+        valid = [label in allowed for label in labels]
+        _refuse(source, config.label, columns[config.label], valid, fault, "correct the label")
+        return Split(texts, np.array(labels, dtype=np.int64))
 
     def embedded(self, seed: int) -> Dataset:
         if "data.prompt" in self._wanted:
@@ -182,49 +179,40 @@ class _Loader:
                 f"data.prompt = {self._config.prompt!r}: the embedded sentences have no prompts; leave it out, or name "
                 "a data set with data.path"
             )
-        size, limit = self._config.size, self._config.rows
+
+        def composed(size: int, seed: int, limit: int | None = None) -> Split:
+            texts, labels = compose(size, seed)
+            return Split(texts[:limit], labels[:limit] if "data.label" in self._wanted else None)
+
+        size = self._config.size
         train_seed, dev_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
-        (texts, labels), (dev_texts, dev_labels) = compose(size, train_seed), compose(max(200, size // 8), dev_seed)
-        train, dev = Split(texts[:limit], labels[:limit]), Split(dev_texts, dev_labels)
-        if "data.label" not in self._wanted:
-            train, dev = Split(train.texts), Split(dev.texts)
+        train, dev = composed(size, train_seed, self._config.rows), composed(max(200, size // 8), dev_seed)
         return Dataset(train, dev, f"embedded sentences, {len(train)} train and {len(dev)} dev, seed {seed}")
 
 
-def _beside(train: Path) -> Path | None:
-    siblings = (train.with_name(name + train.suffix) for name in DEV_NAMES)
-    return next((file for file in siblings if file.exists()), None)
+def check_texts(source: str, column: str, texts: Sequence[Any], remedy: str = "write a text", first: int = 0) -> None:
+    """Raise DataError, naming the rows, where a value is blank or not valid text. ``first``: the first row, from 0."""
+    valid = [
+        isinstance(text, str) and bool(text.strip()) and text.encode(errors="ignore").decode() == text for text in texts
+    ]
+    _refuse(source, column, texts, valid, "is null, blank or no valid text", remedy, first)
 
 
-def refuse(
-    source: str,
-    column: str,
-    values: Sequence[Any],
-    fits: Callable[[Any], bool],
-    fault: str,
-    remedy: str,
-    first: int = 0,
+def _refuse(
+    source: str, column: str, values: Sequence[Any], valid: Sequence[bool], fault: str, remedy: str, first: int = 0
 ) -> None:
-    """DataError, with their rows, where some values do not fit; ``first``: the first one's row, from 0."""
-    bad = [row for row, value in enumerate(values, first + 1) if not fits(value)]
+    bad = [row for row, fits in enumerate(valid) if not fits]
     if bad:
-        rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        rows = ", ".join(str(first + row + 1) for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
         raise DataError(
-            f"{source}, row {bad[0]}, column {column!r}: {values[bad[0] - first - 1]!r:.80} {fault}; "
+            f"{source}, row {first + bad[0] + 1}, column {column!r}: {values[bad[0]]!r:.80} {fault}; "
             f"{len(bad)} of {len(values)} rows are like this ({rows}): {remedy}, or remove the rows"
         )
 
 
-def said(text: Any) -> bool:
-    """Whether it is a text that says something."""
-    return isinstance(text, str) and bool(text.strip()) and text.encode(errors="ignore").decode() == text
-
-
 def _integer(label: Any) -> int | None:
-    """``label`` as an integer; a TSV or CSV has it as text."""
-    if isinstance(label, str):
-        try:
-            return int(label)
-        except ValueError:
-            return None
-    return label if isinstance(label, int) and not isinstance(label, bool) else None
+    """Return ``label`` as an integer, also from text, which a TSV or CSV holds; None where it is none."""
+    try:
+        return int(label) if isinstance(label, int | str) and not isinstance(label, bool) else None
+    except ValueError:
+        return None

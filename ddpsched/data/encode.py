@@ -1,8 +1,9 @@
-"""Texts, or prompts and texts, to token ids that keep to ``max_length``."""
+"""Encoding of texts, or prompts and texts, as at most ``max_length`` token ids."""
 
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +11,8 @@ from tokenizers import Encoding, Tokenizer
 
 from ddpsched.errors import DataError
 
-# One thread: ranks share the machine's cores, online lengths are found while a step computes,
-# and the library warns (or may hang) when a process forks after it ran threads of its own.
+# One thread: ranks share the machine's cores, online lengths are computed during a training step, and the library
+# warns (or may hang) when a process forks after it started threads.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 CHUNK = 4096  # texts encoded at a time; an Encoding takes some 50 times the memory of its ids
@@ -23,8 +24,9 @@ TEXT = 1  # a pair's second sequence, as Encoding.sequence_ids numbers them
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """N samples one after another: ``flat`` int32 (total,), ``lengths`` and ``prompts`` int64 (N,), the latter the
-    leading tokens before a text's first; ``num_truncated`` of them were cut.
+    """N samples one after another, of which ``num_truncated`` were cut.
+
+    ``flat``: int32 (total,); ``lengths``: int64 (N,); ``prompts``: int64 (N,), the tokens before each text's first.
     """
 
     flat: Row
@@ -37,8 +39,8 @@ class Encoder:
     """A tokenizer that cuts from the right to ``max_length`` tokens and keeps the special tokens.
 
     ``paired``: each text follows a prompt, which is never cut: ``[CLS] prompt [SEP] text [SEP]`` with BERT's tokenizer.
-    ``least``: tokens that a sample needs, 2 where each but the first is to be learnt. DataError where ``max_length``
-    has no room beside the special tokens.
+    ``least``: tokens that a sample needs, 2 where each but the first is to be learnt. Raises DataError where
+    ``max_length`` leaves no room beside the special tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_length: int, paired: bool = False, least: int = 1) -> None:
@@ -51,47 +53,43 @@ class Encoder:
                 f"give at least {room}"
             )
         self._max_length, self._paired, self._least = max_length, paired, least
-        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())  # a copy: the caller's is left alone
+        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())  # a copy: the caller's does not change
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         if not paired:  # the library cuts the second of a pair too, but fails without a row where nothing is left
             self._tokenizer.enable_truncation(max_length)
 
     def encode(self, texts: Sequence[str], prompts: Sequence[str] | None, rows: Sequence[int]) -> Encoded:
-        """``rows``: the number of each text in its source, for errors.
+        """Return the token ids of each text after its prompt, if any; ``rows``: each one's number in its source.
 
-        DataError names the rows whose text has no token, or none left beside the prompt.
+        Raises DataError that names the rows whose text has no token, or none that fits after the prompt.
         """
-        found = [self._row(encoding) for encoding in self._encodings(texts, prompts)]
-        lengths = np.array([len(ids) for ids, _, _ in found], dtype=np.int64)
-        before = np.array([prompt for _, prompt, _ in found], dtype=np.int64)
+        samples = [self._row(encoding) for encoding in self._encodings(texts, prompts)]
+        lengths = np.array([len(ids) for ids, _, _ in samples], dtype=np.int64)
+        before = np.array([prompt for _, prompt, _ in samples], dtype=np.int64)
         lost = lengths <= before if self._paired else lengths < self._least
         if lost.any():
             raise DataError(self._refusal([rows[i] for i in np.flatnonzero(lost).tolist()], int(before[lost].max())))
-        flat = np.concatenate([ids for ids, _, _ in found] or [np.zeros(0, np.int32)])
-        return Encoded(flat, lengths, before, sum(cut for _, _, cut in found))
+        flat = np.concatenate([np.zeros(0, np.int32), *(ids for ids, _, _ in samples)])
+        return Encoded(flat, lengths, before, sum(cut for _, _, cut in samples))
 
     def _encodings(self, texts: Sequence[str], prompts: Sequence[str] | None) -> Iterator[Encoding]:
-        for start in range(0, len(texts), CHUNK):
-            part = texts[start : start + CHUNK]
-            if prompts is None:
-                yield from self._tokenizer.encode_batch_fast(part)
-            else:
-                pairs = list(zip(prompts[start : start + CHUNK], part, strict=True))
-                yield from self._tokenizer.encode_batch_fast(pairs)
+        inputs: Sequence[Any] = texts if prompts is None else list(zip(prompts, texts, strict=True))
+        for start in range(0, len(inputs), CHUNK):
+            yield from self._tokenizer.encode_batch_fast(inputs[start : start + CHUNK])
 
     def _row(self, encoding: Encoding) -> tuple[Row, int, bool]:
-        """(ids, tokens of the prompt, whether it was cut); as many prompt tokens as ids where no text is left."""
+        """Return ids, the prompt's tokens, and whether it was cut; all ids are the prompt's where no text is left."""
         ids = np.array(encoding.ids, dtype=np.int32)
         if not self._paired:
             return ids, 0, bool(encoding.overflowing)
-        belongs = encoding.sequence_ids
-        if TEXT not in belongs:
+        sequences = encoding.sequence_ids
+        if TEXT not in sequences:
             return ids, len(ids), False
-        prompt = belongs.index(TEXT)
+        prompt = sequences.index(TEXT)
         if len(ids) <= self._max_length:
             return ids, prompt, False
-        tail = belongs[::-1].index(TEXT)  # special tokens behind the text
+        tail = sequences[::-1].index(TEXT)  # special tokens after the text
         if prompt + tail >= self._max_length:
             return ids[:prompt], prompt, True
         return np.concatenate([ids[: self._max_length - tail], ids[len(ids) - tail :]]), prompt, True
@@ -100,7 +98,7 @@ class Encoder:
         named = f"rows {', '.join(map(str, rows[:5]))}{', ...' if len(rows) > 5 else ''}"
         if self._paired:
             return (
-                f"{len(rows)} texts have no token within data.max_length = {self._max_length} behind their prompts "
+                f"{len(rows)} texts have no token within data.max_length = {self._max_length} after their prompts "
                 f"({named}), of which the longest takes {longest_prompt} tokens; raise data.max_length, or remove the "
                 "rows"
             )

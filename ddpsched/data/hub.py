@@ -1,8 +1,7 @@
-"""Keeps a machine without network from waiting for the hub.
+"""A check that keeps a machine without network from waiting for the hub.
 
-Hugging Face's libraries fall back on their cache, or fail, only after half a
-minute and more of retries, unless HF_HUB_OFFLINE was set before they were
-imported. One connection attempt settles the question in a moment.
+Hugging Face's libraries fall back on their cache, or fail, only after half a minute and more of retries, unless
+HF_HUB_OFFLINE was set before they were imported. One connection attempt answers the question within two seconds.
 """
 
 import os
@@ -18,7 +17,7 @@ TIMEOUT_S = 2.0
 
 @contextmanager
 def offline_unless_reachable(*settings: ModuleType) -> Iterator[None]:
-    """Within, every module of ``settings`` has HF_HUB_OFFLINE on if the hub does not answer: cache or error at once."""
+    """Set HF_HUB_OFFLINE of each module, within the context, if the hub does not answer: then the cache or an error."""
     before = [module.HF_HUB_OFFLINE for module in settings]
     offline = any(before) or not _reachable()
     try:
@@ -31,7 +30,7 @@ def offline_unless_reachable(*settings: ModuleType) -> Iterator[None]:
 
 
 def _reachable() -> bool:
-    if getproxies():  # then only the proxy knows
+    if getproxies():  # only the proxy can tell
         return True
     url = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
     try:

@@ -1,4 +1,4 @@
-"""Where planning learns of samples: lengths by id."""
+"""Lengths by id, which is all that planning knows of samples."""
 
 from typing import Protocol
 
@@ -10,40 +10,46 @@ from ddpsched.plan import Ids
 
 
 class Lengths(Protocol):
-    """Token lengths by id: a whole tokenised set, or one that tokenises what it is asked for."""
+    """Token lengths by id, of a tokenised data set or of one that is tokenised on demand."""
 
     @property
     def rows(self) -> Ids | None:
-        """(N,), rising: each sample's row in its source, from 0, as an ordered file numbers them; None: its id."""
+        """Each sample's row in its source, (N,), rising, from 0, as an ordered file has it; None where it is the id."""
 
     def __len__(self) -> int: ...
 
-    def lengths(self, ids: Ids) -> npt.NDArray[np.int64]: ...
+    def lengths(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """Return the tokens of each sample, (n,)."""
+        ...
 
     def parts(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """(n, 2): tokens of prompt and text, which sum to the length; asked for by a budget of two numbers alone."""
+        """Return the tokens of prompt and text, (n, 2), which sum to the length; only a budget of two numbers asks."""
 
 
 class KnownLengths:
-    """Lengths that are all there, by id; at least 1 each, as DataError says where they are not.
+    """Lengths that are all known, at least 1 each.
 
-    ``lengths``: (N,), or (N, 2) of two parts whose sum is the sample's, as prompt and text or source and target.
+    ``lengths``: (N,), or (N, 2) of two parts whose sum is the sample's, as prompt and text or source and target. Raises
+    DataError for other shapes, for numbers that are not integers, and for samples without tokens.
+
+    >>> KnownLengths([[2, 3], [0, 4]]).lengths(np.array([1, 0])).tolist()
+    [4, 5]
     """
 
     rows: Ids | None = None
 
     def __init__(self, lengths: npt.ArrayLike) -> None:
         given = np.asarray(lengths)
-        parts = given.ndim == 2 and given.shape[1] == 2
-        if not (given.ndim == 1 or parts) or len(given) == 0 or given.dtype.kind not in "iu":
+        if given.ndim == 0 or given.shape[1:] not in ((), (2,)) or len(given) == 0 or given.dtype.kind not in "iu":
             raise DataError(
                 f"lengths must be a flat array of integers, or one of two columns, got {given.dtype} of shape "
                 f"{given.shape}"
             )
-        self._parts = given.astype(np.int64, copy=False) if parts else None
+        numbers = given.astype(np.int64, copy=False)
+        self._parts = numbers if given.ndim == 2 else None
         if self._parts is not None and self._parts.min() < 0:
             raise DataError(f"lengths[{int(self._parts.min(axis=1).argmin())}] has a negative part")
-        self._lengths = given.sum(axis=1, dtype=np.int64) if parts else given.astype(np.int64, copy=False)
+        self._lengths = numbers if self._parts is None else numbers.sum(axis=1)
         if self._lengths.min() < 1:
             where = int(self._lengths.argmin())
             raise DataError(f"lengths[{where}] = {given[where]}: every sample has at least one token")

@@ -1,8 +1,8 @@
 """An order on disk: one ``.npy`` file of sorted rows that no process holds as a whole.
 
-The array is as ``numpy.save`` writes one of named columns, so ``numpy.load(path, mmap_mode="r")`` reads it; behind it
-stands a footer with the data set's fingerprint and a checksum of every block of rows. Writers fill a file beside the
-final one, each rank its own rows, and it gets its name when all is on disk.
+The array is as ``numpy.save`` writes one of named columns, so ``numpy.load(path, mmap_mode="r")`` reads it. A footer
+after it holds the data set's fingerprint and a checksum of every block of rows. Writers fill a file beside the final
+one, each rank its share of the rows, and rename it when all of it is on disk.
 """
 
 import json
@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from ddpsched.data.array_cache import sync
 from ddpsched.errors import DataError
 
 BLOCK = 65_536  # rows of one checksum
@@ -28,8 +29,10 @@ Bits = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class About:
-    """What a file is the order of: ``metrics`` name its columns, which ids follow; ``data`` is the fingerprint of the
-    data set, ``source`` what it was called; ``how`` is free, for the reader of a report.
+    """The contents of an ordered file.
+
+    ``metrics``: names of its columns, which ids follow. ``data``: the data set's fingerprint. ``source``: its name.
+    ``how``: free text on how the metrics were measured.
     """
 
     metrics: tuple[str, ...]
@@ -39,14 +42,14 @@ class About:
 
 
 class OrderedWriter:
-    """``num_rows`` rows on their way into ``path``, of which every rank writes its own.
+    """A writer of ``num_rows`` rows to ``path``, of which every rank writes its share.
 
-    One rank calls ``begin``, then all ``write``, then that one ``finish`` with all ranks' sums added up; or ``drop``.
-    Until ``finish`` there is nothing at ``path`` but what was there before.
+    One rank calls ``begin``, then all call ``write``, then that one ``finish`` with all ranks' sums added up; or
+    ``drop``. Until ``finish`` nothing changes at ``path``.
     """
 
     def __init__(self, path: Path, num_rows: int, dtypes: Sequence[np.dtype[Any]], about: About) -> None:
-        self.path = path.resolve()  # what a link leads to
+        self.path = path.resolve()  # the target of a link
         self.aside = self.path.with_name(f".{path.name}.part")
         self._num_rows, self._about = num_rows, about
         self._dtype = np.dtype([(name, dtype) for name, dtype in zip((*about.metrics, "id"), dtypes, strict=True)])
@@ -54,40 +57,39 @@ class OrderedWriter:
 
     @property
     def num_blocks(self) -> int:
+        """The number of blocks of rows, each of which has a checksum."""
         return -(-self._num_rows // BLOCK)
 
     def begin(self) -> None:
-        """Make room on the disk. OSError where there is none."""
+        """Allocate the file. Raises OSError where the disk has no room."""
         with self.aside.open("wb") as file:
             file.write(self._header)
             size = len(self._header) + self._num_rows * self._dtype.itemsize
             if self._num_rows and hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so here, not after the sort
-            _to_disk(file)
+                os.posix_fallocate(file.fileno(), 0, size)  # a full disk fails here, not after the sort
+            sync(file)
 
     def write(self, start: int, columns: Sequence[npt.NDArray[Any]]) -> Bits:
-        """Rows from ``start`` on; their share of the sums of all blocks, (num_blocks,). OSError as of any file."""
+        """Write rows from ``start`` on; return their share of the sums of all blocks, (num_blocks,)."""
         sums = np.zeros(self.num_blocks, dtype=np.uint64)
         with self.aside.open("r+b") as file:
             file.seek(len(self._header) + start * self._dtype.itemsize)
             for first in range(0, len(columns[0]), PIECE):
-                rows = np.empty(min(PIECE, len(columns[0]) - first), dtype=self._dtype)
-                for name, column in zip(rows.dtype.names or (), columns, strict=True):
-                    rows[name] = column[first : first + len(rows)]
+                rows = np.rec.fromarrays([column[first : first + PIECE] for column in columns], dtype=self._dtype)
                 file.write(rows.tobytes())
                 _add_sums(sums, rows, start + first)
-            _to_disk(file)
+            sync(file)
         return sums
 
     def finish(self, sums: Bits) -> str:
-        """Give the file its name; what :attr:`OrderedFile.digest` will be."""
-        said = asdict(self._about) | {"num_rows": self._num_rows, "sums": [f"{value:016x}" for value in sums.tolist()]}
-        words = json.dumps(said, sort_keys=True).encode()
+        """Write the footer and rename the file; return what :attr:`OrderedFile.digest` will be."""
+        about = asdict(self._about) | {"num_rows": self._num_rows, "sums": [f"{value:016x}" for value in sums.tolist()]}
+        words = json.dumps(about, sort_keys=True).encode()
         digest = _digest(self._header, words)
         with self.aside.open("r+b") as file:
             file.seek(0, os.SEEK_END)
             file.write(words + digest + len(words).to_bytes(8, "little") + MAGIC)
-            _to_disk(file)
+            sync(file)
         self.aside.replace(self.path)
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
@@ -97,32 +99,32 @@ class OrderedWriter:
         return digest.hex()
 
     def drop(self) -> None:
-        """Leave nothing behind."""
+        """Remove the unfinished file, if there is one."""
         with suppress(OSError):
             self.aside.unlink(missing_ok=True)
 
 
 class OrderedFile:
-    """The rows of a file that an :class:`OrderedWriter` wrote, any slice without the rest.
+    """The rows of a file that an :class:`OrderedWriter` wrote, read in any slice.
 
-    Raises DataError for a file that is none, is cut short, or was changed: what is read is checked, block by block.
+    Raises DataError for another kind of file, and for one that is cut short or was changed: every block is checked when
+    it is read.
     """
 
     def __init__(self, path: Path, about: About, digest: str, num_rows: int, sums: Sequence[int]) -> None:
         self.path, self.about, self.digest = path, about, digest
         self._sums = np.array(sums, dtype=np.uint64)
         self._rows: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-        expected = (*about.metrics, "id")
-        if self._rows.dtype.names != expected or self._rows.shape != (num_rows,):
+        if self._rows.dtype.names != (*about.metrics, "id") or self._rows.shape != (num_rows,):
             raise DataError(f"{path}: its header and footer differ; write it again with `ddpsched sort`")
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Read header and footer."""
+        """Read header and footer. Raises DataError where they are missing or damaged."""
         try:
-            said, digest = _footer(path)
-            about = About(tuple(said["metrics"]), said["data"], said["source"], said["how"])
-            return cls(path, about, digest, said["num_rows"], [int(value, 16) for value in said["sums"]])
+            footer, digest = _footer(path)
+            about = About(tuple(footer["metrics"]), footer["data"], footer["source"], footer["how"])
+            return cls(path, about, digest, footer["num_rows"], [int(value, 16) for value in footer["sums"]])
         except FileNotFoundError:
             raise DataError(f"{path}: no such file; `ddpsched sort DATA --output {path}` writes it") from None
         except OSError as error:
@@ -136,7 +138,7 @@ class OrderedFile:
         return len(self._rows)
 
     def rows(self, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
-        """Rows ``start`` to ``stop``, a copy with a field for each metric and ``id``; DataError where they changed."""
+        """Return rows ``start`` to ``stop``, copied, with a field for each metric and ``id``; DataError if changed."""
         start, stop, _ = slice(start, stop).indices(len(self))
         if start >= stop:
             return np.array(self._rows[:0])
@@ -144,10 +146,10 @@ class OrderedFile:
         read = np.array(self._rows[first : -(-stop // BLOCK) * BLOCK])
         sums = np.zeros_like(self._sums)
         _add_sums(sums, read, first)
-        touched = slice(first // BLOCK, -(-stop // BLOCK))
-        wrong = np.flatnonzero(sums[touched] != self._sums[touched])
+        blocks = np.arange(first // BLOCK, -(-stop // BLOCK))
+        wrong = blocks[sums[blocks] != self._sums[blocks]]
         if len(wrong):
-            block = int(wrong[0]) + touched.start
+            block = int(wrong[0])
             raise DataError(
                 f"{self.path}: rows {block * BLOCK} to {min((block + 1) * BLOCK, len(self))} are not those that were "
                 "written (checksum); write it again with `ddpsched sort`"
@@ -155,12 +157,12 @@ class OrderedFile:
         return read[start - first : stop - first]
 
     def ids(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.int64]:
-        """Of rows ``start`` to ``stop``."""
+        """Return the ids of rows ``start`` to ``stop``, int64."""
         return np.ascontiguousarray(self.rows(start, stop)["id"])
 
 
 def _header(dtype: np.dtype[Any], num_rows: int) -> bytes:
-    """As numpy.save writes one of names beyond Latin-1."""
+    """Return the header that numpy.save writes for column names beyond Latin-1."""
     words = repr({"descr": dtype.descr, "fortran_order": False, "shape": (num_rows,)}).encode()
     padding = -(len(PREFIX) + 4 + len(words) + 1) % 64
     return PREFIX + (len(words) + padding + 1).to_bytes(4, "little") + words + b" " * padding + b"\n"
@@ -182,7 +184,7 @@ def _footer(path: Path) -> tuple[dict[str, Any], str]:
         words, digest = file.read(length), file.read(16)
         file.seek(0)
         header = file.read(len(PREFIX) + 4)
-        header += file.read(int.from_bytes(header[-4:], "little"))  # not parsed before it is known to be right
+        header += file.read(int.from_bytes(header[-4:], "little"))  # parsed only once its digest is checked
     if _digest(header, words) != digest:
         raise ValueError("its footer was changed")
     return json.loads(words), digest.hex()
@@ -192,26 +194,19 @@ def _digest(header: bytes, words: bytes) -> bytes:
     return blake2b(header + words, digest_size=16).digest()
 
 
-def _to_disk(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
 def _add_sums(sums: Bits, rows: npt.NDArray[Any], first: int) -> None:
-    """Add each row's hash to its block's sum: sums of parts add up, whoever wrote which rows."""
-    for begin in range(0, len(rows), BLOCK):
-        part = rows[begin : begin + BLOCK]
-        place = np.arange(first + begin, first + begin + len(part), dtype=np.uint64)
-        hashed = _mixed(place)
+    """Add each row's hash to its block's sum, so that parts of a sum add up whichever rank wrote which rows."""
+    stop = first + len(rows)
+    for block in range(first // BLOCK, -(-stop // BLOCK)):
+        begin, end = max(first, block * BLOCK), min(stop, (block + 1) * BLOCK)
+        hashed = _mixed(np.arange(begin, end, dtype=np.uint64))
         for name in rows.dtype.names or ():
-            hashed = _mixed(hashed ^ np.ascontiguousarray(part[name]).view(np.uint64))
-        blocks = (place // np.uint64(BLOCK)).astype(np.int64)
-        for block in range(blocks[0], blocks[-1] + 1):
-            sums[block] += hashed[blocks == block].sum(dtype=np.uint64)
+            hashed = _mixed(hashed ^ np.ascontiguousarray(rows[name][begin - first : end - first]).view(np.uint64))
+        sums[block] += hashed.sum(dtype=np.uint64)
 
 
 def _mixed(bits: Bits) -> Bits:
-    """splitmix64's step: every bit of a row turns half of its hash's (Steele, Lea and Flood 2014)."""
+    """Return splitmix64's step, in which every bit flips half of the hash's bits (Steele, Lea and Flood 2014)."""
     bits = bits + np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

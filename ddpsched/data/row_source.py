@@ -1,19 +1,21 @@
-"""The rows of a data set where they lie: a file, a folder saved by ``datasets``, or the hub; by chunk, and by name.
+"""The rows of a data set where they are stored (a file, a folder saved by ``datasets``, or the hub), read in chunks.
 
-A row's number, from 0, is its place in the training split; what is cut off or held out of it changes no number.
+A row's number, from 0, is its place in the training split. Rows that are cut off or held out change no number.
 """
 
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ddpsched.data.config import DataConfig
 from ddpsched.data.hub import offline_unless_reachable
-from ddpsched.data.table_files import READERS, Chunk, Mine, Wanted, read_chunks, require_columns
+from ddpsched.data.table_files import READERS, Chunk, Mine, Wanted, read_chunks, require_columns, table_chunk
 from ddpsched.errors import DataError
 
 NUMBERS = (".npy", ".txt")
@@ -21,10 +23,11 @@ NUMBERS = (".npy", ".txt")
 
 @dataclass(frozen=True)
 class RowSource:
-    """Rows that can be read chunk by chunk. ``name`` is for messages, ``short`` says no folder of this machine.
+    """Rows that can be read chunk by chunk.
 
-    ``fingerprint()`` tells data sets apart: of a file its bytes, of a saved or downloaded set what ``datasets`` gives
-    it. ``chunks(wanted, size, mine)``: as :func:`ddpsched.data.table_files.read_chunks`.
+    ``name`` is for messages; ``short`` is a name without this machine's folders. ``fingerprint()`` identifies the data:
+    a hash of a file's bytes, or the fingerprint that ``datasets`` gives a set. ``chunks(wanted, size, mine)``: as
+    :func:`ddpsched.data.table_files.read_chunks`.
     """
 
     name: str
@@ -34,62 +37,63 @@ class RowSource:
 
 
 def training_rows(config: DataConfig) -> RowSource | None:
-    """Of the training split that ``config`` names; None for the embedded sentences, which lie nowhere."""
+    """Return the training split that ``config`` names; None for the embedded sentences, which have no source."""
     if config.path:
         path = locate(Path(config.path).expanduser())
-        return saved_rows(path, load_saved(path)) if path.is_dir() else file_rows(path)
+        return split_rows(load_saved(path), str(path), path.name) if path.is_dir() else file_rows(path)
     if config.name:
-        source = hub_name(config)
-        return split_rows(training_split(load_hub(config), source), source)
+        return split_rows(load_hub(config), hub_name(config))
     return None
 
 
 def file_rows(path: Path) -> RowSource:
-    """Of a TSV, CSV, JSON-lines or Parquet file."""
+    """Return the rows of a TSV, CSV, JSON-lines or Parquet file."""
 
     def fingerprint() -> str:
         with path.open("rb") as file:
             return f"file {hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()}"
 
-    return RowSource(
-        str(path), path.name, fingerprint, lambda wanted, size, mine: read_chunks(path, wanted, size, mine)
-    )
+    return RowSource(str(path), path.name, fingerprint, partial(read_chunks, path))
 
 
 def number_rows(path: Path) -> RowSource:
-    """Of a ``.npy`` array, which is mapped, or a ``.txt`` with a number in each line, as a column "value"."""
+    """Return the rows of a file that :func:`read_numbers` reads, as one column "value"."""
+    values = read_numbers(path)
+    if values.ndim != 1 or values.dtype.kind not in ("U" if path.suffix.lower() == ".txt" else "iuf"):
+        raise DataError(f"{path}: not a flat array of numbers; give one number a sample")
 
     def chunks(wanted: Wanted | None, size: int, mine: Mine) -> Iterator[Chunk]:
-        values = _numbers(path)
         for number, first in enumerate(range(0, len(values), size)):
             part = values[first : first + size]
             column = part.tolist() if mine(number) else []
             yield Chunk(number, first, len(part), {"value": column}, (first + len(part)) / len(values))
 
-    if not path.exists():
-        raise DataError(f"{path}: no such file; check the path (it is relative to {Path.cwd()})")
     return replace(file_rows(path), chunks=chunks)
 
 
-def _numbers(path: Path) -> Any:
+def read_numbers(path: Path) -> npt.NDArray[Any]:
+    """Return the array of a ``.npy`` file, mapped, or the words of a ``.txt`` file.
+
+    Raises DataError where there is no such file, or it is not what its suffix says.
+    """
     try:
         if path.suffix.lower() == ".txt":
             return np.array(path.read_text(encoding="utf-8").split())
         values = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(values, np.ndarray):
+            raise ValueError("several arrays in one file")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; check the path (it is relative to {Path.cwd()})") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error}); give one number a line") from None
     except (ValueError, EOFError) as error:
         raise DataError(f"{path}: not an array of numbers ({error}); write it with numpy.save") from None
-    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iuf":
-        raise DataError(f"{path}: not a flat array of numbers; give one number a sample")
     return values
 
 
-def saved_rows(path: Path, loaded: Any) -> RowSource:
-    """Of the training split of what ``datasets`` saved in a folder."""
-    return split_rows(training_split(loaded, str(path)), str(path), path.name)
-
-
-def split_rows(split: Any, name: str, short: str = "") -> RowSource:
-    """Of a ``datasets.Dataset``, which lies on the disk and is mapped."""
+def split_rows(loaded: Any, name: str, short: str = "") -> RowSource:
+    """Return the training rows of what ``datasets`` loaded, which maps its files."""
+    split = training_split(loaded, name)
 
     def chunks(wanted: Wanted | None, size: int, mine: Mine) -> Iterator[Chunk]:
         names = split.column_names
@@ -98,49 +102,46 @@ def split_rows(split: Any, name: str, short: str = "") -> RowSource:
             names = list(dict.fromkeys(wanted.values()))
         rows = split.select_columns(names).with_format("arrow")
         for number, first in enumerate(range(0, len(split), size)):
-            count = min(size, len(split) - first)
-            table = rows[first : first + count] if mine(number) else None
-            columns = {column: [] if table is None else table.column(column).to_pylist() for column in names}
-            yield Chunk(number, first, count, columns, (first + count) / len(split))
+            yield table_chunk(rows[first : first + size], number, size, len(split), mine)
 
     return RowSource(name, short or name, lambda: f"datasets {split._fingerprint} of {len(split)} rows", chunks)
 
 
 def locate(path: Path) -> Path:
-    """The training file, or the saved folder, that ``data.path`` means; DataError where there is none."""
+    """Return the training file, or the saved folder, that ``data.path`` names; DataError where there is none."""
     if not path.exists():
         raise DataError(f"data.path = {path}: no such file or folder; check the path (it is relative to {Path.cwd()})")
     if not path.is_dir() or (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
         return path
     train = [path / f"train{suffix}" for suffix in READERS if (path / f"train{suffix}").exists()]
     if len(train) != 1:
-        found = " and ".join(file.name for file in train) or "no train file"
+        names = " and ".join(file.name for file in train) or "no train file"
         raise DataError(
-            f"data.path = {path}: the folder has {found}; give one train file ({', '.join(READERS)}) "
+            f"data.path = {path}: the folder has {names}; give one train file ({', '.join(READERS)}) "
             "as data.path, or a folder written by datasets' save_to_disk"
         )
     return train[0]
 
 
 def load_saved(path: Path) -> Any:
-    """What ``datasets`` saved in this folder."""
+    """Return what ``datasets`` saved in a folder; DataError where it cannot be read."""
     import datasets
 
     try:
         return datasets.load_from_disk(str(path))
-    except Exception as error:  # whatever a damaged folder provokes in datasets and pyarrow
+    except Exception as error:  # a damaged folder raises many kinds in datasets and pyarrow
         raise DataError(f"data.path = {path}: cannot be read as a saved data set ({error}); save it again") from error
 
 
 def load_hub(config: DataConfig) -> Any:
-    """``data.name`` from the hub, or from a cache prepared before."""
+    """Return the data set ``data.name`` from the hub or its cache; DataError where neither has it."""
     import datasets
     import huggingface_hub
 
     with offline_unless_reachable(huggingface_hub.constants, datasets.config):
         try:
             return datasets.load_dataset(config.name, config.subset)
-        except Exception as error:  # dozens of kinds: network, rights, name, subset, files
+        except Exception as error:  # dozens of kinds: network, permissions, name, subset, files
             raise DataError(
                 f"data.name = {hub_name(config)}: cannot be loaded ({error}); give a local copy with "
                 "data.path=FILE, or leave data.name out for the embedded sentences; a cache prepared on a "
@@ -149,12 +150,12 @@ def load_hub(config: DataConfig) -> Any:
 
 
 def hub_name(config: DataConfig) -> str:
-    """ "nyu-mll/glue/sst2"."""
+    """Return the name and the subset, as in "nyu-mll/glue/sst2"."""
     return f"{config.name}/{config.subset}" if config.subset else str(config.name)
 
 
 def training_split(loaded: Any, source: str) -> Any:
-    """Of a ``DatasetDict``; a single ``Dataset`` is one."""
+    """Return the train split of a ``DatasetDict``, or a single ``Dataset`` itself; DataError where there is none."""
     splits = loaded if isinstance(loaded, dict) else {"train": loaded}
     if "train" not in splits:
         raise DataError(f"{source}: no train split; it has {', '.join(splits)}")

@@ -1,10 +1,9 @@
-"""Documents joined end to end and cut at a context length: language modelling without padding, as it is usually done.
+"""Documents joined end to end and cut at a context length: language modelling without padding.
 
-A slice may hold the end of one document, several whole ones and the beginning of the
-next. Attending over all of it, tokens see documents that have nothing to do with
-theirs; ``within_documents`` cuts the slice into pieces instead, each of which runs as
-a sample of its own. A document that is cut goes on in the next slice without what came
-before, and either way nothing stands before a slice's first token to predict it from.
+A slice may hold the end of one document, several whole ones and the beginning of the next. When tokens attend over all
+of it, they see unrelated documents; ``within_documents`` cuts the slice into pieces instead, each of which runs as a
+sample of its own. A document that is cut continues in the next slice without its context. Either way nothing precedes a
+slice's first token to predict it from.
 """
 
 from collections.abc import Iterable
@@ -14,29 +13,28 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.data.encode import Ids, Row
-from ddpsched.data.token_table import NOT_LEARNT, Tokens, TokenTable
+from ddpsched.data.token_table import NOT_LEARNT, Tokens, TokenTable, checked_ids
 from ddpsched.errors import DataError
 
-UNCUT = 2**31 - 1  # max_length of documents that are to be joined: slices cut them, their tokenizer must not
+UNCUT = 2**31 - 1  # max_length of documents to be joined, which the tokenizer must not cut
 
 
 class Pieces(NamedTuple):
-    """The documents' pieces in some slices, in their order."""
+    """The pieces of documents in some slices, in order."""
 
     rows: list[Row]  # token ids
     labels: list[Row]
-    slices: Ids  # int64 (pieces,): which of the slices asked for each is of, from 0
+    slices: Ids  # int64 (pieces,): the place of each one's slice among those asked for, from 0
 
 
 class SliceTable(Tokens):
-    """``TokenTable``'s methods over the slices of its documents, in their order.
+    """The slices of joined documents, in order, with the methods of ``TokenTable``.
 
-    Every slice has ``length`` tokens, the last one the rest, at least 2: a rest of one
-    token would leave nothing to predict and is counted in ``num_dropped`` instead.
-    DataError where not even one slice is left.
+    Every slice has ``length`` tokens, the last one the rest, at least 2: a rest of one token would leave nothing to
+    predict and is counted in ``num_dropped`` instead. Raises DataError where there is not even one slice.
     """
 
-    num_truncated = 0  # what does not fit into a slice begins the next
+    num_truncated = 0  # tokens that do not fit into a slice begin the next
 
     def __init__(self, documents: TokenTable, length: int, within_documents: bool = False) -> None:
         self.max_length, self.within_documents = length, within_documents
@@ -47,7 +45,7 @@ class SliceTable(Tokens):
         self._size = -(-self._num_tokens // length)
         if self._size == 0:
             raise DataError(f"{len(documents)} documents with {total} tokens in all make no slice of two tokens")
-        # (N + 1,): tokens of prompts, and documents that begin with a token to learn, before each document
+        # (N + 1,): before each document, the tokens of prompts, and the documents that begin with a token to learn
         self._prompts = _before(documents.prompts)
         self._plain = _before(documents.prompts == 0)
 
@@ -55,25 +53,25 @@ class SliceTable(Tokens):
         return self._size
 
     def lengths(self, ids: npt.ArrayLike) -> Ids:
-        """Token counts of slices ``ids``, int64 and of the shape of ``ids``."""
+        """Return the token counts of slices ``ids``, int64, of the shape of ``ids``."""
         begin, end = self._ends(ids)
         return end - begin
 
     def row(self, id: int) -> Row:
-        """The token ids of one slice, int32 ``(length,)``, a view."""
+        """Return the token ids of one slice, int32 ``(length,)``, a view."""
         begin, end = self._ends(id)
         return self._documents.flat[begin:end]
 
     def labels(self, id: int) -> Row:
-        """The token ids of one slice with -100 where they are not learnt.
+        """Return the token ids of one slice with -100 where they are not learnt.
 
-        Those are its documents' prompts and, within documents, each piece's first token.
+        Those are its documents' prompts and, within documents, the first token of each piece.
         """
         begin, end = self._ends(id)
         labels = self.row(id).copy()
         first, last = self._document(begin), self._document(end - 1)
         starts = self._documents.offsets[first : last + 1] - begin
-        # (documents, 2): where each one's prompt lies in the slice, to which the first document's may not reach
+        # (documents, 2): the range of each one's prompt in the slice, which the first document's may not reach
         prompts = np.stack([starts, starts + self._documents.prompts[first : last + 1]], axis=1).clip(min=0)
         for start, stop in prompts[prompts[:, 0] < prompts[:, 1]].tolist():
             labels[start:stop] = NOT_LEARNT
@@ -82,27 +80,29 @@ class SliceTable(Tokens):
         return labels
 
     def num_targets(self, ids: npt.ArrayLike) -> Ids:
-        """How many labels of each of the slices ``ids`` count, ``labels(id)[1:] != -100``: int64, of their shape."""
+        """Return the number of targets, ``labels(id)[1:] != -100``, of slices ``ids``: int64, of their shape."""
         begin, end = self._ends(ids)
         learnt = end - begin - 1 - (self._prompts_before(end) - self._prompts_before(begin + 1))
-        if self.within_documents:  # documents that begin behind the slice's first token
+        if self.within_documents:  # documents that begin after the slice's first token
             first, last = (np.searchsorted(self._documents.offsets[:-1], at) for at in (begin + 1, end))
             learnt -= self._plain[last] - self._plain[first]
         return learnt
 
     def parts(self, ids: npt.ArrayLike) -> Ids:
-        """Tokens of prompts and of texts: int64 (n, 2), each row summing to the length of one of the ``ids``."""
+        """Return the number of tokens of prompts and of texts, int64 (n, 2); each row sums to its slice's length."""
         begin, end = (np.atleast_1d(at) for at in self._ends(ids))
         prompts = self._prompts_before(end) - self._prompts_before(begin)
         return np.stack([prompts, end - begin - prompts], axis=1)
 
     def segments(self, id: int) -> Ids:
-        """Tokens of each document's piece in one slice, int64 (pieces,), in their order."""
+        """Return the number of tokens of each document's piece in one slice, int64 (pieces,), in order."""
         begin, end = self._ends(id)
-        return np.diff(np.concatenate([[begin], self._inner(int(begin), int(end)), [end]]))
+        offsets = self._documents.offsets[:-1]
+        inner = offsets[np.searchsorted(offsets, begin + 1) : np.searchsorted(offsets, end)]
+        return np.diff(np.concatenate([[begin], inner, [end]]))
 
     def pieces(self, ids: Iterable[int]) -> Pieces:
-        """Each document's piece in slices ``ids``: what is packed where tokens attend within documents."""
+        """Return each document's piece in slices ``ids``, which are packed where tokens attend within documents."""
         rows: list[Row] = []
         labels: list[Row] = []
         counts: list[int] = []
@@ -115,28 +115,21 @@ class SliceTable(Tokens):
         return Pieces(rows, labels, np.repeat(np.arange(len(counts)), counts))
 
     def _ends(self, ids: npt.ArrayLike) -> tuple[Ids, Ids]:
-        """Where slices ``ids`` begin and end among all tokens."""
-        at = np.asarray(ids, dtype=np.int64)
-        if at.size and (at.min() < 0 or at.max() >= self._size):
-            raise IndexError(f"slice ids from {at.min()} to {at.max()}; there are {self._size}, 0 to {self._size - 1}")
+        """Return the beginnings and ends of slices ``ids`` among all tokens."""
+        at = checked_ids(ids, self._size, "slice")
         return at * self.max_length, np.minimum((at + 1) * self.max_length, self._num_tokens)
 
     def _document(self, at: npt.ArrayLike) -> Ids:
-        """Which document a token belongs to."""
+        """Return the documents that tokens belong to."""
         return np.searchsorted(self._documents.offsets, at, side="right") - 1
 
-    def _inner(self, begin: int, end: int) -> Ids:
-        """Where documents begin behind the first token of a slice."""
-        offsets = self._documents.offsets[:-1]
-        return offsets[np.searchsorted(offsets, begin + 1) : np.searchsorted(offsets, end)]
-
     def _prompts_before(self, at: Ids) -> Ids:
-        """How many of the tokens before token ``at`` are a prompt's, of the shape of ``at``."""
+        """Return the number of prompt tokens before token ``at``, of the shape of ``at``."""
         document = np.minimum(self._document(at), len(self._documents) - 1)
         into = at - self._documents.offsets[document]
         return self._prompts[document] + np.minimum(into, self._documents.prompts[document])
 
 
 def _before(counts: npt.NDArray[np.generic]) -> Ids:
-    """(N,) -> (N + 1,): the sum of those before each."""
+    """Return the sum of the counts before each, (N,) -> (N + 1,)."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])

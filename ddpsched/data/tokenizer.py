@@ -11,10 +11,10 @@ from ddpsched.errors import DataError
 
 
 def load_tokenizer(name: str | None) -> Tokenizer:
-    """A tokenizer with padding and truncation switched off, which some published ones have on.
+    """Return a tokenizer with padding and truncation switched off, which some published ones have on.
 
-    ``name`` is a folder with tokenizer.json or vocab.txt, one of these files, or
-    a name on the hub; None is the embedded tokenizer. DataError where there is none.
+    ``name`` is a folder with tokenizer.json or vocab.txt, one of these files, or a name on the hub; None is the
+    embedded sentences' tokenizer. Raises DataError where there is none.
     """
     if name is None:
         return embedded_tokenizer()
@@ -31,9 +31,9 @@ def load_tokenizer(name: str | None) -> Tokenizer:
 
 
 def pad_id(tokenizer: Tokenizer) -> int:
-    """The id of ``[PAD]`` or ``<pad>``; 0 where the tokenizer has neither."""
-    found = (tokenizer.token_to_id(token) for token in ("[PAD]", "<pad>"))
-    return next((id for id in found if id is not None), 0)
+    """Return the id of ``[PAD]`` or ``<pad>``; 0 where the tokenizer has neither."""
+    ids = (tokenizer.token_to_id(token) for token in ("[PAD]", "<pad>"))
+    return next((id for id in ids if id is not None), 0)
 
 
 _TOKENIZER_WAYS = (
@@ -45,9 +45,10 @@ _TOKENIZER_WAYS = (
 def _from_path(path: Path) -> Tokenizer:
     file = path
     if path.is_dir():
-        file = next((path / n for n in ("tokenizer.json", "vocab.txt") if (path / n).exists()), path)
-        if file == path:
+        files = [path / name for name in ("tokenizer.json", "vocab.txt") if (path / name).exists()]
+        if not files:
             raise DataError(f"tokenizer {path}: the folder has neither tokenizer.json nor vocab.txt; {_TOKENIZER_WAYS}")
+        file = files[0]
     try:
         return _wordpiece(file) if file.suffix == ".txt" else Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises a bare Exception for a bad file
@@ -55,7 +56,7 @@ def _from_path(path: Path) -> Tokenizer:
 
 
 def _wordpiece(vocab: Path) -> Tokenizer:
-    """BERT's tokenizer over a vocab.txt, with what the tokenizer_config.json beside it says of letters."""
+    """Return BERT's tokenizer for a vocab.txt, with the letter options of the tokenizer_config.json beside it."""
     config_file = vocab.with_name("tokenizer_config.json")
     config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
     return BertWordPieceTokenizer(
@@ -72,7 +73,7 @@ def _from_hub(name: str) -> Tokenizer:
     with offline_unless_reachable(constants):
         try:
             return Tokenizer.from_pretrained(name)
-        except Exception as error:  # dozens of kinds: network, rights, name, file
+        except Exception as error:  # dozens of kinds: network, permissions, name, file
             raise DataError(
                 f"tokenizer {name}: no such folder, nor on the hub or in its cache ({error}); {_TOKENIZER_WAYS}"
             ) from error

@@ -1,4 +1,4 @@
-"""Which sample comes when: one order of an epoch, the same on every rank.
+"""The order of the samples in an epoch, the same on every rank.
 
 ::
 

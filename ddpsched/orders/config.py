@@ -1,4 +1,4 @@
-"""[order]: in which order an epoch visits the samples."""
+"""[order]: the order in which an epoch visits the samples."""
 
 from typing import Annotated, Literal
 
@@ -8,18 +8,18 @@ from ddpsched.table import Positive, Table
 
 
 class OrderConfig(Table):
-    """In which order an epoch visits the samples."""
+    """The order in which an epoch visits the samples."""
 
     kind: Literal["shuffled", "sequential", "length_grouped", "curriculum", "curriculum_local"] = "shuffled"
     mega_batches: Positive = 50  # length_grouped: global batches sorted together, fewer where the data has fewer
     # curriculum, curriculum_local: a file of `ddpsched sort`, easiest first; None: by length
     path: str | None = None
-    window: Positive = 1  # curriculum: so many neighbours of the order change places anew each epoch
-    # curriculum: how the share of samples that is open grows, the easiest first; None: one after another
+    window: Positive = 1  # curriculum: runs of this many neighbours are shuffled anew each epoch
+    # curriculum: growth of the share of samples that may be drawn, the easiest first; None: one after another
     pacing: Literal["linear", "root", "step"] | None = None
     start: Annotated[float, Field(gt=0, le=1)] = 0.1  # pacing: the share open at first
     over: Annotated[float, Field(gt=0, le=1)] = 0.5  # pacing: the share of the first epoch after which all is open
-    stairs: Positive = 5  # pacing = "step": in how many the share rises
+    stairs: Positive = 5  # pacing = "step": number of steps in which the share rises
 
     @model_validator(mode="after")
     def _belong_together(self) -> "OrderConfig":

@@ -1,4 +1,4 @@
-"""Orders of rising difficulty: what is sorted, what is open when, and what a shard of the data makes of it."""
+"""Orders of rising difficulty: sorted samples, the share open at each step, and the shards of ranks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ddpsched.plan import Ids
 
 @dataclass(frozen=True, eq=False)
 class Sorted:
-    """The rows of a whole source, easiest first, as the file at ``path`` has them."""
+    """The rows of a whole source, easiest first, from the file at ``path``."""
 
     path: str
     rows: Ids
@@ -24,27 +24,25 @@ class Sorted:
 
     @classmethod
     def read(cls, path: str) -> "Sorted":
-        """Read a file of `ddpsched sort`; DataError where it is none."""
+        """Read a file of `ddpsched sort`. Raises DataError where it is not one."""
         file = OrderedFile.open(Path(path).expanduser())
         return cls(path, file.ids(), file.digest)
 
 
 def sorted_ids(source: Lengths, file: Sorted | None) -> Ids:
-    """Return (N,), easiest first: as the file has them, or by length; equals by id.
+    """Return the ids of ``source``, (N,), easiest first: in the file's order, or by length; equals by id.
 
-    Of the rows of a whole source the samples there are remain. DataError where some are missing.
+    Rows of the file that are no samples of ``source`` are skipped. Raises DataError where samples are missing.
     """
     if file is None:
         ids = np.arange(len(source), dtype=np.int64)
         return sort_rows([source.lengths(ids), ids])[1]
-    found, rows = file.rows, source.rows
-    if rows is None:
-        rows = np.arange(len(source), dtype=np.int64)
-        if len(found) != len(rows):
-            raise DataError(f"order.path = {file.path}: orders {len(found)} samples, but there are {len(rows)}")
-    place = np.full(max(len(found), int(rows[-1]) + 1), -1, dtype=np.int64)
+    rows = np.arange(len(source), dtype=np.int64) if source.rows is None else source.rows
+    if source.rows is None and len(file.rows) != len(rows):
+        raise DataError(f"order.path = {file.path}: orders {len(file.rows)} samples, but there are {len(rows)}")
+    place = np.full(max(len(file.rows), int(rows[-1]) + 1), -1, dtype=np.int64)
     place[rows] = np.arange(len(rows))
-    ids = place[found]
+    ids = place[file.rows]
     ids = ids[ids >= 0]
     once = np.bincount(ids, minlength=len(rows)) == 1
     if not once.all():
@@ -56,7 +54,7 @@ def sorted_ids(source: Lengths, file: Sorted | None) -> Ids:
 
 
 def reshuffled(order: Ids, window: int, generator: np.random.Generator) -> Ids:
-    """Each run of ``window`` neighbours in an order of its own.
+    """Return the order with each run of ``window`` neighbours shuffled.
 
     >>> reshuffled(np.arange(6), 2, np.random.default_rng(0)).tolist()
     [1, 0, 3, 2, 4, 5]
@@ -69,14 +67,14 @@ def reshuffled(order: Ids, window: int, generator: np.random.Generator) -> Ids:
 
 PACES: dict[str, Callable[[float, OrderConfig], float]] = {
     "linear": lambda x, order: order.start + (1 - order.start) * x,
-    # competence grows by as much as the samples that are new are few: Platanios et al. 2019
+    # the rate of new samples is inversely proportional to the share: Platanios et al. 2019
     "root": lambda x, order: float(np.sqrt(order.start**2 + (1 - order.start**2) * x)),
     "step": lambda x, order: order.start + (1 - order.start) * np.floor(order.stairs * x) / order.stairs,
 }
 
 
 def open_samples(order: OrderConfig, num_samples: int, global_batch: int) -> list[int]:
-    """Of each step of an epoch, how many samples are open, the easiest; at least as many as are used up by then.
+    """Return the number of samples open at each step of an epoch, the easiest, and at least those used by then.
 
     With x = step / (over * steps), at most 1: linear s + (1 - s) x, root (s^2 + (1 - s^2) x)^(1/2), step
     s + (1 - s) floor(stairs x) / stairs, as shares of all samples, s = ``start``.
@@ -86,15 +84,13 @@ def open_samples(order: OrderConfig, num_samples: int, global_batch: int) -> lis
     """
     assert order.pacing is not None
     pace, steps = PACES[order.pacing], -(-num_samples // global_batch)
-    found = []
-    for step in range(steps):
-        share = pace(min(1.0, step / (order.over * steps)), order)
-        found.append(min(num_samples, max(round(share * num_samples), (step + 1) * global_batch)))
-    return found
+    shares = [pace(min(1.0, step / (order.over * steps)), order) for step in range(steps)]
+    needed = range(global_batch, (steps + 1) * global_batch, global_batch)
+    return [min(num_samples, max(round(share * num_samples), used)) for share, used in zip(shares, needed, strict=True)]
 
 
 def paced(easiest: Ids, opened: Sequence[int], global_batch: int, generator: np.random.Generator) -> Ids:
-    """Every step's samples drawn from those that are open and not used up: ``opened[step]`` of the easiest."""
+    """Return an order whose steps are drawn from the ``opened[step]`` easiest samples not yet used."""
     pool, size, seen, drawn = np.empty_like(easiest), 0, 0, []
     for until in opened:
         pool[size : size + until - seen] = easiest[seen:until]
@@ -112,9 +108,9 @@ def paced(easiest: Ids, opened: Sequence[int], global_batch: int, generator: np.
 
 
 def local(easiest: Ids, world_size: int) -> list[Ids]:
-    """Each rank's shard of the data, ids r * N // G to (r + 1) * N // G, easiest first.
+    """Return each rank's shard of the data, ids r * N // G to (r + 1) * N // G, easiest first.
 
-    >>> [own.tolist() for own in local(np.array([5, 0, 3, 2, 1, 4]), 2)]
+    >>> [ids.tolist() for ids in local(np.array([5, 0, 3, 2, 1, 4]), 2)]
     [[0, 2, 1], [5, 3, 4]]
     """
     bounds = [rank * len(easiest) // world_size for rank in range(world_size + 1)]
@@ -123,11 +119,11 @@ def local(easiest: Ids, world_size: int) -> list[Ids]:
 
 
 def interleaved(shards: Sequence[Ids]) -> Ids:
-    """One of each in turn, while there are any.
+    """Return the samples of all shards, one of each shard in turn.
 
     >>> interleaved([np.array([0, 2, 1]), np.array([5, 3])]).tolist()
     [0, 5, 2, 3, 1]
     """
-    rank = np.repeat(np.arange(len(shards)), [len(own) for own in shards])
-    turn = np.concatenate([np.arange(len(own)) for own in shards])
+    rank = np.repeat(np.arange(len(shards)), [len(shard) for shard in shards])
+    turn = np.concatenate([np.arange(len(shard)) for shard in shards])
     return np.concatenate(shards)[np.lexsort((rank, turn))]

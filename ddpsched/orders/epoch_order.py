@@ -1,4 +1,4 @@
-"""In which order an epoch visits its samples: one global order, the same on every rank."""
+"""The order in which an epoch visits its samples: one global order, the same on every rank."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from ddpsched.plan import Ids
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """In which order epochs visit the samples: the options of [order], and what its file holds, read once."""
+    """The order in which epochs visit the samples: the options of [order], and the contents of its file."""
 
     options: OrderConfig = field(default_factory=OrderConfig)
     file: Sorted | None = None
 
     @classmethod
     def of(cls, options: OrderConfig) -> "Order":
-        """Read the file that ``options.path`` names, if any; DataError where it is no ordered file."""
+        """Read the file that ``options.path`` names, if any. Raises DataError where it is no ordered file."""
         return cls(options, None if options.path is None else Sorted.read(options.path))
 
     @property
@@ -31,7 +31,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Draw:
-    """What one epoch's order follows from. ``mega_batch``: samples that are sorted together."""
+    """Everything that one epoch's order depends on. ``mega_batch``: samples that are sorted together."""
 
     source: Lengths
     order: Order
@@ -43,7 +43,7 @@ class Draw:
 
     @property
     def generator(self) -> np.random.Generator:
-        """Of this epoch."""
+        """A new random generator of this epoch."""
         return np.random.default_rng([self.seed, self.epoch])
 
     def __len__(self) -> int:
@@ -51,19 +51,19 @@ class Draw:
 
 
 def shuffled(draw: Draw) -> Ids:
-    """A permutation drawn anew each epoch from (seed, epoch)."""
+    """Return a permutation drawn anew each epoch from (seed, epoch)."""
     return draw.generator.permutation(len(draw))
 
 
 def sequential(draw: Draw) -> Ids:
-    """0, 1, 2, ... in every epoch."""
+    """Return 0, 1, 2, ... in every epoch."""
     return np.arange(len(draw), dtype=np.int64)
 
 
 def length_grouped(draw: Draw) -> Ids:
-    """Shuffled, then each run of ``mega_batch`` samples by falling length; the epoch's longest sample comes first.
+    """Return a shuffled order with each run of ``mega_batch`` samples by falling length, the epoch's longest first.
 
-    So neighbours are about as long, and a device too small says so in the first step. Source: transformers'
+    So neighbours are of similar length, and a device too small fails in the first step. Source: transformers'
     ``group_by_length``.
     """
     order = shuffled(draw)
@@ -77,37 +77,31 @@ def length_grouped(draw: Draw) -> Ids:
 
 
 def curriculum(draw: Draw) -> Ids:
-    """Easiest first; or drawn from a share of them that grows in the first epoch, after which all is open."""
-    if draw.order.options.pacing is not None and draw.epoch > 0:
+    """Return the easiest first; or, with pacing, draws from a share that grows to all samples in the first epoch."""
+    options = draw.order.options
+    if options.pacing is not None and draw.epoch > 0:
         return shuffled(draw)
     easiest = sorted_ids(draw.source, draw.order.file)
-    if draw.order.options.pacing is None:
-        return reshuffled(easiest, draw.order.options.window, draw.generator)
-    return paced(
-        easiest, open_samples(draw.order.options, len(draw), draw.global_batch), draw.global_batch, draw.generator
-    )
+    if options.pacing is None:
+        return reshuffled(easiest, options.window, draw.generator)
+    return paced(easiest, open_samples(options, len(draw), draw.global_batch), draw.global_batch, draw.generator)
 
 
 def curriculum_local(draw: Draw) -> Ids:
-    """Each rank's shard of the data by itself, easiest first; with ranks, one sample of each in turn.
+    """Return each rank's shard of the data sorted by itself, easiest first, one sample of each shard in turn.
 
-    A shard is rows r * N // G to (r + 1) * N // G of the data. Where B is a multiple of G, static deals each rank its
-    own. The simple way, which no rank needs to be asked for; what is easy differs between shards and with G.
+    A shard is rows r * N // G to (r + 1) * N // G of the data. Where B is a multiple of G, static assigns each rank its
+    shard. Ranks need not communicate for it; which samples are easy depends on the shard and on G.
     """
     return interleaved(local(sorted_ids(draw.source, draw.order.file), draw.world_size))
 
 
-ORDERS: dict[str, Callable[[Draw], Ids]] = {
-    "shuffled": shuffled,
-    "sequential": sequential,
-    "length_grouped": length_grouped,
-    "curriculum": curriculum,
-    "curriculum_local": curriculum_local,
-}
+KINDS: tuple[Callable[[Draw], Ids], ...] = (shuffled, sequential, length_grouped, curriculum, curriculum_local)
+ORDERS = {order.__name__: order for order in KINDS}
 
 
 def epoch_order(order: Order, source: Lengths, *, seed: int, epoch: int, world_size: int, global_batch: int) -> Ids:
-    """Return (N,), int64: each id once, in the order that the options name.
+    """Return each id once, int64 (N,), in the order that the options name.
 
     ``world_size`` and ``global_batch`` matter to orders that deal shards or sort batches together.
     """

@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from ddpsched.errors import DataError
 
-WORD_BITS = 63  # so that words stay positive
+WORD_BITS = 63  # words stay positive
 LOW_63 = 2**63 - 1
 Words = list[Any]  # of columns or words: int64 (n,) each, arrays or tensors
 
 
 @dataclass(frozen=True)
 class Span:
-    """Of one column as integers, over all its rows: least and largest value, and how many low bits are 0 in each."""
+    """The least and largest value of an integer column, and the number of low bits that are 0 in all its values."""
 
     low: int
     high: int
@@ -30,21 +30,21 @@ class Span:
 
     @property
     def bits(self) -> int:
-        """That a value above ``low`` takes, without the zeros where a word can hold it with them."""
+        """The bits that a value above ``low`` takes, less ``zeros`` where the value fits into a word."""
         needed = (self.high - self.low).bit_length()
         return needed if needed > WORD_BITS else max(0, needed - self.zeros)
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How columns share words: ``groups[w]`` are the columns of word w, and ``spans[c]`` what column c needs."""
+    """An assignment of columns to words: ``groups[w]`` are the columns of word w, ``spans[c]`` the span of column c."""
 
     spans: tuple[Span, ...]
     groups: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, spans: Sequence[Span]) -> "Packing":
-        """Neighbours together while their bits fit; a column of more bits than a word's stands alone, as it is.
+        """Return a packing of neighbours while their bits fit; a column of more bits than a word stays as it is.
 
         >>> Packing.of([Span(3, 66, 0), Span(0, 10**7, 0), Span(-(2**63), 2**63 - 1, 0)]).groups
         ((0, 1), (2,))
@@ -61,30 +61,27 @@ class Packing:
         return cls(tuple(spans), tuple(groups))
 
     def word_bits(self, word: int) -> int:
-        """Of the largest value of a word; more than 63 where it may be negative."""
+        """Return the bits of the largest value of a word; more than 63 where it may be negative."""
         return sum(self.spans[column].bits for column in self.groups[word])
 
     def pack(self, columns: Words) -> Words:
-        """The words of integer columns, new arrays, but for a column that is a word as it is."""
+        """Return the words of integer columns, new arrays, except for a column that is a word as it is."""
         return [self._word(word, columns) for word in range(len(self.groups))]
 
     def _word(self, word: int, columns: Words) -> Any:
+        first, *others = self.groups[word]
         if self.word_bits(word) > WORD_BITS:
-            return columns[self.groups[word][0]]
-        packed = None
-        for column in self.groups[word]:
+            return columns[first]
+        packed = columns[first] - self.spans[first].low
+        packed >>= self.spans[first].zeros
+        for column in others:
             span = self.spans[column]
-            value = columns[column] - span.low
-            value >>= span.zeros
-            if packed is None:
-                packed = value
-            else:
-                packed <<= span.bits
-                packed |= value
+            packed <<= span.bits
+            packed |= (columns[column] - span.low) >> span.zeros
         return packed
 
     def unpack(self, words: Words) -> Words:
-        """The integer columns of words."""
+        """Return the integer columns of words."""
         columns: dict[int, Any] = {}
         for number, (word, group) in enumerate(zip(words, self.groups, strict=True)):
             if self.word_bits(number) > WORD_BITS:
@@ -103,7 +100,7 @@ class Packing:
 
 
 def ordered_bits(bits: Any) -> Any:
-    """The bits of float64 numbers, int64, as integers that compare as the numbers do; undone by a second call.
+    """Return the bits of float64 numbers, int64, as integers in the numbers' order; a second call undoes it.
 
     >>> ordered_bits(np.array([-2.0, -1.0, 0.0, 0.5]).view(np.int64)).argsort().tolist()
     [0, 1, 2, 3]
@@ -115,26 +112,26 @@ def ordered_bits(bits: Any) -> Any:
 
 
 def joined(spans: Sequence[Span]) -> Span:
-    """Of a column in parts."""
+    """Return the span of a column from the spans of its parts."""
     return Span(min(span.low for span in spans), max(span.high for span in spans), min(span.zeros for span in spans))
 
 
 def span_of(column: npt.NDArray[np.int64]) -> Span:
-    """Of an integer column of at least one row."""
+    """Return the span of an integer column of at least one row."""
     union = int(np.bitwise_or.reduce(column))
     return Span(int(column.min()), int(column.max()), trailing_zeros(union))
 
 
 def trailing_zeros(value: int) -> int:
-    """Low bits that are 0: of 0 all of a word."""
+    """Return the number of low bits that are 0; for 0, all bits of a word."""
     return (value & -value).bit_length() - 1 if value else WORD_BITS
 
 
 def sort_words(words: list[npt.NDArray[np.int64]], second_bits: int) -> list[npt.NDArray[np.int64]]:
-    """Rows of one or more words in rising order. ``words`` is emptied, so that memory is free for what comes of it.
+    """Return rows of one or more words in rising order. ``words`` is emptied to free memory for the result.
 
-    ``second_bits``: of the second of two words. Where the first has few enough values, ties are settled by one more
-    sort of (number of the value, second word), packed; else by ``numpy.lexsort``.
+    ``second_bits``: bits of the second of two words. Where the first has few enough values, ties are resolved by one
+    more sort of (number of the value, second word), packed; else by ``numpy.lexsort``.
     """
     if len(words) == 1:
         words[0].sort()
@@ -158,18 +155,17 @@ def sort_words(words: list[npt.NDArray[np.int64]], second_bits: int) -> list[npt
 
 
 def sort_rows(columns: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-    """Rows ``(columns[0][i], columns[1][i], ...)`` in rising order, compared on all columns; new arrays.
+    """Return rows ``(columns[0][i], columns[1][i], ...)`` in rising order, compared on all columns; new arrays.
 
-    Columns are (n,), int64 or float64. Raises DataError for others, for columns of unequal length, and for NaN, which
-    has no place in an order. -0.0 becomes 0.0.
+    Columns are (n,), int64 or float64. Raises DataError for others, for columns of unequal length, and for NaN,
+    which cannot be ordered. -0.0 becomes 0.0.
 
     >>> keys, ids = sort_rows([np.array([7.5, 3.0, 7.5]), np.array([9, 8, 2])])
     >>> keys.tolist(), ids.tolist()
     ([3.0, 7.5, 7.5], [8, 2, 9])
     """
     floats = checked(columns)
-    nan = sum(int(np.isnan(column).sum()) for column, is_float in zip(columns, floats, strict=True) if is_float)
-    refuse_nan(nan)
+    refuse_nan(sum(int(np.isnan(column).sum()) for column in columns))
     whole = [integers(column) for column in columns]
     if len(columns) == 1:  # what is sorted in place is not the caller's
         whole = [whole[0].copy()]
@@ -183,7 +179,7 @@ def sort_rows(columns: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
 
 
 def checked(columns: Sequence[Any]) -> list[bool]:
-    """Which columns are float64; DataError where one is neither that nor int64, or is not as long as the others."""
+    """Return which columns are float64. Raises DataError where one is neither that nor int64, or is not as long."""
     if not columns:
         raise DataError("sorting: no columns were given; give at least a key, and an id that makes rows unique")
     floats = []
@@ -201,20 +197,18 @@ def checked(columns: Sequence[Any]) -> list[bool]:
 
 
 def refuse_nan(count: int) -> None:
-    """DataError where there are any."""
+    """Raise DataError where ``count`` keys are NaN."""
     if count:
-        raise DataError(
-            f"sorting: {count} keys are NaN, which has no place in an order; mend or leave out their samples"
-        )
+        raise DataError(f"sorting: {count} keys are NaN, which cannot be ordered; correct or leave out their samples")
 
 
 def integers(column: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """A column as integers that compare alike; a view or a copy."""
+    """Return a column as integers in the same order; a view or a copy."""
     if column.dtype == np.int64:
         return column
     return np.asarray(ordered_bits((column + 0.0).view(np.int64)))  # + 0.0: -0.0 equals 0.0
 
 
 def numbers(column: npt.NDArray[np.int64], is_float: bool) -> npt.NDArray[Any]:
-    """What :func:`integers` took."""
+    """Return the column that :func:`integers` was given."""
     return ordered_bits(column).view(np.float64) if is_float else column

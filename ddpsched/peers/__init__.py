@@ -1,7 +1,7 @@
-"""Peers: other packages' batching, asked with the same lengths, as streams of steps.
+"""Peers: other packages' batching of the same lengths, as streams of steps.
 
-Each calls the package's own code where that installs, and says so in ``package`` where its algorithm is told
-anew. Nothing is imported before a peer is asked; one that cannot be asked raises PeerMissing with its reason.
+Each calls the code of its package where that installs; where ``package`` says so, the algorithm is reimplemented here.
+Nothing is imported before a peer is used. One that cannot be used raises PeerMissing with the reason.
 
 ============================ ==================================================== ======= =============
 peer                         a step's samples                                      rows    asked by
@@ -21,9 +21,9 @@ online_dynamic_batching      each rank from its own buffer, groups agreed on    
 
 ::
 
-    peer.py                      what a peer is asked and answers
-    packages.py                  other packages, imported when asked
-    budget.py                    which token budget gives B samples a step
+    peer.py                      the input and output of a peer
+    packages.py                  other packages, imported when used
+    budget.py                    the token budget that gives B samples a step
     length_grouped.py            transformers' group_by_length
     batch_rebalance.py           transformers' batch_rebalance
     karmarkar_karp.py            largest differencing
@@ -48,7 +48,7 @@ from ddpsched.peers import (
 )
 from ddpsched.peers.peer import Peer, Problem, Step
 
-_ROOMS = (
+_MODULES = (
     length_grouped,
     batch_rebalance,
     karmarkar_karp,
@@ -59,6 +59,6 @@ _ROOMS = (
     cosmos_rl,
     online_dynamic_batching,
 )
-PEERS: dict[str, Peer] = {peer.name: peer for room in _ROOMS for peer in room.PEERS}
+PEERS: dict[str, Peer] = {peer.name: peer for module in _MODULES for peer in module.PEERS}
 
 __all__ = ["PEERS", "Peer", "Problem", "Step"]

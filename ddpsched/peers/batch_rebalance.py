@@ -28,7 +28,7 @@ def _steps(problem: Problem, scored: bool = False, accumulate: bool = False) -> 
 
 
 def _all_ranks(base: Any) -> Any:
-    """The sampler, yielding what it assigns to every rank instead of one rank's part of it."""
+    """Return a sampler that yields the assignment of all ranks instead of one rank's part."""
 
     class AllRanks(base):
         def _yield_global_batch(self, batch_indices: list[int]) -> Iterator[list[list[list[int]]]]:
@@ -38,10 +38,10 @@ def _all_ranks(base: Any) -> Any:
 
 
 PEERS = (
-    # its own cost: b*L + 0.001*b*L**2, whatever the model
+    # the package's cost: b*L + 0.001*b*L**2, whatever the model
     Peer("batch_rebalance", PACKAGE, False, _steps),
-    # the cost that it is then scored with
+    # the cost that steps are scored with
     Peer("batch_rebalance_scored", PACKAGE, False, partial(_steps, scored=True)),
-    # its own cost, M micro-batches a rank
+    # the package's cost, M micro-batches a rank
     Peer("batch_rebalance_accumulate", PACKAGE, False, partial(_steps, accumulate=True)),
 )

@@ -1,4 +1,4 @@
-"""Peers that take no batch size but a budget of tokens: which budget gives B samples a step?"""
+"""The token budget that gives B samples a step, for peers that take a budget and no batch size."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,7 +11,7 @@ CLOSE = 1e-3  # of the target
 
 
 def budgeted(name: str, package: str, steps: Callable[[Problem, int], Iterator[Step]], packed: bool = False) -> Peer:
-    """A peer of ``steps(problem, budget)``, the budget found wherever the problem names none."""
+    """Return a peer of ``steps(problem, budget)`` that searches for the budget where the problem has none."""
 
     def budget(problem: Problem) -> int:
         share = problem.global_batch / problem.world_size * float(np.mean(problem.lengths))
@@ -26,13 +26,13 @@ def budgeted(name: str, package: str, steps: Callable[[Problem, int], Iterator[S
 
 
 def mean_samples(steps: Iterator[Step]) -> float:
-    """Samples per step, over all ranks."""
+    """Return the mean samples per step, over all ranks."""
     sizes = [sum(len(micro) for rank in step for micro in rank) for step in steps]
     return sum(sizes) / max(len(sizes), 1)
 
 
 def fit_budget(mean: Callable[[int], float], target: float, lowest: int, guess: int) -> int:
-    """The budget, of those tried, whose ``mean`` lies closest to ``target``; ``mean`` is taken to rise with it.
+    """Return the budget, of those tried, whose ``mean`` is closest to ``target``; ``mean`` is assumed to rise with it.
 
     Linear interpolation between the nearest budgets below and above, or towards the missing side. Ends within
     a thousandth of the target, between neighbouring integers, or after sixteen tries. ``lowest``: no budget

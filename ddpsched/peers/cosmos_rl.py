@@ -2,14 +2,13 @@
 
 import logging
 from collections.abc import Iterator
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from ddpsched.peers.budget import budgeted
 from ddpsched.peers.packages import need_alone
-from ddpsched.peers.peer import Problem, Step
+from ddpsched.peers.peer import Problem, Step, dealt
 from ddpsched.plan import Ids
 
 # Without its dependencies: they hold transformers below 5 and bring CUDA, of which the dataset uses nothing.
@@ -19,12 +18,11 @@ POOL_BATCHES = 4  # a pool no larger than a batch leaves nothing to choose from
 
 
 def _steps(problem: Problem, budget: int) -> Iterator[Step]:
-    """Closest length first, its default; one pass; ranks that end early get nothing."""
+    """Yield steps of the closest lengths first, its default, in one pass; ranks that end early get nothing."""
     module = need_alone("cosmos_rl.dispatcher.data.load_balanced_dataset", PACKAGE)
     logging.getLogger("cosmos").setLevel(logging.WARNING)
     samples = [{"input_ids": range(length), "id": id} for id, length in enumerate(problem.lengths.tolist())]
-    ranks = [_rank(module, samples, rank, problem, budget) for rank in range(problem.world_size)]
-    return ([[] if micro is None else [micro] for micro in step] for step in zip_longest(*ranks))
+    return dealt([_rank(module, samples, rank, problem, budget) for rank in range(problem.world_size)])
 
 
 def _rank(module: Any, samples: list[dict[str, Any]], rank: int, problem: Problem, budget: int) -> Iterator[Ids]:

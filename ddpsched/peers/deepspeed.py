@@ -23,11 +23,11 @@ def _steps(problem: Problem, budget: int) -> Iterator[Step]:
 
 
 def _microbatches(batch_by_seqlens: Any, lengths: list[int], budget: int) -> Iterator[list[int]]:
-    """Positions of each micro-batch, from windows of the lengths.
+    """Yield the positions of each micro-batch, from windows of the lengths.
 
     A call over N samples tries every end for every start, more than N**2 work. A micro-batch depends only on
-    the samples from its first to the one after its last, so windows give the same ones, but for the window's
-    last, which its end may have cut short: that one is asked for again.
+    the samples from its first to the one after its last, so windows give the same ones, except for the
+    window's last, which its end may have cut short: the next window begins with it.
     """
     start, window = 0, WINDOW * max(1, budget * len(lengths) // sum(lengths))
     while start < len(lengths):
@@ -35,8 +35,7 @@ def _microbatches(batch_by_seqlens: Any, lengths: list[int], budget: int) -> Ite
         last = start + len(part) == len(lengths)
         if last and len(part) < 2:
             return  # one sample left: it never emits the last one
-        found, _, _ = batch_by_seqlens(part, budget)
-        groups = [positions for _, positions in found]
+        groups = [positions for _, positions in batch_by_seqlens(part, budget)[0]]
         if not last and len(groups) < 2:
             window *= 2
             continue
@@ -48,7 +47,7 @@ def _microbatches(batch_by_seqlens: Any, lengths: list[int], budget: int) -> Ite
 
 
 def _deal(problem: Problem, micro: Iterator[list[int]]) -> Iterator[Step]:
-    """Rank r of step k gets micro-batch k*G + r; what does not fill a step is dropped."""
+    """Yield steps in which rank r of step k has micro-batch k*G + r; micro-batches that fill no step are dropped."""
     while len(step := list(islice(micro, problem.world_size))) == problem.world_size:
         yield [[problem.ids(positions)] for positions in step]
 

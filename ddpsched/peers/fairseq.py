@@ -1,6 +1,6 @@
 """fairseq's ``max_tokens`` batches: sorted by length, cut where the padded size is full, shuffled, dealt in turn.
 
-Ott et al. (2019), "fairseq: A Fast, Extensible Toolkit for Sequence Modeling". Told anew: fairseq 0.12.2,
+Ott et al. (2019), "fairseq: A Fast, Extensible Toolkit for Sequence Modeling". Reimplemented: fairseq 0.12.2,
 the last release, has an extension that no longer builds and needs an omegaconf that pip refuses since 24.1.
 """
 
@@ -13,11 +13,11 @@ import numpy as np
 from ddpsched.peers.budget import budgeted
 from ddpsched.peers.peer import Problem, Step
 
-OWN = "ddpsched's own re-telling"
+PACKAGE = "ddpsched's reimplementation"
 
 
 def batches_by_size(lengths: list[int], max_tokens: int, multiple: int) -> Iterator[range]:
-    """Ranges of rising ``lengths``: count * longest <= max_tokens, the count a multiple or else below it.
+    """Yield ranges of rising ``lengths``: count * longest <= max_tokens, the count a multiple or else below it.
 
     >>> list(batches_by_size([2, 2, 2, 3, 3, 4, 9], 9, 2))
     [range(0, 2), range(2, 4), range(4, 6), range(6, 7)]
@@ -33,7 +33,7 @@ def batches_by_size(lengths: list[int], max_tokens: int, multiple: int) -> Itera
 
 
 def _steps(problem: Problem, budget: int, multiple: int) -> Iterator[Step]:
-    """Batches are made once, from the seed; each epoch shuffles them. Ranks left over at the end get nothing."""
+    """Yield batches that are made once, from the seed, and shuffled each epoch. Ranks left at the end get nothing."""
     shuffled = np.random.default_rng(problem.seed).permutation(len(problem.lengths))
     # ids: (N,), by rising length, equal ones in random order
     ids = shuffled[np.argsort(problem.lengths[shuffled], kind="stable")]
@@ -45,6 +45,6 @@ def _steps(problem: Problem, budget: int, multiple: int) -> Iterator[Step]:
 
 
 PEERS = (
-    budgeted("fairseq", OWN, partial(_steps, multiple=1)),
-    budgeted("fairseq_multiple_8", OWN, partial(_steps, multiple=8)),  # its default
+    budgeted("fairseq", PACKAGE, partial(_steps, multiple=1)),
+    budgeted("fairseq_multiple_8", PACKAGE, partial(_steps, multiple=8)),  # its default
 )

@@ -11,23 +11,21 @@ from heapq import heapify, heappop, heappush
 
 from ddpsched.peers.peer import Peer, Problem, Step
 
-OWN = "ddpsched's own re-telling"
+PACKAGE = "ddpsched's reimplementation"
 Sets = list[tuple[int, list[int]]]  # (sum, positions), by falling sum
 
 
 def largest_differencing(lengths: list[int], groups: int, equal: bool = False) -> list[list[int]]:
-    """Positions of ``lengths`` in ``groups`` lists, their sums made nearly equal.
+    """Return positions of ``lengths`` in ``groups`` lists, their sums made nearly equal.
 
     ``equal``: counts differ by at most one, because neighbours in length begin in different sets.
 
     >>> largest_differencing([8, 7, 6, 5, 4], 2)
     [[4, 1, 3], [0, 2]]
     """
-    if equal:
-        order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-        starts = [order[i : i + groups] for i in range(0, len(order), groups)]
-    else:
-        starts = [[i] for i in range(len(lengths))]
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i]) if equal else range(len(lengths))
+    size = groups if equal else 1
+    starts = [order[i : i + size] for i in range(0, len(order), size)]
     heap = []
     for turn, start in enumerate(starts):
         sets: Sets = [(lengths[i], [i]) for i in start] + [(0, []) for _ in range(groups - len(start))]
@@ -49,6 +47,6 @@ def _steps(problem: Problem, equal: bool = False) -> Iterator[Step]:
 
 
 PEERS = (
-    Peer("karmarkar_karp", OWN, True, _steps),
-    Peer("karmarkar_karp_equal", OWN, True, partial(_steps, equal=True)),
+    Peer("karmarkar_karp", PACKAGE, True, _steps),
+    Peer("karmarkar_karp_equal", PACKAGE, True, partial(_steps, equal=True)),
 )

@@ -12,8 +12,8 @@ from ddpsched.peers.peer import Peer, Problem, Step
 PACKAGE = "transformers"
 
 
-def _steps(problem: Problem, told_global: bool = False) -> Iterator[Step]:
-    """``LengthGroupedSampler``, which shuffles and then sorts runs of 50 times the batch size it is told.
+def _steps(problem: Problem, by_global_batch: bool = False) -> Iterator[Step]:
+    """Yield steps of ``LengthGroupedSampler``, which shuffles and then sorts runs of 50 times its batch size.
 
     ``accelerate`` cuts its stream into batches of B/G and gives rank r of step k batch k*G + r; the last
     step is filled up with the epoch's first samples.
@@ -26,7 +26,7 @@ def _steps(problem: Problem, told_global: bool = False) -> Iterator[Step]:
         )
     torch = need("torch", "torch")
     sampler = need("transformers.trainer_pt_utils", PACKAGE).LengthGroupedSampler(
-        problem.global_batch if told_global else size,
+        problem.global_batch if by_global_batch else size,
         lengths=problem.lengths.tolist(),
         generator=torch.Generator().manual_seed(problem.seed + problem.epoch),
     )
@@ -38,8 +38,8 @@ def _steps(problem: Problem, told_global: bool = False) -> Iterator[Step]:
 
 
 PEERS = (
-    # as Trainer sets it up: told one rank's B/G, so that with 50 ranks or more a step spans all lengths again
+    # as Trainer sets it up, with one rank's B/G: with 50 ranks or more a step spans all lengths again
     Peer("length_grouped", PACKAGE, False, _steps),
-    # told B, its best: a run of similar lengths is 50 steps long whatever the number of ranks
-    Peer("length_grouped_global", PACKAGE, False, partial(_steps, told_global=True)),
+    # with B, its best: a run of similar lengths is 50 steps long whatever the number of ranks
+    Peer("length_grouped_global", PACKAGE, False, partial(_steps, by_global_batch=True)),
 )

@@ -11,17 +11,17 @@ from ddpsched.peers.budget import budgeted
 from ddpsched.peers.packages import need
 from ddpsched.peers.peer import Problem, Step
 
-PACKAGE = "lhotse==1.33.0 urllib3"  # imports urllib3 without asking for it
+PACKAGE = "lhotse==1.33.0 urllib3"  # imports urllib3 without requiring it
 
 
 def _steps(problem: Problem, budget: int) -> Iterator[Step]:
-    """Its own settings (10 buckets, buffer of 20000), durations in tokens; shuffles within its buckets."""
+    """Yield steps with its default settings (10 buckets, buffer of 20000), durations in tokens, shuffled in buckets."""
     lhotse, sampling = need("lhotse", PACKAGE), need("lhotse.dataset.sampling", PACKAGE)
     lengths = problem.lengths.tolist()
     cuts = lhotse.CutSet.from_cuts(
         lhotse.MonoCut(id=str(id), start=0, duration=float(lengths[id]), channel=0) for id in problem.order.tolist()
     )
-    with warnings.catch_warnings():  # that cuts in memory save no memory, that buffers may be small
+    with warnings.catch_warnings():  # on cuts held in memory, and on small buffers
         warnings.simplefilter("ignore")
         sampler = _all_ranks(sampling.DynamicBucketingSampler)(
             cuts,
@@ -37,7 +37,7 @@ def _steps(problem: Problem, budget: int) -> Iterator[Step]:
 
 
 def _all_ranks(base: Any) -> Any:
-    """The sampler; as rank 0 it draws the batches of a step, as any other rank it is given the same ones again."""
+    """Return a sampler that draws a step's batches as rank 0, and is given the same ones as any other rank."""
 
     class AllRanks(base):
         def _next_batch(self) -> Any:

@@ -5,9 +5,9 @@ Its collate loop runs once per rank, in threads; their all-gather is a table in 
 
 import queue
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from itertools import zip_longest
-from threading import Barrier, BrokenBarrierError, Event, Thread, local
+from threading import Barrier, BrokenBarrierError, Event, local
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -17,16 +17,16 @@ import numpy as np
 from ddpsched.errors import PeerMissing
 from ddpsched.peers.budget import budgeted
 from ddpsched.peers.packages import need
-from ddpsched.peers.peer import Problem, Step
+from ddpsched.peers.peer import Problem, Step, dealt
 
 PACKAGE = "online-dynamic-batching==0.1.2"
 BUFFER = 4 * 64  # samples a rank holds, workers * prefetch_factor of its README
 BUFFER_BATCHES = 32  # where a rank's batches are large, as many of them as that buffer holds of 8 samples
-SEED = 67108  # its own seed of the first iterator; each further one counts up
+SEED = 67108  # the package's seed of the first iterator; each later one counts up
 
 
 def _steps(problem: Problem, budget: int) -> Iterator[Step]:
-    """Rank r's shard is every G-th sample of the order, from the r-th; ranks that end early get nothing (join mode)."""
+    """Yield steps in which rank r has every G-th sample of the order; ranks that end early get nothing (join mode)."""
     torch, collate = need("torch", "torch"), need("odb.collate", PACKAGE)
     grouping = need("odb.grouping", PACKAGE)
     rows = {length: [0] * length for length in np.unique(problem.lengths).tolist()}
@@ -66,20 +66,17 @@ def _steps(problem: Problem, budget: int) -> Iterator[Step]:
         for module in (collate, grouping):
             stack.enter_context(patch.object(module, "dist", world))
         stack.enter_context(_settings_kept(torch))
-        threads = [Thread(target=run, args=(rank,)) for rank in range(problem.world_size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(problem.world_size) as threads:
+            list(threads.map(run, range(problem.world_size)))
     for error in failures:
         if not isinstance(error, BrokenBarrierError):
             raise PeerMissing(f"online-dynamic-batching failed ({type(error).__name__}: {error})") from error
-    return ([[] if micro is None else [micro] for micro in step] for step in zip_longest(*emitted))
+    return dealt(emitted)
 
 
 @contextmanager
 def _settings_kept(torch: Any) -> Iterator[None]:
-    """The collate loop expects a process of its own and sets these for all of it."""
+    """Restore torch's settings, which the collate loop changes for the whole process."""
     threads, strategy = torch.get_num_threads(), torch.multiprocessing.get_sharing_strategy()
     try:
         yield
@@ -89,7 +86,7 @@ def _settings_kept(torch: Any) -> Iterator[None]:
 
 
 class _ThreadWorld:
-    """As much of ``torch.distributed`` as the collate loop calls, a thread per rank."""
+    """The part of ``torch.distributed`` that the collate loop calls, with a thread per rank."""
 
     def __init__(self, torch: Any, size: int) -> None:
         self.barrier = Barrier(size)
@@ -115,11 +112,11 @@ class _ThreadWorld:
     def get_world_size(self, group: Any = None) -> int:
         return self._size
 
-    def all_gather_into_tensor(self, output: Any, own: Any, group: Any = None) -> None:
-        self._table[self.get_rank()] = own
+    def all_gather_into_tensor(self, output: Any, row: Any, group: Any = None) -> None:
+        self._table[self.get_rank()] = row
         self.barrier.wait()
         output.copy_(self._torch.cat(self._table))
-        self.barrier.wait()  # nobody writes its next row before all have read
+        self.barrier.wait()  # no rank writes its next row before all have read
 
 
 PEERS = (budgeted("online_dynamic_batching", PACKAGE, _steps),)

@@ -1,4 +1,4 @@
-"""Other packages, imported when they are asked and not before."""
+"""Other packages, imported when they are used and not before."""
 
 import importlib
 import importlib.util
@@ -12,18 +12,18 @@ from ddpsched.errors import PeerMissing
 
 
 def need(module: str, install: str) -> Any:
-    """The module, imported; PeerMissing where it cannot be, with ``pip install {install}`` as advice."""
+    """Return the module, imported. Raises PeerMissing where that fails, with ``pip install {install}`` as advice."""
     try:
         return importlib.import_module(module)
-    except Exception as error:  # a package that breaks while it is imported is as absent as one that is not there
+    except Exception as error:  # an import that raises is treated as a missing package
         raise _missing(module, install, error) from None
 
 
 def need_alone(module: str, install: str, without: Iterable[str] = ()) -> Any:
-    """One module of an installed package, without running the ``__init__`` of the packages above it.
+    """Return one module of an installed package, without running the ``__init__`` of the packages above it.
 
     For packages that import a whole trainer before a module of a few functions can be reached. ``without``:
-    modules that it imports for functions that are not called here; every name in them is None.
+    modules that it imports for functions that are not called here; every name in them is None. Raises PeerMissing.
     """
     package = module.partition(".")[0]
     spec = importlib.util.find_spec(package)
@@ -55,22 +55,22 @@ class _Nothing(ModuleType):
 
 @contextmanager
 def _set_aside(package: str) -> Iterator[None]:
-    """Inside, the package has not been imported; afterwards it is as it was."""
+    """Remove the package's modules within the context, and restore them after it."""
 
-    def ours() -> list[str]:
+    def loaded() -> list[str]:
         return [name for name in sys.modules if name == package or name.startswith(f"{package}.")]
 
-    before = {name: sys.modules.pop(name) for name in ours()}
+    before = {name: sys.modules.pop(name) for name in loaded()}
     try:
         yield
     finally:
-        for name in ours():
+        for name in loaded():
             del sys.modules[name]
         sys.modules.update(before)
 
 
 def _add_parents(module: str, folders: list[str]) -> None:
-    """Empty packages in place of those above ``module``, which tell the import system where to look."""
+    """Register empty packages in place of those above ``module``, with the paths that the import system searches."""
     above = module.split(".")[:-1]
     for depth in range(1, len(above) + 1):
         parent = ModuleType(".".join(above[:depth]))

@@ -1,7 +1,8 @@
-"""What a peer is asked, and what it answers: one problem, a stream of steps."""
+"""The input and output of a peer: one problem, a stream of steps."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 
@@ -17,9 +18,9 @@ class Problem:
     """One epoch to be cut into steps.
 
     ``lengths``: (N,), int64 tokens by id. ``order``: (N,), int64 ids, the epoch's global order, which a peer
-    follows where it takes one; peers that draw their own batches follow ``seed`` and ``epoch``. ``cost``
-    is what steps are scored with. ``budget``: tokens per micro-batch, of a peer that is asked by budget;
-    None lets it be found (see ``Peer.budget``).
+    follows where it takes one; peers that draw their own batches follow ``seed`` and ``epoch``. ``cost``: the model
+    that steps are scored with. ``budget``: tokens per micro-batch, for a peer that takes a budget; None to search
+    for it (see ``Peer.budget``).
     """
 
     lengths: Int
@@ -34,24 +35,24 @@ class Problem:
 
     @property
     def in_order(self) -> Int:
-        """(N,), int64: lengths as the epoch's order visits them."""
+        """The lengths in the epoch's order, int64 (N,)."""
         return self.lengths[self.order]
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sample."""
+        """The tokens of the longest sample."""
         return int(self.lengths.max())
 
     def ids(self, positions: list[int]) -> Ids:
-        """The ids at positions of the order."""
+        """Return the ids at positions of the order."""
         return self.order[np.asarray(positions, dtype=np.int64)]
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Somebody else's batching.
+    """The batching of another package.
 
-    ``package``: what to install, or that the algorithm is told anew here. ``packed``: a micro-batch is
+    ``package``: what to install, or that the algorithm is reimplemented here. ``packed``: a micro-batch is
     one row without padding. ``steps``: raises PeerMissing when it is called. ``budget``: for a peer whose
     batches are as large as a token budget allows, the tokens per micro-batch at which a step holds
     ``global_batch`` samples on average, over all ranks; None where the peer takes the batch size itself.
@@ -64,7 +65,16 @@ class Peer:
     budget: Callable[[Problem], int] | None = None
 
     def fitted(self, problem: Problem) -> Problem:
-        """The same problem with this peer's budget written into it, so that later epochs need not find it again."""
+        """Return the problem with this peer's budget, so that later epochs need not search for it again."""
         if self.budget is None or problem.budget is not None:
             return problem
         return replace(problem, budget=self.budget(problem))
+
+
+def dealt(ranks: Sequence[Iterable[Ids]]) -> Iterator[Step]:
+    """Yield steps of one micro-batch of each rank; ranks that end early get none.
+
+    >>> [len(rank) for step in dealt([[np.array([3, 1])], []]) for rank in step]
+    [1, 0]
+    """
+    return ([[] if micro is None else [micro] for micro in step] for step in zip_longest(*ranks))

@@ -11,7 +11,7 @@ PACKAGE = "--no-deps verl==0.9.1"
 
 
 def _steps(problem: Problem, equal: bool = False) -> Iterator[Step]:
-    """Work as verl's trainers count it, 24576*L + L**2; the last batch is dropped unless it is whole, as they do."""
+    """Yield steps of equal work as verl's trainers count it, 24576*L + L**2, without a last batch that is not whole."""
     module = need_alone(
         "verl.utils.seqlen_balancing",
         PACKAGE,

@@ -1,13 +1,13 @@
-"""``ddpsched sort``: how difficult each sample of a data set is, and the file of all of them in that order.
+"""``ddpsched sort``: the difficulty of each sample of a data set, and a file of all samples in that order.
 
-Every rank measures chunks of rows, which lie on the disk as parts until all are there; then ranks sort them together
-and write one file, each its own slice.
+Every rank measures chunks of rows, which are kept on disk as parts until all are measured. Then ranks sort them
+together and write one file, each its share.
 
 ::
 
-    metrics.py   what may make a sample difficult, of a chunk of rows
-    work.py      what is asked for, chunk by chunk
-    parts.py     what is measured so far, on the disk
-    ranks.py     one process or many
+    metrics.py   metrics of difficulty, of a chunk of rows
+    work.py      the request, and the measurement of a chunk
+    parts.py     measured chunks on disk
+    ranks.py     collective operations, for one process or many
     command.py   `ddpsched sort`
 """

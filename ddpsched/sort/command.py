@@ -6,29 +6,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from ddpsched.data.order_file import About, OrderedFile, OrderedWriter
 from ddpsched.data.samples import tokenizer_of
 from ddpsched.errors import DataError
-from ddpsched.sort.metrics import Metric, Values, rarities
+from ddpsched.sort.metrics import Values, rarities
 from ddpsched.sort.parts import Parts
-from ddpsched.sort.ranks import Alone, Ranks, Together
+from ddpsched.sort.ranks import Int, LaunchedRanks, Ranks
 from ddpsched.sort.work import Request, Work
 from ddpsched.world import World
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What was done. ``held``: rows that each rank merged, before slices were evened out."""
+    """The result of a sort, and its times in seconds."""
 
     output: Path
     digest: str
     num_rows: int
-    held: tuple[int, ...]
-    num_kept: int  # chunks that an earlier try had measured
+    held: tuple[int, ...]  # rows that each rank merged, before slices were evened out
+    num_kept: int  # chunks that an earlier attempt had measured
     num_truncated: int  # samples that were longer than data.max_length
     left_out: str  # keys of the config by which a run uses fewer rows
     measure_s: float
@@ -37,52 +39,137 @@ class Summary:
 
 
 class Sorting:
-    """A sort under way, and what it has begun to write."""
+    """A sort in progress."""
+
+    work: Work
+    parts: Parts
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.writer: OrderedWriter | None = None
-        self.parts: Parts | None = None
+        self._undo: list[Callable[[], None]] = []
         world = World.detect()
         alone = world.size == 1 or not World.launched()
-        self.ranks: Ranks = Alone() if alone else Together(world, self.leave)
+        self.ranks = Ranks() if alone else LaunchedRanks(world, self.leave)
+        self.world = self.ranks.world
 
     def leave(self) -> None:
-        """Nothing half-written stays, but for what was measured."""
-        if self.writer is not None:
-            self.writer.drop()
-        if self.parts is not None and self.ranks.world.is_main:
-            self.parts.leave()
+        """Remove the unfinished file, and the parts if nothing was measured."""
+        for undo in reversed(self._undo):
+            undo()
 
     def run(self) -> Summary:
         """Measure, sort and write."""
-        ranks, size, begin = self.ranks, self.request.chunk, time.perf_counter()
-        world = ranks.world
-        work = ranks.together(lambda: Work.of(self.request))
-        _same_data(work, ranks)
-        self.parts = parts = Parts(self.request.output, work.identity(size))
-        ranks.together(parts.begin if world.is_main else _nothing)
-        seen = ranks.together(lambda: _measure(work, parts, size, world))
+        ranks, begin = self.ranks, time.perf_counter()
+        self.work = work = ranks.together(lambda: Work.of(self.request))
+        self._check_same_data()
+        self.parts = Parts(self.request.output, work.identity(self.request.chunk))
+        if self.world.is_main:
+            self._undo.append(self.parts.leave)
+        self._on_main(self.parts.begin)
+        num_chunks, num_read, num_kept = ranks.together(self._measure)
+        chunks = range(self.world.rank, num_chunks, self.world.size)
         counts = np.zeros(0, dtype=np.int64)
         if work.counts_tokens:
-            counts = ranks.total(ranks.together(lambda: _counts(work, parts, seen, world)))
-        rows, cut = ranks.together(lambda: _rows(work, parts, seen, size, world, counts))
-        _refuse_nan(work.metrics, rows, ranks)
-        num_rows, num_kept, num_truncated = ranks.total(np.array([len(rows[-1]), seen.kept, cut])).tolist()
+            counts = ranks.total(ranks.together(lambda: self._counts(chunks)))
+        rows, cut = ranks.together(lambda: self._rows(chunks, counts))
+        self._refuse_nan(rows)
+        num_rows, num_kept, num_truncated = ranks.total(np.array([len(rows[-1]), num_kept, cut])).tolist()
         if not num_rows:
             raise DataError(f"{work.source.name}: no rows to sort")
-        assert num_rows == seen.num_rows, f"{num_rows} rows in parts, {seen.num_rows} in the data"
+        assert num_rows == num_read, f"{num_rows} rows in parts, {num_read} in the data"
         measured = time.perf_counter()
         rows, held = ranks.sort(rows)
         sorted_at = time.perf_counter()
-        about = About(tuple(metric.name for metric in work.metrics), work.fingerprint, work.source.short, work.how)
-        self.writer = OrderedWriter(self.request.output, num_rows, [column.dtype for column in rows], about)
-        digest = _written(self.writer, rows, num_rows, ranks)
-        ranks.together(parts.end if world.is_main else _nothing)
+        digest = self._write(rows, num_rows)
+        self._on_main(self.parts.end)
         times = measured - begin, sorted_at - measured, time.perf_counter() - sorted_at
         return Summary(
             self.request.output, digest, num_rows, tuple(held), num_kept, num_truncated, work.left_out, *times
         )
+
+    def _on_main(self, do: Callable[[], T]) -> T | None:
+        """Return the result of ``do`` on rank 0, None on the others, which wait for it."""
+        return self.ranks.together(do if self.world.is_main else lambda: None)
+
+    def _check_same_data(self) -> None:
+        """Raise DataError where ranks of several machines see different files under one name."""
+        digest = blake2b(self.work.fingerprint.encode(), digest_size=8).digest()
+        digests = self.ranks.by_rank(int.from_bytes(digest, "little", signed=True))
+        if (digests != digests[0]).any():
+            odd = int((digests != digests[0]).argmax())
+            raise DataError(
+                f"{self.work.source.name}: is not the same data on ranks 0 and {odd}; copy it to all machines"
+            )
+
+    def _measure(self) -> tuple[int, int, int]:
+        """Measure each chunk of this rank that has no part yet.
+
+        Return the number of all chunks, of all rows, and of this rank's chunks that had a part.
+        """
+        num_chunks = num_rows = num_kept = 0
+
+        def mine(number: int) -> bool:
+            return number % self.world.size == self.world.rank and not self.parts.has(number)
+
+        with _progress(self.world, self.work) as show:
+            for chunk in self.work.source.chunks(self.work.wanted, self.request.chunk, mine):
+                if mine(chunk.number):
+                    self.parts.write(chunk.number, self.work.measured(chunk))
+                else:
+                    num_kept += chunk.number % self.world.size == self.world.rank
+                num_chunks, num_rows = chunk.number + 1, chunk.first + chunk.num_rows
+                show(chunk.share, num_rows)
+        return num_chunks, num_rows, num_kept
+
+    def _counts(self, chunks: range) -> Int:
+        """Return the number of times that each token occurs in some chunks."""
+        tokenizer = tokenizer_of(self.work.config.data, self.work.config.model.name)
+        counts = np.zeros(tokenizer.get_vocab_size(), dtype=np.int64)
+        for number in chunks:
+            counts += np.bincount(self.parts.read(number)["flat"], minlength=len(counts))
+        return counts
+
+    def _rows(self, chunks: range, counts: Int) -> tuple[list[Values], int]:
+        """Return the columns of some chunks, each metric's values and then ids; and the number of samples cut."""
+        metrics = self.work.metrics
+        # a rank without chunks has columns of the same types
+        columns: list[list[Values]] = [
+            *([np.zeros(0, np.int64 if metric.name == "length" else np.float64)] for metric in metrics),
+            [np.zeros(0, np.int64)],
+        ]
+        cut = 0
+        for number in chunks:
+            part = self.parts.read(number)
+            for n, metric in enumerate(metrics):
+                values = rarities(part["flat"], part["lengths"], counts) if metric.values is None else part[str(n)]
+                columns[n].append(values)
+            cut += int(part["num_truncated"])
+            columns[-1].append(number * self.request.chunk + np.arange(int(part["num_rows"]), dtype=np.int64))
+        return [np.concatenate(column) for column in columns], cut
+
+    def _refuse_nan(self, rows: list[Values]) -> None:
+        """Raise DataError, on all ranks, where a metric is NaN for some samples."""
+        for metric, column in zip(self.work.metrics, rows, strict=False):
+            missing = np.isnan(column)
+            total = int(self.ranks.total(np.array([missing.sum()]))[0])
+            if total:
+                ids = ", ".join(str(row + 1) for row in np.sort(rows[-1][missing])[:5])
+                where = f" (of this rank's rows, from 1: {ids})" if ids else ""
+                raise DataError(
+                    f"--metric {metric.name}: {total} samples have no number, or NaN, which cannot be ordered{where}; "
+                    "correct or remove them"
+                )
+
+    def _write(self, rows: list[Values], num_rows: int) -> str:
+        """Write this rank's slice of the file; return the file's digest on rank 0."""
+        work, world = self.work, self.world
+        about = About(tuple(metric.name for metric in work.metrics), work.fingerprint, work.source.short, work.how)
+        writer = OrderedWriter(self.request.output, num_rows, [column.dtype for column in rows], about)
+        self._undo.append(writer.drop)
+        self._on_main(writer.begin)
+        sums = self.ranks.together(lambda: writer.write(world.rank * num_rows // world.size, rows))
+        total = self.ranks.total(sums.view(np.int64)).view(np.uint64)
+        return self._on_main(lambda: writer.finish(total)) or ""
 
 
 def sort(request: Request) -> Summary:
@@ -101,104 +188,9 @@ def sort(request: Request) -> Summary:
         sorting.ranks.close()
 
 
-def _nothing() -> None:
-    """What other ranks do meanwhile."""
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What a pass over the data saw: all chunks and rows; and how many of this rank's chunks had been measured."""
-
-    num_chunks: int
-    num_rows: int
-    kept: int
-
-
-def _same_data(work: Work, ranks: Ranks) -> None:
-    """DataError where ranks of several machines see different files under one name."""
-    own = int.from_bytes(blake2b(work.fingerprint.encode(), digest_size=8).digest(), "little", signed=True)
-    world = ranks.world
-    told = ranks.total(np.eye(world.size, dtype=np.int64)[world.rank] * own)
-    if (told != told[0]).any():
-        odd = int((told != told[0]).argmax())
-        raise DataError(f"{work.source.name}: is not the same data on ranks 0 and {odd}; copy it to all machines")
-
-
-def _measure(work: Work, parts: Parts, size: int, world: World) -> _Seen:
-    """Every chunk of this rank that has no part yet."""
-    num_chunks = num_rows = kept = 0
-
-    def mine(number: int) -> bool:
-        return number % world.size == world.rank and not parts.has(number)
-
-    with _progress(world, work) as show:
-        for chunk in work.source.chunks(work.wanted, size, mine):
-            if chunk.number % world.size == world.rank:
-                if mine(chunk.number):
-                    parts.write(chunk.number, work.measured(chunk))
-                else:
-                    kept += 1
-            num_chunks, num_rows = chunk.number + 1, chunk.first + chunk.num_rows
-            show(chunk.share, num_rows)
-    return _Seen(num_chunks, num_rows, kept)
-
-
-def _counts(work: Work, parts: Parts, seen: _Seen, world: World) -> Any:
-    """How often each token occurs in this rank's chunks."""
-    assert work.encoder is not None
-    found = np.zeros(tokenizer_of(work.config.data, work.config.model.name).get_vocab_size(), dtype=np.int64)
-    for _, part in _own_parts(parts, seen, world):
-        found += np.bincount(part["flat"], minlength=len(found))
-    return found
-
-
-def _own_parts(parts: Parts, seen: _Seen, world: World) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number in range(world.rank, seen.num_chunks, world.size):
-        yield number, parts.read(number)
-
-
-def _rows(work: Work, parts: Parts, seen: _Seen, size: int, world: World, counts: Any) -> tuple[list[Values], int]:
-    """This rank's columns: each metric's values, then ids; and how many samples were cut."""
-    columns: list[list[Values]] = [[] for _ in (*work.metrics, "id")]
-    cut = 0
-    for number, part in _own_parts(parts, seen, world):
-        for n, metric in enumerate(work.metrics):
-            if metric.values is not None:
-                columns[n].append(part[str(n)])
-            else:
-                columns[n].append(rarities(part["flat"], part["lengths"], counts))
-        cut += int(part["num_truncated"])
-        columns[-1].append(number * size + np.arange(int(part["num_rows"]), dtype=np.int64))
-    # a rank without chunks has columns of the same kinds
-    kinds = [*(np.int64 if metric.name == "length" else np.float64 for metric in work.metrics), np.int64]
-    return [np.concatenate([*column, np.zeros(0, kind)]) for column, kind in zip(columns, kinds, strict=True)], cut
-
-
-def _refuse_nan(metrics: list[Metric], rows: list[Values], ranks: Ranks) -> None:
-    """DataError, on all ranks, that says how many samples of which metric have no number."""
-    for metric, column in zip(metrics, rows, strict=False):
-        missing = np.isnan(column) if column.dtype == np.float64 else np.zeros(len(column), dtype=bool)
-        total = int(ranks.total(np.array([missing.sum()]))[0])
-        if total:
-            own = ", ".join(str(row + 1) for row in np.sort(rows[-1][missing])[:5])
-            where = f" (of this rank's rows, from 1: {own})" if own else ""
-            raise DataError(
-                f"--metric {metric.name}: {total} samples have no number, or NaN, which has no place in an "
-                f"order{where}; mend or remove them"
-            )
-
-
-def _written(writer: OrderedWriter, rows: list[Values], num_rows: int, ranks: Ranks) -> str:
-    world = ranks.world
-    ranks.together(writer.begin if world.is_main else _nothing)
-    sums = ranks.together(lambda: writer.write(world.rank * num_rows // world.size, rows))
-    total = ranks.total(sums.view(np.int64)).view(np.uint64)
-    return ranks.together((lambda: writer.finish(total)) if world.is_main else lambda: "")
-
-
 @contextmanager
 def _progress(world: World, work: Work) -> Iterator[Callable[[float, int], None]]:
-    """A bar on rank 0 of how much it has read; ranks take turns, so the others are about as far."""
+    """Show, on rank 0, a bar of the share it has read; ranks take turns, so the others are about as far."""
     if not world.is_main:
         yield lambda share, rows: None
         return
@@ -215,24 +207,22 @@ def _progress(world: World, work: Work) -> Iterator[Callable[[float, int], None]
 
 
 def answer(request: Request) -> None:
-    """Sort, and say what came of it."""
-    found = sort(request)
+    """Sort, and print a summary on rank 0."""
+    done = sort(request)
     if not World.detect().is_main:
         return
-    file = OrderedFile.open(found.output)
-    size = len(found.held)
-    kept = f" ({found.num_kept} chunks of an earlier try were kept)" if found.num_kept else ""
-    print(f"{found.num_rows:,} samples of {file.about.source}{kept}, {size} rank{'s' * (size > 1)}")
-    for name in file.about.metrics:
-        places = [0, found.num_rows // 2, found.num_rows - 1]
-        low, median, high = (file.rows(place, place + 1)[name][0] for place in places)
-        if name == file.about.metrics[0]:
-            print(f"{name}: {low:g} to {high:g}, median {median:g}")
-    if found.left_out:
-        print(f"all rows are ordered; {found.left_out} chooses among them in the run")
-    if found.num_truncated:
-        print(f"{found.num_truncated:,} samples were longer than data.max_length, and count as cut to it")
+    file = OrderedFile.open(done.output)
+    size = len(done.held)
+    kept = f" ({done.num_kept} chunks of an earlier attempt were kept)" if done.num_kept else ""
+    print(f"{done.num_rows:,} samples of {file.about.source}{kept}, {size} rank{'s' * (size > 1)}")
+    name = file.about.metrics[0]
+    low, median, high = (file.rows(i, i + 1)[name][0] for i in (0, done.num_rows // 2, done.num_rows - 1))
+    print(f"{name}: {low:g} to {high:g}, median {median:g}")
+    if done.left_out:
+        print(f"all rows are ordered; the run uses only some of them, by {done.left_out}")
+    if done.num_truncated:
+        print(f"{done.num_truncated:,} samples were longer than data.max_length, and count as cut to it")
     if size > 1:
-        print(f"largest bucket before slices were evened out: {max(found.held) * size / found.num_rows:.3f} x the mean")
-    print(f"measured in {found.measure_s:.2f} s, sorted in {found.sort_s:.2f} s, written in {found.write_s:.2f} s")
-    print(f"order {found.digest}: {found.output}")
+        print(f"largest bucket before slices were evened out: {max(done.held) * size / done.num_rows:.3f} x the mean")
+    print(f"measured in {done.measure_s:.2f} s, sorted in {done.sort_s:.2f} s, written in {done.write_s:.2f} s")
+    print(f"order {done.digest}: {done.output}")

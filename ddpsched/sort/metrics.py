@@ -1,4 +1,4 @@
-"""What may make a sample difficult, as numbers of a chunk of rows."""
+"""Metrics of difficulty, as numbers for each row of a chunk."""
 
 import inspect
 import math
@@ -17,28 +17,31 @@ from ddpsched.errors import ConfigError, DataError
 from ddpsched.functions import function_named
 
 Values = npt.NDArray[Any]  # (n,), int64 or float64
-EXACT = 2**53  # whole numbers up to here are floats too
+EXACT = 2**53  # the largest integer up to which every one is a float64
 KINDS = "length, rarity, loss, column:NAME or module:function"
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A chunk, and its samples' tokens where a metric asks for them."""
+    """A chunk, and its samples' tokens where a metric needs them."""
 
     chunk: Chunk
     encoded: Encoded | None
 
     @property
     def tokens(self) -> Encoded:
-        assert self.encoded is not None, "the chunk was not encoded, as no metric said that it needs tokens"
+        """The token ids of the chunk's samples."""
+        assert self.encoded is not None, "the chunk was not encoded, as no metric needs tokens"
         return self.encoded
 
 
 @dataclass(frozen=True)
 class Metric:
-    """``name``: of its column in the file. ``values(rows)``: (n,), the larger the more difficult; None: they follow
-    from the tokens of all samples, see :func:`rarities`. ``wanted``: columns read beside the text; None for all.
-    ``version``: tells it from another of its name, as weights or code may change.
+    """A metric, and the ``name`` of its column in the file.
+
+    ``values(rows)``: (n,), larger where more difficult; None where they depend on the tokens of all samples (see
+    :func:`rarities`). ``tokens``: whether it needs them. ``wanted``: columns read beside the text; None for all.
+    ``version``: changes with the weights or the code behind the name.
     """
 
     name: str
@@ -49,10 +52,10 @@ class Metric:
 
 
 def metrics_of(names: Sequence[str], config: RunConfig) -> list[Metric]:
-    """The metrics named; ConfigError for one that is none, or is named twice."""
-    twice = {name for name in names if list(names).count(name) > 1}
-    if twice:
-        raise ConfigError(f"--metric {twice.pop()} is given twice; each breaks the ties of the ones before it")
+    """Return the metrics named; ConfigError for one that is unknown, or is named twice."""
+    for n, name in enumerate(names):
+        if name in names[:n]:
+            raise ConfigError(f"--metric {name} is given twice; each breaks the ties of the ones before it")
     return [_metric(name, config) for name in names]
 
 
@@ -66,46 +69,40 @@ def _metric(name: str, config: RunConfig) -> Metric:
         from ddpsched.training.sample_loss import SampleLoss
 
         loss = SampleLoss(config)
-        return Metric(
-            name, lambda rows: loss(rows.tokens, rows.chunk), tokens=True, wanted=loss.wanted, version=loss.version
-        )
+        return Metric(name, lambda rows: loss(rows.tokens, rows.chunk), True, loss.wanted, loss.version)
     if kind == "column" and rest:
         return Metric(name, lambda rows: column_values(rows.chunk, rest), wanted={f"--metric column:{rest}": rest})
     if kind and rest:
         function, _ = function_named(name, "--metric")
-        return Metric(name, lambda rows: _own(name, function, rows.chunk), version=_code(function))
+        return Metric(name, lambda rows: _called(name, function, rows.chunk), version=_code(function))
     raise ConfigError(f"--metric {name!r} is none of {KINDS}")
 
 
 def column_values(chunk: Chunk, column: str) -> Values:
-    """(n,), float64: the numbers of a column, NaN where there is none. DataError where one is no number."""
-    found = np.empty(chunk.num_rows)
-    for number, value in enumerate(chunk.columns[column]):
-        found[number] = _number(value, chunk.first + number + 1, column)
-    return found
+    """Return the numbers of a column, (n,), float64, NaN where missing. Raises DataError where a value is no number."""
+    rows = enumerate(chunk.columns[column], chunk.first + 1)
+    return np.array([_number(value, row, column) for row, value in rows], dtype=np.float64)
 
 
 def _number(value: Any, row: int, column: str) -> float:
     if value is None or value == "":
         return math.nan
-    number: float | None = None
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except ValueError:
-            number = None
-    if number is None:
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise ValueError
+        number = float(value)
+    except ValueError:
         raise DataError(
             f"row {row}, column {column!r}: {value!r:.60} is {type(value).__name__}, not a number; an order needs "
             "numbers in every row"
-        )
+        ) from None
     if abs(number) >= EXACT and not isinstance(value, float) and str(value).strip().lstrip("+-").isdecimal():
-        raise DataError(f"row {row}, column {column!r}: {value} is beyond 2**53, where whole numbers run together")
+        raise DataError(f"row {row}, column {column!r}: {value} is beyond 2**53, where float64 skips whole numbers")
     return number
 
 
 def _code(function: Callable[..., Any]) -> str:
-    """Of the module that it stands in; nothing where that has no source."""
+    """Return a hash of the source of the function's module; "" where it has no source."""
     try:
         code = inspect.getsource(inspect.getmodule(function) or function)
     except (OSError, TypeError):
@@ -113,27 +110,29 @@ def _code(function: Callable[..., Any]) -> str:
     return blake2b(code.encode(), digest_size=8).hexdigest()
 
 
-def _own(name: str, function: Callable[[dict[str, list[Any]]], Any], chunk: Chunk) -> Values:
-    """What the user's function makes of a chunk's columns."""
+def _called(name: str, function: Callable[[dict[str, list[Any]]], Any], chunk: Chunk) -> Values:
+    """Return what the user's function computes from a chunk's columns; DataError where that is not a number per row."""
     try:
-        found = np.asarray(function(chunk.columns))
+        values = np.asarray(function(chunk.columns))
     except Exception as error:
         rows = f"rows {chunk.first + 1} to {chunk.first + chunk.num_rows}"
         raise DataError(f"--metric {name}: raised {type(error).__name__} at {rows}: {error}") from error
-    if found.shape != (chunk.num_rows,) or found.dtype.kind not in "iuf":
+    if values.shape != (chunk.num_rows,) or values.dtype.kind not in "iuf":
         raise DataError(
-            f"--metric {name}: returned {found.dtype} of shape {found.shape} for {chunk.num_rows} rows; return one "
+            f"--metric {name}: returned {values.dtype} of shape {values.shape} for {chunk.num_rows} rows; return one "
             "number for each"
         )
-    if found.dtype.kind in "iu" and len(found) and max(int(found.max()), -int(found.min())) > EXACT:
-        raise DataError(f"--metric {name}: returned whole numbers beyond 2**53, which run together; scale them down")
-    return found.astype(np.float64)
+    if values.dtype.kind in "iu" and len(values) and max(int(values.max()), -int(values.min())) > EXACT:
+        raise DataError(
+            f"--metric {name}: returned whole numbers beyond 2**53, where float64 skips some; scale them down"
+        )
+    return values.astype(np.float64)
 
 
 def rarities(flat: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> Values:
-    """(n,): of each sample the sum of -log p over its tokens, p a token's share of all tokens of the data set.
+    """Return the sum of -log p over each sample's tokens, (n,); p: a token's share of all tokens of the data set.
 
-    ``flat``: (total,), tokens of n samples one after another, ``lengths`` of each; ``counts[token]`` in the whole set.
+    ``flat``: (total,), tokens of n samples one after another; ``lengths``: (n,); ``counts[token]``: in the whole set.
     Source: Platanios et al. 2019, "Competence-based curriculum learning for neural machine translation".
 
     >>> rarities(np.array([0, 0, 1], np.int32), np.array([2, 1]), np.array([3, 1])).round(3).tolist()

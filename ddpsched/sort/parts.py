@@ -1,4 +1,4 @@
-"""What is known of a data set so far: a file a chunk, so that what was measured is not measured again."""
+"""Measured chunks on disk, a file each, so that an interrupted sort does not measure them again."""
 
 import fcntl
 import json
@@ -8,18 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ddpsched.data.array_cache import load_arrays
+from ddpsched.data.array_cache import load_arrays, write_arrays
 from ddpsched.errors import ConfigError, DataError
 
 
 class Parts:
     """A hidden folder beside ``output`` with the arrays of each chunk.
 
-    ``identity``: what they follow from; where a folder is of another, its parts are worth nothing. Parts are by chunk
-    and not by rank, so a later try may have other ranks. One process holds the folder; its rank 0 calls ``begin``,
-    and ``end`` or ``leave``.
+    ``identity``: everything that they depend on; parts of another identity are deleted. Parts are by chunk and not by
+    rank, so a later attempt may have another number of ranks. One command holds the folder; its rank 0 calls
+    ``begin``, and ``end`` or ``leave``.
     """
 
     def __init__(self, output: Path, identity: Mapping[str, Any]) -> None:
@@ -28,16 +26,16 @@ class Parts:
         self._lock: int | None = None
 
     def begin(self) -> None:
-        """An empty folder, or the one that is there where it is of the same identity.
+        """Lock the folder, and empty it unless its parts are of the same identity.
 
-        ConfigError where another command is at work on the same output.
+        Raises ConfigError where another command works on the same output.
         """
         self._hold()
-        told = self.folder / "identity.json"
-        if not told.exists() or told.read_bytes() != self._identity:
+        identity = self.folder / "identity.json"
+        if not identity.exists() or identity.read_bytes() != self._identity:
             for path in self.folder.glob("*.npz"):
                 path.unlink()
-            told.write_bytes(self._identity)
+            identity.write_bytes(self._identity)
 
     def _hold(self) -> None:
         """Lock the folder until this process ends, or ``end`` removes it."""
@@ -50,8 +48,7 @@ class Parts:
             except BlockingIOError:
                 os.close(lock)
                 raise ConfigError(
-                    f"--output {self._output}: another `ddpsched sort` is at work on it; wait for it, or give "
-                    "another file"
+                    f"--output {self._output}: another `ddpsched sort` is writing it; wait for it, or give another file"
                 ) from None
             if path.exists() and os.fstat(lock).st_ino == path.stat().st_ino:  # else it was removed meanwhile
                 self._lock = lock
@@ -59,34 +56,28 @@ class Parts:
             os.close(lock)
 
     def has(self, chunk: int) -> bool:
-        """Whether it was measured as a whole."""
+        """Return whether a chunk was measured completely."""
         return self._path(chunk).exists()
 
     def read(self, chunk: int) -> dict[str, Any]:
-        """The arrays of a chunk. DataError where they are damaged: they are then removed."""
-        found = load_arrays(self._path(chunk))
-        if found is None:
+        """Return the arrays of a chunk. Raises DataError where they are damaged, and removes them."""
+        arrays = load_arrays(self._path(chunk))
+        if arrays is None:
             self._path(chunk).unlink(missing_ok=True)
-            raise DataError(f"{self._path(chunk)}: was damaged, and is removed; the same command measures it again")
-        return found
+            raise DataError(f"{self._path(chunk)}: was damaged and is removed; run the command again to measure it")
+        return arrays
 
     def write(self, chunk: int, arrays: Mapping[str, Any]) -> None:
-        """All or nothing; OSError as of any file."""
-        path = self._path(chunk)
-        aside = path.with_suffix(".part")
-        with aside.open("wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        """Write the arrays of a chunk, all or nothing. Raises OSError as any file does."""
+        write_arrays(self._path(chunk), arrays)
 
     def end(self) -> None:
-        """Nothing is left."""
+        """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._release()
 
     def leave(self) -> None:
-        """Keep what was measured, if anything was."""
+        """Unlock the folder, and remove it if nothing was measured."""
         if self._lock is not None and not any(self.folder.glob("*.npz")):
             shutil.rmtree(self.folder, ignore_errors=True)
         self._release()

@@ -1,9 +1,9 @@
-"""One process or many: what measuring and sorting need from each other."""
+"""The collective operations of measuring and sorting, for one process or many."""
 
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,55 +15,42 @@ from ddpsched.world import World
 T = TypeVar("T")
 Int = npt.NDArray[np.int64]
 Columns = Sequence[npt.NDArray[Any]]
-KEPT = "what was measured is kept, and the same command goes on from there"
+KEPT = "measured parts are kept, and the same command continues from them"
 
 
-class Ranks(Protocol):
-    """All calls are collective."""
+class Ranks:
+    """The one rank of a process without torch. All calls but ``close`` are collective where there are several."""
 
-    world: World
-
-    def together(self, do: Callable[[], T]) -> T:
-        """What ``do`` gives here; where it raises on one rank, all stop: this one with its error, others naming it."""
-        ...
-
-    def total(self, own: Int) -> Int:
-        """Added up over ranks, element by element, modulo 2**64."""
-        ...
-
-    def sort(self, rows: Columns) -> tuple[list[npt.NDArray[Any]], list[int]]:
-        """This rank's slice of all rows, sorted; and how many rows each rank merged before slices were evened out."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Alone:
-    """One process, without torch."""
-
-    def __init__(self) -> None:
-        self.world = World()
+    def __init__(self, world: World | None = None) -> None:
+        self.world = World() if world is None else world
 
     def together(self, do: Callable[[], T]) -> T:
+        """Return this rank's result of ``do``. Where it raises on one rank, all stop, the others with RankFailure."""
         return do()
 
-    def total(self, own: Int) -> Int:
-        return own
+    def total(self, values: Int) -> Int:
+        """Return the sum over ranks, element by element, modulo 2**64."""
+        return values
+
+    def by_rank(self, value: int) -> Int:
+        """Return the values of all ranks, (world size,)."""
+        return self.total(np.eye(self.world.size, dtype=np.int64)[self.world.rank] * value)
 
     def sort(self, rows: Columns) -> tuple[list[npt.NDArray[Any]], list[int]]:
+        """Return this rank's slice of all rows, sorted; and the rows that each rank merged, before evening out."""
         return sort_rows(rows), [len(rows[0])]
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """End the process group and the watch, if there are any."""
 
 
-class Together:
-    """This process is a rank under torchrun; gloo carries what ranks tell each other.
+class LaunchedRanks(Ranks):
+    """A rank under torchrun, with collectives by gloo.
 
     Where a rank of this machine dies, or all are asked to stop, ``leave`` is called and the process ends.
     """
 
-    TIMEOUT_S = 6 * 3600.0  # chunks differ, and who is ready first waits; a rank that dies is seen at once
+    TIMEOUT_S = 6 * 3600.0  # chunks differ, and the first to finish waits; a rank that dies is noticed at once
 
     def __init__(self, world: World, leave: Callable[[], None]) -> None:
         import torch
@@ -72,16 +59,14 @@ class Together:
         from ddpsched.training.distributed import start_group
         from ddpsched.watch import Reports, start_watch
 
-        self.world, self._leave, self._watch = world, leave, start_watch()
+        super().__init__(world)
+        self._leave, self._watch = leave, start_watch()
         if self._watch is not None:
             self._watch.report_to(Reports(lambda: self._end("asked to stop"), self._end))
         start_group(torch.device("cpu"), world, self.TIMEOUT_S)
-        table = np.zeros((world.size, 2), dtype=np.int64)
-        table[world.rank] = os.getpid(), host_id()
-        table = self.total(table)
+        pids, hosts = self.by_rank(os.getpid()), self.by_rank(host_id())
         if self._watch is not None:
-            here = table[:, 1] == table[world.rank, 1]
-            self._watch.know(np.where(here, table[:, 0], 0).tolist(), world.rank)
+            self._watch.know(np.where(hosts == hosts[world.rank], pids, 0).tolist(), world.rank)
 
     def _end(self, reason: str) -> None:
         if self.world.is_main or reason.startswith("rank 0 "):
@@ -96,21 +81,21 @@ class Together:
             result = do()
         except Exception as raised:
             error = raised
-        failed = self.total(np.eye(self.world.size, dtype=np.int64)[self.world.rank] * (error is not None))
+        failed = self.by_rank(error is not None)
         if failed.any() and self._watch is not None:
             self._watch.leaving()
         if error is not None:
             raise error
         if failed.any():
-            raise RankFailure(f"rank {int(failed.argmax())} failed, as its own message says; all ranks end")
+            raise RankFailure(f"rank {int(failed.argmax())} failed, with an error of its own; all ranks end")
         return result
 
-    def total(self, own: Int) -> Int:
+    def total(self, values: Int) -> Int:
         import torch
         import torch.distributed as dist
 
-        tensor = torch.from_numpy(own.copy())
-        self._carried(lambda: dist.all_reduce(tensor))
+        tensor = torch.from_numpy(values.copy())
+        self._collective(lambda: dist.all_reduce(tensor))
         return tensor.numpy()
 
     def sort(self, rows: Columns) -> tuple[list[npt.NDArray[Any]], list[int]]:
@@ -119,19 +104,18 @@ class Together:
         from ddpsched.training.sample_sort import sample_sort
 
         held: list[int] = []
-        found = self._carried(
-            lambda: sample_sort([torch.from_numpy(column) for column in rows], seen=lambda sizes: held.extend(sizes))
-        )
-        return [column.numpy() for column in found], held
+        tensors = [torch.from_numpy(column) for column in rows]
+        columns = self._collective(lambda: sample_sort(tensors, seen=held.extend))
+        return [column.numpy() for column in columns], held
 
-    def _carried(self, do: Callable[[], T]) -> T:
-        """A collective; a broken one means that another rank is gone."""
+    def _collective(self, do: Callable[[], T]) -> T:
+        """Return the result of a collective; raise RankFailure where it breaks because another rank has ended."""
         try:
             return do()
         except DdpschedError:
             raise
         except RuntimeError as error:
-            raise RankFailure(f"rank {self.world.rank} lost the others; {KEPT}") from error
+            raise RankFailure(f"rank {self.world.rank} lost its connection to the others; {KEPT}") from error
 
     def close(self) -> None:
         import torch.distributed as dist

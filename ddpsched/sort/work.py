@@ -1,4 +1,4 @@
-"""What is asked for, and what of it a chunk of rows answers."""
+"""The request of a sort, and the measurement of a chunk of rows."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ddpsched.config import RunConfig, apply_overrides, load, parse
-from ddpsched.data.datasets import refuse, said
+from ddpsched.data.datasets import check_texts
 from ddpsched.data.encode import Encoder
 from ddpsched.data.row_source import NUMBERS, RowSource, number_rows, training_rows
 from ddpsched.data.samples import tokenizer_of
@@ -20,7 +20,7 @@ from ddpsched.sort.metrics import Metric, Rows, Values, column_values, metrics_o
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for. ``data``: a file, a folder, a hub name or a run's TOML."""
+    """The arguments of the command line. ``data``: a file, a folder, a hub name or a run's TOML."""
 
     data: str
     words: tuple[str, ...]
@@ -32,7 +32,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Work:
-    """What is measured. ``encoder``: None where no metric asks for tokens."""
+    """The data and metrics of a sort. ``encoder``: None where no metric needs tokens."""
 
     config: RunConfig
     source: RowSource
@@ -43,9 +43,10 @@ class Work:
 
     @classmethod
     def of(cls, request: Request) -> "Work":
+        """Open the data of a request; ConfigError or DataError where the request cannot be answered."""
         check_output(request.output, request.overwrite, "order.npy")
         if request.output.suffix != ".npy":
-            raise ConfigError(f"--output {request.output}: the file is an array of numpy's; give it the suffix .npy")
+            raise ConfigError(f"--output {request.output}: the output is a numpy array; give it the suffix .npy")
         path = Path(request.data).expanduser()
         if path.suffix.lower() in NUMBERS:
             return cls._of_numbers(request, path)
@@ -54,14 +55,15 @@ class Work:
         if source is None:
             raise ConfigError(f"{request.data}: names no data set; set data.path or data.name in it")
         metrics = metrics_of(request.metrics or ("length",), config)
-        encoder, said = None, []
+        encoder, how = None, []
         if any(metric.tokens for metric in metrics):
             tokenizer = tokenizer_of(config.data, config.model.name)
             least = 2 if config.model.task == "causal_lm" else 1
             encoder = Encoder(tokenizer, config.data.max_length, config.data.prompt is not None, least)
-            said = [f"tokens by {tokenizer_digest(tokenizer)}, at most {config.data.max_length}"]
-        said += [f"{metric.name}: {metric.version}" for metric in metrics if metric.version]
-        return cls(config, source, metrics, encoder, source.fingerprint(), "; ".join(said))
+            digest = blake2b(tokenizer.to_str().encode(), digest_size=8).hexdigest()
+            how = [f"tokens by {digest}, at most {config.data.max_length}"]
+        how += [f"{metric.name}: {metric.version}" for metric in metrics if metric.version]
+        return cls(config, source, metrics, encoder, source.fingerprint(), "; ".join(how))
 
     @classmethod
     def _of_numbers(cls, request: Request, path: Path) -> "Work":
@@ -70,50 +72,47 @@ class Work:
             raise ConfigError(f"{path} holds numbers, which are the metric; leave out {given}")
         source = number_rows(path)
         metric = Metric("value", lambda rows: column_values(rows.chunk, "value"), wanted={"DATA": "value"})
-        config = parse({"steps": 1})
-        return cls(config, source, [metric], None, source.fingerprint(), "")
+        return cls(parse({"steps": 1}), source, [metric], None, source.fingerprint(), "")
 
     def identity(self, chunk: int) -> dict[str, Any]:
+        """Return everything that parts of ``chunk`` rows depend on."""
         names = [metric.name for metric in self.metrics]
         columns = [self.config.data.text, self.config.data.prompt, self.config.data.label]
         return {"data": self.fingerprint, "metrics": names, "how": self.how, "columns": columns, "chunk": chunk}
 
     @property
     def left_out(self) -> str:
-        """Keys by which a run uses fewer rows than there are, "" where none is set."""
+        """The keys by which a run uses fewer rows than there are, "" where none is set."""
         data = self.config.data
         return " and ".join(f"data.{key}" for key in ("rows", "held_out") if getattr(data, key))
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether a metric follows from the tokens of all samples."""
+        """Whether a metric depends on the tokens of all samples."""
         return any(metric.values is None for metric in self.metrics)
 
     @property
     def wanted(self) -> dict[str, str] | None:
-        """Columns to read; None for all."""
+        """The columns to read; None for all."""
         if any(metric.wanted is None for metric in self.metrics):
             return None
-        found: dict[str, str] = {}
+        wanted: dict[str, str] = {}
         if self.encoder is not None:
-            found["data.text"] = self.config.data.text
-            if self.config.data.prompt is not None:
-                found["data.prompt"] = self.config.data.prompt
+            data = self.config.data
+            wanted = {"data.text": data.text} | ({} if data.prompt is None else {"data.prompt": data.prompt})
         for metric in self.metrics:
-            found |= dict(metric.wanted or {})
-        return found
+            wanted |= metric.wanted or {}
+        return wanted
 
     def measured(self, chunk: Chunk) -> dict[str, Values]:
-        """The part of a chunk: each metric's values by its number; tokens, where a metric follows from all of them."""
-        encoded = None
-        if self.encoder is not None:
-            encoded = self.encoder.encode(*self._texts(chunk))
+        """Return the part of a chunk: each metric's values by its number; tokens where a metric needs all of them."""
+        encoded = None if self.encoder is None else self.encoder.encode(*self._texts(chunk))
         rows = Rows(chunk, encoded)
-        found = {str(n): metric.values(rows) for n, metric in enumerate(self.metrics) if metric.values is not None}
+        part = {str(n): metric.values(rows) for n, metric in enumerate(self.metrics) if metric.values is not None}
         if self.counts_tokens:
-            found |= {"flat": rows.tokens.flat, "lengths": rows.tokens.lengths}
+            part |= {"flat": rows.tokens.flat, "lengths": rows.tokens.lengths}
         cut = 0 if encoded is None else encoded.num_truncated
-        return found | {"num_rows": np.array(chunk.num_rows), "num_truncated": np.array(cut)}
+        return part | {"num_rows": np.array(chunk.num_rows), "num_truncated": np.array(cut)}
 
     def _texts(self, chunk: Chunk) -> tuple[list[str], list[str] | None, range]:
         data = self.config.data
@@ -121,22 +120,16 @@ class Work:
             if name is not None:
                 if name not in chunk.columns:
                     raise DataError(f"{self.source.name}: no column {name!r}; it has {', '.join(chunk.columns)}")
-                fault = "is null, blank or no valid text"
-                refuse(self.source.name, name, chunk.columns[name], said, fault, "write a text", chunk.first)
+                check_texts(self.source.name, name, chunk.columns[name], first=chunk.first)
         prompts = None if data.prompt is None else chunk.columns[data.prompt]
         return chunk.columns[data.text], prompts, range(chunk.first + 1, chunk.first + chunk.num_rows + 1)
 
 
 def _config(request: Request) -> RunConfig:
-    """A run's TOML as it is; else a data set by its path, or by its name on the hub."""
+    """Return the config of a run's TOML, or of a data set's path, or of its name on the hub."""
     if request.data.endswith(".toml"):
         return load(request.data, request.words)
     path = Path(request.data).expanduser()
     named = not path.exists() and path.suffix not in READERS and not request.data.startswith((".", "/", "~"))
     table = {"steps": 1, "data": {"name" if named else "path": request.data}}
     return parse(apply_overrides(table, request.words), source="ddpsched sort")
-
-
-def tokenizer_digest(tokenizer: Any) -> str:
-    """Tells tokenizers apart."""
-    return blake2b(tokenizer.to_str().encode(), digest_size=8).hexdigest()

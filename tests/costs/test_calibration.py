@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from ddpsched.costs.calibration import Calibration, Identity, Measured
 from ddpsched.costs.calibration_grid import calibration_grid
 from ddpsched.costs.cost_model import CostModel
-from ddpsched.costs.fit import fit_affine_quadratic
 from ddpsched.costs.fit_calibration import judged, summary, table
 from ddpsched.costs.memory_model import MemoryModel
 from ddpsched.costs.rank_speed import Speed
-from ddpsched.costs.regression import fit_memory, fit_time
+from ddpsched.costs.regression import fit_affine_quadratic, fit_memory, fit_time
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.records import write_json
 
@@ -216,13 +215,16 @@ def test_no_memory_is_said_and_refused_where_it_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"device": "Other CPU"}, "device Example CPU there, Other CPU here"),
-        ({"precision": "bfloat16"}, "precision float32 there, bfloat16 here"),
-        ({"threads": 4}, "threads 1 there, 4 here"),
-        ({"parameters": 150_466, "model": "tiny"}, "parameters 66955010 there, 150466 here"),
-        ({"shape": {"class": "DistilBertForSequenceClassification", "hidden_size": 64}}, "model hidden_size 768 there"),
-        ({"shape": None, "model": "tiny"}, "model distilbert-base-uncased there, tiny here"),
-        ({"max_length": 256}, "up to 128 tokens there, 256 here"),
+        ({"device": "Other CPU"}, "device Example CPU measured, Other CPU in this run"),
+        ({"precision": "bfloat16"}, "precision float32 measured, bfloat16 in this run"),
+        ({"threads": 4}, "threads 1 measured, 4 in this run"),
+        ({"parameters": 150_466, "model": "tiny"}, "parameters 66955010 measured, 150466 in this run"),
+        (
+            {"shape": {"class": "DistilBertForSequenceClassification", "hidden_size": 64}},
+            "model hidden_size 768 measured",
+        ),
+        ({"shape": None, "model": "tiny"}, "model distilbert-base-uncased measured, tiny in this run"),
+        ({"max_length": 256}, "up to 128 tokens measured, 256 in this run"),
     ],
 )
 def test_another_run_is_refused_by_name(found: Calibration, change: dict[str, Any], words: str) -> None:

@@ -65,7 +65,7 @@ def test_a_tokenizer_without_special_tokens() -> None:
 def test_a_prompt_that_leaves_no_room_is_refused_with_its_rows() -> None:
     long = " ".join(["film"] * 9)
     given_ = [("a", "b"), (long, "good"), ("a", long), (long, "bad")]
-    why = r"2 texts have no token within data.max_length = 12 behind their prompts \(rows 2, 4\), of which the longest"
+    why = r"2 texts have no token within data.max_length = 12 after their prompts \(rows 2, 4\), of which the longest"
     with pytest.raises(DataError, match=why + r" takes 11 tokens; raise data.max_length, or remove the rows"):
         encoded(given_, 12)
     assert encoded(given_, 13).lengths.tolist() == [5, 13, 13, 13], "one token of the text is enough"

@@ -121,7 +121,7 @@ def test_a_prompt_may_be_cut() -> None:
 def test_ids_that_are_not_there() -> None:
     table = slices([(0, 9)], 4)
     for ask in (table.row, table.labels, table.lengths, table.num_targets, table.segments):
-        with pytest.raises(IndexError, match=r"slice ids from 2 to 2; there are 2, 0 to 1"):
+        with pytest.raises(IndexError, match=r"slice ids from 2 to 2; there are 2 slices, 0 to 1"):
             ask(2)
 
 

@@ -111,10 +111,10 @@ def test_what_was_measured_is_kept(data: Path, tmp_path: Path, monkeypatch: pyte
     assert not output.exists()
     code, out, err = torchrun(2, tmp_path, *words)
     assert code == 0, err
-    assert "(3 chunks of an earlier try were kept)" in out
+    assert "(3 chunks of an earlier attempt were kept)" in out
     again = call(*words[:-2], "--overwrite", "--chunk", 32)
     assert again.exit_code == 0
-    assert "earlier try" not in again.output
+    assert "earlier attempt" not in again.output
 
 
 def test_parts_of_other_data_are_not_used(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_parts_of_other_data_are_not_used(data: Path, tmp_path: Path, monkeypatc
     (data / "train.tsv").write_text("\n".join([text[0], *text[:0:-1]]) + "\n", encoding="utf-8")
     found = call(*words)
     assert found.exit_code == 0, found.output
-    assert "earlier try" not in found.output
+    assert "earlier attempt" not in found.output
 
 
 SLOW = """
@@ -192,7 +192,7 @@ def test_one_command_at_a_time(data: Path, tmp_path: Path) -> None:
     wait_for_parts(parts, 1)
     found = call(data, f"data.tokenizer={data}", "--output", output, "--chunk", 7)
     assert found.exit_code == 1
-    assert "another `ddpsched sort` is at work on it" in " ".join(found.output.split())
+    assert "another `ddpsched sort` is writing it" in " ".join(found.output.split())
     process.communicate(timeout=60)
     assert process.returncode == 0
     assert len(OrderedFile.open(output)) == SIZE
@@ -207,10 +207,10 @@ def test_a_damaged_part_is_measured_again(data: Path, tmp_path: Path, monkeypatc
     (tmp_path / ".order.npy.parts" / "000000001.npz").write_bytes(b"no part")
     found = call(*words)
     assert found.exit_code == 1
-    assert "was damaged, and is removed; the same command measures it again" in " ".join(found.output.split())
+    assert "was damaged and is removed; run the command again to measure it" in " ".join(found.output.split())
     found = call(*words)
     assert found.exit_code == 0, found.output
-    assert "(4 chunks of an earlier try were kept)" in found.output
+    assert "(4 chunks of an earlier attempt were kept)" in found.output
 
 
 def test_asked_to_stop(data: Path, tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_metrics_that_changed_are_measured_anew(data: Path, tmp_path: Path, monk
     linecache.clearcache()
     found = call(*words)
     assert found.exit_code == 0, found.output
-    assert "earlier try" not in found.output
+    assert "earlier attempt" not in found.output
     longer = int((lengths_of(write_data(data)) > 10).sum())
     assert f"{longer} samples were longer than data.max_length, and count as cut to it" in found.output
     rows = OrderedFile.open(tmp_path / "order.npy").rows()
@@ -312,7 +312,7 @@ def test_bad_input(data: Path, tmp_path: Path) -> None:
     (tmp_path / "there.npy").touch()
     np.save(tmp_path / "square.npy", np.zeros((2, 2)))
     for words, message in (
-        ([data, "--output", output], "brings no tokenizer for texts of your own"),
+        ([data, "--output", output], "has no tokenizer for your texts"),
         (
             [data / "holes.jsonl", "--metric", "column:s", "--output", output],
             "3 samples have no number.*rows, from 1: 2, 3, 4",

@@ -4,5 +4,5 @@
 
     sentences.py          the sentences and their labels
     vocabulary.py         their words, and the tokenizer that knows these
-    length_histogram.py   how long the sentences of SST-2 are
+    length_histogram.py   the lengths of SST-2's sentences
 """

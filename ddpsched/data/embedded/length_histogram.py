@@ -1,8 +1,8 @@
-"""The law of lengths behind the embedded data: how long the sentences of SST-2 are.
+"""The distribution of lengths of the embedded data: that of the sentences of SST-2.
 
-The package ships counts, not text: how many of the 67,349 training sentences
-have how many tokens under BERT's uncased vocabulary, [CLS] and [SEP] counted
-(mean 13.3, median 10, 95th percentile 33, longest 66).
+The package ships counts, not text: the number of the 67,349 training sentences
+that have each number of tokens under BERT's uncased vocabulary, [CLS] and [SEP]
+included (mean 13.3, median 10, 95th percentile 33, longest 66).
 """
 
 import json
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 @cache
 def sst2_histogram() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """``(lengths, counts)``: rising token lengths, and how many sentences have each; read-only.
+    """Return ``(lengths, counts)``: rising token lengths, and the number of sentences of each; read-only.
 
     >>> lengths, counts = sst2_histogram()
     >>> int(counts.sum()), round(float(lengths @ counts / counts.sum()), 1)
@@ -29,6 +29,6 @@ def sst2_histogram() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
 
 
 def sst2_lengths(n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """``n`` token lengths, shape ``(n,)``, drawn independently from SST-2's histogram."""
+    """Return ``n`` token lengths, int64 ``(n,)``, drawn independently from SST-2's histogram."""
     lengths, counts = sst2_histogram()
     return rng.choice(lengths, size=n, p=counts / counts.sum())

@@ -1,7 +1,7 @@
 """The default data: short film reviews that the program composes itself, without network or files.
 
-Their token lengths follow SST-2's law, since uneven lengths are what planning
-is about, and their labels can be learnt from the words.
+Their token lengths follow SST-2's distribution, as planning is about uneven lengths, and their labels can be learnt
+from the words.
 """
 
 import random
@@ -19,10 +19,10 @@ POSITIVE_SHARE = 0.55
 
 
 def compose(size: int, seed: int) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """``size`` sentences and their labels, int64 ``(size,)``: 1 for praise, 0 for the opposite.
+    """Return ``size`` sentences and their labels, int64 ``(size,)``: 1 for praise, 0 for the opposite.
 
-    Under ``embedded_tokenizer`` a sentence has as many tokens as was drawn from
-    ``sst2_lengths``, [CLS] and [SEP] counted. The same seed gives the same data.
+    A sentence's number of tokens under ``embedded_tokenizer``, [CLS] and [SEP] included, is drawn from
+    ``sst2_lengths``. The same seed gives the same data.
 
     >>> texts, labels = compose(3, seed=0)
     >>> [len(text.split()) + 2 for text in texts] == sst2_lengths(3, np.random.default_rng(0)).tolist()
@@ -42,7 +42,7 @@ def compose(size: int, seed: int) -> tuple[list[str], npt.NDArray[np.int64]]:
 
 
 def _sentence(num_words: int, filling: dict[str, list[str]], draw: random.Random) -> str:
-    """Exactly ``num_words`` words and punctuation marks, separated by spaces."""
+    """Return exactly ``num_words`` words and punctuation marks, separated by spaces."""
     template = draw.choice(_fitting(OPENINGS, num_words))
     while len(template) + 1 < num_words:
         template = template + draw.choice(_fitting(CONTINUATIONS, num_words - len(template)))
@@ -57,6 +57,6 @@ def _sentence(num_words: int, filling: dict[str, list[str]], draw: random.Random
 
 @cache
 def _fitting(templates: tuple[str, ...], room: int) -> list[tuple[str, ...]]:
-    """The templates of at most ``room`` words, split."""
+    """Return the templates of at most ``room`` words, split."""
     split = [tuple(template.split()) for template in templates]
     return [template for template in split if len(template) <= room]

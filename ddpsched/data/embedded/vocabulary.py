@@ -1,4 +1,4 @@
-"""The words of the embedded sentences, and the tokenizer that knows exactly these.
+"""The words of the embedded sentences, and a tokenizer with exactly these.
 
 A template is a run of words; one in capitals is a slot that takes any word of
 its list. Every word and every punctuation mark is one token, so a template has
@@ -89,13 +89,13 @@ CONTINUATIONS = (
 
 
 def slots(label: int) -> dict[str, list[str]]:
-    """The words that may fill each slot in a sentence of this label; OTHER is an ADJ of the opposite one."""
+    """Return the words for each slot in a sentence of this label; OTHER is an ADJ of the opposite one."""
     lists = {**NEUTRAL, **SENTIMENT[label], "OTHER": SENTIMENT[1 - label]["ADJ"]}
     return {slot: words.split() for slot, words in lists.items()}
 
 
 def vocabulary() -> list[str]:
-    """Every word that a sentence can hold, sorted."""
+    """Return every word that a sentence can hold, sorted."""
     words = {"an", "."}
     words.update(word for template in OPENINGS + CONTINUATIONS for word in template.split() if not word.isupper())
     words.update(word for label in (0, 1) for choices in slots(label).values() for word in choices)
@@ -103,7 +103,7 @@ def vocabulary() -> list[str]:
 
 
 def embedded_tokenizer() -> Tokenizer:
-    """A word-level, lower-case tokenizer over ``vocabulary()``; gives ``[CLS] words [SEP]``; ``[PAD]`` is 0.
+    """Return a word-level, lower-case tokenizer over ``vocabulary()``: ``[CLS] words [SEP]``; ``[PAD]`` is 0.
 
     >>> embedded_tokenizer().encode("A superb film.").tokens
     ['[CLS]', 'a', 'superb', 'film', '.', '[SEP]']
