@@ -39,7 +39,7 @@ Mine = Callable[[int], bool]  # takes a chunk's number; False where its rows are
 
 @dataclass(frozen=True)
 class Reading:
-    """How a file is read: ``size`` rows per chunk, of all columns where ``wanted`` is None.
+    """A file to read in chunks of ``size`` rows, with all columns where ``wanted`` is None.
 
     Chunks for which ``mine(number)`` is False come without their rows.
     """
