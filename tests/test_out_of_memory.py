@@ -41,7 +41,7 @@ def in_trouble(outputs: Path, kind: str, sync: str) -> tuple[str, str]:
             loss = honest(self, batch)
             if rank == 1 and (count := getattr(self, "calls", 0)) == 2:
                 # breaks off in the middle of backward: the gradient of one layer has been made, the others not
-                layer = next(p for n, p in self._module.named_parameters() if "layer.1.attention.q_lin.weight" in n)
+                layer = next(p for n, p in self._model.named_parameters() if "layer.1.attention.q_lin.weight" in n)
                 layer.register_hook(_no_memory)
             self.calls = count + 1 if rank == 1 else 0
             return loss

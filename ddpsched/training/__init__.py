@@ -1,4 +1,4 @@
-"""StepPlan in, gradients and records out; torch lives here.
+"""Execution of plans with torch: a StepPlan in, gradients and records out.
 
 ::
 
@@ -8,19 +8,19 @@
     rank_step.py           one rank's micro-batches, timed and measured
     collate.py             a micro-batch's tensors, padded or packed
     loss.py                the one scale: of samples, of label tokens
-    model.py               model choice: a shape, a folder, a hub name
-    masks.py               what keeps padding from being attended to
+    model.py               the model: from a built-in shape, a folder, a hub name
+    masks.py               attention masks that hide padding
     packed.py              one row for many samples: attention, positions, head
     logit_equivalence.py   a model's logits computed two ways
-    weights.py             loading weights, and their digest
+    weights.py             a digest of weights
     optimise.py            clip, AdamW, schedule
     lr.py                  the learning rate of each step
     variable_lr.py         any torch scheduler, scaled by the size of each step
     sync/                  gradient synchronisers: naive, overlap, bucketed, ddp, fsdp
-    group_exchange.py      offer and vote over gloo
+    group_exchange.py      offers and votes over gloo
     sample_sort.py         rows sorted over a process group
     clock.py               time and peak memory, on CPU and CUDA
-    clock_offset.py        how far each rank's clock is from rank 0's
+    clock_offset.py        the offset of each rank's clock from rank 0's
     out_of_memory.py       which errors are out-of-memory
     evaluate.py            loss and right answers on the dev split
     probe.py               how many samples fit into memory

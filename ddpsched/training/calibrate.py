@@ -1,10 +1,10 @@
 """Time and peak memory of a model on this device over a grid of (count, length).
 
-First memory, from small to large, which also warms every shape up; then time, in
-passes over the whole grid, each in another order, so that whatever drifts (a clock,
-a neighbour) meets all points alike. A point's time is its smallest, as what disturbs
-a measurement only ever adds to it. One thread on a CPU is timed by the processor
-time it got: on a busy machine no pass may be free of waiting for a core.
+Memory comes first, from small to large, which also warms every shape up. Time comes
+next, in passes over the whole grid, each in another order, so that a drift (of the
+clock, of other processes) meets all points alike. A point's time is its smallest, as
+disturbances only ever add to it. One thread on a CPU is timed by the processor time
+it got: on a busy machine no pass may be free of waiting for a core.
 """
 
 from collections.abc import Sequence
@@ -21,17 +21,14 @@ from ddpsched.costs.calibration_grid import SHORTEST, GridPoint, calibration_gri
 from ddpsched.costs.fit_calibration import judged
 from ddpsched.environment import describe
 from ddpsched.errors import ConfigError
-from ddpsched.exchange import Flag
 from ddpsched.output_file import check_output
 from ddpsched.records import write_json
 from ddpsched.training.clock import PeakMemory, return_freed_memory
-from ddpsched.training.collate import Batch
 from ddpsched.training.learner import Learner, pick_device
-from ddpsched.training.out_of_memory import flag_of
 from ddpsched.world import World
 
 PASSES = 4
-QUIET_S = 15.0  # a neighbour's disturbance may outlast a quick model's passes, so there are more until this has passed
+QUIET_S = 15.0  # other processes may disturb all passes of a quick model, so there are more until this has passed
 MOST_PASSES = 40
 MAX_TOKENS = {"cpu": 1024, "cuda": 32768}  # padded, of one micro-batch: minutes on a core, seconds on a GPU
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
@@ -42,8 +39,9 @@ def calibrate_to(
 ) -> Calibration:
     """Measure, fit, and write the calibration to ``output``, whole or not at all.
 
-    Raises ConfigError, before anything is measured, where the file cannot be written
-    or is there already, and for a config that runs no model.
+    ``passes``: as in :func:`measure`. ``max_tokens``: the largest padded micro-batch; None for 1,024 on a CPU and
+    32,768 on CUDA. Raises ConfigError, before anything is measured, where the file cannot be written or is there
+    already, for a config that runs no model, and where several processes were started.
     """
     check_output(output, overwrite, "calibration.json")
     if config.executor.kind == "simulated":
@@ -52,24 +50,22 @@ def calibrate_to(
             "executor.kind=virtual and the model and device of the real run"
         )
     if World.detect().size > 1:
-        raise ConfigError(f"{World.detect().size} processes were started; a calibration is one: ddpsched calibrate ...")
+        raise ConfigError(
+            f"{World.detect().size} processes were started, and a calibration needs one; start it without torchrun: "
+            "ddpsched calibrate ..."
+        )
     learner = Learner(config, config.load_samples(), pick_device(config, 0))
     limit = MAX_TOKENS[learner.device.type] if max_tokens is None else max_tokens
-    points = measure(learner, calibration_grid(_most_samples(config, limit), config.data.max_length, limit), passes)
-    found = judged(points, identity_of(config, learner), describe()["versions"])
-    write_json(output, found.model_dump())
-    return found
-
-
-def _most_samples(config: RunConfig, max_tokens: int) -> int:
-    """What a plan could ask of one rank at once; up to what is measured, where micro-batches fill by tokens."""
-    if config.policy.varies:
-        return max(1, max_tokens // SHORTEST)
-    return max(1, config.global_batch - config.world_size + 1)
+    # as many samples as a plan could give to one rank; up to the limit, where micro-batches fill by tokens
+    most = limit // SHORTEST if config.policy.varies else config.global_batch - config.world_size + 1
+    points = measure(learner, calibration_grid(max(1, most), config.data.max_length, limit), passes)
+    calibration = judged(points, identity_of(config, learner), describe()["versions"])
+    write_json(output, calibration.model_dump())
+    return calibration
 
 
 def identity_of(config: RunConfig, learner: Learner) -> Identity:
-    """What this process runs, to be measured, or to be compared with what was."""
+    """Return what decides time and memory in this process: model, device and precision."""
     device, shape = learner.device, getattr(learner.model, "config", None)
     cuda = device.type == "cuda"
     precision = str(learner.autocast or next(learner.model.parameters()).dtype).removeprefix("torch.")
@@ -77,7 +73,7 @@ def identity_of(config: RunConfig, learner: Learner) -> Identity:
     if shape is not None:
         values |= {key: getattr(shape, key, None) for key in SIZES}
         values |= {key: value for key, value in shape.to_dict().items() if "dropout" in key or "pdrop" in key}
-    if config.model.mask != "key_padding":  # attention takes other kernels, and squares of memory
+    if config.model.mask != "key_padding":  # attention takes other kernels, and memory for pairs of tokens
         values["mask"] = config.model.mask
     return Identity(
         model=config.model.name,
@@ -91,81 +87,75 @@ def identity_of(config: RunConfig, learner: Learner) -> Identity:
 
 
 def check_calibrations(config: RunConfig, learner: Learner, force: bool = False) -> list[str]:
-    """Whether the calibrations that a config names hold for what this process runs; what ``force`` let pass.
+    """Check that the calibrations that a config names were measured for what this process runs.
 
-    Raises ConfigError for one that was measured on another model or device.
+    Returns the differences that ``force`` let pass. Raises ConfigError for a
+    calibration of another model or device without it.
     """
     cost = config.cost.path if config.cost.kind == "calibrated" else None
     paths = sorted({path for path in (cost, config.memory.path) if path is not None})
-    run = identity_of(config, learner) if paths else None
-    return [found for path in paths if run for found in Calibration.load(path).check(run, force)]
+    if not paths:
+        return []
+    identity = identity_of(config, learner)
+    return [difference for path in paths for difference in Calibration.load(path).check(identity, force)]
 
 
 def measure(learner: Learner, grid: Sequence[GridPoint], passes: int | None = None) -> list[Measured]:
-    """Forward and backward of synthetic batches: each point's peak and its seconds in every pass.
+    """Measure forward and backward of synthetic batches: each point's peak bytes and its seconds in every pass.
 
-    By default four passes over the grid, and up to 40 while they have not taken 15
-    seconds. Points that the device has no memory for are left out, and larger ones with them.
+    ``passes``: over the grid; None for four, and up to 40 while they have not taken
+    15 seconds. Points that the device has no memory for are left out, and larger ones
+    with them.
     """
     learner.stepper().warm_up()
     peaks = _peaks(learner, grid)
-    held = [point for point in grid if point in peaks]
-    seconds: dict[GridPoint, list[float]] = {point: [] for point in held}
+    points = list(peaks)
+    seconds: dict[GridPoint, list[float]] = {point: [] for point in points}
     begin = perf_counter()
     for number in range(passes or MOST_PASSES):
         if passes is None and number >= PASSES and perf_counter() - begin > QUIET_S:
             break
-        for place in np.random.default_rng(number).permutation(len(held)):
-            seconds[held[place]].append(_seconds(learner, held[place]))
+        for place in np.random.default_rng(number).permutation(len(points)):
+            seconds[points[place]].append(_seconds(learner, points[place]))
     learner.optimiser.clear()
     return [
         Measured(count=p.count, length=p.length, held_out=p.held_out, seconds=seconds[p], peak_bytes=peaks[p])
-        for p in held
+        for p in points
     ]
 
 
 def _seconds(learner: Learner, point: GridPoint) -> float:
-    """One forward and backward, as a step's first micro-batch does it: no gradient is there yet."""
-    stepper = learner.stepper()
+    """Return the seconds of one forward and backward without earlier gradients, as of a step's first micro-batch."""
+    stepper, device = learner.stepper(), learner.device
     learner.optimiser.clear()
-    batch = _batch(learner, point)
-    if learner.device.type == "cuda":
-        torch.cuda.synchronize(learner.device)
-    if learner.device.type == "cpu" and torch.get_num_threads() == 1:
-        start = process_time()
-        stepper.loss_sum(batch).backward()
-        return process_time() - start
-    begin = stepper.clock.mark()
+    batch = learner.collate.synthetic(*_shape(point))
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    one_core = device.type == "cpu" and torch.get_num_threads() == 1
+    mark = process_time if one_core else stepper.clock.mark
+    begin = mark()
     stepper.loss_sum(batch).backward()
-    return stepper.clock.seconds(begin, stepper.clock.mark())
+    return stepper.clock.seconds(begin, mark())
 
 
 def _peaks(learner: Learner, grid: Sequence[GridPoint]) -> dict[GridPoint, int | None]:
-    """Peak bytes of each point that fits; gradients are there already, as for a step's second micro-batch."""
+    """Return the peak bytes of each point that fits, beside gradients, as for a step's second micro-batch."""
     stepper, memory = learner.stepper(), PeakMemory(learner.device)
     stepper.loss_sum(learner.collate.synthetic(1, 4)).backward()
-    found: dict[GridPoint, int | None] = {}
+    peaks: dict[GridPoint, int | None] = {}
     too_large: list[GridPoint] = []
     for point in grid:
         if any(point.count >= p.count and point.length >= p.length for p in too_large):
             continue
         return_freed_memory()
         memory.reset()
-        try:
-            stepper.loss_sum(_batch(learner, point)).backward()
-        except Exception as error:
-            if flag_of(error) is not Flag.OUT_OF_MEMORY:
-                raise
+        if stepper.fits(*_shape(point)):
+            peaks[point] = memory.read()
+        else:
             too_large.append(point)
-            if learner.device.type == "cuda":
-                torch.cuda.empty_cache()
-            continue
-        if learner.device.type == "cuda":
-            torch.cuda.synchronize(learner.device)
-        found[point] = memory.read()
-    return found
+    return peaks
 
 
-def _batch(learner: Learner, point: GridPoint) -> Batch:
-    """Synthetic, its last sample padded where there are several: kernels for full rows may be others."""
-    return learner.collate.synthetic(point.count, point.length, shorter=int(point.count > 1 and point.length > 1))
+def _shape(point: GridPoint) -> tuple[int, int, int]:
+    """Return count, length, and by how much the last sample is shorter, as full rows may take other kernels."""
+    return point.count, point.length, int(point.count > 1 and point.length > 1)

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+import weakref
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 
 class Clock:
-    """Marks in time that can be subtracted once the device has passed them.
+    """Marks in time, which can be subtracted once the device has passed them.
 
     On a CPU a mark is a number; on CUDA it is an event in the stream, so that
     marking never makes the host wait for the device.
@@ -23,17 +24,18 @@ class Clock:
         self._anchor: tuple[Any, float] = (None, 0.0)
 
     def anchor(self) -> Any:
-        """A mark whose host time is known; to be called while the device is idle."""
+        """Return a mark whose host time is known; to be called while the device is idle."""
         now = perf_counter()
         self._anchor = self.mark() if self._cuda else now, now
         return self._anchor[0]
 
     def host_s(self, mark: Any) -> float:
-        """When a mark was passed, on the host's ``perf_counter``; right to some microseconds after the last anchor."""
+        """Return when a mark was passed, by the host's ``perf_counter``; exact to microseconds after an anchor."""
         begin, now = self._anchor
         return now + self.seconds(begin, mark) if self._cuda else mark
 
     def mark(self) -> Any:
+        """Return the present moment; on CUDA an event that the stream has still to reach."""
         if not self._cuda:
             return perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -41,7 +43,7 @@ class Clock:
         return event
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """From one mark to another; on CUDA waits until the device has reached the second."""
+        """Return the seconds from one mark to another; on CUDA wait until the device has reached the second."""
         if not self._cuda:
             return end - begin
         end.synchronize()
@@ -59,12 +61,15 @@ class PeakMemory:
         self._device = device
         self._clear: int | None = None
         if device.type != "cuda" and sys.platform == "linux":
-            with suppress(OSError):  # a sandbox may forbid it; a peak that cannot be reset is no peak of a step
-                # kept open: opening them took longer than all else that is noted of a step
+            with suppress(OSError):  # a sandbox may forbid it; a peak that cannot be reset is not the peak of a step
+                # kept open: opening them took longer than all else that is measured of a step
                 self._clear = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
                 self._status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+                for descriptor in (self._clear, self._status):
+                    weakref.finalize(self, os.close, descriptor)
 
     def reset(self) -> None:
+        """Begin anew with the memory that is in use now."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         elif self._clear is not None:
@@ -74,16 +79,17 @@ class PeakMemory:
                 self._clear = None
 
     def read(self) -> int | None:
+        """Return the peak in bytes; None where this system does not report it."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
         if self._clear is None:
             return None
-        _, found, rest = os.pread(self._status, 8192, 0).partition(b"VmHWM:")
-        return int(rest.split()[0]) * 1024 if found else None
+        _, label, rest = os.pread(self._status, 8192, 0).partition(b"VmHWM:")
+        return int(rest.split()[0]) * 1024 if label else None
 
 
 def return_freed_memory() -> None:
-    """glibc keeps what was freed: give it back, or the next peak holds what steps before it needed. Some 8 ms."""
+    """Let glibc return what was freed to the system, which takes some 8 ms; else it counts in the next peak."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:

@@ -1,4 +1,4 @@
-"""The ranks' two messages over gloo, each on a process group of its own.
+"""The exchange of offers and votes over gloo, each on its separate process group.
 
 Offers travel in the planning thread, votes in the training thread: two threads
 must never interleave collectives on one group.
@@ -17,7 +17,10 @@ from ddpsched.world import World
 
 
 class GroupExchange:
-    """One rank's side. CPU groups, also where gradients travel by NCCL; silent ranks fail after ``timeout_s``."""
+    """One rank's side of the exchange, over CPU groups also where gradients use NCCL.
+
+    A collective fails after ``timeout_s`` seconds without an answer from some rank.
+    """
 
     def __init__(self, world: World, timeout_s: float) -> None:
         self.ranks = (world.rank,)
@@ -27,39 +30,46 @@ class GroupExchange:
         self._votes = dist.new_group(backend="gloo", timeout=timeout)
 
     def offer(self, rows: Rows) -> Rows:
+        """Return every rank's offer: (1, width) -> (world_size, width); called by the planning thread."""
         return self._gather(rows, self._offers)
 
     def vote(self, rows: Rows) -> Rows:
+        """Return every rank's vote: (1, width) -> (world_size, width); called by the training thread."""
         return self._gather(rows, self._votes)
 
     def sum_batch(self, counts: Sequence[int]) -> "Sum":
-        """Start adding up ``counts`` over ranks, as many on each: the report's all-reduce of b_r, and of tokens and
-        label tokens, read when the step needs it.
+        """Start adding up ``counts`` over ranks: the report's all-reduce of b_r, and of tokens and label tokens.
+
+        Every rank gives as many counts; the sums are read when the step needs them.
         """
         tensor = torch.tensor(counts, dtype=torch.int64)
         return Sum(tensor, dist.all_reduce(tensor, group=self._votes, async_op=True))
 
     def total(self, value: float) -> float:
+        """Return the sum of every rank's value."""
         tensor = torch.tensor([value], dtype=torch.float64)
         dist.all_reduce(tensor, group=self._votes)
         return float(tensor)
 
     def from_rank_0(self, value: float) -> float:
-        """Rank 0's value."""
+        """Return rank 0's value."""
         tensor = torch.tensor([value], dtype=torch.float64)
         dist.broadcast(tensor, src=0, group=self._votes)
         return float(tensor)
 
     def clock_offsets(self) -> list[ClockOffset]:
-        """Every rank's clock against rank 0's."""
+        """Return the offset of every rank's clock from rank 0's."""
         return clock_offsets(self.ranks[0], self._size, self._votes)
 
     def barrier(self) -> None:
+        """Return when every rank has come here."""
         dist.barrier(group=self._votes)
 
     def part(self, is_done: Callable[[], bool]) -> None:
-        """A barrier that a rank may miss once all ``is_done``; one that is late for it (rank 0, which may write for
-        longer than the group's time-out) is waited for as long as it lives, which others see to.
+        """Wait for all ranks, but for those that are missing once the common work ``is_done``.
+
+        After the group's time-out it waits on: rank 0 may still be writing. The watch of
+        this process ends the wait if a rank dies.
         """
         begin = monotonic()
         try:
@@ -78,15 +88,12 @@ class GroupExchange:
 
 
 class Sum:
-    """A sum over ranks under way."""
+    """Sums over ranks that are under way."""
 
     def __init__(self, tensor: torch.Tensor, work: dist.Work) -> None:
         self._tensor, self._work = tensor, work
-        self._done = False
 
     def wait(self) -> list[int]:
-        """The sums; however often it is asked."""
-        if not self._done:
-            self._work.wait()
-            self._done = True
-        return [int(value) for value in self._tensor]
+        """Return the sums when they are there; may be called again."""
+        self._work.wait()
+        return self._tensor.tolist()

@@ -1,7 +1,6 @@
-"""All ranks one after another on one device: the same plans and gradients, no network."""
+"""All ranks one after another on one device: the same plans and gradients, without a network."""
 
-import math
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -21,11 +20,11 @@ from ddpsched.training.rank_step import RankStep
 
 
 class VirtualExecutor:
-    """Gradients add up in place, so each summed loss is scaled by 1/B, or by 1/N of the step's label tokens.
+    """An executor in which ranks take turns. Gradients add up in place, so each summed loss is scaled by 1/B, or 1/N.
 
-    Ranks run in an order that rotates from step to step, so that no rank is always
-    the one that meets a cold cache. A step lasts as long as the slowest rank's
-    compute and the optimizer: what G such devices with a perfect network would take.
+    Ranks run in an order that rotates from step to step, so that it is not always the
+    same rank that meets a cold cache. A step lasts as long as the slowest rank's compute
+    and the optimizer: what G such devices with a perfect network would take.
     """
 
     def __init__(self, config: RunConfig, samples: Samples, force: bool = False) -> None:
@@ -33,6 +32,7 @@ class VirtualExecutor:
         self._slowness = config.executor.slowness or [1.0] * config.world_size
         self.exchange = LocalExchange(config.world_size)
         self.learner = Learner(config, samples, pick_device(config, 0))
+        self.facts = {**self.learner.facts, "clocks": None}
         self._stepper = self.learner.stepper()
         check_calibrations(config, self.learner, force)
         allowed = allowance(self.learner, config)  # one device plays every rank, so all have the same
@@ -41,22 +41,17 @@ class VirtualExecutor:
 
     timeline = None
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What environment.json says of where this runs."""
-        return {**self.learner.facts, "clocks": None}
-
     def object(self, flag: Flag) -> bool:
-        """There are no other processes to hear of it."""
+        """Return False: there are no other processes to inform."""
         return False
 
     def expect(self, total_steps: int) -> None:
-        """Let the learning rate fall over so many steps."""
+        """Let the learning rate fall over ``total_steps``."""
         self.learner.optimiser.schedule(total_steps)
 
     def execute(self, plan: StepPlan) -> list[StepRecord]:
-        """Run the step; one record per rank, in rank order."""
-        config, size, clock = self._config, plan.world_size, self._stepper.clock
+        """Run the step; return one record per rank, in rank order."""
+        config, size = self._config, plan.world_size
         counts = [self.learner.counts(plan.rank_ids(rank)) for rank in range(size)]
         total = Counts(*map(sum, zip(*counts, strict=True)))
         assert total.samples == plan.global_batch
@@ -68,39 +63,29 @@ class VirtualExecutor:
                 seed = step_seed(config.seed, plan.step, rank)
                 done[rank] = self._stepper.run(plan.ranks[rank], lambda: scale, seed, slowness=self._slowness[rank])
             except Exception as error:
-                self._object(plan, rank, flag_of(error), error)
-        begin = clock.mark()
-        norm = self.learner.optimiser.gradient_norm()
-        rate: float | None = None
-        if math.isfinite(norm):
-            rate = self.learner.optimiser.step(self.learner.size(total))
-        elif config.train.non_finite == "skip":
-            self.learner.optimiser.skip()
-        else:
-            culprit = next((r for r in range(size) if not torch.isfinite(done[r].loss_sum)), 0)
-            self._object(plan, culprit, Flag.NON_FINITE, None)
-        optimizer_s = clock.seconds(begin, clock.mark())
-        own = [done[rank].columns(clock, counts[rank].of(config.target)) for rank in range(size)]
-        slowest = max(columns["compute_s"] or 0.0 for columns in own)
+                self._fail(plan, rank, flag_of(error), error)
+        update = self.learner.update(plan.step, total)
+        if update is None:
+            self._fail(plan, next((r for r in range(size) if not torch.isfinite(done[r].loss_sum)), 0), Flag.NON_FINITE)
+        measured = [done[rank].columns(self.learner.clock, counts[rank].of(config.target)) for rank in range(size)]
+        slowest = max(columns["compute_s"] for columns in measured)
         return [
             StepRecord(
                 **plan_columns(config.labels, plan, rank, self._source),
-                **own[rank],
+                **measured[rank],
+                **update,
                 num_targets=self.learner.label_tokens(counts[rank]),
-                wait_s=slowest - (own[rank]["compute_s"] or 0.0),
-                optimizer_s=optimizer_s,
-                step_s=slowest + optimizer_s,
-                grad_norm=float(norm) if math.isfinite(norm) else None,
-                lr=rate,
+                wait_s=slowest - measured[rank]["compute_s"],
+                step_s=slowest + update["optimizer_s"],
             )
             for rank in range(size)
         ]
 
-    def _object(self, plan: StepPlan, rank: int, flag: Flag, cause: Exception | None) -> None:
-        """Raise what the vote of a real rank in trouble would make every rank raise."""
-        longest = plan_columns(self._config.labels, plan, rank, self._source)["max_length"]
+    def _fail(self, plan: StepPlan, rank: int, flag: Flag, cause: Exception | None = None) -> NoReturn:
+        """Raise the error that every rank would raise after this vote of a real rank."""
         if flag is Flag.FAILED and cause is not None:
             raise cause
+        longest = plan_columns(self._config.labels, plan, rank, self._source)["max_length"]
         rows = [
             vote_row(plan.step, plan.digest, flag if r == rank else Flag.OK, int(plan.counts[r]), longest)
             for r in range(plan.world_size)
@@ -110,7 +95,8 @@ class VirtualExecutor:
         raise objection from cause
 
     def evaluate(self) -> Evaluation | None:
+        """Return sums over the dev split; None without one."""
         return self.learner.evaluate()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""

@@ -45,13 +45,13 @@ def shares(config: RunConfig, folder: str) -> list[float]:
     from ddpsched import run as hall
     from ddpsched.records import RecordWriter
     from ddpsched.training import clock, distributed, rank_step
-    from ddpsched.training.sync.collective_log import Traffic
+    from ddpsched.training.sync.collective_log import CollectiveLog
 
     spent, steps = [0.0], []
     for owner, names in (
         (clock.Clock, ("mark", "anchor", "seconds", "host_s")),
         (clock.PeakMemory, ("reset", "read")),
-        (Traffic, ("launched", "finished", "take")),
+        (CollectiveLog, ("launched", "finished", "take")),
         (rank_step.RankStep, ("columns", "times")),
         (RecordWriter, ("write", "write_timeline")),
     ):

@@ -90,23 +90,23 @@ def stepper_of(config: RunConfig) -> tuple[Learner, RankStepper]:
 
 def test_the_scale_is_asked_for_between_forward_and_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     """Label tokens are added up over ranks while forward runs."""
-    told: list[str] = []
+    calls: list[str] = []
     honest: Callable[..., torch.Tensor] = RankStepper.loss_sum
 
     def forward(self: RankStepper, batch: Any) -> torch.Tensor:
-        told.append("forward")
+        calls.append("forward")
         loss = honest(self, batch)
-        loss.register_hook(lambda gradient: told.append("backward"))
+        loss.register_hook(lambda gradient: calls.append("backward"))
         return loss
 
     def scale() -> float:
-        told.append("scale")
+        calls.append("scale")
         return 0.5
 
     monkeypatch.setattr(RankStepper, "loss_sum", forward)
     _, stepper = stepper_of(parse({"steps": 1, "data": {"size": 20}, "model": TASK}))
     stepper.run([Microbatch([1, 2]), Microbatch([3])], scale, seed=0)
-    assert told == ["forward", "scale", "backward"] * 2
+    assert calls == ["forward", "scale", "backward"] * 2
 
 
 def waits(outputs: Path, ports: list[int]) -> dict[str, list[str]]:
@@ -115,14 +115,14 @@ def waits(outputs: Path, ports: list[int]) -> dict[str, list[str]]:
     summed, wait, loss_sum, vote = GroupExchange.sum_batch, Sum.wait, RankStepper.loss_sum, GroupExchange.vote
     for port, target in zip(ports, ("token_mean", "sample_mean"), strict=True):
         os.environ["MASTER_PORT"] = str(port)
-        told: list[str] = []
+        calls: list[str] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(GroupExchange, "sum_batch", lambda *a, t=told: t.append(f"sum of {len(a[1])}") or summed(*a))
-            patch.setattr(Sum, "wait", lambda self, t=told: t.append("wait") or wait(self))
-            patch.setattr(RankStepper, "loss_sum", lambda *a, t=told: t.append("forward") or loss_sum(*a))
-            patch.setattr(GroupExchange, "vote", lambda *a, t=told: t.append("vote") or vote(*a))
+            patch.setattr(GroupExchange, "sum_batch", lambda *a, t=calls: t.append(f"sum of {len(a[1])}") or summed(*a))
+            patch.setattr(Sum, "wait", lambda self, t=calls: t.append("wait") or wait(self))
+            patch.setattr(RankStepper, "loss_sum", lambda *a, t=calls: t.append("forward") or loss_sum(*a))
+            patch.setattr(GroupExchange, "vote", lambda *a, t=calls: t.append("vote") or vote(*a))
             run(prompted(outputs, "distributed", target, steps=1, name="waits"))
-        found[target] = told[told.index("sum of 3") :]
+        found[target] = calls[calls.index("sum of 3") :]
     return found
 
 

@@ -47,7 +47,7 @@ def config_of(outputs: Path, executor: str, slowness: list[float] | None, sync: 
 
 
 def gradients(config: RunConfig) -> list[np.ndarray]:
-    """Of every step, as the optimizer gets them."""
+    """Return those of every step, as the optimizer gets them."""
     with kept_gradients() as kept:
         run(config, overwrite=True)
     return kept

@@ -4,7 +4,6 @@
 """
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,97 +11,27 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
+from sync_steps import (
+    CPU,
+    DTYPES,
+    KINDS,
+    STEPS,
+    TOLERANCE,
+    Gradients,
+    batches,
+    distance,
+    gradients,
+    loss_of,
+    make,
+    reference,
+    run_step,
+)
 from toy import VOCABULARY, Output, Toy, toy
 
 from ddpsched.config import SyncConfig
 from ddpsched.errors import RunError
 from ddpsched.training.clock import Clock
-from ddpsched.training.collate import Batch, pad
-from ddpsched.training.loss import loss_sum
-from ddpsched.training.sync import SYNCS, Synchroniser
-
-CPU = torch.device("cpu")
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
-TOLERANCE = {"float32": 1e-6, "float64": 1e-12, "bfloat16": 2e-2}
-KINDS = ("naive", "overlap", "bucketed", "ddp", "fsdp")
-SMALL_MB = 0.0005  # several buckets
-STEPS = 3
-Gradients = dict[str, np.ndarray | None]
-
-
-def batches(step: int, world_size: int, accumulation: int) -> list[list[Batch]]:
-    """By rank and micro-batch. Counts and lengths differ, and so does who uses the parameter ``sometimes``:
-
-    in step 0 rank 0's first micro-batch alone, in step 1 nobody, in step 2 the last rank has no micro-batch.
-    """
-    rng = np.random.default_rng([step, world_size, accumulation])
-    ranks = []
-    for rank in range(world_size):
-        own = []
-        for micro in range(accumulation):
-            count, length = 3 + (rank + 2 * micro) % 4, 3 + rank
-            rows = [rng.integers(0, VOCABULARY, length) for _ in range(count)]
-            rows[0][0] = 2 if (rank, micro) == (0, 0) and step != 1 else 3
-            own.append(pad(rows, rng.integers(0, 3, count), 0, CPU))
-        ranks.append(own)
-    if step == 2 and world_size > 1:
-        ranks[-1] = []
-    return ranks
-
-
-def loss_of(module: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    return loss_sum(module(**batch.inputs).logits, batch.labels)
-
-
-def gradients(model: torch.nn.Module) -> Gradients:
-    found: Gradients = {}
-    for name, parameter in model.named_parameters():
-        gradient: Any = parameter.grad
-        if hasattr(gradient, "full_tensor"):
-            gradient = gradient.full_tensor()
-        found[name] = None if gradient is None else gradient.double().numpy().copy()
-    return found
-
-
-def reference(step: int, world_size: int, accumulation: int) -> Gradients:
-    """One process, float64, all samples."""
-    model, ranks = toy(torch.float64), batches(step, world_size, accumulation)
-    total = sum(len(batch) for own in ranks for batch in own)
-    for own in ranks:
-        for batch in own:
-            (loss_of(model, batch) / total).backward()
-    return gradients(model)
-
-
-def run_step(model: Toy, sync: Synchroniser | None, ranks: Sequence[Sequence[Batch]]) -> Gradients:
-    """This rank's part of a step; without a synchroniser its own gradient is all it gets."""
-    own = ranks[dist.get_rank()]
-    total = sum(len(batch) for theirs in ranks for batch in theirs)
-    model.zero_grad(set_to_none=True)
-    for position, batch in enumerate(own):
-        if sync is None:
-            (loss_of(model, batch) / total).backward()
-            continue
-        with sync.synchronise() if position == len(own) - 1 else sync.accumulate():
-            (loss_of(sync.module, batch) / total).backward()
-    if sync is not None:
-        if not own and sync.needs_backward:
-            with sync.synchronise():
-                (loss_of(sync.module, pad([np.ones(4)], np.zeros(1, dtype=np.int64), 0, CPU)) * 0.0).backward()
-        sync.wait()
-    return gradients(model)
-
-
-def distance(found: Gradients, expected: Gradients) -> float:
-    """Relative L2 difference; a missing gradient counts as zero."""
-    pairs = [(found[k] if found[k] is not None else 0.0, e) for k, e in expected.items() if e is not None]
-    return float(np.sqrt(sum(np.sum((f - e) ** 2) for f, e in pairs) / sum(np.sum(e**2) for _, e in pairs)))
-
-
-def make(kind: str, model: Toy, **options: Any) -> Synchroniser:
-    if kind == "fsdp":  # takes no others
-        model.turned.data = model.turned.data.contiguous()
-    return SYNCS[kind](model, Clock(CPU), SyncConfig(kind=kind, bucket_mb=SMALL_MB, **options))
+from ddpsched.training.sync import SYNCS
 
 
 def every_case() -> dict[Any, Any]:
@@ -168,11 +97,11 @@ def low_precision() -> dict[str, tuple[Gradients, str, int]]:
             model = toy(torch.float32)
             sync = make(kind, model, precision=wire)
             own = run_step(model, sync, batches(0, 2, 2))
-            found[f"{kind} {wire}"] = own, str(model.turned.grad.dtype), sum(c.num_bytes for c in sync.traffic.take())
+            found[f"{kind} {wire}"] = own, str(model.turned.grad.dtype), sum(c.num_bytes for c in sync.log.take())
         model = toy(torch.bfloat16)
         sync = make(kind, model)
         own = run_step(model, sync, batches(1, 2, 4))
-        found[f"{kind} parameters"] = own, str(model.turned.grad.dtype), sum(c.num_bytes for c in sync.traffic.take())
+        found[f"{kind} parameters"] = own, str(model.turned.grad.dtype), sum(c.num_bytes for c in sync.log.take())
     return found
 
 
@@ -191,9 +120,9 @@ def test_low_precision() -> None:
 
 
 def changed_on_rank_1() -> list[str]:
-    """What rank 1 is told about parameters that are no longer those of the start; then the step goes on with zeros."""
+    """Return the errors on rank 1 about parameters that changed since the start; its steps go on with zeros."""
     dist.init_process_group("gloo")
-    said = []
+    messages = []
     for kind, change in itertools.product(KINDS[:4], (wider, joined, thawed)):
         model = toy(torch.float64)
         model.layers[0].bias.requires_grad_(False)
@@ -203,11 +132,11 @@ def changed_on_rank_1() -> list[str]:
             change(model)
         try:
             run_step(model, sync, batches(0, 2, 2))
-            said.append("")
+            messages.append("")
         except RunError as error:
-            said.append(str(error))
+            messages.append(str(error))
             sync.join()
-    return said
+    return messages
 
 
 def wider(model: Toy) -> None:
@@ -265,7 +194,7 @@ def test_refusals_of_a_backward() -> None:
 
 
 def running_statistics() -> dict[str, Any]:
-    """Of a batch normalisation, whose statistics each rank moves by its own samples; and before any step."""
+    """Return running statistics of a batch normalisation, which each rank's samples move; and before any step."""
     dist.init_process_group("gloo")
     found = {}
     for kind in KINDS:

@@ -9,7 +9,7 @@ VOCABULARY, WIDTH = 20, 8
 
 @dataclass
 class Output:
-    """What DDP finds tensors in."""
+    """An output in which DDP finds tensors."""
 
     logits: torch.Tensor
 

@@ -1,7 +1,7 @@
 """fsdp: torch's fully_shard; each rank keeps a share of weights, gradients and optimizer state."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -12,13 +12,13 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from ddpsched.config import SyncConfig
 from ddpsched.errors import ConfigError
 from ddpsched.training.clock import Clock
-from ddpsched.training.sync.collective_log import Traffic, wire_dtype
-from ddpsched.training.sync.parameter_registry import Buffers, start_alike
+from ddpsched.training.sync.parameter_registry import Buffers, broadcast_from_rank_0
+from ddpsched.training.sync.synchroniser import Synchroniser
 
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # renamed in 2.13
 
 
-class FsdpSync:
+class FsdpSync(Synchroniser):
     """Weights are gathered at a step's first forward and stay whole until its last backward scatters the sums.
 
     So ranks may run different numbers of micro-batches, but each at least one, be it
@@ -28,7 +28,7 @@ class FsdpSync:
     bfloat16 parameters are kept in float32, and all ranks have to use the same ones.
     """
 
-    needs_backward, joins, barrier = True, False, None
+    needs_backward, joins = True, False
 
     def __init__(self, module: torch.nn.Module, clock: Clock, config: SyncConfig) -> None:
         if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
@@ -36,25 +36,21 @@ class FsdpSync:
                 f'sync.kind = "fsdp" needs a torch whose fully_shard can add gradients, and {torch.__version__} cannot '
                 '(2.13 can); use "bucketed" or "ddp"'
             )
-        self.module: torch.nn.Module = module
-        self.ready: Any = None
-        self.traffic = Traffic(clock)
-        self._clock, self._sent_as = clock, wire_dtype(config)
-        start_alike(module)
+        super().__init__(module, clock, config)
+        broadcast_from_rank_0(module)
         self._buffers = Buffers(module)
-        device = next(module.parameters()).device
-        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        narrow = next(module.parameters()).dtype.itemsize < 4
+        first = next(module.parameters())
+        mesh = init_device_mesh(first.device.type, (dist.get_world_size(),))
+        narrow = first.dtype.itemsize < 4
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float32 if narrow else None)
         lists = [parent for parent in module.modules() if isinstance(parent, torch.nn.ModuleList)]
-        units: list[torch.nn.Module] = [unit for parent in lists for unit in parent]
-        for unit in [*units, module]:
+        for unit in (*(unit for parent in lists for unit in parent), module):
             fully_shard(unit, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
         self._root = cast(Any, module)  # which fully_shard gives further methods
         for sharded in _units(module):
             sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)
-            sharded.set_custom_reduce_scatter(_Stamped(self))
+            sharded.set_custom_reduce_scatter(self)
         if hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
             self._root.set_reduce_scatter_unused_params(not narrow)  # the zeros it adds have the parameters' dtype
 
@@ -66,52 +62,33 @@ class FsdpSync:
         self._root.set_is_last_backward(last)
         yield
 
-    def accumulate(self) -> AbstractContextManager[Any]:
-        return self._backward(last=False)
-
-    def synchronise(self) -> AbstractContextManager[Any]:
-        return self._backward(last=True)
-
     def wait(self) -> None:
-        """Backward has already waited for every unit's sums; a rank alone reduces nothing."""
+        """Share buffers; backward has waited for every unit's sums. A single rank reduces nothing."""
         if self.ready is None:
             self.ready = self._clock.mark()
         self._buffers.share()
 
-    def join(self) -> None:
-        raise AssertionError("a sharded step cannot be joined from outside")
-
-    def reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, group: Any, op: Any, async_op: bool) -> Any:
-        """One unit's gradients: every rank gets the sums of its share."""
-        self.ready = self._clock.mark()
-        same = self._sent_as in (None, given.dtype)
-        sent, received = (given, output) if same else (given.to(self._sent_as), output.to(self._sent_as))
-        collective = self.traffic.launched("unit", sent)
-        work = _reduce_scatter(received, sent, op, group, async_op)
-        if not same:
-            output.copy_(received)
-        self.traffic.finished(collective)
-        return work
-
-
-class _Stamped:
-    """What fully_shard reduces with."""
-
-    def __init__(self, sync: FsdpSync) -> None:
-        self._sync = sync
-
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Return the tensor that fully_shard asks for before it reduces."""
         return torch.empty(size, dtype=dtype, device=device)
 
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
     ) -> Any:
-        return self._sync.reduce_scatter(output_tensor, input_tensor, group, op, async_op)
+        """Add one unit's gradients over ranks, for fully_shard; every rank gets the sums of its share."""
+        self.ready = self._clock.mark()
+        sent, received = self.log.cast(input_tensor), self.log.cast(output_tensor)
+        collective = self.log.launched("unit", sent)
+        work = _reduce_scatter(received, sent, op, group, async_op)
+        if received is not output_tensor:
+            output_tensor.copy_(received)
+        self.log.finished(collective)
+        return work
 
 
 @contextmanager
 def whole(module: torch.nn.Module) -> Iterator[None]:
-    """Weights gathered once, so that ranks may run forward any number of times; nothing where they are not sharded."""
+    """Gather the weights once, so that ranks may run forward any number of times; do nothing for an unsharded model."""
     units = _units(module)
     for unit in units:
         unit.unshard()

@@ -1,4 +1,6 @@
-"""Which parameters are synchronised, in which order, and that they stay the same."""
+"""Which parameters are synchronised, in which order, and a check that they stay the same."""
+
+from itertools import compress
 
 import torch
 import torch.distributed as dist
@@ -6,24 +8,24 @@ import torch.distributed as dist
 from ddpsched.errors import RunError
 
 
-class Roster:
+class ParameterRegistry:
     """The parameters that require a gradient, last registered first, about as backward makes them ready.
 
     The order is the same on every rank, whichever parameters a rank's samples use:
     collectives must be launched in one order everywhere. A shared parameter occurs
-    once. ``names`` and ``parameters`` belong together.
+    once. ``names`` and ``parameters`` belong together. Building one is a collective:
+    all ranks take rank 0's weights and buffers.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
-        named = _trained(module)
-        self.names = [name for name, _ in named]
-        self.parameters = [parameter for _, parameter in named]
+        self.names = [name for name, _ in _trained(module)]
+        self.parameters = [parameter for _, parameter in _trained(module)]
         self._shapes = [parameter.shape for parameter in self.parameters]
-        start_alike(module)
+        broadcast_from_rank_0(module)
 
     def check(self) -> None:
-        """Raises RunError, which names the parameter that joined, left or changed its shape since the start."""
+        """Raise RunError, naming the parameter, where one joined, left or changed its shape since the start."""
         now = _trained(self._module)
         for (name, parameter), known, shape in zip(now, self.parameters, self._shapes, strict=False):
             if parameter is known and parameter.shape != shape:
@@ -32,9 +34,9 @@ class Roster:
                     "now; gradients of other shapes cannot be added over ranks: build the synchroniser after the change"
                 )
         if [id(parameter) for _, parameter in now] != [id(parameter) for parameter in self.parameters]:
-            old, new = {id(p): n for n, p in zip(self.names, self.parameters, strict=True)}, dict(now)
-            joined = [name for name, p in new.items() if id(p) not in old]
-            left = [name for name in self.names if name not in new]
+            known_ids, names = {id(p) for p in self.parameters}, {name for name, _ in now}
+            joined = [name for name, p in now if id(p) not in known_ids]
+            left = [name for name in self.names if name not in names]
             raise RunError(
                 f"the parameters that require a gradient are not those that the ranks began with (joined: "
                 f"{', '.join(joined) or 'none'}; left: {', '.join(left) or 'none'}): build the synchroniser after the "
@@ -42,7 +44,7 @@ class Roster:
             )
 
     def check_gradient(self, index: int, gradient: torch.Tensor) -> None:
-        """Raises RunError for a gradient that cannot be added over ranks: a sparse one, or one of another shape."""
+        """Raise RunError for a gradient that cannot be added over ranks: a sparse one, or one of another shape."""
         if not gradient.is_sparse and gradient.shape == self._shapes[index]:
             return
         self.check()
@@ -53,8 +55,8 @@ class Roster:
         )
 
 
-def start_alike(module: torch.nn.Module) -> None:
-    """All ranks take rank 0's parameters and buffers."""
+def broadcast_from_rank_0(module: torch.nn.Module) -> None:
+    """Overwrite the parameters and buffers of all ranks with those of rank 0."""
     for tensor in (*module.parameters(), *module.buffers()):
         dist.broadcast(tensor.data, src=0)
 
@@ -66,28 +68,25 @@ def _trained(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
 class Buffers:
     """Buffers that forward changes (running statistics): after each step every rank has rank 0's.
 
-    Which those are is found in the first step that any rank runs a sample in; constants, which most
-    buffers of language models are, are not sent again. DDP sends them before each
-    forward, where a rank in trouble could not join.
+    The first step tells which ones change on any rank; constants, which most buffers
+    of language models are, are not sent again. DDP sends them before each forward,
+    where a rank whose step broke off could not take part.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
-        self._names = [name for name, _ in module.named_buffers()]
-        self._before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        self._changing: list[str] | None = None
+        self._before = {name: buffer.clone() for name, buffer in module.named_buffers()}  # empty after the first step
+        self._changing: list[str] = []
 
     def share(self) -> None:
-        """One call a step on every rank."""
-        if not self._names:
-            return
-        if self._changing is None:
-            device = self._module.get_buffer(self._names[0]).device
+        """Broadcast rank 0's changing buffers; to be called once a step on every rank."""
+        if self._before:
             # by content: batch normalisation changes its statistics without counting up their version
-            changed = [not torch.equal(self._module.get_buffer(name), self._before[name]) for name in self._names]
-            self._before.clear()
+            changed = [not torch.equal(self._module.get_buffer(name), old) for name, old in self._before.items()]
+            device = next(iter(self._before.values())).device
             anywhere = torch.tensor(changed, dtype=torch.int64, device=device)
             dist.all_reduce(anywhere, dist.ReduceOp.MAX)
-            self._changing = [name for name, yes in zip(self._names, anywhere.tolist(), strict=True) if yes]
+            self._changing = list(compress(self._before, anywhere.tolist()))
+            self._before.clear()
         for name in self._changing:
             dist.broadcast(self._module.get_buffer(name), src=0)
