@@ -1,8 +1,8 @@
-"""Ids to tensors: the collation of one micro-batch, padded or packed.
+"""The collation of a micro-batch: sample ids to tensors, padded or packed.
 
 A classifier has one label a sample. A language model has one a token, in place (the
 loss shifts them): -100 at prompts and padding, and in a packed row at the first token
-of each sample, which would else be predicted from the sample before it.
+of each sample, which would otherwise be predicted from the sample before it.
 """
 
 import itertools
@@ -21,7 +21,8 @@ from ddpsched.plan import Ids
 from ddpsched.training.masks import attention_mask
 
 Int = npt.NDArray[np.int64]
-Labels = Int | Sequence[npt.NDArray[Any]]  # one a sample, or for each sample one a token
+Arrays = Sequence[npt.NDArray[Any]]
+Labels = Int | Arrays  # one a sample, or for each sample one a token
 NOT_LEARNT = -100
 CPU = torch.device("cpu")
 
@@ -31,12 +32,12 @@ class Rows(Protocol):
 
     def row(self, id: int) -> npt.NDArray[np.int32]: ...
 
-    def labels(self, id: int) -> npt.NDArray[np.int32]: ...  # asked for by language models alone
+    def labels(self, id: int) -> npt.NDArray[np.int32]: ...  # called for language models only
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the samples of a packed row lie: end to end, in rising order of length.
+    """The places of samples in a packed row: end to end, in rising order of length.
 
     ``lengths``: tokens of each sample. ``offsets``: (count + 1,), int32, on the
     device: where each sample begins, then where the row ends.
@@ -58,8 +59,8 @@ class Batch:
     Padded: ``input_ids`` (count, longest) and ``attention_mask``, by default as large. Packed:
     ``input_ids`` and ``position_ids`` (1, tokens), the positions counted from 0 in
     each sample, and ``packing``. ``labels``: (count,), in the order of the samples, or
-    as large as ``input_ids``. ``weights``: as large, float64, what each token's loss
-    counts where that is not 1.
+    as large as ``input_ids``. ``weights``: as large, float64, the factor of each
+    token's loss; None for 1.
     """
 
     input_ids: torch.Tensor
@@ -74,14 +75,14 @@ class Batch:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What the model's forward is called with."""
+        """Keyword arguments of the model's forward."""
         if self.packing is None:
             return {"input_ids": self.input_ids, "attention_mask": self.attention_mask}
         return {"input_ids": self.input_ids, "position_ids": self.position_ids, "packing": self.packing}
 
 
 def pad(
-    rows: Sequence[npt.NDArray[Any]],
+    rows: Arrays,
     labels: Labels,
     pad_id: int,
     device: torch.device,
@@ -89,61 +90,54 @@ def pad(
     mask: str = "key_padding",
     weighted: bool = False,
 ) -> Batch:
-    """One row a sample, each filled up with ``pad_id`` to the longest, or to ``pad_to`` where that is more.
+    """Return one row a sample, each filled up with ``pad_id`` to the longest, or to ``pad_to`` where that is more.
 
     ``mask``: as in ``attention_mask``. ``weighted``: each sample's label tokens weigh 1 together.
     """
     lengths = [len(row) for row in rows]
     longest = max(*lengths, pad_to)
     by_token = not isinstance(labels, np.ndarray)
-    own = labels if isinstance(labels, np.ndarray) else _filled(labels, longest, NOT_LEARNT)
     # masks of pairs are large: they are made where they are used
     attention = attention_mask(mask, lengths, longest, by_token, CPU if mask == "key_padding" else device)
     return Batch(
         _to_device(_filled(rows, longest, pad_id), device),
         _to_device(attention, device),
-        _to_device(own, device),
+        _to_device(labels if isinstance(labels, np.ndarray) else _filled(labels, longest, NOT_LEARNT), device),
         weights=_to_device(_filled(_weights(labels), longest, 0.0), device) if weighted else None,
     )
 
 
 def pack(
-    rows: Sequence[npt.NDArray[Any]],
-    labels: Labels,
-    device: torch.device,
-    weighted: bool = False,
-    samples: Int | None = None,
+    rows: Arrays, labels: Labels, device: torch.device, weighted: bool = False, samples: Int | None = None
 ) -> Batch:
-    """One row for all samples, in rising order of length, so that equal lengths lie side by side.
+    """Return one row for all samples, in rising order of length, so that equal lengths lie side by side.
 
-    ``weighted``: as in ``pad``. ``samples``: where rows are pieces of samples, which one each is of.
+    ``weighted``: as in ``pad``. ``samples``: where rows are pieces of samples, the number of each one's sample.
     """
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     lengths = tuple(len(rows[i]) for i in order)
-    tokens = np.concatenate([rows[i] for i in order]).astype(np.int64)
-    positions = np.concatenate([np.arange(length) for length in lengths])
-    packing = Packing(lengths, _to_device(np.cumsum((0, *lengths), dtype=np.int32), device))
+    offsets = np.cumsum((0, *lengths), dtype=np.int32)
+
+    def joined(pieces: Arrays, dtype: type) -> npt.NDArray[Any]:
+        return np.concatenate([pieces[i] for i in order]).astype(dtype)[None]
+
     if isinstance(labels, np.ndarray):
-        own = labels[order]
+        row_labels = labels[order]
     else:
-        own = np.concatenate([labels[i] for i in order]).astype(np.int64)[None]
-        own[0, np.cumsum((0, *lengths[:-1]))] = NOT_LEARNT
-    weights = None
-    if weighted:
-        each = _weights(labels, samples)
-        weights = np.concatenate([each[i] for i in order])[None]
+        row_labels = joined(labels, np.int64)
+        row_labels[0, offsets[:-1]] = NOT_LEARNT
     return Batch(
-        input_ids=_to_device(tokens[None], device),
+        input_ids=_to_device(joined(rows, np.int64), device),
         attention_mask=None,
-        labels=_to_device(own, device),
-        position_ids=_to_device(positions[None], device),
-        packing=packing,
-        weights=None if weights is None else _to_device(weights, device),
+        labels=_to_device(row_labels, device),
+        position_ids=_to_device(joined([np.arange(len(row)) for row in rows], np.int64), device),
+        packing=Packing(lengths, _to_device(offsets, device)),
+        weights=_to_device(joined(_weights(labels, samples), np.float64), device) if weighted else None,
     )
 
 
-def _filled(rows: Sequence[npt.NDArray[Any]], length: int, value: float) -> npt.NDArray[Any]:
-    """(len(rows), length), each row filled up with ``value``; int64 or float64, as ``value`` is."""
+def _filled(rows: Arrays, length: int, value: float) -> npt.NDArray[Any]:
+    """Return (len(rows), length), each row filled up with ``value``; int64 or float64, as ``value`` is."""
     table = np.full((len(rows), length), value)
     for line, row in zip(table, rows, strict=True):
         line[: len(row)] = row
@@ -151,18 +145,18 @@ def _filled(rows: Sequence[npt.NDArray[Any]], length: int, value: float) -> npt.
 
 
 def _weights(labels: Labels, samples: Int | None = None) -> list[npt.NDArray[np.float64]]:
-    """Of each row's tokens: 1 over how many labels of its sample count, the first of a row never."""
-    counts = np.array([np.count_nonzero(own[1:] != NOT_LEARNT) for own in labels])
+    """Return the weights of each row's tokens: 1 over the learnt labels of its sample, without rows' first ones."""
+    counts = np.array([np.count_nonzero(row[1:] != NOT_LEARNT) for row in labels])
     if samples is not None:
         counts = np.bincount(samples, counts)[samples]
-    return [np.full(len(own), 1 / max(1, count)) for own, count in zip(labels, counts.tolist(), strict=True)]
+    return [np.full(len(row), 1 / max(1, count)) for row, count in zip(labels, counts.tolist(), strict=True)]
 
 
 class Collator:
     """The rows of a micro-batch, padded or packed into one, on the device.
 
-    ``labels``: of a classifier, by id; None for a language model, whose rows bring theirs. ``weighted``: its samples
-    weigh the same (``sample_mean``), not its label tokens. ``mask``: what padded rows get.
+    ``labels``: of a classifier, by id; None for a language model, whose rows have labels. ``weighted``: its samples
+    weigh the same (``sample_mean``), not its label tokens. ``mask``: the kind of ``attention_mask`` for padded rows.
 
     Slices whose tokens attend within documents are always packed, each document's piece as a sample of the row.
     """
@@ -180,6 +174,7 @@ class Collator:
         self._mask, self._weighted = mask, weighted and labels is None
 
     def __call__(self, ids: Ids, packed: bool = False, pad_to: int = 0) -> Batch:
+        """Return the batch of these samples; ``packed``: into one row, else padded to at least ``pad_to``."""
         if isinstance(self._rows, SliceTable) and self._rows.within_documents:
             pieces = self._rows.pieces(ids)
             return pack(pieces.rows, pieces.labels, self._device, self._weighted, pieces.slices)
@@ -190,39 +185,39 @@ class Collator:
         return pad(rows, labels, self._pad_id, self._device, pad_to, self._mask, self._weighted)
 
     def some(self, ids: Ids, count: int) -> Ids:
-        """``count`` of these ids, spread evenly over their lengths, the longest among them."""
+        """Return ``count`` of these ids, spread evenly over their lengths, the longest among them."""
         order = np.argsort([-len(self._rows.row(int(i))) for i in ids], kind="stable")
         return ids[order[np.arange(count) * len(ids) // count]]
 
     def synthetic(self, count: int, length: int, shorter: int = 0) -> Batch:
-        """``count`` padded samples of ``length`` tokens with id 1, the last one ``shorter`` by so many: for probes and
-        warm-up. Their labels are 0, or every token.
+        """Return ``count`` padded samples of ``length`` tokens with id 1, for probes and warm-up.
+
+        The last one has ``shorter`` tokens fewer. Their labels are 0, or every token.
         """
         rows = [np.ones(length, dtype=np.int64)] * (count - 1) + [np.ones(length - shorter, dtype=np.int64)]
         labels = rows if self._labels is None else np.zeros(count, dtype=np.int64)
         return pad(rows, labels, self._pad_id, self._device, length, self._mask, self._weighted)
 
 
-def _to_device(array: npt.NDArray[Any] | torch.Tensor, device: torch.device) -> torch.Tensor:
-    tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
-    if tensor.device.type == device.type:
-        return tensor
-    if device.type == "cuda":  # pinned memory copies without making the host wait
+def _to_device(array: Any, device: torch.device) -> torch.Tensor:
+    """Return an array, or a tensor of the CPU or of this device, as a tensor on the device."""
+    tensor = torch.as_tensor(array)
+    if device.type == "cuda" and not tensor.is_cuda:  # pinned memory copies without making the host wait
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor
 
 
 @contextmanager
 def without_trace(module: torch.nn.Module) -> Iterator[None]:
-    """Passes of synthetic samples in it neither draw dropout nor move running statistics."""
-    training = {each: each.training for each in module.modules()}
+    """Let the module run synthetic samples that neither draw dropout nor move running statistics."""
+    training = {part: part.training for part in module.modules()}
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     module.eval()
     try:
         yield
     finally:
-        for each, mode in training.items():
-            each.training = mode
+        for part, mode in training.items():
+            part.training = mode
         for name, buffer in buffers.items():
             if not torch.equal(module.get_buffer(name), buffer):
                 module.get_buffer(name).copy_(buffer)

@@ -1,4 +1,4 @@
-r"""The one scale that keeps the gradient exact, derived.
+r"""The one scale that keeps the gradient exact, with its derivation.
 
 Two targets. ``sample_mean``: every sample of the global batch weighs the same,
 
@@ -14,15 +14,15 @@ loss l_i is, in a language model, the mean over its n_i label tokens: under
 soon as samples have different numbers of label tokens.
 
 *Adding ranks*: rank r backpropagates s times the sum over each micro-batch, and the
-gradients of micro-batches and ranks add up: equal to g exactly when s = 1/B (1/N). So
-do the synchronisers here, and all ranks on one device. It does not depend on how a
+gradients of micro-batches and ranks add up: equal to g exactly when s = 1/B (1/N). The
+synchronisers here add, and so do all ranks on one device. It does not depend on how a
 rank cuts its samples into micro-batches: sums add up, means do not.
 
-B is known from the plan. N is not, where ranks know the lengths of their own samples
+B is known from the plan. N is not, where each rank knows the lengths of its samples
 alone: it is added up over ranks while forward runs, and needed before backward.
 
 *Averaging ranks* (DDP as torch ships it): 1/G * sum_r s * sum_i grad l_i, so
-s = G/B. Said with rank r's mean loss, which is 1/b_r of its sum, the factor is
+s = G/B. In terms of rank r's mean loss, which is 1/b_r of its sum, the factor is
 
     G * b_r / B        (G * n_r / N)
 
@@ -39,23 +39,23 @@ import torch.nn.functional as F
 
 
 class Counts(NamedTuple):
-    """What a rank holds, or all ranks of a step: samples, real tokens, and label tokens (0 for a classifier)."""
+    """Samples, real tokens and label tokens (0 for a classifier) of a rank, or of all ranks of a step."""
 
     samples: int
     tokens: int
     targets: int
 
     def of(self, target: str) -> int:
-        """What a mean is over: label tokens for "token_mean", samples for "sample_mean"."""
+        """Return the count that a mean is over: label tokens for "token_mean", samples for "sample_mean"."""
         return self.targets if target == "token_mean" else self.samples
 
 
 def loss_sum(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
-    """Cross-entropy summed over samples, or over label tokens.
+    """Return the cross-entropy summed over samples, or over label tokens.
 
     A classifier's ``logits``: (count, num_labels), ``labels``: (count,). A language model's: (rows, length, words) and
     (rows, length) in place, that is the token at position i is predicted at i - 1, and -100 counts for nothing.
-    ``weights``: like ``labels``, what each label's loss is multiplied by.
+    ``weights``: shaped as ``labels``, the factor of each label's loss.
     """
     if labels.dim() == 1:
         # float64 stays float64; half precisions are summed in float32
@@ -65,7 +65,7 @@ def loss_sum(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor |
 
 
 def token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of each next token: (rows, length), 0 where the next one has no label."""
+    """Return the cross-entropy of each next token: (rows, length), 0 where the next one has no label."""
     # the labels move, not the logits: those are the largest tensor of a step, and a slice of them would be a copy;
     # softmax reads half precisions as they are and writes float32
     wide = torch.float32 if logits.dtype.itemsize < 4 else None
@@ -74,12 +74,16 @@ def token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def following(tokens: torch.Tensor, last: float) -> torch.Tensor:
-    """``tokens`` (rows, length) moved to where they are predicted; behind a row's end there is ``last``."""
+    """Return ``tokens`` (rows, length) moved to where they are predicted; after a row's end there is ``last``."""
     return F.pad(tokens[:, 1:], (0, 1), value=last)
 
 
 def sum_scale(count: int) -> float:
-    """What a summed loss is multiplied by, where gradients of ranks are added: ``count`` samples, or label tokens, are
-    in the step over all ranks. A step without label tokens has a loss of 0 and any scale.
+    """Return the factor of a summed loss, where gradients of ranks are added.
+
+    ``count``: samples, or label tokens, of the step over all ranks; without any the loss is 0, and any scale will do.
+
+    >>> sum_scale(4)
+    0.25
     """
     return 1.0 / max(1, count)

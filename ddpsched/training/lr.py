@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 def linear_warmup(total_steps: int, warmup: float) -> Callable[[int], float]:
-    """Rise linearly over the first ``warmup`` share of the steps, then fall linearly to 0 at the end.
+    """Return a rule that rises linearly over the first ``warmup`` share of the steps, then falls linearly to 0.
 
     >>> rule = linear_warmup(10, 0.2)
     >>> [round(rule(step), 2) for step in (0, 1, 2, 6, 9)]
@@ -22,7 +22,7 @@ def linear_warmup(total_steps: int, warmup: float) -> Callable[[int], float]:
 
 
 def linear(size: float, reference: float) -> float:
-    """size / reference: a step over k times as much moves k times as far, as k small SGD steps would.
+    """Return size / reference: a step over k times as much moves k times as far, as k small SGD steps would.
 
     ``size``, ``reference``: > 0, in the same unit, samples or tokens of a global batch.
     Source: Goyal et al., Accurate, Large Minibatch SGD (2017), arXiv:1706.02677.
@@ -34,7 +34,7 @@ def linear(size: float, reference: float) -> float:
 
 
 def square_root(size: float, reference: float) -> float:
-    """sqrt(size / reference): the noise of the update keeps its variance; also what Adam's normalised steps ask for.
+    """Return sqrt(size / reference): it keeps the variance of the update's noise, and suits Adam's normalised steps.
 
     Units as in :func:`linear`. Source: Krizhevsky, One weird trick (2014), arXiv:1404.5997; for Adam: Malladi et al.,
     On the SDEs and Scaling Rules for Adaptive Gradient Algorithms (2022), arXiv:2205.10287.
@@ -45,5 +45,5 @@ def square_root(size: float, reference: float) -> float:
     return math.sqrt(size / reference)
 
 
-# by the names that lr.kind of a config gives them
+# by the names that a config's lr.kind has for them
 RULES: dict[str, Callable[[float, float], float]] = {"linear": linear, "sqrt": square_root}

@@ -1,30 +1,31 @@
-"""What keeps padding from being attended to: tokens, pairs of tokens, or one triangle for all.
+"""Attention masks, which hide padding: of tokens, of pairs of tokens, or one triangle for all samples.
 
 =============== ============================= ======================================================
 kind            shape                         right for
 =============== ============================= ======================================================
-``key_padding`` (count, longest)              every model: transformers makes of it what attention needs
+``key_padding`` (count, longest)              every model: transformers derives from it what attention needs
 ``per_sample``  (count, 1, longest, longest)  models whose layers all attend alike
 ``shared``      (1, 1, longest, longest)      causal models padded on the right: tokens look to the left,
                                               and padding lies to the right of all that is real
 =============== ============================= ======================================================
 
-A mask of pairs goes past transformers' own making of masks straight to attention.
-So it has to be the whole truth, also of what is causal, and windows of single layers
-it does not know. ``enable_mask`` finds out by computation whether a model takes it.
+A mask of pairs bypasses transformers' masks and goes straight to attention. So it
+must be complete, causal models included, and it cannot follow the windows of single
+layers. ``enable_mask`` finds out by computation whether a model can take it.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from ddpsched.errors import ConfigError
-from ddpsched.training.logit_equivalence import TOLERANCE, exactly, gap, some_rows
+from ddpsched.training.logit_equivalence import exactly, gap, objection, some_rows
 
 
 def attention_mask(kind: str, lengths: Sequence[int], longest: int, causal: bool, device: torch.device) -> torch.Tensor:
-    """The mask of samples of ``lengths`` tokens, padded on the right to ``longest``.
+    """Return the mask of samples of ``lengths`` tokens, padded on the right to ``longest``.
 
     ``key_padding``: int64, 1 where a token is real. ``per_sample`` and ``shared``:
     bool, true where token i may attend to token j; i of padding attends to real
@@ -51,29 +52,29 @@ def attention_mask(kind: str, lengths: Sequence[int], longest: int, causal: bool
 def enable_mask(model: Any, name: str, kind: str, max_length: int) -> None:
     """Let ``model``, in float32 on the CPU, take masks of this kind beside those of tokens.
 
-    Raises ConfigError, with the reason, where its logits at real tokens are then
-    others; that is found by computing both, in float64 and without dropout.
+    ``name``: the model's, for messages. ``max_length``: of samples, in tokens. Raises
+    ConfigError, with the reason, where its logits at real tokens change; that is found
+    by computing both, in float64 and without dropout.
     """
     if kind == "key_padding":
         return
-    # by the model itself, so that every wrapping of it goes through here
+    # on the model itself, so that every module around it goes through here
     model.register_forward_pre_hook(_additive_where_added, with_kwargs=True)
-    window, why = reach(model), None
+    window = reach(model)
     if window is not None and window < max_length:  # may be longer than what is compared
-        why = f"some of its layers reach {window} tokens far, others all"
+        why: str | None = f"some of its layers reach {window} tokens far, others all"
     else:
-        try:
-            apart = difference(model, kind, max_length)
-            if not apart <= TOLERANCE:  # also where it is NaN, as nothing was compared
-                why = f"its logits differ from those with 'key_padding' by {apart:.1e} of their spread"
-        except Exception as error:
-            why = f"a batch with it fails ({type(error).__name__}: {error})"
+        why = objection(
+            lambda: difference(model, kind, max_length),
+            differs="its logits differ from those with 'key_padding'",
+            fails="a batch with it fails",
+        )
     if why is not None:
         raise ConfigError(f"model {name!r} cannot take model.mask = {kind!r}: {why}; use 'key_padding'")
 
 
 def reach(model: Any) -> int | None:
-    """How many tokens far layers with a window see; None without such layers."""
+    """Return how many tokens far the layers with a window see; None without such layers."""
     shape = model.config.get_text_config()
     layers = getattr(shape, "layer_types", None)
     if layers is not None and not {"sliding_attention", "chunked_attention"} & set(layers):
@@ -82,24 +83,22 @@ def reach(model: Any) -> int | None:
 
 
 def difference(model: Any, kind: str, max_length: int) -> float:
-    """Largest gap between logits with this mask and with that of tokens, at real tokens, over their spread."""
+    """Return the largest gap between logits with this mask and with that of tokens, at real tokens."""
     rows = some_rows(model, max_length)
     lengths = [len(row) for row in rows]
     longest = max(lengths)
-    tokens = torch.full((len(rows), longest), model.config.pad_token_id or 0)
-    for position, row in enumerate(rows):
-        tokens[position, : len(row)] = torch.from_numpy(row)
+    tokens = pad_sequence([torch.from_numpy(row) for row in rows], True, model.config.pad_token_id or 0)
     real = attention_mask("key_padding", lengths, longest, False, tokens.device)
     with exactly(model):
         expected = model(input_ids=tokens, attention_mask=real).logits
         causal = expected.dim() == 3  # (count, longest, words), of a language model; else (count, num_labels)
         pairs = attention_mask(kind, lengths, longest, causal, tokens.device)
-        found = model(input_ids=tokens, attention_mask=pairs).logits
-    return gap(found[real > 0], expected[real > 0]) if causal else gap(found, expected)
+        result = model(input_ids=tokens, attention_mask=pairs).logits
+    return gap(result[real > 0], expected[real > 0]) if causal else gap(result, expected)
 
 
 def _additive_where_added(model: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Eager attention adds its mask to the scores: true and false would be 1 and 0 there, and hide nothing."""
+    """Turn a bool mask into 0 and the lowest number for eager attention, which adds its mask to the scores."""
     mask = kwargs.get("attention_mask")
     if mask is not None and mask.dtype == torch.bool and model.config._attn_implementation == "eager":
         added = torch.zeros(mask.shape, dtype=model.dtype, device=mask.device)

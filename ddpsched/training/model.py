@@ -1,4 +1,4 @@
-"""Which model is trained: a sequence classifier, or a causal language model."""
+"""The model that is trained: a sequence classifier, or a causal language model."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +20,7 @@ from ddpsched.config import ModelConfig
 from ddpsched.data.hub import offline_unless_reachable
 from ddpsched.errors import ConfigError, DataError
 
-# Shapes that need no network when weights are random, by task. GPT-2's own ids of a text's ends lie beyond most
+# Shapes that need no network when weights are random, by task. GPT-2's default ids of a text's ends lie beyond most
 # vocabularies.
 _GPT2 = partial(GPT2Config, bos_token_id=None, eos_token_id=None)
 GEOMETRIES: dict[str, dict[str, Callable[..., PreTrainedConfig]]] = {
@@ -41,10 +41,10 @@ HEADS: dict[str, Any] = {"classification": AutoModelForSequenceClassification, "
 
 
 def build_model(config: ModelConfig, num_labels: int, vocab_size: int, pad_id: int) -> torch.nn.Module:
-    """The model in float32 on the CPU, its random part drawn from torch's current seed.
+    """Return the model in float32 on the CPU, its random part drawn from torch's current seed.
 
-    ``num_labels``: of a classifier. Raises ConfigError where a vocabulary does not fit the pretrained embeddings and
-    DataError where a name can be found neither locally nor on the hub.
+    ``num_labels``: of a classifier. ``vocab_size``, ``pad_id``: the tokenizer's. Raises ConfigError where a vocabulary
+    does not fit the pretrained embeddings, DataError where a name can be found neither locally nor on the hub.
     """
     shapes, options = GEOMETRIES[config.task], {"num_labels": num_labels} if config.task == "classification" else {}
     if config.weights == "random" and config.name in shapes:
@@ -54,18 +54,19 @@ def build_model(config: ModelConfig, num_labels: int, vocab_size: int, pad_id: i
         raise ConfigError('model.name = "tiny" has no pretrained weights; set model.weights = "random"')
     try:
         return _from_hub_or_folder(config, vocab_size, pad_id, options)
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
+        first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise DataError(
-            f"model.name = {config.name!r} could not be loaded ({_first_line(error)}). Without a network there are two "
+            f"model.name = {config.name!r} could not be loaded ({first_line}). Without a network there are two "
             "ways out: give model.name the path of a local folder that holds config.json and model.safetensors, or set "
             f'model.weights = "random" with one of the built-in shapes {sorted(shapes)}'
         ) from None
 
 
 def first_position(model: torch.nn.Module) -> int:
-    """The position of a sample's first token: 0, or behind that of padding in models that give it one (RoBERTa)."""
+    """Return the position of a sample's first token: 0, or 1 after that of padding (RoBERTa)."""
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             return int(module.padding_idx) + 1
@@ -73,7 +74,7 @@ def first_position(model: torch.nn.Module) -> int:
 
 
 def num_positions(model: Any) -> int | None:
-    """Most tokens of a sample that the model has positions for; None where it names no limit."""
+    """Return the most tokens of a sample that the model has positions for; None where it names no limit."""
     limit = getattr(model.config, "max_position_embeddings", None)
     return None if limit is None else limit - first_position(model)
 
@@ -81,13 +82,12 @@ def num_positions(model: Any) -> int | None:
 def _from_hub_or_folder(config: ModelConfig, vocab_size: int, pad_id: int, options: dict[str, Any]) -> torch.nn.Module:
     head = HEADS[config.task]
     with offline_unless_reachable(constants):
-        found = AutoConfig.from_pretrained(config.name, trust_remote_code=False, **options)
-        found = _as_trained(found, config)
+        shape = _as_trained(AutoConfig.from_pretrained(config.name, trust_remote_code=False, **options), config)
         if config.weights == "random":
-            found.vocab_size, found.pad_token_id = max(found.vocab_size, vocab_size), pad_id
-            return head.from_config(found)
+            shape.vocab_size, shape.pad_token_id = max(shape.vocab_size, vocab_size), pad_id
+            return head.from_config(shape)
         model = head.from_pretrained(
-            config.name, config=found, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+            config.name, config=shape, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
         )
     if vocab_size > model.config.vocab_size:
         raise ConfigError(
@@ -97,16 +97,11 @@ def _from_hub_or_folder(config: ModelConfig, vocab_size: int, pad_id: int, optio
     return model
 
 
-def _as_trained(found: PreTrainedConfig, config: ModelConfig) -> PreTrainedConfig:
-    """With the dropout asked for, and without the keys and values of earlier tokens, which only generating reads."""
+def _as_trained(shape: PreTrainedConfig, config: ModelConfig) -> PreTrainedConfig:
+    """Set the dropout asked for, and switch off the cache of keys and values, which only generating reads."""
     if config.task == "causal_lm":
-        found.use_cache = False
+        shape.use_cache = False
     if config.dropout is not None:
-        for name in [key for key in found.to_dict() if ("dropout" in key or "pdrop" in key) and "layer" not in key]:
-            setattr(found, name, config.dropout)
-    return found
-
-
-def _first_line(error: Exception) -> str:
-    text: Any = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+        for name in [key for key in shape.to_dict() if ("dropout" in key or "pdrop" in key) and "layer" not in key]:
+            setattr(shape, name, config.dropout)
+    return shape

@@ -29,55 +29,45 @@ class Optimiser:
         lr: LrConfig | None = None,
         global_batch: int | None = None,
     ) -> None:
+        self._config, self._lr = config, lr or LrConfig()
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         groups = [
             {"params": [p for p in self._parameters if p.ndim > 1], "weight_decay": config.weight_decay},
             {"params": [p for p in self._parameters if p.ndim <= 1], "weight_decay": 0.0},
         ]
-        self._adamw = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
+        self._adamw = torch.optim.AdamW(groups, lr=0.0, fused=True)
         self._allocate()
-        self._lr = LrConfig() if lr is None else lr
-        self._reference, self._warmup, self._rate = (
-            self._lr.reference or global_batch,
-            config.warmup,
-            config.learning_rate,
-        )
+        self._reference = self._lr.reference or global_batch
         if self._lr.kind != "fixed" and self._reference is None:
             raise ValueError(f"lr.kind = {self._lr.kind!r} needs lr.reference, or the global batch")
         self.schedule(total_steps)
-        self._max_norm = config.max_grad_norm
 
     def schedule(self, total_steps: int) -> None:
-        """Begin the schedule anew, over so many steps: how many there are may depend on what memory allows."""
+        """Begin the schedule anew, over ``total_steps``: how many there are may depend on what memory allows."""
         for group in self._adamw.param_groups:
             group.pop("initial_lr", None)
-            group["lr"] = self._rate
-        base = LambdaLR(self._adamw, linear_warmup(total_steps, self._warmup))
+            group["lr"] = self._config.learning_rate
+        base = LambdaLR(self._adamw, linear_warmup(total_steps, self._config.warmup))
         self._schedule: LambdaLR | VariableBatchSizeLR = base
         if self._lr.kind != "fixed":
             assert self._reference is not None
             self._schedule = VariableBatchSizeLR(base, self._reference, self._lr.kind)
 
     def _allocate(self) -> None:
-        """Adam's two numbers per parameter, at once: a device too small says so before the first step.
+        """Allocate Adam's two numbers per parameter, so that a device too small fails before the first step.
 
-        A step at rate 0 on zero gradients makes them and changes nothing; its count is taken back.
+        A step at rate 0 on zero gradients does so and changes nothing; its count is set back.
         """
-        rates = [group["lr"] for group in self._adamw.param_groups]
-        for group in self._adamw.param_groups:
-            group["lr"] = 0.0
         for parameter in self._parameters:
             parameter.grad = torch.zeros_like(parameter)
         self._adamw.step()
         for state in self._adamw.state.values():
             state["step"].zero_()
-        for group, rate in zip(self._adamw.param_groups, rates, strict=True):
-            group["lr"] = rate
         self.clear()
 
     def gradient_norm(self) -> torch.Tensor:
-        """L2 norm of the whole gradient, clipped to ``max_grad_norm`` in place; the norm before clipping."""
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._max_norm)
+        """Clip the gradient to an L2 norm of ``max_grad_norm`` in place; return its norm before that."""
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def skip(self) -> None:
@@ -86,10 +76,10 @@ class Optimiser:
         self.clear()
 
     def step(self, size: float | None = None) -> float:
-        """Apply the gradient, advance the schedule, clear the gradient. Returns the rate that was used.
+        """Apply the gradient, advance the schedule, clear the gradient; return the rate that was used.
 
-        ``size``: of this step over all ranks, in ``lr.per``'s unit, samples or tokens. A fixed rate does not look at
-        it; a rule raises ValueError without it, and nothing has moved then.
+        ``size``: of this step over all ranks, in ``lr.per``'s unit, samples or tokens. A fixed rate ignores it; a
+        rule raises ValueError without it, before anything has changed.
         """
         if isinstance(self._schedule, VariableBatchSizeLR):
             if size is None:
@@ -103,5 +93,5 @@ class Optimiser:
         return rate
 
     def clear(self) -> None:
-        """Gradients to None: the next backward writes instead of adding."""
+        """Set gradients to None: the next backward writes instead of adding."""
         self._adamw.zero_grad(set_to_none=True)

@@ -1,10 +1,10 @@
-"""Packed rows: what a transformers model needs so that samples in one row do not see each other.
+"""Packed rows: changes to a transformers model that keep the samples of one row apart.
 
 A packed row holds its samples end to end, (1, tokens), without padding. Three
-things would mix them up, and each is set right where it happens:
+parts of a model would mix them up, and each is corrected:
 
 =================== =====================================================================
-positions           are counted from 0 in each sample, from the model's own first position
+positions           are counted from 0 in each sample, from the model's first position
 attention           over the whole row becomes each sample's attention to itself
 the head            of a classifier reads the first token of a row, and is given each
                     sample's as a row; a language model's reads every token, as before
@@ -26,16 +26,14 @@ from transformers.masking_utils import sdpa_mask
 
 from ddpsched.errors import ConfigError
 from ddpsched.training.collate import Packing, pack, pad
-from ddpsched.training.logit_equivalence import TOLERANCE, exactly, gap, some_rows
+from ddpsched.training.logit_equivalence import exactly, gap, objection, some_rows
 from ddpsched.training.model import first_position
 
 try:
     from torch.nn.attention.varlen import varlen_attn  # torch 2.10
 except ImportError:
     varlen_attn = None  # type: ignore[assignment]
-    VARLEN = frozenset[str]()
-else:
-    VARLEN = frozenset(inspect.signature(varlen_attn).parameters)  # more with each torch
+VARLEN = frozenset(() if varlen_attn is None else inspect.signature(varlen_attn).parameters)  # more with each torch
 
 Row = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # query, key and value of a packed row
 
@@ -46,17 +44,15 @@ CPU = torch.device("cpu")
 def enable_packing(model: Any, name: str, max_length: int) -> None:
     """Let ``model``, in float32 on the CPU, run packed batches beside padded ones; it classifies, or predicts tokens.
 
-    Raises ConfigError, with the reason, where its packed logits are not the padded
-    ones it had before; that is found by computing both, in float64 and without dropout.
+    ``name``: the model's, for messages. ``max_length``: of samples, in tokens. Raises
+    ConfigError, with the reason, where its packed logits are not the padded ones it had
+    before; that is found by computing both, in float64 and without dropout.
     """
-    why = _cannot(model, max_length)
-    if why is None:
-        try:
-            apart = _prepare_and_compare(model, max_length)
-            if not apart <= TOLERANCE:  # also where it is NaN, as all logits are equal and nothing was compared
-                why = f"its packed logits differ from its padded ones by {apart:.1e} of their spread"
-        except Exception as error:
-            why = f"a packed batch fails in it ({type(error).__name__}: {error})"
+    why = _missing(model, max_length) or objection(
+        lambda: _prepare_and_compare(model, max_length),
+        differs="its packed logits differ from its padded ones",
+        fails="a packed batch fails in it",
+    )
     if why is not None:
         raise ConfigError(
             f"model {name!r} cannot run packed: {why}; use policy.kind = 'balanced' without data.within_documents"
@@ -64,9 +60,9 @@ def enable_packing(model: Any, name: str, max_length: int) -> None:
 
 
 def _prepare_and_compare(model: Any, max_length: int) -> float:
-    """Largest gap between the padded logits of a few samples, as they were, and the packed ones, over their spread."""
+    """Return the largest gap between the padded logits of a few samples, computed first, and the packed ones."""
     rows, pad_id = some_rows(model, max_length), model.config.pad_token_id or 0
-    order = np.arange(len(rows))  # labels that say which sample it is, as packing changes the order
+    order = np.arange(len(rows))  # labels that number the samples, as packing changes their order
     padded, row = pad(rows, order, pad_id, CPU), pack(rows, order, CPU)
     assert row.packing is not None
     with exactly(model):
@@ -74,16 +70,16 @@ def _prepare_and_compare(model: Any, max_length: int) -> float:
     classifies = expected.dim() == 2  # (count, num_labels); a language model's are (count, longest, words)
     _prepare(model, classifies)
     with exactly(model):
-        found = model(**row.inputs).logits
+        result = model(**row.inputs).logits
     if classifies:
-        return gap(found, expected[row.labels])
+        return gap(result, expected[row.labels])
     # (1, tokens, words), in the order of the row
     real = zip(row.labels, row.packing.lengths, strict=True)
-    return gap(found[0], torch.cat([expected[sample, :length] for sample, length in real]))
+    return gap(result[0], torch.cat([expected[sample, :length] for sample, length in real]))
 
 
-def _cannot(model: Any, max_length: int) -> str | None:
-    """What the model lacks before anything is computed."""
+def _missing(model: Any, max_length: int) -> str | None:
+    """Return what the model lacks, as far as it shows without computing; None where it lacks nothing."""
     if not model.is_backend_compatible():
         return "its attention cannot be exchanged (transformers' AttentionInterface)"
     if "position_ids" not in inspect.signature(model.forward).parameters:
@@ -109,15 +105,15 @@ def _prepare(model: Any, classifies: bool) -> None:
             return args, kwargs
 
         base.register_forward_pre_hook(shift_positions, with_kwargs=True)
-    if not classifies:
-        return
-    # a pooler inside the base model, as BERT's, reads the encoder's output
-    stack = next((s for s in (getattr(base, n, None) for n in ("encoder", "transformer")) if s is not None), base)
-    stack.register_forward_hook(_first_tokens, with_kwargs=True)
+    if classifies:
+        # a pooler inside the base model, as BERT's, reads the encoder's output
+        stacks = [getattr(base, name, None) for name in ("encoder", "transformer")]
+        stack = next((stack for stack in stacks if stack is not None), base)
+        stack.register_forward_hook(_first_tokens, with_kwargs=True)
 
 
 def _first_tokens(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
-    """The encoder's output: (1, tokens, dim) -> (count, 1, dim), each sample's first token."""
+    """Reduce the encoder's output to each sample's first token: (1, tokens, dim) -> (count, 1, dim)."""
     packing: Packing | None = kwargs.get("packing")
     if packing is not None:
         states = output.last_hidden_state
@@ -126,7 +122,7 @@ def _first_tokens(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -
 
 
 def _mask(attention_mask: torch.Tensor | None = None, **options: Any) -> torch.Tensor | None:
-    """SDPA's mask of a padded batch; a packed one, which has no attention_mask, must not get one of tokens squared."""
+    """Return SDPA's mask of a padded batch; a packed one has none and must not get one of tokens squared."""
     return None if attention_mask is None else sdpa_mask(attention_mask=attention_mask, **options)
 
 
@@ -140,7 +136,7 @@ def attention(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """SDPA, in a packed row from each sample to itself; in a causal model from each token to those before it.
+    """Compute SDPA, in a packed row of each sample to itself; in a causal model of each token to those before it.
 
     ``query``, ``key``, ``value``: (rows, heads, tokens, head_dim), rows = 1 where
     packed; the latter two may have fewer heads. ``sliding_window``: tokens reach only
@@ -152,37 +148,37 @@ def attention(
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     # (1, heads, tokens, head_dim) -> (tokens, heads, head_dim), three views
     row = (query.squeeze(0).transpose(0, 1), key.squeeze(0).transpose(0, 1), value.squeeze(0).transpose(0, 1))
-    told = _for_kernel(module, query, sliding_window, **options)
-    if told is not None:
+    keywords = _for_kernel(module, query, sliding_window, options)
+    if keywords is not None:
         ends, longest = packing.offsets, packing.lengths[-1]
-        found: Any = varlen_attn(*row, ends, ends, longest, longest, **told)
-        return found.unsqueeze(0), None
+        attended: Any = varlen_attn(*row, ends, ends, longest, longest, **keywords)
+        return attended.unsqueeze(0), None
     return _each_to_itself(module, row, packing, sliding_window, options).unsqueeze(0), None
 
 
 def _each_to_itself(
     module: Any, row: Row, packing: Packing, sliding_window: int | None, options: dict[str, Any]
 ) -> torch.Tensor:
-    """SDPA once for all samples of one length; no padding, nothing computed between samples.
+    """Compute SDPA once for all samples of one length; no padding, nothing computed between samples.
 
     ``row``: query, key and value, each (tokens, heads, head_dim). Returns the query's shape.
     """
     # one split a tensor: its backward is one concatenation, where slices would each fill a whole row with zeros
     sizes = [count * length for count, length in packing.groups]
     pieces = zip(*(tensor.split(sizes) for tensor in row), strict=True)
-    found = []
+    attended = []
     for (count, length), piece in zip(packing.groups, pieces, strict=True):
         # (count * length, heads, head_dim) -> (count, heads, length, head_dim)
         samples = [tensor.unflatten(0, (count, length)).transpose(1, 2) for tensor in piece]
         mask = _band(length, sliding_window, _is_causal(module, options), row[0].device)
-        found.append(sdpa_attention_forward(module, *samples, mask, **options)[0].flatten(0, 1))
-    return torch.cat(found)
+        attended.append(sdpa_attention_forward(module, *samples, mask, **options)[0].flatten(0, 1))
+    return torch.cat(attended)
 
 
 def _band(length: int, sliding_window: int | None, causal: bool, device: torch.device) -> torch.Tensor | None:
-    """(length, length), true where a token may look at another; None where no window says so.
+    """Return (length, length), true where a token may attend to another; None where no window limits that.
 
-    Without a mask SDPA sees to what is causal itself, with one it leaves that to the mask.
+    Without a mask SDPA handles causality itself, with one it leaves that to the mask.
     """
     if sliding_window is None or length <= sliding_window:
         return None
@@ -193,20 +189,15 @@ def _band(length: int, sliding_window: int | None, causal: bool, device: torch.d
 
 
 def _is_causal(module: Any, options: dict[str, Any]) -> bool:
-    """As transformers' SDPA decides: by the caller's word, or else the module's."""
-    said = options.get("is_causal")
-    return bool(getattr(module, "is_causal", True) if said is None else said)
+    """Return whether attention is causal, as transformers' SDPA decides: by the option, or else the module."""
+    option = options.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if option is None else option)
 
 
 def _for_kernel(
-    module: Any,
-    query: torch.Tensor,
-    sliding_window: int | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **options: Any,
+    module: Any, query: torch.Tensor, sliding_window: int | None, options: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """What torch's variable-length kernel is told beside the row; None where it does not compute this attention.
+    """Return the keywords for torch's variable-length kernel; None where it cannot compute this attention.
 
     It has one scale and no dropout; windows and grouped heads came with later versions.
     """
@@ -215,22 +206,22 @@ def _for_kernel(
         or query.device.type != "cuda"
         or torch.cuda.get_device_capability(query.device) < (8, 0)
         or query.dtype not in (torch.float16, torch.bfloat16)
-        or dropout != 0.0
-        or scaling not in (None, query.shape[-1] ** -0.5)
+        or options.get("dropout", 0.0) != 0.0
+        or options.get("scaling") not in (None, query.shape[-1] ** -0.5)
     ):
         return None
-    told = _words(_is_causal(module, options), sliding_window, getattr(module, "num_key_value_groups", 1))
-    return told if VARLEN.issuperset(told) else None
+    keywords = _keywords(_is_causal(module, options), sliding_window, getattr(module, "num_key_value_groups", 1))
+    return keywords if VARLEN.issuperset(keywords) else None
 
 
-def _words(causal: bool, sliding_window: int | None, groups: int) -> dict[str, Any]:
-    """Keywords of the kernel; those that change nothing are left out, as torch may not know them yet."""
-    told: dict[str, Any] = {}
+def _keywords(causal: bool, sliding_window: int | None, groups: int) -> dict[str, Any]:
+    """Return keywords of the kernel; those that change nothing are left out, as older versions do not take them."""
+    keywords: dict[str, Any] = {}
     if causal and sliding_window is None and "window_size" not in VARLEN:
-        told["is_causal"] = True  # torch 2.10
+        keywords["is_causal"] = True  # torch 2.10
     elif causal or sliding_window is not None:
         reach = -1 if sliding_window is None else sliding_window - 1
-        told["window_size"] = (reach, 0 if causal else reach)
+        keywords["window_size"] = (reach, 0 if causal else reach)
     if groups > 1:
-        told["enable_gqa"] = True
-    return told
+        keywords["enable_gqa"] = True
+    return keywords

@@ -1,7 +1,8 @@
-"""A learning rate for steps whose batch size varies: any torch scheduler's, times a factor of the step's size."""
+"""A learning rate for steps whose batch size varies: any torch scheduler's, times a factor for the step's size."""
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import deepcopy
 from numbers import Real
 from typing import Any
@@ -21,12 +22,12 @@ class VariableBatchSizeLR:
         lr_g = base_g * f        f = size / reference ("linear") or its square root ("sqrt")
 
     for each parameter group g. ``reference``: the size that base's rates are meant for;
-    it and the sizes are in one unit, samples or tokens, of the *global* batch, which all
-    ranks know alike. Sizes need not be known before their step.
+    it and the sizes are in one unit, samples or tokens, of the *global* batch, the same
+    on all ranks. Sizes need not be known before their step.
 
     A step is ``scale(size)``, ``optimizer.step()``, ``step()``. Between ``step()`` and
     the next ``scale()`` base's own rates are in force, as for a step of the reference's
-    size. Base alone decides what its rates are, and never sees a scaled one: schedulers
+    size. Base alone decides its rates, and never sees a scaled one: schedulers
     such as ExponentialLR take the next rate from the group's, where factors would pile
     up. So call this object's ``step``, not base's; one that advances once an epoch, or
     ReduceLROnPlateau's ``step(metric)``, may have many ``scale()`` before it. Momentum
@@ -70,35 +71,37 @@ class VariableBatchSizeLR:
         self.base, self.optimizer, self.rule = base, base.optimizer, rule
         self.reference = _positive("reference", reference)
         self.size: float | None = None  # of the step whose rates are in force; None: base's own are
-        self._rates = self._told_rates()
+        self._rates = self._read_rates()
         self._apply()  # a resumed optimizer may have come with scaled rates
 
     def scale(self, size: float) -> None:
-        """Put the rates of a step over ``size`` in force, before ``optimizer.step()``; again, with another size, too.
+        """Put the rates of a step over ``size`` in force, before ``optimizer.step()``; may be called again.
 
         ``size``: > 0, in reference's unit. Raises ValueError, with the rates left as they were, for anything else.
         """
         checked = _positive("size", size)
         factor = self._factor(checked)
         if not 0 < factor < math.inf:
-            raise ValueError(f"size / reference = {size!r} / {self.reference} is beyond what a float can hold")
+            raise ValueError(
+                f"size / reference = {size!r} / {self.reference} is beyond what a float can hold; give both in one unit"
+            )
         self.size = checked
         self._apply()
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        """After ``optimizer.step()``: base's own rates back into the groups, then ``base.step(*args, **kwargs)``."""
+        """Put base's rates back in force after ``optimizer.step()``, then call ``base.step(*args, **kwargs)``."""
         self.size = None
         self._apply()
         self.base.step(*args, **kwargs)
-        self._rates = self._told_rates()
+        self._rates = self._read_rates()
 
     def get_last_lr(self) -> list[float]:
-        """The rates now in force, one per parameter group."""
+        """Return the rates now in force, one per parameter group."""
         factor = 1.0 if self.size is None else self._factor(self.size)
         return [rate * factor for rate in self._base_rates()]
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON takes them where base's are: what scales, the size in force, and base's own state."""
+        """Return reference, rule, the size in force and base's state: plain values, JSON's where base's are."""
         size, self.size = self.size, None
         self._apply()  # base may remember tensors that are the groups' own
         base = deepcopy(self.base.state_dict())
@@ -107,23 +110,25 @@ class VariableBatchSizeLR:
         return {**self._identity(), "size": size, "base": base}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state`` was taken, with the rates that were in force there.
+        """Continue where ``state`` was taken, with the rates that were in force there.
 
         Raises ConfigError, with everything left as it was, for a state of another scheduler, reference or rule.
         """
-        own = self._identity()
-        needed = {*own, "size", "base"}
+        identity = self._identity()
+        needed = {*identity, "size", "base"}
         if not isinstance(state, Mapping) or set(state) != needed or not isinstance(state["base"], Mapping):
             given = sorted(map(str, state)) if isinstance(state, Mapping) else repr(state)
             raise ConfigError(f"the state of a VariableBatchSizeLR needs exactly {sorted(needed)}, got {given}")
-        differs = [f"{key} = {state[key]!r}, here {value!r}" for key, value in own.items() if state[key] != value]
+        differs = [f"{key} = {state[key]!r}, here {value!r}" for key, value in identity.items() if state[key] != value]
         if differs:
-            raise ConfigError(f"the state is of another VariableBatchSizeLR: {'; '.join(differs)}")
+            raise ConfigError(
+                f"the state is of another VariableBatchSizeLR: {'; '.join(differs)}; build it as it was there"
+            )
         before = self.state_dict()["base"]
         try:
             size = None if state["size"] is None else _positive("size", state["size"])
             self.base.load_state_dict(dict(state["base"]))  # a copy: some of torch's pop from it
-            rates = self._told_rates()
+            rates = self._read_rates()
             if len(rates) != len(self._rates):
                 raise ValueError(f"rates for {len(rates)} parameter groups, here there are {len(self._rates)}")
         except Exception as error:  # torch does not check a state, it trips over it in one way or another
@@ -138,15 +143,15 @@ class VariableBatchSizeLR:
     def _factor(self, size: float) -> float:
         return RULES[self.rule](size, self.reference)
 
-    def _told_rates(self) -> list[float]:
-        """Base's current rates as numbers, read when base has just set them.
+    def _read_rates(self) -> list[float]:
+        """Return base's current rates as numbers; to be called when base has just set them.
 
-        Some torch keep a group's own tensor as the last rate, which is scaled in place.
+        Some versions of torch keep a group's own tensor as the last rate, which is scaled in place.
         """
         return [float(rate) for rate in self.base.get_last_lr()]
 
     def _base_rates(self) -> list[float]:
-        """Base's current rates, one per group; never read from the groups, which may hold scaled ones."""
+        """Return base's current rates, one per group; never read from the groups, which may hold scaled ones."""
         if len(self._rates) != len(self.optimizer.param_groups):
             raise ValueError(
                 f"base has rates for {len(self._rates)} parameter groups, its optimizer has "
@@ -163,11 +168,8 @@ class VariableBatchSizeLR:
 
 
 def _positive(name: str, value: Any) -> float:
-    """``value`` as a float; ValueError where it is not a finite number above 0."""
-    try:
-        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    except OverflowError:  # an int beyond floats
-        number = math.inf
-    if not 0 < number < math.inf:
-        raise ValueError(f"{name} = {value!r}: give a finite number above 0")
-    return number
+    """Return ``value`` as a float; raise ValueError where it is not a finite number above 0."""
+    with suppress(OverflowError):  # an int beyond floats
+        if isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < math.inf:
+            return float(value)
+    raise ValueError(f"{name} = {value!r}: give a finite number above 0")

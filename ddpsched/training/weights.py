@@ -1,4 +1,4 @@
-"""A model's weights, told from others."""
+"""A digest of a model's weights, which tells them from others."""
 
 from hashlib import blake2b
 from typing import Any
@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 
 
 def weights_digest(model: torch.nn.Module) -> str:
-    """Of all parameters and buffers, by name; a sharded one is put together, which all ranks must do."""
+    """Return the digest of all parameters and buffers; of a sharded model, all ranks must call it together."""
     digest = blake2b(digest_size=16)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         digest.update(name.encode())
@@ -18,7 +18,7 @@ def weights_digest(model: torch.nn.Module) -> str:
 
 
 def host_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """Flat, on the host; bfloat16, which numpy does not know, as float32."""
+    """Return the numbers as a flat array on the host; bfloat16, which numpy does not know, as float32."""
     whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     flat = whole.detach().reshape(-1).cpu()
     return (flat.float() if flat.dtype == torch.bfloat16 else flat).numpy()

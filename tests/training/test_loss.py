@@ -44,7 +44,7 @@ def test_transformers_own_mean() -> None:
     own = model(input_ids=tokens, labels=labels).loss
     summed = loss_sum(model(input_ids=tokens).logits, labels)
     count = int((labels[:, 1:] != -100).sum())
-    assert float((summed / count - own).abs().detach()) < 1e-6, "theirs is float32"
+    assert float((summed / count - own).abs().detach()) < 1e-6, "torch's is float32"
 
 
 def test_weights_multiply_each_tokens_loss() -> None:

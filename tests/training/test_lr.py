@@ -84,7 +84,7 @@ def test_a_skipped_step_advances_the_schedule(kind: str) -> None:
     used = rates(other, SIZES[:2])
     other.skip()
     assert used + rates(other, SIZES[3:]) == expected[:2] + expected[3:]
-    assert expected[2] != expected[3]  # else no step could be told from the next
+    assert expected[2] != expected[3]  # else no step would differ from the next
 
 
 def test_a_rule_needs_a_size_and_moves_nothing_without() -> None:

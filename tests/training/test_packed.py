@@ -242,7 +242,7 @@ def test_training_mode_and_mixed_precision() -> None:
 def reference_kernel(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ends: torch.Tensor, *others: Any
 ) -> torch.Tensor:
-    """torch's varlen_attn, said plainly: (tokens, heads, head_dim), samples between ``ends``."""
+    """torch's varlen_attn, written out: (tokens, heads, head_dim), samples between ``ends``."""
     same, longest, again = others
     assert ends is same
     assert ends.dtype == torch.int32

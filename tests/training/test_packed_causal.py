@@ -129,7 +129,7 @@ def test_attention_to_other_samples_is_noticed(family: str, monkeypatch: pytest.
 
 
 def test_attention_to_later_tokens_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each sample to itself, but not causal: in SDPA by its flag, in a window by its mask."""
+    """Attention of each sample to itself, but not causal: in SDPA by its flag, in a window by its mask."""
     forward = packed.sdpa_attention_forward
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -178,10 +178,10 @@ def test_the_attention_that_a_model_came_with_is_what_it_is_compared_with() -> N
 
 
 def reference_kernel(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ends: torch.Tensor, *others: Any, **told: Any
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ends: torch.Tensor, *others: Any, **keywords: Any
 ) -> torch.Tensor:
-    """torch's varlen_attn, said plainly: (tokens, heads, head_dim), samples between ``ends``."""
-    left, right = told["window_size"]
+    """torch's varlen_attn, written out: (tokens, heads, head_dim), samples between ``ends``."""
+    left, right = keywords["window_size"]
     found = []
     for begin, end in itertools.pairwise(ends.tolist()):
         q, k, v = (tensor[begin:end].transpose(0, 1)[None] for tensor in (query, key, value))
@@ -189,7 +189,7 @@ def reference_kernel(
         back = at[:, None] - at
         seen = (back <= left if left >= 0 else torch.ones_like(back) > 0) & (back >= -right)
         attended = functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=seen, enable_gqa=told.get("enable_gqa", False)
+            q, k, v, attn_mask=seen, enable_gqa=keywords.get("enable_gqa", False)
         )
         found.append(attended[0].transpose(0, 1))
     return torch.cat(found)
@@ -204,12 +204,14 @@ def test_what_the_kernel_is_told(family: str, monkeypatch: pytest.MonkeyPatch) -
     enable_packing(model, family, 64)
     groups = 2 if family != "gpt2" else 1
 
-    def told(module: Any, query: torch.Tensor, sliding_window: int | None, **options: Any) -> dict[str, Any]:
-        return packed._words(packed._is_causal(module, options), sliding_window, groups)
+    def keywords(
+        module: Any, query: torch.Tensor, sliding_window: int | None, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        return packed._keywords(packed._is_causal(module, options), sliding_window, groups)
 
     monkeypatch.setattr(packed, "VARLEN", frozenset({"window_size", "enable_gqa"}))
     monkeypatch.setattr(packed, "varlen_attn", reference_kernel)
-    monkeypatch.setattr(packed, "_for_kernel", told)
+    monkeypatch.setattr(packed, "_for_kernel", keywords)
     monkeypatch.setattr(packed, "_each_to_itself", None)
     torch.testing.assert_close(logits_of(model, row), expected, atol=1e-5, rtol=1e-5)
 
@@ -228,7 +230,7 @@ def test_words_of_the_kernel(
     known: set[str], causal: bool, window: int | None, groups: int, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed, "VARLEN", frozenset(known))
-    assert packed._words(causal, window, groups) == expected
+    assert packed._keywords(causal, window, groups) == expected
     assert packed.VARLEN.issuperset(expected), "a word that this torch does not know"
 
 

@@ -118,29 +118,31 @@ def every_fault() -> list[str]:
         lambda: sample_sort(ids.view(2, 2)),  # type: ignore[arg-type]
         lambda: sample_sort([ids, ids.numpy()] if rank else [ids, ids]),
     ]
-    said = []
+    messages = []
     for call in calls:
         try:
             call()
-            said.append("nothing")
+            messages.append("nothing")
         except DataError as error:
-            said.append(str(error))
+            messages.append(str(error))
     found = sample_sort([ids, ids])  # the group is whole after each of them
     assert len(found[0]) == 4
-    return said
+    return messages
 
 
 def test_what_is_refused_is_refused_on_all_ranks() -> None:
     first, second = run_ranks(joined(every_fault), 2)
-    assert all("1 keys are NaN" in said[0] for said in (first, second))
-    assert all("rank 0 has columns of float64, int64, rank 1 of int64, int64" in said[1] for said in (first, second))
-    assert all("rank 0 has columns of int64, rank 1 of int64, int64" in said[2] for said in (first, second))
+    assert all("1 keys are NaN" in messages[0] for messages in (first, second))
+    assert all(
+        "rank 0 has columns of float64, int64, rank 1 of int64, int64" in messages[1] for messages in (first, second)
+    )
+    assert all("rank 0 has columns of int64, rank 1 of int64, int64" in messages[2] for messages in (first, second))
     assert "column 0 is int32" in second[3]
     assert "rank 1 has rows that cannot be sorted" in first[3]
     assert "[4, 3] rows" in second[4]
     assert "num_samples = 0" in second[5]
-    assert all("num_samples = [5, 4] by rank" in said[6] for said in (first, second))
-    assert all("rows = Tensor, needs a list of columns" in said[7] for said in (first, second))
+    assert all("num_samples = [5, 4] by rank" in messages[6] for messages in (first, second))
+    assert all("rows = Tensor, needs a list of columns" in messages[7] for messages in (first, second))
     assert "needs a list of columns, each a tensor" in second[8]
     assert "rank 1 has rows that cannot be sorted" in first[8]
 

@@ -98,7 +98,7 @@ def gradients(config: RunConfig, own_means: bool = False) -> list[np.ndarray]:
 
 
 def reference(config: RunConfig) -> list[np.ndarray]:
-    """One process, the whole global batch at once, torch's own mean loss; prompts are told apart by their [SEP]."""
+    """One process, the whole global batch at once, torch's own mean loss; prompts are recognised by their [SEP]."""
     samples = config.load_samples()
     torch.manual_seed(config.seed)
     model = build_model(config.model, 2, samples.vocab_size, samples.pad_id)

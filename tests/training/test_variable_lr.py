@@ -2,57 +2,17 @@
 
 import copy
 import json
-import random
-from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from base_schedulers import BASES, RATES, RECURSIVE, REFERENCE, SIZES, STEPS, Build, in_force, sgd
 from torch.optim import lr_scheduler as schedulers
 from torch.optim.lr_scheduler import LRScheduler
 
 import ddpsched
-from ddpsched.errors import ConfigError
 from ddpsched.training.lr import RULES
 from ddpsched.training.variable_lr import VariableBatchSizeLR
-
-STEPS, REFERENCE = 100, 8
-RATES = (1e-3, 5e-2)  # of the two parameter groups
-SIZES = [random.Random(0).randint(1, 40) for _ in range(STEPS)]
-
-Build = Callable[[torch.optim.Optimizer], LRScheduler]
-BASES: dict[str, Build] = {
-    "LambdaLR": lambda o: schedulers.LambdaLR(o, [lambda step: 1 / (1 + step), lambda step: 0.9**step]),
-    "MultiplicativeLR": lambda o: schedulers.MultiplicativeLR(o, lambda step: 0.97),
-    "StepLR": lambda o: schedulers.StepLR(o, 7, 0.5),
-    "MultiStepLR": lambda o: schedulers.MultiStepLR(o, [5, 20], 0.5),
-    "ConstantLR": lambda o: schedulers.ConstantLR(o, 0.5, 5),
-    "LinearLR": lambda o: schedulers.LinearLR(o, 0.3, 1, 20),
-    "ExponentialLR": lambda o: schedulers.ExponentialLR(o, 0.97),
-    "PolynomialLR": lambda o: schedulers.PolynomialLR(o, 120, 2.0),
-    "CosineAnnealingLR": lambda o: schedulers.CosineAnnealingLR(o, 30),
-    "CosineAnnealingWarmRestarts": lambda o: schedulers.CosineAnnealingWarmRestarts(o, 10),
-    "CyclicLR": lambda o: schedulers.CyclicLR(o, [1e-4, 1e-3], [1e-3, 1e-1], step_size_up=7),
-    "OneCycleLR": lambda o: schedulers.OneCycleLR(o, [1e-2, 1e-1], total_steps=STEPS + 1),
-    "SequentialLR": lambda o: schedulers.SequentialLR(
-        o, [schedulers.LinearLR(o, 0.1, 1, 10), schedulers.ExponentialLR(o, 0.97)], [10]
-    ),
-    "ChainedScheduler": lambda o: schedulers.ChainedScheduler(
-        [schedulers.ConstantLR(o, 0.5, 5), schedulers.ExponentialLR(o, 0.97)], optimizer=o
-    ),
-    "ReduceLROnPlateau": lambda o: schedulers.ReduceLROnPlateau(o, patience=2, factor=0.7, min_lr=[1e-5, 1e-3]),
-}
-# the next rate is made from the group's: a scaled one must not be there
-RECURSIVE = ["MultiplicativeLR", "StepLR", "ExponentialLR", "SequentialLR", "ChainedScheduler", "ReduceLROnPlateau"]
-
-
-def sgd(tensors: bool = False) -> torch.optim.Optimizer:
-    torch.manual_seed(0)
-    rates = [torch.tensor(rate, dtype=torch.float64) if tensors else rate for rate in RATES]
-    groups = [{"params": [torch.nn.Parameter(torch.randn(3))], "lr": rate} for rate in rates]
-    return torch.optim.SGD(groups, momentum=0.9)
 
 
 def advance(schedule: Any, step: int) -> None:
@@ -61,13 +21,8 @@ def advance(schedule: Any, step: int) -> None:
     schedule.step(*metric if isinstance(base, schedulers.ReduceLROnPlateau) else ())
 
 
-def in_force(optimizer: torch.optim.Optimizer) -> list[tuple[float, float]]:
-    """Rate and momentum of each group."""
-    return [(float(group["lr"]), float(group["momentum"])) for group in optimizer.param_groups]
-
-
 def unscaled(build: Build, tensors: bool = False) -> list[list[tuple[float, float]]]:
-    """What base alone has in force in each step."""
+    """Return what base alone has in force in each step."""
     optimizer = sgd(tensors)
     base, seen = build(optimizer), []
     for step in range(STEPS):
@@ -308,113 +263,6 @@ def test_a_base_that_advances_once_an_epoch() -> None:
             optimizer.step()
             assert schedule.get_last_lr() == [rate * 0.5**epoch * (size / REFERENCE) for rate in RATES]
         schedule.step()
-
-
-def plain() -> VariableBatchSizeLR:
-    return VariableBatchSizeLR(BASES["ExponentialLR"](sgd()), REFERENCE)
-
-
-BAD = [0, -1, -0.5, float("nan"), float("inf"), -float("inf"), None, "8", True, 1j, [8], torch.tensor(8), 10**400]
-
-
-@pytest.mark.parametrize("value", BAD, ids=lambda value: repr(value)[:12])
-def test_sizes_and_references_that_are_no_numbers_above_0(value: Any) -> None:
-    base = BASES["ExponentialLR"](sgd())
-    with pytest.raises(ValueError, match=r"reference = .*: give a finite number above 0"):
-        VariableBatchSizeLR(base, value)
-    schedule = VariableBatchSizeLR(base, REFERENCE)
-    schedule.scale(24)
-    with pytest.raises(ValueError, match=r"size = .*: give a finite number above 0"):
-        schedule.scale(value)
-    assert schedule.get_last_lr() == [rate * 3 for rate in RATES]  # as before
-
-
-@pytest.mark.parametrize("value", [16, 16.0, np.int64(16), np.float32(16), Fraction(16)], ids=repr)
-def test_any_real_number_is_a_size(value: Any) -> None:
-    schedule = plain()
-    schedule.scale(value)
-    assert schedule.get_last_lr() == [rate * 2 for rate in RATES]
-    assert type(schedule.state_dict()["size"]) is float
-
-
-@pytest.mark.parametrize(("reference", "size"), [(1e-300, 1e300), (1e300, 1e-300)])
-def test_a_factor_beyond_floats(reference: float, size: float) -> None:
-    schedule = VariableBatchSizeLR(BASES["ExponentialLR"](sgd()), reference)
-    with pytest.raises(ValueError, match="beyond what a float can hold"):
-        schedule.scale(size)
-    assert schedule.get_last_lr() == list(RATES)
-
-
-@pytest.mark.parametrize("rule", ["cubic", "", None, "fixed"])
-def test_an_unknown_rule(rule: Any) -> None:
-    with pytest.raises(ValueError, match=r"rule = .*: the known ones are 'linear', 'sqrt'"):
-        VariableBatchSizeLR(BASES["ExponentialLR"](sgd()), REFERENCE, rule)
-
-
-def test_what_is_no_scheduler() -> None:
-    for thing in (sgd(), None, 1e-3, schedulers.ExponentialLR):
-        with pytest.raises(ValueError, match="is not a torch scheduler: it lacks"):
-            VariableBatchSizeLR(thing, REFERENCE)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="two would scale twice"):
-        VariableBatchSizeLR(plain(), REFERENCE)  # type: ignore[arg-type]
-
-
-def test_a_group_that_base_does_not_know() -> None:
-    optimizer = sgd()
-    base = BASES["ExponentialLR"](optimizer)
-    schedule = VariableBatchSizeLR(base, REFERENCE)
-    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 0.1})
-    with pytest.raises(ValueError, match="rates for 2 parameter groups, its optimizer has 3"):
-        VariableBatchSizeLR(base, REFERENCE)
-    with pytest.raises(ValueError, match="rates for 2 parameter groups, its optimizer has 3"):
-        schedule.scale(4)
-
-
-def state(**changes: Any) -> dict[str, Any]:
-    return {**plain().state_dict(), **changes}
-
-
-@pytest.mark.parametrize(
-    ("bad", "why"),
-    [
-        (state(reference=9.0), r"reference = 9\.0, here 8\.0"),
-        (state(rule="sqrt"), "rule = 'sqrt', here 'linear'"),
-        (state(scheduler="StepLR"), "scheduler = 'StepLR', here 'ExponentialLR'"),
-        (state(size=0), "size = 0: give a finite number above 0"),
-        (state(size="4"), "size = '4'"),
-        (state(size=float("nan")), "size = nan"),
-        (state(base=None), "needs exactly"),
-        (state(more=1), "needs exactly .*'more'"),
-        ({key: value for key, value in state().items() if key != "size"}, "needs exactly"),
-        ({}, r"needs exactly .*got \[\]"),
-        (None, "needs exactly .*got None"),
-        (state(base={**state()["base"], "_last_lr": [0.1]}), "rates for 1 parameter groups"),
-        (state(base={**state()["base"], "_last_lr": None}), "does not fit: TypeError"),
-    ],
-    ids=lambda value: value[:24] if isinstance(value, str) else "",
-)
-def test_a_state_that_does_not_fit_changes_nothing(bad: Any, why: str) -> None:
-    schedule = plain()
-    schedule.optimizer.step()
-    schedule.step()
-    schedule.scale(24)
-    before, rates = copy.deepcopy(schedule.state_dict()), in_force(schedule.optimizer)
-    with pytest.raises(ConfigError, match=why):
-        schedule.load_state_dict(bad)
-    assert schedule.state_dict() == before
-    assert in_force(schedule.optimizer) == rates
-    schedule.load_state_dict(state())  # and one that fits is still taken
-    assert schedule.get_last_lr() == list(RATES)
-
-
-def test_torch_trips_over_a_state_of_another_shape() -> None:
-    """SequentialLR pops what it needs; a state without leaves it as it was."""
-    schedule = VariableBatchSizeLR(BASES["SequentialLR"](sgd()), REFERENCE)
-    before = copy.deepcopy(schedule.state_dict())
-    other = {**before, "base": {key: value for key, value in before["base"].items() if key != "_schedulers"}}
-    with pytest.raises(ConfigError, match="does not fit: KeyError"):
-        schedule.load_state_dict(other)
-    assert schedule.state_dict() == before
 
 
 def test_a_torch_whose_last_rate_is_the_groups_own_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
