@@ -38,7 +38,7 @@ def out_of_memory_on_rank_1(rank: int) -> None:
     def loss_sum(self: RankStepper, batch: Any) -> Any:
         loss = honest(self, batch)
         if rank == 1 and (count := getattr(self, "calls", 0)) == 2:
-            layer = next(p for n, p in self._module.named_parameters() if "layer.1.attention.q_lin.weight" in n)
+            layer = next(p for n, p in self._model.named_parameters() if "layer.1.attention.q_lin.weight" in n)
             layer.register_hook(_no_memory)
         self.calls = count + 1 if rank == 1 else 0
         return loss
