@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 ARGS ?=
 OUTPUTS ?= outputs
 
+# pip compiles every module of every package, most of which is never imported; Python compiles what is, at first use
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test slow study report reproduce lint clean
 
 demo: $(VENV)/installed
@@ -14,7 +17,7 @@ demo: $(VENV)/installed
 	$(BIN)/python -m report.build outputs/demo --output outputs/demo
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow
@@ -38,7 +41,7 @@ lint: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,report]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev,report]"
 	touch $@
 
 clean:

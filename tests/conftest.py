@@ -1,10 +1,16 @@
 """Fixtures for all rooms: where real data lies, and a token cache that is thrown away."""
 
+import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as ranks have; tests run side by side
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the background; tests send Ctrl-C to processes
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +28,10 @@ def _throwaway_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DDPSCHED_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_heap() -> None:
+    """Spare later collections what is there by now: with torch loaded a whole one takes half a second."""
+    gc.collect()
+    gc.freeze()
