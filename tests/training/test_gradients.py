@@ -39,6 +39,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 OF_ONE_SIZE = ("static", "minmax", "balanced", "packed")  # B samples in each step; the others' vary
 HOW = (("float32", True), ("float64", True), ("float32", False))  # precision, and whether the scale is applied
+BRIEFLY = HOW[1:]
 TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
 
 
@@ -119,9 +120,17 @@ def test_virtual_ranks(tmp_path: Path, policy: str, precision: str) -> None:
     assert unscaled > 1e-3
 
 
-@pytest.mark.parametrize("world_size", [1, 3, 8])
-def test_other_numbers_of_ranks(tmp_path: Path, world_size: int) -> None:
-    for policy in POLICIES:
+@pytest.mark.parametrize(
+    ("world_size", "policies"),
+    [
+        (1, ("minmax", "pool")),
+        (3, ("static", "token_budget")),
+        (8, ("balanced", "pool, packed")),
+        *(pytest.param(size, tuple(POLICIES), marks=pytest.mark.slow) for size in (1, 3, 8)),
+    ],
+)
+def test_other_numbers_of_ranks(tmp_path: Path, world_size: int, policies: tuple[str, ...]) -> None:
+    for policy in policies:
         config = config_of(tmp_path, policy, "virtual", world_size, "float64")
         error = distance(gradients(config), reference(config))
         print(f"{policy}, {world_size} virtual ranks, float64: {error:.1e}")
@@ -129,11 +138,11 @@ def test_other_numbers_of_ranks(tmp_path: Path, world_size: int) -> None:
 
 
 def every_policy(
-    outputs: Path, world_size: int, sync: str, policies: tuple[str, ...], ports: list[int]
+    outputs: Path, world_size: int, sync: str, runs: list[tuple[str, tuple[str, bool]]], ports: list[int]
 ) -> dict[Any, list[np.ndarray]]:
-    """On one rank: gradients of these policies in all precisions, with the scale and without."""
+    """On one rank: gradients of these policies, precisions, and with the scale or without."""
     found = {}
-    for port, (policy, (precision, scaled)) in zip(ports, product(policies, HOW), strict=True):
+    for port, (policy, (precision, scaled)) in zip(ports, runs, strict=True):
         os.environ["MASTER_PORT"] = str(port)  # a run's rendezvous is not used twice
         config = config_of(outputs, policy, "distributed", world_size, precision, sync)
         found[policy, precision, scaled] = gradients(config, scaled)
@@ -141,18 +150,31 @@ def every_policy(
 
 
 @pytest.mark.parametrize(
-    ("world_size", "sync", "policies"),
+    ("world_size", "sync", "policies", "how"),
     [
-        (2, "ddp", tuple(POLICIES)),
-        (4, "ddp", (*OF_ONE_SIZE, "pool")),
-        (2, "naive", OF_ONE_SIZE),
-        (2, "bucketed", (*OF_ONE_SIZE, "token_budget")),
-        (2, "fsdp", OF_ONE_SIZE),
+        (2, "ddp", tuple(POLICIES), BRIEFLY),
+        (4, "ddp", ("minmax", "pool"), BRIEFLY),
+        (2, "naive", ("balanced",), BRIEFLY),
+        (2, "bucketed", ("packed", "token_budget"), BRIEFLY),
+        (2, "fsdp", ("static", "balanced"), BRIEFLY),
+        *(
+            pytest.param(*case, HOW, marks=pytest.mark.slow)
+            for case in (
+                (2, "ddp", tuple(POLICIES)),
+                (4, "ddp", (*OF_ONE_SIZE, "pool")),
+                (2, "naive", OF_ONE_SIZE),
+                (2, "bucketed", (*OF_ONE_SIZE, "token_budget")),
+                (2, "fsdp", OF_ONE_SIZE),
+            )
+        ),
     ],
 )
-def test_gloo_ranks(tmp_path: Path, world_size: int, sync: str, policies: tuple[str, ...]) -> None:
-    ports = [free_port() for _ in range(len(policies) * len(HOW))]
-    ranks = run_ranks(every_policy, world_size, tmp_path, world_size, sync, policies, ports)
+def test_gloo_ranks(
+    tmp_path: Path, world_size: int, sync: str, policies: tuple[str, ...], how: tuple[tuple[str, bool], ...]
+) -> None:
+    runs = list(product(policies, how))
+    ports = [free_port() for _ in runs]
+    ranks = run_ranks(every_policy, world_size, tmp_path, world_size, sync, runs, ports)
     for (policy, precision, scaled), found in ranks[0].items():
         expected = reference(config_of(tmp_path, policy, "distributed", world_size, precision, sync))
         error = distance(found, expected)
