@@ -1,4 +1,4 @@
-"""The library's front: plans of one rank inside a loop of the user's own."""
+"""The library's front: plans of one rank inside the user's loop."""
 
 import json
 from collections import Counter
@@ -95,10 +95,10 @@ def test_a_loaded_state_goes_on_and_the_scale_with_it(policy: str, done: int) ->
         assert (each.first_step, len(each)) == (done, 7)
     for index, step in enumerate(zip(*resumed, strict=True), resumed[0].first_step):
         assert resumed[0].sum_scale(index) == 4 / sum(map(len, step))
-        for own, ids in zip(got, step, strict=True):
-            own.append(ids)
+        for lists, ids in zip(got, step, strict=True):
+            lists.append(ids)
     assert got[0] == epochs_of(policy)[1]
-    assert Counter(i for own in got for ids in own for i in ids) == Counter(range(103))
+    assert Counter(i for lists in got for ids in lists for i in ids) == Counter(range(103))
     assert resumed[0].first_step == 0
     resumed[0].set_epoch(2)
     assert list(resumed[0]) == epochs_of(policy)[2]
@@ -212,7 +212,7 @@ def test_torchdatas_loader_itself(workers: int, done: int) -> None:
         ("minmax", {"world": World(0, 2)}, "world_size = 4, here 2"),
         ("minmax", {"seed": 6}, "seed = 5, here 6"),
         ("minmax", {"lengths": LENGTHS[:100]}, "num_samples = 103, here 100"),
-        ("minmax", {"lengths": LENGTHS[::-1]}, "other data: the digest of its lengths is '[0-9a-f]{32}', here '"),
+        ("minmax", {"lengths": LENGTHS[::-1]}, r"data \(the digest of its lengths\) = '[0-9a-f]{32}', here '"),
         ("minmax", {"order": "sequential"}, "order.kind = 'shuffled', here 'sequential'"),
         ({"kind": "minmax", "solver": "threshold"}, {}, "policy.solver = the default, here 'threshold'"),
     ],

@@ -117,7 +117,7 @@ def test_floors(path: Path) -> None:
         elif place(importer)[0] != "training":
             # the device's name for environment.json, in a run that has torch; what ranks that sort tell each other;
             # what checks training's gradients; a loss, loops and loaders of torch's own; a group's store
-            own = ("losses", "micro_batches", "step_loader", "agree", "agreement", "scaled")
+            own = ("losses", "step_loader", "agree", "agreement", "scaled")
             rooms = (
                 "ddpsched.run_loop",
                 "ddpsched.local_ranks",

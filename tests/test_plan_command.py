@@ -15,20 +15,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_arm_by_default(folder: Path) -> None:
-    found = rows(folder)
-    assert list(found) == ARMS
-    for arm, row in found.items():
+    by_arm = rows(folder)
+    assert list(by_arm) == ARMS
+    for arm, row in by_arm.items():
         assert (row["dropped"], row["repeated"], row["skipped"]) == (0, 0, None)
         assert row["steps"] == 32 or (arm in FITTED and abs(row["steps"] - 32) <= 4)
         assert row["planning_us"] > 0
-    yardsticks = [found[arm]["yardstick"] for arm in ("padded to the longest", *SAME)]
+    yardsticks = [by_arm[arm]["yardstick"] for arm in ("padded to the longest", *SAME)]
     assert yardsticks == sorted(yardsticks, reverse=True)
-    assert min(row["yardstick"] for row in found.values()) >= 1
-    assert found["token_budget"]["yardstick"] > found["pool"]["yardstick"] > found["pool, packed"]["yardstick"]
-    assert found["static, length_grouped"]["order_bias"] > 0.8
-    assert found["balanced"]["gap"] == pytest.approx(0, abs=1e-9)
-    assert found["packed"]["padding_efficiency"] == 1
-    same = {round(found[arm]["order_bias"], 9) for arm in SAME if arm != "minmax"}
+    assert min(row["yardstick"] for row in by_arm.values()) >= 1
+    assert by_arm["token_budget"]["yardstick"] > by_arm["pool"]["yardstick"] > by_arm["pool, packed"]["yardstick"]
+    assert by_arm["static, length_grouped"]["order_bias"] > 0.8
+    assert by_arm["balanced"]["gap"] == pytest.approx(0, abs=1e-9)
+    assert by_arm["packed"]["padding_efficiency"] == 1
+    same = {round(by_arm[arm]["order_bias"], 9) for arm in SAME if arm != "minmax"}
     assert len(same) == 1, "these train the same global batches"
 
 
@@ -67,7 +67,7 @@ def test_the_same_words_give_the_same_figures_and_another_seed_others(folder: Pa
 
 
 def test_alpha_and_gamma_are_planned_for_and_charged(folder: Path) -> None:
-    """A dear micro-batch makes them few; without padding the square is of each sample's own length."""
+    """A dear micro-batch makes them few; without padding the square is of each sample's length."""
     words = ["--policy", "balanced", "--max-microbatches", "4"]
     few, many = (rows(folder, *words, "--alpha", alpha)["balanced, M = 4"] for alpha in ("500", "1"))
     assert few["microbatches"] < many["microbatches"]
@@ -77,30 +77,30 @@ def test_alpha_and_gamma_are_planned_for_and_charged(folder: Path) -> None:
 
 
 def test_peers_stand_beside_them(folder: Path) -> None:
-    found = rows(folder, "--policy", "static", "--peer", "fairseq", "--peer", "deepspeed")
-    assert list(found) == ["static", "fairseq", "deepspeed"]
-    assert found["fairseq"]["yardstick"] < found["static"]["yardstick"]
-    assert found["fairseq"]["order_bias"] > 0.1
-    assert found["deepspeed"]["skipped"] is None or "pip install" in found["deepspeed"]["skipped"]
-    if found["deepspeed"]["skipped"]:
+    by_arm = rows(folder, "--policy", "static", "--peer", "fairseq", "--peer", "deepspeed")
+    assert list(by_arm) == ["static", "fairseq", "deepspeed"]
+    assert by_arm["fairseq"]["yardstick"] < by_arm["static"]["yardstick"]
+    assert by_arm["fairseq"]["order_bias"] > 0.1
+    assert by_arm["deepspeed"]["skipped"] is None or "pip install" in by_arm["deepspeed"]["skipped"]
+    if by_arm["deepspeed"]["skipped"]:
         text = call(folder, "--policy", "static", "--peer", "deepspeed").stdout
         assert "deepspeed: skipped: deepspeed is not installed; pip install" in " ".join(text.split())
 
 
 def test_in_a_calibrations_time(folder: Path) -> None:
     words = ["--calibration", str(folder / "calibration.json")]
-    found = rows(folder, *words)
-    assert list(found) == ARMS
-    for row in found.values():
+    by_arm = rows(folder, *words)
+    assert list(by_arm) == ARMS
+    for row in by_arm.values():
         assert row["step_seconds"] > 1e-3
-    assert found["packed"]["step_seconds"] < found["balanced"]["step_seconds"] < found["static"]["step_seconds"]
+    assert by_arm["packed"]["step_seconds"] < by_arm["balanced"]["step_seconds"] < by_arm["static"]["step_seconds"]
 
 
 def test_within_a_memory(folder: Path) -> None:
     """Room for 300 padded tokens beside the model: too little for static, whose arm is skipped with its reason."""
     words = ["--calibration", str(folder / "calibration.json"), "--memory", "1300000"]
-    found = rows(folder, *words)
-    assert "static gives each rank 8 of 32 samples" in found["static"]["skipped"]
+    by_arm = rows(folder, *words)
+    assert "static gives each rank 8 of 32 samples" in by_arm["static"]["skipped"]
     assert "static: skipped" in call(folder, *words).stdout
     path = folder / "capped.parquet"
     assert call(folder, *words, "--policy", "balanced", "--max-microbatches", "4", "--export", str(path)).exit_code == 0
@@ -112,7 +112,7 @@ def test_within_a_memory(folder: Path) -> None:
 
 
 def test_no_arm_fits_the_memory(folder: Path, tmp_path: Path) -> None:
-    """Then there is nothing to draw, and that is said."""
+    """Then there is nothing to draw, and the message names the arms."""
     words = ["--calibration", str(folder / "calibration.json"), "--memory", "1000001"]
     result = call(folder, *words, "--figure", str(tmp_path / "none.png"))
     assert isinstance(result.exception, SystemExit | None), result.exception
@@ -146,7 +146,7 @@ def test_the_exported_plan_has_the_yardstick_that_is_printed(
     for _, epoch in table.groupby("epoch"):
         assert sorted(epoch.id) == list(range(1003))
     assert table.groupby("step").size().max() == 32
-    first, second = (own.id.tolist() for _, own in table.groupby("epoch"))
+    first, second = (rows_of.id.tolist() for _, rows_of in table.groupby("epoch"))
     assert first != second, "every epoch is shuffled anew"
     assert sorted(path.parent.iterdir()) == [path]
 

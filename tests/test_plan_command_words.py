@@ -140,14 +140,14 @@ def test_real_lengths(real: dict[str, Any], case: tuple[str, int, int]) -> None:
     static, balanced, several, packed = REAL[case]
     question = Question(real[name], world_size=ranks, global_batch=batch, max_microbatches=4)
     figures = {row.arm: row.figures for row in compare(question)}
-    found = {arm: own.yardstick for arm, own in figures.items() if own is not None}
-    assert found["static"] == pytest.approx(static, rel=0.02)
-    assert found["balanced"] == pytest.approx(balanced, rel=0.007)
-    assert 1 <= found["packed"] <= packed
-    assert found["packed"] <= found["balanced, M = 4"] <= several
-    for own in figures.values():
-        assert own is not None
-        assert (own.dropped, own.repeated) == (0, 0)
+    yardsticks = {arm: each.yardstick for arm, each in figures.items() if each is not None}
+    assert yardsticks["static"] == pytest.approx(static, rel=0.02)
+    assert yardsticks["balanced"] == pytest.approx(balanced, rel=0.007)
+    assert 1 <= yardsticks["packed"] <= packed
+    assert yardsticks["packed"] <= yardsticks["balanced, M = 4"] <= several
+    for each in figures.values():
+        assert each is not None
+        assert (each.dropped, each.repeated) == (0, 0)
     for arm in SAME:
         assert figures[arm].steps == -(-len(real[name]) // batch)
     for arm in FITTED:

@@ -10,8 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from ddpsched.errors import DataError
-from ddpsched.integrations.batch_sampler import BatchSampler
-from ddpsched.integrations.rank_lists import RankLists
+from ddpsched.integrations.batch_sampler import BatchSampler, RankLists
 from ddpsched.integrations.scaled import Scaled, scaled
 
 Build = Callable[[int, int], Any]

@@ -1,4 +1,4 @@
-"""Policies and peers side by side on paper: an epoch's plans, made, timed and measured.
+"""Policies and peers side by side without training: an epoch's plans, made, timed and measured.
 
 Nothing is trained and torch is not imported; a peer may import it.
 """
@@ -31,11 +31,11 @@ from ddpsched.planning.policies import AnyPolicy
 from ddpsched.planning.yardstick import Ruler, Yardstick
 from ddpsched.table import Positive, Table
 
-MICROBATCHES = 4  # of the arm with several, where no most is given
+MICROBATCHES = 4  # of the arm with several, where none is asked for
 POOL, POOL_BATCHES = 32, 4  # samples in a rank's pool: its default, or as many batches where that is more
 
 Arm = dict[str, Any]  # tables of a config: [policy], [order]; and whether it "pads_to_max"
-# what says how large a step of these is; it is found so that a step has B samples on average
+# the option on which the size of a step depends; it is searched so that a step has B samples on average
 FITTED = {"token_budget": "max_tokens_for_batch", "bins": "median_batch", "pool": "max_tokens_for_batch"}
 
 
@@ -60,32 +60,18 @@ class Question:
     time: CostModel | None = None
 
     def spec(self, arm: Arm) -> PlanSpec:
-        """Return what this arm's plans follow from. Raises ConfigError."""
+        """Return the value that this arm's plans follow from. Raises ConfigError."""
         policy = dict(arm["policy"])
         if policy["kind"] == "minmax":
-            policy = {"prefetch": self.prefetch or -(-2 * self.global_batch // self.world_size), **policy}
-        tables = validate(
-            Tables,
-            {
-                "policy": policy,
-                "order": arm.get("order", {}),
-                "cost": self.cost or {},
-                "memory": self.memory or {},
-                "seed": self.seed,
-                "epochs": self.epochs,
-                "global_batch": self.global_batch,
-                "world_size": self.world_size,
-            },
-            "ddpsched plan",
-        )
+            policy.setdefault("prefetch", self.prefetch or -(-2 * self.global_batch // self.world_size))
+        numbers = {name: getattr(self, name) for name in ("world_size", "global_batch", "seed", "epochs")}
+        values = {"policy": policy, "order": arm.get("order", {}), "cost": self.cost or {}, "memory": self.memory or {}}
+        tables = validate(Tables, {**values, **numbers}, "ddpsched plan")
         longest, budget = int(self.lengths.max()), tables.memory.budget_bytes
         try:
             return PlanSpec(
-                world_size=self.world_size,
-                global_batch=self.global_batch,
+                **numbers,
                 policy=tables.policy,
-                seed=self.seed,
-                epochs=self.epochs,
                 order=Order.of(tables.order),
                 cost=cost_model(tables.cost),
                 caps=None if budget is None else caps_of(tables.memory, [budget] * self.world_size, longest),
@@ -97,7 +83,7 @@ class Question:
 
 
 class Tables(Table):
-    """The tables of a run that a question is asked with."""
+    """The options of a comparison, checked like the tables of a run."""
 
     policy: AnyPolicy
     order: OrderConfig
@@ -111,53 +97,42 @@ class Tables(Table):
 
 @dataclass(frozen=True)
 class Row:
-    """One arm's figures, or why it has none."""
+    """One arm's figures, or the reason why it was skipped."""
 
     arm: str
     figures: Yardstick | None = None
     planning_us: float | None = None  # per sample, from the step's ids and lengths to its plan and digest
     gap: float | None = None  # sum of makespans / sum of lower bounds - 1; None where the method has no bound
     skipped: str | None = None
-    options: dict[str, Any] | None = None  # of [policy], where some were found for the question
+    options: dict[str, Any] | None = None  # of [policy], where one was searched
 
     def flat(self) -> dict[str, Any]:
-        """One level, for JSON and frames."""
-        figures = (
-            dict.fromkeys(field.name for field in fields(Yardstick)) if self.figures is None else asdict(self.figures)
-        )
-        return {
-            "arm": self.arm,
-            **figures,
-            "planning_us": self.planning_us,
-            "gap": self.gap,
-            "skipped": self.skipped,
-            "options": self.options,
-        }
+        """Return all values in one level, for JSON and frames."""
+        values = asdict(self)
+        figures = values.pop("figures") or dict.fromkeys(field.name for field in fields(Yardstick))
+        return {"arm": values.pop("arm"), **figures, **values}
 
 
 def arms(question: Question, policies: Sequence[str]) -> dict[str, Arm]:
-    """Name -> tables of a config: those named, or all that apply."""
+    """Return the tables of a config by arm: of the policies that are named, or of all that apply."""
     most, ahead = question.max_microbatches, question.lookahead
     if policies:
         return dict(_arm(question, kind, most or 1, ahead) for kind in policies)
-    chosen = [_arm(question, kind, 1, 1) for kind in ("static", "minmax", "balanced")]
-    if (most or MICROBATCHES) > 1:
-        chosen.append(_arm(question, "balanced", most or MICROBATCHES, 1))
-    chosen.append(_arm(question, "packed", 1, 1))
+    several = most or MICROBATCHES
+    # of equal arms one stays
+    wanted: list[tuple[Any, ...]] = [("static",), ("minmax",), ("balanced",), ("balanced", several), ("packed",)]
     if ahead > 1:
-        chosen += [_arm(question, "balanced", m, ahead) for m in (1, most or MICROBATCHES)]
-        chosen.append(_arm(question, "packed", 1, ahead))
-    chosen += [_arm(question, kind, 1, 1) for kind in FITTED]
-    pool = dict(chosen)["pool"]["policy"]
+        wanted += [("balanced", 1, ahead), ("balanced", several, ahead), ("packed", 1, ahead)]
+    chosen = dict(_arm(question, *each) for each in [*wanted, *((kind,) for kind in FITTED)])
     return {
         "padded to the longest": {"policy": {"kind": "static"}, "pads_to_max": True},
-        **dict(chosen),
-        "pool, packed": {"policy": {**pool, "sequence_packing": True}},
+        **chosen,
+        "pool, packed": {"policy": {**chosen["pool"]["policy"], "sequence_packing": True}},
         "static, length_grouped": {"policy": {"kind": "static"}, "order": {"kind": "length_grouped"}},
     }
 
 
-def _arm(question: Question, kind: str, most: int, ahead: int) -> tuple[str, Arm]:
+def _arm(question: Question, kind: str, most: int = 1, ahead: int = 1) -> tuple[str, Arm]:
     policy: dict[str, Any] = {"kind": kind}
     words = [kind]
     if kind == "pool":
@@ -193,12 +168,12 @@ def fitted(question: Question, arm: Arm) -> PlanSpec:
 
 
 def compare(question: Question, policies: Sequence[str] = (), peers: Sequence[str] = ()) -> Iterator[Row]:
-    """A row for each policy and peer, as it is done. Raises ConfigError for what no arm could plan."""
+    """Yield a row for each policy and peer, as it is done. Raises ConfigError for what no arm could plan."""
     for name, arm in arms(question, policies).items():
         try:
             yield measure(question, name, fitted(question, arm))
         except DdpschedError as error:
-            if policies:  # asked for by name: its fault is the answer
+            if policies:  # asked for by name
                 raise
             yield Row(name, skipped=str(error))
     for name in peers:
@@ -216,11 +191,10 @@ def plans(question: Question, spec: PlanSpec) -> Iterator[StepPlan]:
 
 
 def measure(question: Question, name: str, spec: PlanSpec) -> Row:
-    """Plan every epoch, timed; then score it."""
-    packed, cost = spec.policy.packs, spec.cost
-    ruler = Ruler(question.lengths, question.world_size, cost, packed, question.time)
+    """Return the row of an arm whose epochs are planned, timed, and then scored."""
+    ruler = Ruler(question.lengths, question.world_size, spec.cost, spec.policy.packs, question.time)
     gc.collect()
-    gc.freeze()  # what earlier arms left behind is not for this one to be searched for garbage
+    gc.freeze()  # this arm's time does not include a search of earlier arms' objects for garbage
     try:
         made = list(plans(question, spec))
     finally:
@@ -235,21 +209,17 @@ def measure(question: Question, name: str, spec: PlanSpec) -> Row:
         )
     bounds = [(max(plan.predicted_cost), plan.lower_bound) for plan in made if plan.predicted_cost and plan.lower_bound]
     gap = sum(cost for cost, _ in bounds) / sum(bound for _, bound in bounds) - 1 if bounds else None
-    found = None
-    if spec.policy.varies:
-        found = {"kind": spec.policy.kind, **spec.policy.model_dump(exclude_defaults=True)}
-    planning_us = seconds / (len(question.lengths) * question.epochs) * 1e6
-    return Row(name, ruler.read(), planning_us, gap, options=found)
+    policy, planning_us = spec.policy, seconds / (len(question.lengths) * question.epochs) * 1e6
+    options = {"kind": policy.kind, **policy.model_dump(exclude_defaults=True)} if policy.varies else None
+    return Row(name, ruler.read(), planning_us, gap, options=options)
 
 
 def _peer(question: Question, name: str) -> Row:
     peer = PEERS[name]
     spec = question.spec({"policy": {"kind": "static"}})
-    cost = spec.cost
-    if peer.packed and not cost.linear:
-        kind = (question.cost or {}).get("kind")
-        return Row(name, skipped=f"packed rows have no cost.kind = {kind!r}")
-    ruler = Ruler(question.lengths, question.world_size, cost, peer.packed, question.time)
+    if peer.packed and not spec.cost.linear:
+        return Row(name, skipped=f"packed rows have no cost.kind = {(question.cost or {}).get('kind')!r}")
+    ruler = Ruler(question.lengths, question.world_size, spec.cost, peer.packed, question.time)
     problem = Problem(
         lengths=question.lengths,
         order=np.arange(len(question.lengths)),
@@ -257,13 +227,13 @@ def _peer(question: Question, name: str) -> Row:
         global_batch=question.global_batch,
         max_microbatches=question.max_microbatches or MICROBATCHES,
         seed=question.seed,
-        cost=cost,
+        cost=spec.cost,
     )
     seconds = 0.0
     for epoch in range(question.epochs):
         order = spec.epoch_order(KnownLengths(question.lengths), epoch)
         problem = peer.fitted(replace(problem, order=order, epoch=epoch))
-        next(peer.steps(problem), None)  # what is imported for the first step is no planning
+        next(peer.steps(problem), None)  # imports for the first step are not timed
         begin = perf_counter()
         steps = list(peer.steps(problem))
         seconds += perf_counter() - begin

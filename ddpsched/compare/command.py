@@ -1,4 +1,4 @@
-"""``ddpsched plan``: from the words on the command line to the table, the JSON, the figure and the exported plan."""
+"""``ddpsched plan``: from the options to the table, the JSON, the figure and the exported plan."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from ddpsched.peers import PEERS
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options, as ``ddpsched plan --help`` tells them."""
+    """The options of ``ddpsched plan``, as its help describes them."""
 
     lengths: Path
     column: str
@@ -43,7 +43,7 @@ class Request:
 
 
 def answer(request: Request) -> None:
-    """Plan and print. Raises ConfigError and DataError before anything is written."""
+    """Plan, and print what was asked for. Raises ConfigError and DataError before anything is written."""
     question = _question(request)
     _check(request, question)
     peers = tuple(PEERS) if "all" in request.peers else request.peers
@@ -55,7 +55,8 @@ def answer(request: Request) -> None:
         f"{question.lengths.max()} tokens; G = {question.world_size}, B = {question.global_batch}, seed {question.seed}"
     )
     if request.json:
-        print(json.dumps({"title": title, "rows": [_json(row) for row in rows]}, indent=2))
+        values = [{key: None if _is_nan(value) else value for key, value in row.flat().items()} for row in rows]
+        print(json.dumps({"title": title, "rows": values}, indent=2))
     else:
         _print(rows, title)
     if request.figure is not None:
@@ -74,43 +75,31 @@ def _question(request: Request) -> Question:
         request.lengths, request.column, request.texts, request.tokenizer, request.max_length, request.prompt
     )
     cost: dict[str, Any] = {"kind": "padded_tokens", "alpha": request.alpha, "gamma": request.gamma}
-    memory: dict[str, Any] | None = None
-    time = None
+    memory, time = None, None
     if request.calibration is not None:
         if request.alpha or request.gamma:
-            raise ConfigError("--alpha and --gamma are padded tokens; a --calibration brings its own, in seconds")
+            raise ConfigError("--alpha and --gamma are padded tokens, a --calibration has seconds; give one of them")
         cost = {"kind": "calibrated", "path": request.calibration}
         time = Calibration.load(request.calibration).time
     if request.memory is not None:
         if request.calibration is None:
-            raise ConfigError("--memory needs --calibration, whose memory model says what a micro-batch takes")
+            raise ConfigError("--memory needs --calibration, whose memory model gives the bytes of a micro-batch")
         memory = {"path": request.calibration, "budget_bytes": request.memory}
-    return Question(
-        lengths=lengths,
-        world_size=request.world_size,
-        global_batch=request.global_batch,
-        max_microbatches=request.max_microbatches,
-        lookahead=request.lookahead,
-        prefetch=request.prefetch,
-        epochs=request.epochs,
-        seed=request.seed,
-        cost=cost,
-        memory=memory,
-        time=time,
-    )
+    numbers = ("world_size", "global_batch", "max_microbatches", "lookahead", "prefetch", "epochs", "seed")
+    return Question(lengths, cost=cost, memory=memory, time=time, **{name: getattr(request, name) for name in numbers})
 
 
 def _check(request: Request, question: Question) -> None:
     """Raise ConfigError for requests that cannot be met, before an epoch is planned."""
     if "peer" in request.policies:
-        raise ConfigError("another package's batching is asked for with --peer NAME, beside the policies")
+        raise ConfigError("--policy peer: give another package's batching by --peer NAME, beside the policies")
     for option, value, users in (
         ("--max-microbatches", question.max_microbatches or 1, ["balanced"]),
         ("--lookahead", question.lookahead, ["balanced", "packed"]),
     ):
         if value > 1 and request.policies and not set(request.policies) & set(users):
             raise ConfigError(f"{option} {value} is for {' and '.join(users)}, not {', '.join(request.policies)}")
-    for _, arm in arms(question, request.policies or ("static",)).items():
+    for arm in arms(question, request.policies or ("static",)).values():
         question.spec(arm)
     if request.export is not None and len(set(request.policies)) != 1:
         raise ConfigError("--export writes the plans of one policy; name it, as in --policy balanced")
@@ -126,17 +115,16 @@ def _check(request: Request, question: Question) -> None:
         raise ConfigError(f"--figure {request.figure}: give a name that ends in .png, .svg or .pdf")
 
 
-def _json(row: Row) -> dict[str, Any]:
-    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.flat().items()}
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _print(rows: list[Row], title: str) -> None:
-    from ddpsched.compare.show import options, skipped, table
+    from ddpsched.compare.show import notes, table
     from ddpsched.terminal import plain_console
 
     shown = table(rows, title)
     wide = plain_console(width=1000).measure(shown).maximum
     console = plain_console(at_least=wide)  # figures cut off are worse than lines that wrap
-    console.print(shown)
-    for line in (*options(rows), *skipped(rows)):
-        console.print(line)
+    for each in (shown, *notes(rows)):
+        console.print(each)

@@ -1,4 +1,4 @@
-"""A comparison for the reader: a table in the terminal, a figure."""
+"""A comparison as a table in the terminal, and as a figure."""
 
 import json
 import math
@@ -11,10 +11,10 @@ from rich.table import Table
 from ddpsched.compare.arms import Row
 from ddpsched.planning.yardstick import Yardstick
 
-INK, PAD, WAIT = "#0072B2", "#E69F00", "#CC79A7"  # of the Okabe-Ito palette: told apart by colour-blind readers
+INK, PAD, WAIT = "#0072B2", "#E69F00", "#CC79A7"  # of the Okabe-Ito palette, for colour-blind readers too
 
 
-# What each column shows of a row that has figures; the words after the colon explain it below the table.
+# The text of each column for a row that has figures. WORDS explains the columns below the table.
 COLUMNS: dict[str, Callable[[Row, Yardstick], str]] = {
     "yardstick": lambda row, figures: f"{figures.yardstick:.4f}",
     "real tokens": lambda row, figures: f"{figures.padding_efficiency:.1%}",
@@ -37,60 +37,58 @@ WORDS = (
 
 
 def table(rows: Sequence[Row], title: str) -> Table:
-    """A line an arm; a column that says the same of several arms is said once, below."""
+    """Return a table with a line for each arm; a column that is equal for several arms is written once, below."""
     done = [(row, row.figures) for row in rows if row.figures is not None]
     texts = {name: [show(row, figures) for row, figures in done] for name, show in COLUMNS.items()}
     alike = {name: column[0] for name, column in texts.items() if len(set(column)) == 1 and len(done) > 1}
     kept = {name: column for name, column in texts.items() if name not in alike and any(column)}
     same = ", ".join(f"{name} {value}" for name, value in alike.items() if value)
-    words = [*([f"all arms: {same}"] if same else []), *WORDS]
-    shown = Table(title=title, caption="\n".join(words), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    caption = "\n".join([f"all arms: {same}", *WORDS] if same else WORDS)
+    shown = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     shown.caption_justify = "left"
     shown.add_column("arm", no_wrap=True)
     for name in kept:
         shown.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
-    for index, (row, _) in enumerate(done):
-        shown.add_row(row.arm, *(column[index] for column in kept.values()))
+    for (row, _), *cells in zip(done, *kept.values(), strict=True):
+        shown.add_row(row.arm, *cells)
     return shown
 
 
-def options(rows: Sequence[Row]) -> list[str]:
-    """A line for each arm whose options were found such that a step has B samples on average, as TOML has them."""
-    lines = []
-    for row in rows:
-        if row.options is not None:
-            said = ", ".join(f"{key} = {json.dumps(value)}" for key, value in row.options.items())
-            lines.append(f"{row.arm}: policy = {{ {said} }}")
-    return lines
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Return lines for below the table: the options that were searched, as TOML has them; and arms that were skipped.
 
-
-def skipped(rows: Sequence[Row]) -> list[str]:
-    """A line for each arm that could not be asked."""
-    return [f"{row.arm}: skipped: {row.skipped}" for row in rows if row.skipped]
+    >>> notes([Row("pool", options={"kind": "pool", "pool_size": 512}), Row("verl", skipped="not installed")])
+    ['pool: policy = { kind = "pool", pool_size = 512 }', 'verl: skipped: not installed']
+    """
+    searched = [(row.arm, row.options.items()) for row in rows if row.options is not None]
+    tables = [(arm, ", ".join(f"{key} = {json.dumps(value)}" for key, value in items)) for arm, items in searched]
+    return [
+        *(f"{arm}: policy = {{ {table} }}" for arm, table in tables),
+        *(f"{row.arm}: skipped: {row.skipped}" for row in rows if row.skipped),
+    ]
 
 
 def draw(rows: Sequence[Row], title: str, path: Path) -> None:
-    """A bar an arm, cut into what the real tokens need, what padding adds, and what waiting for the slowest adds."""
+    """Write a figure of a bar for each arm, in parts: real tokens, padding, and waiting for the largest rank."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    drawn = [row for row in rows if row.figures is not None]
+    drawn = [(row.arm, row.figures) for row in rows if row.figures is not None]
     figure, axes = plt.subplots(figsize=(7.5, 1.3 + 0.36 * len(drawn)), layout="constrained")
-    for place, row in enumerate(drawn):
-        assert row.figures is not None
-        whole, mean = row.figures.yardstick, row.figures.yardstick / row.figures.imbalance
+    for place, (_, figures) in enumerate(drawn):
+        whole, mean = figures.yardstick, figures.yardstick / figures.imbalance
         parts = ((min(1.0, mean), INK, "real tokens"), (max(0.0, mean - 1), PAD, "padding and fixed costs"))
         left = 0.0
         for width, colour, label in (*parts, (whole - mean, WAIT, "waiting for the largest rank")):
             axes.barh(place, width, left=left, color=colour, label=label if place == 0 else None)
             left += width
         axes.text(whole, place, f" {whole:.3f}", va="center", fontsize=9)
-    axes.set_yticks(range(len(drawn)), [row.arm for row in drawn])
+    axes.set_yticks(range(len(drawn)), [arm for arm, _ in drawn])
     axes.invert_yaxis()
     axes.axvline(1.0, color="black", linewidth=0.8, linestyle=":")
-    axes.set_xlim(0, 1.12 * max(row.figures.yardstick for row in drawn if row.figures))
+    axes.set_xlim(0, 1.12 * max(figures.yardstick for _, figures in drawn))
     axes.set_xlabel("largest rank's cost / even share of the real tokens")
     axes.set_title(title, loc="left", fontsize=10)
     axes.legend(loc="lower right", fontsize=8, frameon=True)

@@ -4,16 +4,14 @@
 
     batch_sampler.py   BatchSampler: this rank's lists of ids, for a torch DataLoader
     step_loader.py     StepLoader: whole optimizer steps, as lists of micro-batches
-    pool_stream.py     PoolStream: the same of an iterable data set
+    pool_stream.py     PoolStream: the same over an iterable dataset
     scaled.py          batches paired with the scales of their losses
     losses.py          the exact loss for transformers' Trainer
-    agreement.py       ranks compare what they are about to iterate
+    agreement.py       the world of a loader; its ranks compare what they are about to iterate
+    identity.py        the values that ranks, or a state and its loader, must have in common
     agree.py           a sum over ranks in each step, for streams that end
-    plan_source.py     what samplers and loaders plan from, and their state
+    plan_source.py     the plans of samplers and loaders, and their state
     step_share.py      one rank's share of a step, in numbers
-    rank_lists.py      one iteration of a BatchSampler
     iterated_by.py     which loader iterates a sampler, and whether it may
-    micro_batches.py   a data set whose items are a rank's share of a step
-    pool_picks.py      one rank's choices from its pool
-    sample_reader.py   an iterable's samples one after another, and their place
+    pool_picks.py      one rank's choices from its pool, and the samples that feed it
 """

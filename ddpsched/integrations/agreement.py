@@ -1,76 +1,117 @@
-"""Ranks agree, before they train, that they follow one plan: who is which rank, of which data, policy, order and seed.
+"""Agreement of the ranks, before they train, on one plan: the same data, policy, order, seed and ranks.
 
 Each process writes what it is about to iterate into the store of the default process group, and reads what the others
 wrote: an all-gather of a few hundred bytes that is no collective. So it cannot interleave with collectives of the
-loop, needs no group that all ranks would have to make in the same order, and a rank that only looks at one batch holds
-nobody up.
+loop, needs no group that all ranks would have to make in the same order, and blocks no other rank while one rank looks
+at a single batch.
 """
 
+import itertools
 import json
 import sys
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from hashlib import blake2b
 from typing import Any
 
 from ddpsched.errors import ConfigError, PlanMismatch, RankFailure
+from ddpsched.integrations.identity import as_texts, differences
 from ddpsched.world import World
 
-PATIENCE_S = 5.0  # before it is said that others are waited for
-PAUSES_S = 0.002, 0.25  # between two looks into the store: at first, and at most; a wait of the store's own is noisy
+PATIENCE_S = 5.0  # waited for other ranks before a warning
+PAUSES_S = 0.002, 0.25  # between two looks into the store: the first and the longest; a wait by the store logs errors
 ALONE = (
-    "Where one rank alone iterates, to look at batches or to evaluate, give that loader world=World(0, 1), or take "
+    "Where one rank alone iterates, to look at batches or to evaluate, give that loader world=World(0, 1), or use "
     "plans()"
 )
-_begun: set[str] = set()  # digests of all that this process has begun to iterate
+_begun: set[str] = set()  # digests of all iterations that this process has begun
+_made = itertools.count()  # samplers and loaders of several ranks, in the order that this process makes them
+
+
+class LoaderWorld:
+    """The world that a sampler or loader iterates in, and the agreement of its ranks on each iteration.
+
+    ``owner``: the name of the sampler's or loader's class, for messages. ``world``: None to detect it when an iteration
+    begins. ``followed``: the agreement on the iteration after whose end the next epoch begins.
+    """
+
+    def __init__(self, owner: str, world: World | None) -> None:
+        self.owner, self._given, self._settled = owner, world, world
+        self._number = next(_made) if world is None or world.size > 1 else -1
+        self._latest: Agreement | None = None
+        self.followed: Agreement | None = None
+
+    @property
+    def world(self) -> World:
+        """The given world; else the one detected now, or when the last iteration began."""
+        if self._given is not None:
+            return self._given
+        try:
+            now = World.detect()
+        except ConfigError:
+            if self._settled is None:
+                raise
+            return self._settled
+        return now if now.size > 1 or self._settled is None else self._settled
+
+    def settle(self) -> World:
+        """Return the world of the iteration that begins; the launcher may have set up its ranks only now.
+
+        Where it begins because another one has ended, wait until that one has ended on all ranks.
+        """
+        self._settled = self._given or World.detect()
+        if self.followed is not None:
+            self.followed.wait_for_end()
+        return self._settled
+
+    def agree(self, identity: Mapping[str, Any], start: Mapping[str, int | None]) -> "Agreement":
+        """Begin the agreement on an iteration that begins at ``start``; see :class:`Agreement`."""
+        waits = self._latest is None or not self._latest.has_compared
+        self._latest = Agreement(self.owner, self.world, as_texts(identity), as_texts(start), self._number, waits)
+        self._latest.compare_soon()
+        return self._latest
 
 
 class Agreement:
-    """One iteration's of a sampler or loader, made as it begins.
+    """The agreement of all ranks on one iteration of a sampler or loader, made as the iteration begins.
 
-    ``identity``: plain values that must be equal on all ranks, and where the iteration begins (``start``). ``number``:
-    of the sampler among those of this process, in the order they were made. ``waits``: before the first list for ranks
-    that have not begun, as until all have once been compared.
+    ``identity``: values that must be equal on all ranks, and ``start``: the position at which the iteration begins.
+    ``number``: of the sampler among those of this process, in the order they were made. ``waits``: whether the first
+    list waits for other ranks, as it does until all ranks have compared once.
 
-    Call ``first()`` before the first list is handed out, and ``second()`` before each later one, and the end. Both
-    raise PlanMismatch where ranks differ, on every rank that asks. ``first()`` warns of ranks that do not come within
-    PATIENCE_S, since somebody may be looking at one batch on one rank; ``second()`` waits for them as long as the
-    process group's time-out, and raises RankFailure.
+    Call ``compare_soon()`` before the first list is handed out, and ``compare()`` before each later one, and at the
+    end. Both raise PlanMismatch where ranks differ, on every rank that calls them. ``compare_soon()`` warns of ranks
+    that do not begin within PATIENCE_S, since this rank may only be looking at one batch; ``compare()`` waits for
+    them as long as the process group's time-out, and raises RankFailure.
 
-    Call ``over()`` as the last list is handed out, and before an iteration that begins with the next epoch because of
-    it ``all_over()``, which waits likewise: of a rank that iterated alone the epochs would be ahead for good.
+    Call ``end()`` as the last list is handed out, and ``wait_for_end()`` before an iteration that begins with the next
+    epoch because of it; it waits likewise, since a rank that iterated alone would stay an epoch ahead.
 
-    Nothing is asked where no process group is initialised. A single rank among several processes is warned: each
-    would run all samples. Where the group has more processes than ``world.size`` (tensor parallel peers share a rank),
-    every rank needs a process. Raises ConfigError where it has fewer.
+    Without an initialised process group nothing is compared. A world of one rank in a group of several processes gets a
+    warning: each process would run all samples. Where the group has more processes than ``world.size`` (tensor parallel
+    processes share a rank), every rank needs a process. Raises ConfigError where it has fewer.
     """
 
     def __init__(
-        self,
-        owner: str,
-        world: World,
-        identity: Mapping[str, Any],
-        start: Mapping[str, int | None],
-        number: int,
-        waits: bool = True,
+        self, owner: str, world: World, identity: Mapping[str, str], start: Mapping[str, str], number: int, waits: bool
     ) -> None:
-        self.world, self._owner, self._pending, self._waits = world, owner, False, waits
-        self.has_compared, self._has_warned = False, False
-        self._store: Any = None
-        group = _group()
+        self._owner, self._size, self._waits, self._number = owner, world.size, waits, number
+        self._who = f"{owner}: rank {world.rank}"
+        self.has_compared = self._has_warned = False
+        self._store: Any = None  # None: there is nothing to compare
+        group = _process_group()
         if group is None:
             return
-        self._num_processes: int = group.get_world_size()
+        processes: int = group.get_world_size()
         if world.size == 1:
-            if self._num_processes > 1 and waits:
+            if processes > 1 and waits:
                 warnings.warn(
-                    f"{owner}: world is rank 0 of 1, but the process group has {self._num_processes} processes: each "
-                    "that iterates gets every sample. Leave world out to divide the samples over them; ignore this "
-                    "where one rank alone is to run them all",
-                    stacklevel=2,
+                    f"{owner}: world is rank 0 of 1, but the process group has {processes} processes: each that "
+                    "iterates gets every sample. Leave world out to divide the samples over them; ignore this where "
+                    "one rank alone is to run them all",
+                    stacklevel=3,
                 )
             return
         import torch.distributed.distributed_c10d as c10d
@@ -79,166 +120,164 @@ class Agreement:
         if store is None:  # MPI has none
             return
         self._store, self._timeout_s = c10d.PrefixStore("ddpsched", store), _timeout(c10d).total_seconds()
-        self._identity = {"loader": owner, "world_size": world.size, **identity}
-        self._mine, self._number = {**self._identity, **start}, number
-        self._digest = blake2b(json.dumps(self._mine).encode(), digest_size=12).hexdigest()
+        self._identity = {"loader": repr(owner), "world_size": repr(world.size), **identity}
+        self._values = {**self._identity, **start}
+        self._digest = blake2b(json.dumps(self._values).encode(), digest_size=12).hexdigest()
         _begun.add(self._digest)
-        latest = json.dumps({"digest": self._digest, "number": number, "mine": self._mine})
+        latest = json.dumps({"digest": self._digest, "number": number, "values": self._values})
         shared = f"rank {world.rank} of {world.size}"
-        self._own = f"process {group.get_rank()}", shared
-        for slot in self._own:
-            self._store.set(f"latest/{slot}", latest)
-            self._store.set(self._key(slot), str(world.rank))
-        if world.size > self._num_processes:
+        self._names = f"process {group.get_rank()}", shared  # of this rank
+        for name in self._names:
+            self._store.set(f"latest/{name}", latest)
+            self._store.set(self._key(name), str(world.rank))
+        if world.size > processes:
             raise ConfigError(
-                f"{owner}: world is {shared}, but the process group has {self._num_processes} processes, so the other "
-                "ranks' samples would never run; leave world out, or take plans() to look at those of another world"
+                f"{owner}: world is {shared}, but the process group has {processes} processes, so the other ranks' "
+                "samples would never run; leave world out, or use plans() to look at those of another world"
             )
-        # as many slots as ranks: of processes, or where these are more, of the ranks that they share
-        self._whole = world.size == self._num_processes
-        self._slots = [f"process {i}" if self._whole else f"rank {i} of {world.size}" for i in range(world.size)]
-        self._pending = True
+        # one name for each rank: that of its process, or where processes share ranks that of the rank
+        kind, rest = ("process", "") if world.size == processes else ("rank", f" of {world.size}")
+        self._all = [f"{kind} {i}{rest}" for i in range(world.size)]
 
     def __reduce__(self) -> Any:
-        """A copy of its owner, in this process or another, agrees anew."""
+        """A copy of the sampler or loader, in this process or another, agrees anew."""
         return type(None), ()
 
-    def first(self) -> None:
-        """Compare where all ranks are there soon; else warn, and leave it to ``second()``."""
-        if self._pending and self._waits and not self._compared(PATIENCE_S, strict=False):
+    def compare_soon(self) -> None:
+        """Compare where all ranks begin within PATIENCE_S; else warn, and leave it to ``compare()``."""
+        if self._waits and not self._compared(PATIENCE_S, strict=False):
             self._has_warned = True
             warnings.warn(
-                f"{self._owner}: rank {self.world.rank} begins, and after {PATIENCE_S:g} s {self._missing()} not. If "
+                f"{self._who} begins, and after {PATIENCE_S:g} s {self._missing()} not. If "
                 "this is a look at one batch, all is well; if the others never begin, the next collective waits for "
                 "them in vain",
-                stacklevel=3,
+                stacklevel=4,
             )
 
-    def second(self) -> None:
-        """Compare, with all."""
-        if not self._pending or self._compared(PATIENCE_S, strict=True):
+    def compare(self) -> None:
+        """Compare with all ranks, and wait for those that have not begun."""
+        if self._compared(PATIENCE_S, strict=True):
             return
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"{self._owner}: rank {self.world.rank} waits before its second list, as {self._missing()} not begun "
-                f"this epoch. {ALONE}",
+                f"{self._who} waits before its second list, as {self._missing()} not begun this epoch. {ALONE}",
                 stacklevel=3,
             )
         if self._compared(self._timeout_s - PATIENCE_S, strict=True):
             return
         self._refuse_others(self._absent(), strict=True, any_number=True)
         raise RankFailure(
-            f"{self._owner}: rank {self.world.rank} iterates, but {self._missing()} not begun within "
+            f"{self._who} iterates, but {self._missing()} not begun within "
             f"{self._timeout_s:.0f} s, the process group's time-out; all ranks must iterate. {ALONE}"
         )
 
-    def over(self) -> None:
-        """The last list is handed out."""
+    def end(self) -> None:
+        """Note that the last list is handed out."""
         if self._store is not None:
-            for slot in self._own:
-                self._store.set(self._key(slot, "/over"), "1")
+            for name in self._names:
+                self._store.set(self._key(name, "/over"), "1")
 
-    def all_over(self) -> None:
-        """Wait until all ranks have handed out their last list; RankFailure where one does not."""
-        if self._store is None or self._until(lambda: not self._absent("/over"), PATIENCE_S):
+    def wait_for_end(self) -> None:
+        """Wait until all ranks have handed out their last list. Raises RankFailure where one does not."""
+
+        def all_over() -> bool:
+            return not self._absent("/over")
+
+        if self._store is None or self._until(all_over, PATIENCE_S):
             return
-        said = (
-            f"{self._owner}: rank {self.world.rank} has iterated an epoch to its end and begins the next one, but "
+        problem = (
+            f"{self._who} has iterated an epoch to its end and begins the next one, but "
             f"{self._missing('/over')} not iterated it to the end"
         )
         remedy = f"{ALONE}, or name each epoch by set_epoch before it"
-        warnings.warn(f"{said}. {remedy}", stacklevel=3)
-        if not self._until(lambda: not self._absent("/over"), self._timeout_s - PATIENCE_S):
-            raise RankFailure(f"{said} within {self._timeout_s:.0f} s, the process group's time-out. {remedy}")
+        warnings.warn(f"{problem}. {remedy}", stacklevel=3)
+        if not self._until(all_over, self._timeout_s - PATIENCE_S):
+            raise RankFailure(f"{problem} within {self._timeout_s:.0f} s, the process group's time-out. {remedy}")
 
     def _until(self, ready: Callable[[], bool], patience_s: float) -> bool:
-        """False where it is not ready in time; RankFailure where the store does not answer."""
-        deadline, (pause, most) = time.monotonic() + patience_s, PAUSES_S
+        """Return False where it is not ready in time. Raises RankFailure where the store does not answer."""
+        deadline, (pause, longest) = time.monotonic() + patience_s, PAUSES_S
         try:
             while not ready():
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
                 time.sleep(min(pause, left))
-                pause = min(2 * pause, most)
+                pause = min(2 * pause, longest)
         except RuntimeError as error:
-            if isinstance(error, PlanMismatch):
-                raise
             raise RankFailure(
-                f"{self._owner}: rank {self.world.rank} cannot ask the others for their plans, as the process group's "
+                f"{self._who} cannot ask the others for their plans, as the process group's "
                 f"store does not answer ({str(error).splitlines()[0]}); its process has ended or was killed"
             ) from error
         return True
 
     def _compared(self, patience_s: float, strict: bool) -> bool:
-        """False where not all are there in time; PlanMismatch where they differ."""
-        claims: list[int] = []
+        """Return False where not all ranks begin in time. Raises PlanMismatch where they differ."""
+        if self._store is None or self.has_compared:
+            return True
+        ranks: list[int] = []  # as each process has them
 
         def all_there() -> bool:
             absent = self._absent()
             self._refuse_others(absent, strict)
             if not absent:
-                claims.extend(int(each) for each in self._store.multi_get([self._key(slot) for slot in self._slots]))
+                ranks.extend(map(int, self._store.multi_get([self._key(name) for name in self._all])))
             return not absent
 
         if not self._until(all_there, patience_s):
             return False
         self.has_compared = True
-        self._pending = False
-        twice = [rank for rank, count in Counter(claims).items() if count > 1]
-        if twice:
-            both = [slot for slot, rank in enumerate(claims) if rank == twice[0]]
+        nobody = set(range(self._size)) - set(ranks)
+        if nobody:
+            twice = next(rank for rank in ranks if ranks.count(rank) > 1)
             raise PlanMismatch(
-                f"{self._owner}: processes {both} of the group are all rank {twice[0]} of {self.world.size}, and "
-                f"would run the same samples; rank {min(set(range(self.world.size)) - set(claims))} is nobody. "
-                "Leave world out, or give each process its own World(rank, size)"
+                f"{self._owner}: processes {[i for i, rank in enumerate(ranks) if rank == twice]} of the group are all "
+                f"rank {twice} of {self._size}, and would run the same samples; no process is rank {min(nobody)}. "
+                "Leave world out, or give each process another World(rank, size)"
             )
         return True
 
     def _refuse_others(self, absent: list[str], strict: bool, any_number: bool = False) -> None:
-        """PlanMismatch where one of these ranks has begun a sampler of the same number that differs from this one.
+        """Raise PlanMismatch where an absent rank has begun a sampler of the same number that differs from this one.
 
-        Unless ``strict``, only where it differs in more than where it begins: else somebody may be looking at one
-        batch. A sampler of another number may be a look as well, and this one's turn still come: it counts where
-        ``any_number`` does, as nothing came in time.
+        Unless ``strict``, a difference in ``start`` alone does not count: that rank may be looking at one batch. A
+        sampler of another number may be such a look too, before this one's turn: it counts only with ``any_number``,
+        once this one's turn did not come in time.
         """
-        for slot in absent:
-            if not self._store.check([f"latest/{slot}"]):
+        here = self._values if strict else self._identity
+        for name in absent:
+            if not self._store.check([f"latest/{name}"]):
                 continue
-            theirs = json.loads(self._store.get(f"latest/{slot}"))
-            if theirs["digest"] in _begun:
+            latest = json.loads(self._store.get(f"latest/{name}"))
+            if latest["digest"] in _begun or not (any_number or latest["number"] == self._number):
                 continue
-            mine = self._mine if strict else self._identity
-            differs = [
-                f"{key} = {theirs['mine'].get(key, 'none')!r}, on this one {mine.get(key, 'none')!r}"
-                for key in (dict.fromkeys([*mine, *theirs["mine"]]) if strict else mine)
-                if theirs["mine"].get(key) != mine.get(key)
-            ]
-            if differs and (any_number or theirs["number"] == self._number):
+            values = {key: value for key, value in latest["values"].items() if strict or key in here}
+            differing = differences(values, here, "on this one")
+            if differing:
                 raise PlanMismatch(
-                    f"{self._owner}: ranks would follow different plans: on {slot} {'; '.join(differs)}. Give all "
-                    "ranks the same lengths, policy, order, seed and epoch, and what one rank alone is to iterate "
+                    f"{self._owner}: ranks would follow different plans: on {name} {differing}. Give all ranks the "
+                    "same lengths, policy, order, seed and epoch, and a loader that one rank alone iterates "
                     "world=World(0, 1)"
                 )
 
-    def _key(self, slot: str, kind: str = "") -> str:
-        return f"{self._digest}{kind}/{slot}"
+    def _key(self, name: str, kind: str = "") -> str:
+        return f"{self._digest}{kind}/{name}"
 
     def _absent(self, kind: str = "") -> list[str]:
-        if self._store.check([self._key(slot, kind) for slot in self._slots]):
+        if self._store.check([self._key(name, kind) for name in self._all]):
             return []
-        return [slot for slot in self._slots if not self._store.check([self._key(slot, kind)])]
+        return [name for name in self._all if not self._store.check([self._key(name, kind)])]
 
     def _missing(self, kind: str = "") -> str:
-        """The others, with their verb."""
+        """Return the names of the absent ranks, with their verb."""
         absent = self._absent(kind)
-        named = ", ".join(absent[:8]) + (f" and {len(absent) - 8} more" if len(absent) > 8 else "")
-        return f"{named} {'has' if len(absent) == 1 else 'have'}"
+        names = ", ".join(absent[:8]) + (f" and {len(absent) - 8} more" if len(absent) > 8 else "")
+        return f"{names} {'has' if len(absent) == 1 else 'have'}"
 
 
-def _group() -> Any:
-    """torch.distributed where a process group is initialised, and this is no worker of a loader, which shares it."""
+def _process_group() -> Any:
+    """Return torch.distributed where a process group is initialised, and this is no worker of a loader, else None."""
     group = sys.modules.get("torch.distributed")
     if group is None or not (group.is_available() and group.is_initialized()):
         return None
@@ -251,7 +290,7 @@ def _timeout(c10d: Any) -> timedelta:
     """Return the time-out of the default process group, or torch's default."""
     group = c10d._get_default_group()
     for device in group._device_types:
-        found = getattr(getattr(group._get_backend(device), "options", None), "_timeout", None)
-        if found is not None:
-            return found
+        timeout = getattr(getattr(group._get_backend(device), "options", None), "_timeout", None)
+        if timeout is not None:
+            return timeout
     return c10d.default_pg_timeout

@@ -1,6 +1,7 @@
-"""The plans of one rank as a batch sampler, for a torch DataLoader or any loop of your own."""
+"""The plans of one rank as a batch sampler, for a torch DataLoader or any other loop; and its iterations."""
 
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,11 +16,12 @@ from ddpsched.integrations.iterated_by import (
     refuse_dealing,
     saved_by_torchdata,
 )
-from ddpsched.integrations.plan_source import PlanSource, epoch_number
-from ddpsched.integrations.rank_lists import RankLists
+from ddpsched.integrations.plan_source import PlanSource, and_last, whole_number
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.plan import Position, StepPlan
 from ddpsched.world import World
+
+MOST_IN_FLIGHT = 1024  # lists that a loader may have asked for ahead of the batch it hands out
 
 
 class BatchSampler:
@@ -34,43 +36,42 @@ class BatchSampler:
 
     gives the gradient of the mean over each step's global batch.
 
-    ``lengths``: (N,) token lengths of all samples, the same on every rank; so every
-    rank plans for all and no plan is communicated. All ranks yield equally often,
-    and every id comes once per epoch.
+    ``lengths``: (N,) token lengths of all samples, the same on every rank; so every rank plans for all and no plan is
+    communicated. All ranks yield equally often, and every id comes once per epoch.
 
-    ``world``: which rank of how many; without it, what torch's process group or else the environment says when
-    an iteration begins. Ranks of a process group then check once that they follow one plan: PlanMismatch
-    where lengths, policy, order, seed or ranks do not fit, RankFailure where a rank never begins.
+    ``world``: which rank of how many; without it, that of torch's process group, or else of the environment, when an
+    iteration begins. Ranks of a process group then check once that they follow one plan: PlanMismatch where lengths,
+    policy, order, seed or ranks do not fit, RankFailure where a rank never begins.
 
-    ``policy``: "static", "minmax", "balanced" or "packed", which share out steps of
-    ``global_batch`` samples; or a mapping of its ``kind`` and options, as the table
-    [policy] of a config has them. "token_budget", "bins" and "pool" fill micro-batches
-    of their own sizes, and take no global batch:
-    ``policy={"kind": "pool", "max_tokens_for_batch": 4096, "pool_size": 256}``.
-    ``order``: "shuffled",
-    "sequential", "length_grouped" or "curriculum", or a mapping likewise, such as
-    ``{"kind": "curriculum", "path": "order.npy"}`` of a file of `ddpsched sort`; whether
-    it is of these data is the caller's to know. A step is one micro-batch a rank here;
-    what gives a rank several is refused, and is StepLoader's.
+    ``policy``: "static", "minmax", "balanced" or "packed", which divide steps of ``global_batch`` samples; or a mapping
+    of its ``kind`` and options, as the table [policy] of a config has them. "token_budget", "bins" and "pool" fill
+    micro-batches of sizes that vary, and take no global batch:
+    ``policy={"kind": "pool", "max_tokens_for_batch": 4096, "pool_size": 256}``. A step is one micro-batch a rank here;
+    options that give a rank several are refused: use StepLoader.
+
+    ``order``: "shuffled", "sequential", "length_grouped" or "curriculum", or a mapping likewise, such as
+    ``{"kind": "curriculum", "path": "order.npy"}`` of a file of `ddpsched sort`, which is not checked to be of these
+    data.
 
     ``last``: what becomes of an epoch's last step in which a rank has no samples, since fewer than ranks are left.
     "smaller": that rank gets the shortest sample as a stand-in, which weighs 0, so that no list is empty and no sample
     counts twice. "join": the step before takes the samples, so it has up to G - 1 more than ``global_batch``; for
     "static", "balanced" and "packed". "drop": they are left out of this epoch.
 
-    The gradient is exact when the *summed* loss of the i-th list is multiplied by
-    ``sum_scale(i)``, G / B_i or 0 for a stand-in, and gradients are averaged over ranks, as DDP does;
-    ``ddpsched.scaled`` pairs batches and scales.
+    The gradient is exact when the *summed* loss of the i-th list is multiplied by ``sum_scale(i)``, G / B_i or 0 for a
+    stand-in, and gradients are averaged over ranks, as DDP does; ``ddpsched.scaled`` pairs batches and scales.
 
-    An epoch counts as run when its last list is handed out; then the next iteration is of the next epoch, in
-    another order. An iteration that is broken off before is begun again. ``set_epoch(e)`` names the
-    epoch. Raises ConfigError or DataError for arguments out of range.
+    An epoch counts as run when its last list is handed out; then the next iteration is of the next epoch, in another
+    order. An iteration that is broken off before is begun again. ``set_epoch(e)`` names the epoch. Raises ConfigError
+    or DataError for arguments out of range.
 
-    ``state_dict()`` says where the iteration that moved last stands, the same on every
-    rank; with it loaded, the next iteration goes on there, whatever the number of
-    steps before. A plain DataLoader with workers asks for lists ahead of those it hands out: take the state of
-    ``ddpsched.scaled(loader)`` there; here it is refused while workers run. torchdata's StatefulDataLoader keeps and
-    loads the state of an iterator itself.
+    ``state_dict()`` is the position of the iteration that moved last, the same on every rank; with it loaded, the next
+    iteration continues there, whatever the number of steps before. A plain DataLoader with workers asks for lists ahead
+    of those it hands out: take the state of ``ddpsched.scaled(loader)`` there; here it is refused while workers run.
+    torchdata's StatefulDataLoader keeps and loads the state of an iterator itself.
+
+    Attributes: ``last``, ``order`` (its kind; "sequential" and "curriculum" may be the same in every epoch), and
+    ``over_budget``, samples that are longer than the budget of a pool and run alone; 0 for other policies.
 
     >>> ranks = [BatchSampler([3, 9, 4, 8, 5, 7], global_batch=3, world=World(r, 2), seed=1) for r in range(2)]
     >>> sorted(i for rank in ranks for ids in rank for i in ids)
@@ -105,33 +106,32 @@ class BatchSampler:
         seed: int = 0,
         last: str = "smaller",
     ) -> None:
-        self._source = PlanSource("BatchSampler", lengths, world, policy, global_batch, seed, order, last)
-        self._one_micro_batch()
-        self._origin = Position()  # where the next iteration begins, unless the last one has run its epoch
-        self.lists: RankLists | None = None  # the iteration that moved last, until an epoch is named or a state loaded
-        self.followed: Agreement | None = None  # of the iteration whose end made the next epoch the one to begin with
-        self._epoch, self._weights = 0, dict[int, float]()  # of the epoch that moved last: by step
-        self.weighs = False  # somebody asks for scales, so a stand-in weighs 0
-
-    def _one_micro_batch(self) -> None:
-        policy = self._source.policy
-        if policy.most_microbatches > 1:
-            key = "batches_per_optimizer_step" if policy.varies else "max_microbatches"
+        self._source = source = PlanSource(
+            "BatchSampler", lengths, world, last, policy=policy, order=order, seed=seed, global_batch=global_batch
+        )
+        most = source.policy.most_microbatches
+        if most > 1:
+            key = "batches_per_optimizer_step" if source.policy.varies else "max_microbatches"
             raise ConfigError(
-                f"BatchSampler: policy.{key} = {policy.most_microbatches}, but a list is one micro-batch; use "
-                "ddpsched.StepLoader, which yields all micro-batches of a step"
+                f"BatchSampler: policy.{key} = {most}, but a list is one micro-batch; use ddpsched.StepLoader, which "
+                "yields all micro-batches of a step"
             )
-        if policy.one_shape:
+        if source.policy.one_shape:
             raise ConfigError(
                 "BatchSampler: policy.same_shape pads all ranks' micro-batches to one length, which a list of ids "
-                "cannot tell; use ddpsched.StepLoader, whose sample_padding_fn gets it"
+                "cannot hold; use ddpsched.StepLoader, whose sample_padding_fn gets it"
             )
+        self.last, self.order, self.over_budget = last, source.order.options.kind, source.over_budget
+        self._origin = Position()  # where the next iteration begins, unless the last one has run its epoch
+        self.lists: RankLists | None = None  # the iteration that moved last, until an epoch is named or a state loaded
+        self._epoch, self._weights = 0, dict[int, float]()  # of the epoch that moved last: by step
+        self.weighs = False  # scales are asked for, so a stand-in weighs 0
 
     def set_epoch(self, epoch: int) -> None:
-        """The order of the next iteration, which begins at its first step, or where a loaded state of it stands."""
+        """Let the next iteration begin with this epoch, at its first step, or where a loaded state of it stands."""
         if counted_by_accelerate():
             return
-        epoch, start = epoch_number(epoch), self.next_start
+        epoch, start = whole_number("set_epoch", epoch), self.next_start
         if epoch != self._epoch:
             self._weights = {}
         self._go_to(start if epoch == start.epoch else Position(epoch))
@@ -141,52 +141,34 @@ class BatchSampler:
         """The position at which the next iteration begins: the next epoch, once this one's last batch is handed out."""
         lists = self.lists
         if lists is not None and lists.is_over and not len(lists.in_flight) and lists.epoch == self._origin.epoch:
-            self._origin, self.followed = Position(self._origin.epoch + 1), lists.agreement
+            self._origin, self._source.followed = Position(self._origin.epoch + 1), lists.agreement
         return self._origin
 
     def _go_to(self, position: Position) -> None:
-        self._origin, self.lists, self.followed = position, None, None
+        self._origin, self.lists, self._source.followed = position, None, None
 
     @property
     def batch_sampler(self) -> "BatchSampler":
-        """Itself: where transformers' Trainer looks for somebody to name the epoch to."""
+        """This sampler itself, as transformers' Trainer and Lightning (``sampler``) look for parts with set_epoch."""
         return self
 
-    @property
-    def sampler(self) -> "BatchSampler":
-        """Itself: where Lightning looks for somebody to name the epoch to."""
-        return self
-
-    @property
-    def last(self) -> str:
-        """The rule "smaller", "join" or "drop" for an epoch's last step in which a rank has no samples."""
-        return self._source.last
-
-    @property
-    def order(self) -> str:
-        """The kind of order: "sequential" and "curriculum" may be the same in every epoch."""
-        return self._source.spec.order.options.kind
-
-    @property
-    def over_budget(self) -> int:
-        """Samples that are longer than the budget of a pool, and run alone; 0 for other policies."""
-        return self._source.over_budget
+    sampler = batch_sampler
 
     @property
     def epoch(self) -> int:
-        """The epoch in which the next iteration begins, or goes on."""
+        """The epoch in which the next iteration begins or continues."""
         return self.next_start.epoch
 
     @property
     def first_step(self) -> int:
-        """The step of its epoch with which the next iteration begins: 0, but where a state was loaded.
+        """The step of its epoch with which the next iteration begins: 0, unless a state was loaded.
 
         A loader that loads a state as it begins, as StatefulDataLoader does, changes it no sooner.
         """
         return self.next_start.step
 
     def plans(self) -> Iterator[StepPlan]:
-        """The plans of the next iteration: all ranks' samples."""
+        """Return the plans of the next iteration, with all ranks' samples."""
         return self._source.plans(self.next_start)
 
     def __iter__(self) -> "RankLists":
@@ -195,36 +177,36 @@ class BatchSampler:
         return RankLists(self, self._source, InFlight(callers))
 
     def __len__(self) -> int:
-        """Steps of the epoch: ceil(N / B); of the whole one, also where an iteration goes on within it.
+        """Return the steps of the epoch, ceil(N / B); of the whole one, also where an iteration continues within it.
 
         Where a policy fills micro-batches this plans the epoch, once; another epoch may have more or fewer.
         """
         return self._source.num_steps(self.next_start.epoch)
 
     def sum_scale(self, index: int) -> float:
-        """G / B_i for the i-th step of an epoch; 0 where this rank's list is a stand-in.
+        """Return G / B_i for the i-th step of an epoch; 0 where this rank's list is a stand-in.
 
-        B_i is the global batch, smaller in the last step. Steps count from the epoch's beginning. Known once the
-        list is handed out; before that where B_i is ``global_batch``, or all have been planned by ``len()``.
+        B_i is the global batch, smaller in the last step. Steps count from the epoch's beginning. It is known once the
+        list is handed out; before that where B_i is ``global_batch``, or all have been planned by ``len()``. Raises
         IndexError for a step that the epoch does not have, or that is not known yet.
         """
         self.weighs = True
-        found, epoch = self._weights.get(index), self.next_start.epoch
-        if found is None:
-            found = self._source.known_weight(epoch, index)
-        if found is None:
-            plan_it = ", or call len(sampler) before, which plans the whole epoch" * self._source.varies
+        weight, epoch = self._weights.get(index), self.next_start.epoch
+        if weight is None:
+            weight = self._source.known_weight(epoch, index)
+        if weight is None:
+            plan_it = ", or call len(sampler) before, which plans the whole epoch" * self._source.policy.varies
             raise IndexError(
                 f"step {index} of epoch {epoch} is not planned yet, and what it holds is not known before; ask once "
                 f"its list is handed out{plan_it}"
             )
-        return found
+        return weight
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON takes them: what makes the plans, and the position.
+        """Return plain values, as JSON takes them: what makes the plans, and the position.
 
         After the last list of an epoch nothing of it is left; once its iteration has ended, the next epoch begins.
-        ConfigError where a loader has asked for lists whose batches it has not handed out.
+        Raises ConfigError where a loader has asked for lists whose batches it has not handed out.
         """
         ahead = 0 if self.lists is None else len(self.lists.in_flight)
         if ahead and not saved_by_torchdata():
@@ -236,40 +218,116 @@ class BatchSampler:
         return self.state_at(self.next_start if self.lists is None else self.lists.reached)
 
     def state_at(self, position: Position) -> dict[str, Any]:
-        """The same of another position of this stream."""
+        """Return the state of another position of this stream."""
         return self._source.state(position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state`` was taken, in its epoch; ConfigError where it is of other data or another policy."""
+        """Continue where ``state`` was taken, in its epoch. Raises ConfigError for that of other data or policy."""
         self._go_to(self._source.position(state))
         self._weights = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy begins where the next iteration of this one does."""
-        return {**self.__dict__, "_origin": self.next_start, "lists": None, "followed": None}
+        """Return the state of a copy, which begins where the next iteration of this one does."""
+        return {**self.__dict__, "_origin": self.next_start, "lists": None}
 
     def stand_in(self, plan: StepPlan, rank: int) -> int:
-        """The sample that rank ``rank`` gets where it has none of a plan's."""
-        found = self._source.stand_in()
+        """Return the sample that rank ``rank`` gets where it has none of a plan's."""
         if not self.weighs:
             warnings.warn(
                 f"BatchSampler: in step {plan.step} of epoch {plan.epoch} rank {rank} has none of the "
-                f"{plan.global_batch} samples and gets sample {found} as a stand-in, which must weigh 0: multiply "
-                "losses by the scale of ddpsched.scaled(loader), or by sum_scale(step). A loop that takes means of its "
-                "own, as transformers' Trainer does, needs last='join' or last='drop', which policies 'static', "
-                "'balanced' and 'packed' have",
+                f"{plan.global_batch} samples and gets sample {self._source.stand_in} as a stand-in, which must weigh "
+                "0: multiply losses by the scale of ddpsched.scaled(loader), or by sum_scale(step). A loop that takes "
+                "means by itself, as transformers' Trainer does, needs last='join' or last='drop', which policies "
+                "'static', 'balanced' and 'packed' have",
                 stacklevel=3,
             )
-        return found
+        return self._source.stand_in
 
     def moved(self, lists: "RankLists", share: StepShare) -> None:
-        """A list of this share is handed out in that iteration."""
+        """Note that a list of this share is handed out in that iteration."""
         self.lists = lists
         if share.epoch != self._epoch:
             self._epoch, self._weights = share.epoch, {}
         self._weights[share.step] = share.weight
 
     def nothing_left(self, after: Position) -> None:
-        """An iteration that was to go on from a loaded state has no list: its epoch had been run."""
+        """Note that an iteration from a loaded state has no list, as its epoch had been run."""
         if self._origin.epoch == after.epoch - 1:
             self._origin = after
+
+
+class RankLists(Iterator[list[int]]):
+    """One iteration of a BatchSampler, with its position.
+
+    A loaded state is not used up before its epoch is run, so looking at one batch on one rank changes nothing.
+    ``count``: lists handed out. ``is_over``: the last list is handed out, though workers may still be loading it.
+    """
+
+    def __init__(self, sampler: BatchSampler, source: PlanSource, in_flight: InFlight) -> None:
+        self._sampler, self._source, self.in_flight = sampler, source, in_flight
+        self._at: Position | None = None  # before the first list it is the sampler's, as an epoch may yet be named
+        self.epoch, self.count, self.is_over = -1, 0, False
+        self._shares: deque[tuple[StepShare, Position]] = deque(maxlen=MOST_IN_FLIGHT)
+        self._world = World()
+        self.agreement: Agreement | None = None
+        # made when the first list is asked for, since an epoch's order takes O(N)
+        self._plans: Iterator[tuple[StepPlan, bool]] | None = None
+
+    @property
+    def reached(self) -> Position:
+        """The position of the stream after the list handed out last."""
+        return self._sampler.next_start if self._at is None else self._at
+
+    def __next__(self) -> list[int]:
+        self.in_flight.asked()
+        if self._plans is None or self.agreement is None:
+            start = self.reached
+            self._world, self._at, self.epoch = self._source.settle(), start, start.epoch
+            self.agreement = self._source.agreement(start)
+            self._plans = and_last(self._source.plans(start))
+        elif self.count - len(self.in_flight) > self.in_flight.has_workers:
+            self.agreement.compare()  # not for lists that workers ask for while the loop has at most one batch
+        plan, is_last = next(self._plans, (None, False))
+        if plan is None:
+            self._end()
+            raise StopIteration
+        assert plan.after is not None
+        self._at, self.is_over = plan.after, is_last
+        if is_last:
+            self.agreement.end()
+        share = StepShare.of(plan, self._source.lengths, self._world)
+        self.count += 1
+        self._shares.append((share, plan.after))
+        self._sampler.moved(self, share)
+        return plan.rank_ids(self._world.rank).tolist() or [self._sampler.stand_in(plan, self._world.rank)]
+
+    def _end(self) -> None:
+        self.in_flight.ended()
+        self._sampler.lists = self
+        if self.reached.cursor:
+            self._at = Position(self.reached.epoch + 1)
+            if not self.count:
+                self._sampler.nothing_left(self._at)
+
+    def share(self, number: int) -> tuple[StepShare, Position]:
+        """Return the share of a list, numbered from 0, and the position after it.
+
+        Raises ConfigError where it is not among the last MOST_IN_FLIGHT lists.
+        """
+        place = number - self.count
+        if not -len(self._shares) <= place < 0:
+            raise ConfigError(
+                f"list {number} is not among the last {len(self._shares)} of {self.count} that the sampler handed out; "
+                f"a loader may ask for at most {MOST_IN_FLIGHT} lists ahead: lower num_workers or prefetch_factor"
+            )
+        return self._shares[place]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of this iteration, as :meth:`BatchSampler.state_dict`."""
+        return self._sampler.state_at(self.reached)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Move this iteration to ``state``, as :meth:`BatchSampler.load_state_dict`."""
+        self._at, self._plans = self._source.position(state), None
+        self.count, self.is_over = 0, False
+        self._shares.clear()

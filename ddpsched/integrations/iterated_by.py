@@ -1,8 +1,8 @@
 """The objects that iterate a batch sampler, read from the stack, as a sampler is not given them.
 
-Two things that a sampler cannot see make a loop wrong in silence. A wrapper may deal this rank's lists out over the
+Two things that a sampler cannot see make a loop wrong without an error. A wrapper may divide this rank's lists over the
 ranks once more, so that G - 1 of G are never run; and a loader may ask for lists ahead of those that it hands out, so
-that the sampler's own position is not the loop's.
+that the sampler's position is not the loop's.
 """
 
 import sys
@@ -21,22 +21,22 @@ def owners() -> Iterator[Any]:
     for _ in range(DEPTH):
         if frame is None:
             return
-        names = frame.f_code.co_varnames[: min(1, frame.f_code.co_argcount)]  # of a method its object, by any name
-        owner = frame.f_locals.get(names[0]) if names else None
-        if owner is not None:
-            yield owner
+        for name in frame.f_code.co_varnames[: min(1, frame.f_code.co_argcount)]:  # of a method its object
+            if frame.f_locals.get(name) is not None:
+                yield frame.f_locals[name]
         frame = frame.f_back  # type: ignore[assignment] # None at the bottom
 
 
 def refuse_dealing(sampler: Any, callers: list[Any]) -> None:
-    """Raise ConfigError where a caller gives each rank a part of this sampler's lists, which are one rank's already."""
+    """Raise ConfigError where a caller divides this sampler's lists, which are one rank's already, over ranks."""
     below = sampler
     for caller in callers:
         wraps = any(value is below for value in getattr(caller, "__dict__", {}).values())
         parts = max(_number(caller, "num_processes"), _number(caller, "num_replicas"))
-        if wraps and parts > 1 and _is_sampler(caller):
+        torch_data = sys.modules.get("torch.utils.data")
+        if wraps and parts > 1 and torch_data is not None and isinstance(caller, torch_data.Sampler):
             what = f"{type(caller).__name__} gives each of {parts} processes every {parts}th list of it"
-        elif _is_accelerates(caller, "DataLoaderDispatcher") and caller.state.num_processes > 1:
+        elif is_accelerates(caller, "DataLoaderDispatcher") and caller.state.num_processes > 1:
             what = "DataLoaderDispatcher (dispatch_batches=True) has one process load for all"
         else:
             below = caller if wraps else below
@@ -50,7 +50,7 @@ def refuse_dealing(sampler: Any, callers: list[Any]) -> None:
 
 
 class InFlight:
-    """The number of lists that a caller has asked for without handing out their batches: its workers load them."""
+    """The number of lists that a loader has asked for without handing out their batches, as its workers load them."""
 
     def __init__(self, callers: list[Any]) -> None:
         loaders = [each for each in callers if hasattr(each, "_index_sampler") and _number(each, "_num_workers") > 0]
@@ -58,36 +58,36 @@ class InFlight:
         self._tasks: dict[int, Any] = {}
         self.has_workers = bool(loaders)
         # accelerate's loaders hold a batch back, to know which is the last one
-        self._holds_back = any(_is_accelerates(each, "DataLoaderShard") for each in callers)
+        self._holds_back = any(is_accelerates(each, "DataLoaderShard") for each in callers)
         self._held = 0
 
     def __reduce__(self) -> Any:
-        """A copy of the sampler has handed out nothing."""
+        """Reduce to a new one, as the copy of a sampler has handed out nothing."""
         return InFlight, ([],)
 
     def asked(self) -> None:
-        """A list is asked for. The loader's table of tasks may be another one in each iteration."""
-        loader = None if self._loader is None else self._loader()
+        """Note that a list is asked for. The loader's table of tasks may be another one in each iteration."""
+        loader = self._loader() if self._loader is not None else None
         if loader is not None:
             self._tasks = loader._task_info
         self._held = int(self._holds_back)
 
     def ended(self) -> None:
-        """There are no more lists, so nothing is held back."""
+        """Note that there are no more lists, so nothing is held back."""
         self._held = 0
 
     def __len__(self) -> int:
-        """Also once the loader is gone: what it had asked for then, and never handed out."""
+        """Return the number; once the loader is gone, of lists that it had asked for and never handed out."""
         return len(self._tasks) + self._held
 
 
 def saved_by_torchdata() -> bool:
-    """Whether the caller's caller is torchdata's StatefulDataLoader, which keeps the states of its lists itself."""
+    """Return whether the caller's caller is torchdata's StatefulDataLoader, which keeps the states of its lists."""
     return str(sys._getframe(2).f_globals.get("__name__", "")).startswith("torchdata.")
 
 
 def begun_anew(owner: str) -> ConfigError:
-    """Return the error of a loop whose loader was begun again within it, which ends its batches."""
+    """Return the error of a loop whose loader was iterated anew within the loop, which ends its batches."""
     return ConfigError(
         f"{owner}: the loader was iterated anew within this loop. With persistent_workers=True a DataLoader has one "
         "iterator, so the rest of this loop's batches is gone; take another loader for it, or leave persistent_workers "
@@ -96,23 +96,19 @@ def begun_anew(owner: str) -> ConfigError:
 
 
 def counted_by_accelerate() -> bool:
-    """Whether the epoch that is named is accelerate's own count, of the iterations of one of its loaders.
+    """Return whether the epoch that is named is accelerate's count of the iterations of one of its loaders.
 
-    It begins with 0 in each process, whatever state a sampler has loaded, and whichever epoch was named to it.
+    That count begins with 0 in each process, whatever state a sampler has loaded, and whichever epoch was named to it.
     """
     caller = sys._getframe(2)
     owner = caller.f_locals.get("self")
     iterates = caller.f_back is not None and caller.f_back.f_code.co_name == "__iter__"
-    return iterates and _is_accelerates(owner, "DataLoaderShard")
+    return iterates and is_accelerates(owner, "DataLoaderShard")
 
 
-def _is_sampler(caller: Any) -> bool:
-    torch_data = sys.modules.get("torch.utils.data")
-    return torch_data is not None and isinstance(caller, torch_data.Sampler)
-
-
-def _is_accelerates(caller: Any, name: str) -> bool:
-    kind = type(caller)
+def is_accelerates(loader: Any, name: str) -> bool:
+    """Return whether ``loader`` is of the class ``name`` of accelerate."""
+    kind = type(loader)
     return kind.__name__ == name and kind.__module__.startswith("accelerate.")
 
 

@@ -1,23 +1,14 @@
-"""Policy pool over an iterable data set, whose lengths nobody knows beforehand: each rank chooses from its own."""
+"""Policy pool over an iterable dataset, whose lengths are not known beforehand: each rank chooses from its samples."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from ddpsched.config import validate
 from ddpsched.errors import ConfigError
-from ddpsched.integrations.agreement import Agreement
-from ddpsched.integrations.plan_source import (
-    Arguments,
-    epoch_number,
-    number_among,
-    number_of_steps,
-    options_of,
-    plain_values,
-    whole_number,
-)
-from ddpsched.integrations.pool_picks import Picked, PoolPicks
-from ddpsched.integrations.sample_reader import SampleReader
+from ddpsched.integrations.agreement import LoaderWorld
+from ddpsched.integrations.identity import check_keys, check_same
+from ddpsched.integrations.plan_source import Arguments, whole_number
+from ddpsched.integrations.pool_picks import PoolPicks, Sample, SampleReader
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.planning.policies.pool import Pool
 from ddpsched.world import World
@@ -26,41 +17,36 @@ from ddpsched.world import World
 class PoolStream:
     """Yield this rank's micro-batches of each optimizer step as a list, chosen from a pool that the iterable feeds.
 
-    ``iterable``: this rank's samples, whatever yields them; a DataLoader with
-    ``batch_size=None`` reads them in worker processes. ``length_fn(sample)``: tokens.
-    ``policy``: "pool", or a mapping with its ``kind`` and options, as the table [policy] of a config has them.
-    The pool holds ``pool_size`` samples; a micro-batch begins with the oldest and takes
-    others as ``strategy`` says ("prefer_closest" in length, or "prefer_first"), as long
-    as count * longest stays within ``max_tokens_for_batch``; with ``sequence_packing``
-    as long as their sum does, whatever the strategy. A longer sample runs alone;
-    ``over_budget`` counts these.
+    ``iterable``: this rank's samples, whatever yields them; a DataLoader with ``batch_size=None`` reads them in worker
+    processes. ``length_fn(sample)``: tokens. ``policy``: "pool", or a mapping with its ``kind`` and options, as the
+    table [policy] of a config has them. The pool holds ``pool_size`` samples; a micro-batch begins with the oldest and
+    takes others by ``strategy`` ("prefer_closest" in length, or "prefer_first"), as long as count * longest stays
+    within ``max_tokens_for_batch``; with ``sequence_packing`` as long as their sum does, whatever the strategy. A
+    longer sample runs alone; ``over_budget`` counts these.
 
-    A step has ``batches_per_optimizer_step`` of them; each is ``collate_fn(samples)``, or
-    the list of samples, which ``sample_padding_fn(sample, length)`` has filled up to the
-    longest of them. ``infinite_loop``: an epoch that is over is followed by the next,
-    announced by the iterable's ``set_epoch(e)``, and the pool stays full; so all ranks
-    yield ``max_num_steps`` lists, or lists without end.
+    A step has ``batches_per_optimizer_step`` of them; each is ``collate_fn(samples)``, or the list of samples, which
+    ``sample_padding_fn(sample, length)`` has filled up to the longest of them. ``infinite_loop``: an epoch that is over
+    is followed by the next, announced by the iterable's ``set_epoch(e)``, and the pool stays full; so all ranks yield
+    ``max_num_steps`` lists, or lists without end.
 
-    ``world``: which rank of how many; without it, what torch's process group or else the environment says when an
-    iteration begins; ranks of a process group then check that they have the same policy. An epoch
-    counts as run once its iteration has ended; the next iteration is of the next one, which ``set_epoch(e)`` may name.
+    ``world``: which rank of how many; without it, that of torch's process group, or else of the environment, when an
+    iteration begins; ranks of a process group then check that they have the same policy. An epoch counts as run once
+    its iteration has ended; the next iteration is of the next one, which ``set_epoch(e)`` may name.
 
-    *Ranks of a step* do not know each other's samples, unless ``agree`` tells them:
-    given this rank's samples in the step it answers those of all ranks, as
-    ``ddpsched.integrations.agree.sum_over_ranks`` does. Then ``step.sum_scale`` is
-    G / B, and with ``infinite_loop=False``, which needs it on several ranks, all end
-    together: a rank that ran dry yields empty lists until all have, and joins the others
-    with a gradient of zero, say that of a batch seen before, times zero. An ``agree``
-    that answers with a bool says whether the step takes place, and B stays unknown.
+    *Ranks of a step* do not know each other's samples without ``agree``: given this rank's number of samples in the
+    step it returns that of all ranks, as ``ddpsched.integrations.agree.sum_over_ranks`` does. Then ``step.sum_scale``
+    is G / B, and with ``infinite_loop=False``, which needs it on several ranks, all end together: a rank without
+    samples yields empty lists until all have none, and joins the others with a gradient of zero, such as that of a
+    batch seen before, times zero. Where ``agree`` returns a bool, it says whether the step takes place, and B stays
+    unknown.
 
-    ``step``: the :class:`StepShare` of the list yielded last. ``state_dict()`` holds
-    the samples that wait, so it is for torch.save or pickle, and each rank has its own.
-    With it loaded the next iteration goes on there: at once where the iterable has
-    ``state_dict`` and ``load_state_dict`` too, else by reading this epoch's samples
-    again. Raises ConfigError for arguments out of range, DataError for bad samples.
+    ``step``: the :class:`StepShare` of the list yielded last. ``state_dict()`` holds the samples that wait, so it is
+    for torch.save or pickle, and each rank has another. With it loaded the next iteration continues there: at once
+    where the iterable has ``state_dict`` and ``load_state_dict`` too, else by reading this epoch's samples again.
+    Raises ConfigError for arguments out of range, DataError for bad samples.
 
-    Source: cosmos-rl's ``LoadBalancedDataset``, whose defaults these are, and whose
-    choices but for packed rows; it resumes by choosing all batches before again.
+    Source: cosmos-rl's ``LoadBalancedDataset``, whose defaults these are, and whose choices but for packed rows; it
+    resumes by choosing all batches before again.
 
     >>> class Words:
     ...     def __iter__(self):
@@ -89,42 +75,43 @@ class PoolStream:
         sample_padding_fn: Callable[[Any, int], Any] | None = None,
         agree: Callable[[int], int] | None = None,
     ) -> None:
-        self._given, self._settled = world, world
-        self.policy = _pool(policy)
-        if max_num_steps is not None:
-            max_num_steps = whole_number("PoolStream: max_num_steps", max_num_steps, 1, "needs an integer of 1 or more")
-        if self.policy.packs and sample_padding_fn is not None:
+        self._ranks = LoaderWorld("PoolStream", world)
+        arguments = Arguments.of("PoolStream", policy=policy, max_num_steps=max_num_steps)
+        pool = arguments.policy
+        if not isinstance(pool, Pool):
+            raise ConfigError(
+                f"PoolStream: policy {pool.kind!r} needs the lengths of all samples, which an iterable dataset does "
+                "not have; use policy 'pool', or ddpsched.StepLoader over a data set with samples by id"
+            )
+        self.policy = pool
+        if pool.packs and sample_padding_fn is not None:
             raise ConfigError("PoolStream: packed rows have no padding; leave sample_padding_fn out")
-        for remark in self.policy.remarks:
+        for remark in pool.remarks:
             warnings.warn(remark, stacklevel=2)
-        self._infinite = infinite_loop and self.policy.endless
-        self.max_num_steps = max_num_steps
+        self._infinite, self.max_num_steps = infinite_loop and pool.endless, arguments.max_num_steps
         self._iterable, self._length_fn, self._agree = iterable, length_fn, agree
         self._collate, self._pad = collate_fn, sample_padding_fn
-        self._next = self._reached = self._begin(0)  # what the next iteration goes on with; where the last one stands
+        self._next = self._reached = self._begin(0)  # the next iteration's; and that of the last one
         self._skip = 0  # steps that the next iteration leaves out
-        self._number = number_among(world)
-        self._agreement: Agreement | None = None  # of the last iteration; a copy has none
         self.over_budget = 0
         self.step: StepShare | None = None
-        self._check_ends()
+        self._check_ends(World() if world is None else world)
 
     @property
     def world(self) -> World:
-        """The one given, or that of the running iteration, or what is to be seen now."""
-        return self._settled or World.detect()
+        """The given world; else the one detected now, or when the last iteration began."""
+        return self._ranks.world
 
-    def _check_ends(self) -> None:
-        size = 1 if self._settled is None else self._settled.size
-        if not self._infinite and size > 1 and self._agree is None:
+    def _check_ends(self, world: World) -> None:
+        if not self._infinite and world.size > 1 and self._agree is None:
             raise ConfigError(
-                f"PoolStream: with infinite_loop=False, each of {size} ranks ends with its own data, which "
-                "the others do not know; give agree=sum_over_ranks (ddpsched.integrations.agree)"
+                f"PoolStream: with infinite_loop=False, each of {world.size} ranks ends with its data, and the others "
+                "do not know when; give agree=sum_over_ranks (ddpsched.integrations.agree)"
             )
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration begins with this epoch, or where a loaded state of it stands; skipped steps stay so."""
-        epoch = epoch_number(epoch)
+        """Let the next iteration begin with this epoch, or where a loaded state of it stands; skips stay."""
+        epoch = whole_number("set_epoch", epoch)
         if epoch not in (self._next.first_epoch, self._next.reader.epoch):
             self._next = self._begin(epoch)
         self._reached = self._next
@@ -135,7 +122,7 @@ class PoolStream:
         They count as steps of the next iteration, whichever epoch ``set_epoch`` names before or after, and are read
         as it begins, or as a state is asked for. Ranks do not agree meanwhile: skip the same number on each.
         """
-        self._skip += number_of_steps(count)
+        self._skip += whole_number("skip_batches", count)
         self._reached = self._next
 
     def _read_skipped(self) -> None:
@@ -145,11 +132,11 @@ class PoolStream:
         self._skip = 0
 
     def __iter__(self) -> Iterator[list[Any]]:
-        world = self._settled = self._given or World.detect()
-        self._check_ends()
+        world = self._ranks.settle()
+        self._check_ends(world)
         self._read_skipped()
-        # what the next iteration begins with stays as it is until an epoch is run, so that whoever looks at one batch
-        # changes nothing
+        # the beginning of the next iteration stays as it is until an epoch is run, so looking at one batch changes
+        # nothing
         picks, self._next = self._next, self._begin(0)
         self._next.load_state_dict(picks.state_dict())
         return self._lists(picks, world)
@@ -158,82 +145,74 @@ class PoolStream:
         return PoolPicks(self.policy, SampleReader(self._iterable, self._length_fn, self._infinite, epoch))
 
     def _lists(self, picks: PoolPicks, world: World) -> Iterator[list[Any]]:
-        begun = picks.steps
+        begun, last = picks.steps, self.max_num_steps
         identity = {key: value for key, value in self._identity().items() if key not in ("rank", "world_size")}
-        start = {"step": begun, "max_num_steps": self.max_num_steps}
-        waits = self._agreement is None or not self._agreement.has_compared
-        agreement = self._agreement = Agreement("PoolStream", world, identity, start, self._number, waits)
-        agreement.first()
-        while self.max_num_steps is None or picks.steps < self.max_num_steps:
+        agreement = self._ranks.agree(identity, {"step": begun, "max_num_steps": last})
+        while last is None or picks.steps < last:
             if picks.steps > begun:
-                agreement.second()
-            micro = self._picked(picks)
-            share = self._share(picks, micro)
+                agreement.compare()
+            step = self._picked(picks)
+            share = self._share(picks, step, world)
             if share is None:
                 self._next = self._begin(picks.reader.epoch + 1)
-                if self.max_num_steps is None:  # of a whole run the end is kept, which more steps may go on from
+                if last is None:  # the end of a run of so many steps is kept, since more may follow it
                     self._reached = self._next
                 return
             picks.steps += 1
             self._reached, self.step = picks, share
-            if picks.steps == self.max_num_steps:
+            if picks.steps == last:
                 self._next = self._begin(picks.reader.epoch + 1)
-            yield [self._batch(each) for each in micro]
+            yield [self._batch(micro) for micro in step]
 
-    def _picked(self, picks: PoolPicks) -> list[Picked]:
-        micro = picks.next_step()
-        self.over_budget += sum(max(each.lengths) > picks.budget for each in micro)
-        return micro
+    def _picked(self, picks: PoolPicks) -> list[list[Sample]]:
+        step = picks.next_step()
+        budget = self.policy.max_tokens_for_batch
+        self.over_budget += sum(any(length > budget for length, _ in micro) for micro in step)
+        return step
 
-    def _share(self, picks: PoolPicks, micro: list[Picked]) -> StepShare | None:
-        """None where no rank has a sample left."""
-        own = sum(len(each.samples) for each in micro)
-        total = own if self._agree is None else self._agree(own)
+    def _share(self, picks: PoolPicks, step: list[list[Sample]], world: World) -> StepShare | None:
+        """Return this rank's share of the step; None where no rank has a sample left."""
+        count, tokens = sum(map(len, step)), sum(length for micro in step for length, _ in micro)
+        total = count if self._agree is None else self._agree(count)
         if not total:
             return None
-        alone, told = self.world.size == 1, self._agree is not None and not isinstance(total, bool)
-        if told and total < own:
-            raise ConfigError(f"agree({own}) gave {total}: all ranks together cannot have fewer samples than this one")
-        tokens = sum(sum(each.lengths) for each in micro)
+        alone, known = world.size == 1, self._agree is not None and not isinstance(total, bool)
+        if known and total < count:
+            raise ConfigError(f"agree({count}) gave {total}: all ranks together have no fewer samples than this one")
         return StepShare(
             epoch=picks.reader.epoch,
             step=picks.steps,
-            world_size=self.world.size,
-            rank_samples=own,
+            world_size=world.size,
+            rank_samples=count,
             rank_tokens=tokens,
-            rank_microbatches=len(micro),
-            num_samples=own if alone else int(total) if told else None,
+            rank_microbatches=len(step),
+            num_samples=count if alone else int(total) if known else None,
             num_tokens=tokens if alone else None,
         )
 
-    def _batch(self, micro: Picked) -> Any:
-        samples = micro.samples
+    def _batch(self, micro: list[Sample]) -> Any:
+        longest, samples = max(length for length, _ in micro), [sample for _, sample in micro]
         if self._pad is not None:
-            samples = [self._pad(sample, max(micro.lengths)) for sample in samples]
+            samples = [self._pad(sample, longest) for sample in samples]
         return samples if self._collate is None else self._collate(samples)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what makes this rank's choices, where the list yielded last stands, and the samples that wait."""
+        """Return the policy, the position after the list yielded last, and this rank's samples that wait."""
         if self._reached is self._next:
             self._read_skipped()
         return {**self._identity(), "over_budget": self.over_budget, **self._reached.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state`` was taken; ConfigError where it is of another rank, world size or policy.
+        """Continue where ``state`` was taken. Raises ConfigError where it is of another rank, world size or policy.
 
-        Other data is found out with the next list, where the iterable's samples are read again.
+        Other data is refused with the next list, where the iterable's samples are read again.
         """
-        own, picks = self._identity(), self._begin(0)
-        needed = sorted([*own, "over_budget", *picks.state_dict()])
-        if not isinstance(state, Mapping) or set(state) != set(needed):
-            given = sorted(map(str, state)) if isinstance(state, Mapping) else repr(state)
-            raise ConfigError(f"the state of a PoolStream needs exactly {needed}, got {given}")
-        differs = [f"{key} = {state[key]!r}, here {value!r}" for key, value in own.items() if state[key] != value]
-        if differs:
-            raise ConfigError(f"the state is of another PoolStream: {'; '.join(differs)}")
-        wrong = [key for key in ("steps", "first_epoch", "over_budget") if not _is_number(state[key])]
-        if wrong:
-            raise ConfigError(f"the state's {wrong[0]} = {state[wrong[0]]!r}, needs an integer of 0 or more")
+        identity, picks = self._identity(), self._begin(0)
+        check_keys("PoolStream", state, [*identity, "over_budget", *picks.state_dict()])
+        check_same("PoolStream", state, identity)
+        for key in ("steps", "first_epoch", "over_budget"):
+            if type(state[key]) is not int or state[key] < 0:
+                raise ConfigError(f"the state's {key} = {state[key]!r}, needs an integer of 0 or more")
         if self.max_num_steps is not None and state["steps"] > self.max_num_steps:
             raise ConfigError(
                 f"the state is after {state['steps']} steps, but max_num_steps = {self.max_num_steps}; raise it"
@@ -246,29 +225,11 @@ class PoolStream:
         self._next = self._reached = picks
 
     def _identity(self) -> dict[str, Any]:
-        policy = self.policy
+        policy, world = self.policy, self.world
         return {
-            "pool_size": policy.pool_size,
-            "max_tokens_for_batch": policy.max_tokens_for_batch,
+            **policy.model_dump(include={"pool_size", "max_tokens_for_batch", "batches_per_optimizer_step"}),
             "strategy": "sequence_packing" if policy.sequence_packing else policy.strategy,
-            "batches_per_optimizer_step": policy.batches_per_optimizer_step,
             "infinite_loop": self._infinite,
-            "rank": self.world.rank,
-            "world_size": self.world.size,
+            "rank": world.rank,
+            "world_size": world.size,
         }
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _pool(given: str | Mapping[str, Any]) -> Pool:
-    """Return the policy with its options; ConfigError for one that needs lengths which an iterable does not tell."""
-    values = {"seed": 0, "order": {}, "global_batch": None, "policy": options_of("PoolStream", "policy", given)}
-    policy = validate(Arguments, plain_values(values), "PoolStream").policy
-    if not isinstance(policy, Pool):
-        raise ConfigError(
-            f"PoolStream: policy {policy.kind!r} needs the lengths of all samples, which an iterable does not tell; "
-            "use policy 'pool', or ddpsched.StepLoader over a data set with samples by id"
-        )
-    return policy

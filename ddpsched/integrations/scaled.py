@@ -1,4 +1,4 @@
-"""Batches beside the scales of their steps, whatever a loader does between a sampler and the loop."""
+"""Batches paired with the scales of their steps, whatever a loader does between a sampler and the loop."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -7,10 +7,9 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from ddpsched.errors import ConfigError
-from ddpsched.integrations.batch_sampler import BatchSampler
-from ddpsched.integrations.iterated_by import begun_anew
+from ddpsched.integrations.batch_sampler import BatchSampler, RankLists
+from ddpsched.integrations.iterated_by import begun_anew, is_accelerates
 from ddpsched.integrations.pool_stream import PoolStream
-from ddpsched.integrations.rank_lists import RankLists
 from ddpsched.integrations.step_loader import StepLoader
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.plan import Position
@@ -30,9 +29,9 @@ def scaled(loader: Any) -> "Scaled":
     ``scale``: G / B of the step, 0 where the batch is a stand-in or this rank has none.
 
     ``step``: the :class:`StepShare` of the batch yielded last. ``state_dict()`` is of that batch too, whatever workers
-    have loaded ahead, and the same on every rank; with it loaded the next iteration goes on after it.
+    have loaded ahead, and the same on every rank; with it loaded the next iteration continues after it.
 
-    Raises ConfigError where the batches cannot be told apart: a wrapper between loader and sampler, batches out of
+    Raises ConfigError where the lists of batches are not known: a wrapper between loader and sampler, batches out of
     order (``in_order=False``), a loader that skips.
 
     >>> from ddpsched import BatchSampler, World
@@ -54,35 +53,36 @@ class Scaled:
         self._sampler = None if isinstance(loader, StepLoader | PoolStream) else _sampler_of(loader)
         if self._sampler is not None:
             self._sampler.weighs = True
+        self._planner: Any = loader if self._sampler is None else self._sampler
         self.step: StepShare | None = None
-        self._reached: tuple[RankLists, Position] | None = None  # of the batch yielded last, in which iteration
+        self._reached: Position | None = None  # after the batch yielded last
 
     def __iter__(self) -> Iterator[tuple[Any, float]]:
-        if self._sampler is None:
-            for batches in self._loader:
-                self.step = self._loader.step
-                yield batches, self._loader.step.weight
+        if self._sampler is not None:
+            yield from self.pairs(iter(self._loader))
             return
-        yield from self.pairs(iter(self._loader))
+        for batches in self._loader:
+            self.step = self._loader.step
+            yield batches, self._loader.step.weight
 
     def pairs(self, batches: Iterator[Any]) -> Iterator[tuple[Any, float]]:
-        """Yield the same of an iterator of the loader, from its first batch on."""
+        """Yield the same from an iterator of the loader, from its first batch on."""
         assert self._sampler is not None
         lists = batches if isinstance(batches, RankLists) else getattr(batches, "_sampler_iter", None)
-        # a StatefulDataLoader that goes on between two snapshots has passed over the first of these lists
+        # a StatefulDataLoader that continues between two snapshots has passed over the first of these lists
         number = getattr(batches, "_rcvd_idx", 0)
         for batch in batches:
             if lists is None:  # of accelerate's loader, a generator: what its first batch began
                 lists = self._sampler.lists
             if not isinstance(lists, RankLists):
                 raise ConfigError(
-                    f"scaled({type(self._loader).__name__}): its iterator {type(batches).__name__} does not tell which "
-                    "lists its batches are; give a torch DataLoader(data, batch_sampler=sampler) itself"
+                    f"scaled({type(self._loader).__name__}): which lists the batches of its iterator "
+                    f"{type(batches).__name__} are cannot be seen; give a torch DataLoader(data, batch_sampler=sampler)"
                 )
             if getattr(batches, "_sampler_iter", lists) is not lists:
                 raise begun_anew("scaled")
-            self.step, after = lists.handed_out[number]
-            self._reached, number = (lists, after), number + 1
+            self.step, self._reached = lists.share(number)
+            number += 1
             yield batch, self.step.weight
         self._reached = None
 
@@ -95,48 +95,36 @@ class Scaled:
         self._reached = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the batch yielded last stands."""
-        if self._sampler is None:
-            return self._loader.state_dict()
-        if self._reached is None or self._sampler.lists is None:
-            return self._sampler.state_dict()
-        return self._sampler.state_at(self._reached[1])
+        """Return the state after the batch yielded last."""
+        if self._sampler is None or self._reached is None or self._sampler.lists is None:
+            return self._planner.state_dict()
+        return self._sampler.state_at(self._reached)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state`` was taken; ConfigError where it is of other data, policy, seed, order or world size."""
+        """Continue after the batch of ``state``. Raises ConfigError where it is of another loader; see BatchSampler."""
         self._planner.load_state_dict(state)
         self._reached = None
 
-    @property
-    def _planner(self) -> Any:
-        return self._loader if self._sampler is None else self._sampler
-
 
 def _sampler_of(loader: Any) -> BatchSampler:
-    """The BatchSampler whose lists are this loader's batches."""
-    found = [loader, getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
-    ours = next((each for each in found if isinstance(each, BatchSampler)), None)
-    kind = type(loader)
-    accelerates = kind.__name__ == "DataLoaderShard" and kind.__module__.startswith("accelerate.")
-    known = ours is loader or accelerates or kind.__iter__ in (DataLoader.__iter__, _stateful_iter())
-    if ours is None or not known:
-        what = f"{kind.__name__} over {type(found[1] or found[2]).__name__}"
+    """Return the BatchSampler whose lists are this loader's batches. Raises ConfigError where there is none."""
+    parts = [loader, getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
+    sampler = next((part for part in parts if isinstance(part, BatchSampler)), None)
+    kind, torchdata = type(loader), sys.modules.get("torchdata.stateful_dataloader")
+    plain = {DataLoader.__iter__} if torchdata is None else {DataLoader.__iter__, torchdata.StatefulDataLoader.__iter__}
+    known = sampler is loader or is_accelerates(loader, "DataLoaderShard") or getattr(kind, "__iter__", None) in plain
+    if sampler is None or not known:
         raise ConfigError(
-            f"scaled({what}): its batches are not lists of a ddpsched.BatchSampler one by one; give "
-            "DataLoader(data, batch_sampler=ddpsched.BatchSampler(...)), a StepLoader or a PoolStream"
+            f"scaled({kind.__name__} over {type(parts[1] or parts[2]).__name__}): its batches are not lists of a "
+            "ddpsched.BatchSampler one by one; give DataLoader(data, batch_sampler=ddpsched.BatchSampler(...)), a "
+            "StepLoader or a PoolStream"
         )
     if not getattr(loader, "in_order", True):
         raise ConfigError(
-            "scaled: in_order=False yields batches as they are ready, so their scales cannot be told; leave it out"
+            "scaled: in_order=False yields batches as they are ready, so their scales are not known; leave it out"
         )
     if getattr(loader, "skip_batches", 0):
         raise ConfigError(
             f"scaled: the loader skips {loader.skip_batches} batches; load the state of an earlier scaled(loader)"
         )
-    return ours
-
-
-def _stateful_iter() -> Any:
-    """Return the ``__iter__`` of torchdata's loader, where that is imported; else None."""
-    module = sys.modules.get("torchdata.stateful_dataloader")
-    return None if module is None else module.StatefulDataLoader.__iter__
+    return sampler

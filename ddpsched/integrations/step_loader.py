@@ -1,4 +1,4 @@
-"""A torch loader of whole optimizer steps: the list of this rank's micro-batches, for loops of your own."""
+"""A torch loader of whole optimizer steps: the list of this rank's micro-batches, for any training loop."""
 
 import itertools
 from collections import deque
@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
+from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.integrations.agreement import Agreement
 from ddpsched.integrations.iterated_by import begun_anew
-from ddpsched.integrations.micro_batches import Keys, MicroBatches, keys_of, unchanged
-from ddpsched.integrations.plan_source import PlanSource, epoch_number, number_of_steps, whole_number
+from ddpsched.integrations.plan_source import PlanSource, and_last, whole_number
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.plan import Position, StepPlan
 from ddpsched.world import World
 
 OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order")  # of DataLoader's arguments
+Key = tuple[tuple[list[int], int], ...]  # of each micro-batch: ids, and the length to pad to; 0 where rows are packed
+Asked = deque[tuple[StepPlan, bool]]  # plans whose keys are asked for, and whether each is the last
 
 
 class StepLoader:
@@ -33,38 +34,34 @@ class StepLoader:
             optimizer.step()
             optimizer.zero_grad()
 
-    gives, with ``model`` in torch's DDP, the gradient of the mean over the step's global
-    batch: ``sum_scale`` is for gradients that are averaged over ranks, ``add_scale`` for
-    those that are added up. All ranks yield equally often, and their samples are every id
-    once per epoch. At an epoch's end a rank may have fewer micro-batches than others, and
-    the list may be empty; DDP's ranks must meet once a step all the same, hence the
-    ``stand_in`` that weighs nothing. Without DDP plain ``backward()`` will do. ``last`` = "join" or "drop", as
-    of BatchSampler, leaves no list empty there.
+    gives, with ``model`` in torch's DDP, the gradient of the mean over the step's global batch: ``sum_scale`` is for
+    gradients that are averaged over ranks, ``add_scale`` for those that are added up. All ranks yield equally often,
+    and their samples are every id once per epoch. At an epoch's end a rank may have fewer micro-batches than others,
+    and the list may be empty; DDP's ranks must meet once a step all the same, hence the ``stand_in``, whose weight is
+    0. Without DDP plain ``backward()`` will do. ``last`` = "join" or "drop", as of BatchSampler, leaves no list empty.
 
-    ``dataset``: with ``[id]``, or ``__getitems__``. ``lengths``: (N,) tokens of its
-    samples, or (N, 2) of two parts, the same on every rank. ``world``, ``policy``,
-    ``global_batch``, ``order``, ``seed``: as of BatchSampler, and ranks of a process group agree likewise. A mapping
-    may give a rank several micro-batches, as ``{"kind": "pool", "max_tokens_for_batch": 4096,
-    "batches_per_optimizer_step": 4}``.
+    ``dataset``: with ``[id]``, or ``__getitems__``. ``lengths``: (N,) tokens of its samples, or (N, 2) of two parts,
+    the same on every rank. ``world``, ``policy``, ``global_batch``, ``order``, ``seed``: as of BatchSampler, and ranks
+    of a process group agree likewise. A mapping may give a rank several micro-batches, as
+    ``{"kind": "pool", "max_tokens_for_batch": 4096, "batches_per_optimizer_step": 4}``; an epoch's last step may then
+    hold fewer than the others.
 
-    Every sample comes once an epoch, so an epoch's last step may hold fewer micro-batches than the others.
+    *How long*: ``max_num_steps`` optimizer steps, through as many epochs as these take (``infinite_loop=False``: to the
+    end of the first at most, for all ranks alike); or ``epochs``; with neither, one epoch an iteration. Once the last
+    list of an iteration is yielded, the next iteration begins with the epoch after; one that is broken off before is
+    begun again. ``set_epoch(e)`` names the epoch to begin with.
 
-    *How long*: ``max_num_steps`` optimizer steps, through as many epochs as these take
-    (``infinite_loop=False``: to the end of the first at most, for all ranks alike); or
-    ``epochs``; with neither, one epoch an iteration. Once the last list of an iteration is yielded, the next
-    iteration begins with the epoch after; one that is broken off before is begun again. ``set_epoch(e)`` names the
-    epoch to begin with.
+    *How samples become batches*: ``sample_padding_fn(sample, length)`` fills one sample up to ``length``, its
+    micro-batch's longest or what ``same_shape`` asks for; ``collate_fn(samples)`` makes the batch, else torch's. Packed
+    rows come to collate_fn as the list of their samples, unpadded, and ``strategy`` is ignored. ``num_workers``,
+    ``pin_memory`` and further options are DataLoader's; a worker loads a whole step.
 
-    *How samples become batches*: ``sample_padding_fn(sample, length)`` fills one sample
-    up to ``length``, its micro-batch's longest or what ``same_shape`` asks for;
-    ``collate_fn(samples)`` makes the batch, else torch's. Packed rows come to collate_fn
-    as the list of their samples, unpadded, and with no say of ``strategy``.
-    ``num_workers``, ``pin_memory`` and further options are DataLoader's; a worker loads
-    a whole step.
+    ``step``: the :class:`StepShare` of the list yielded last. ``state_dict()`` is the position after that list,
+    whatever workers have loaded ahead, and is the same on every rank; with it loaded, the next iteration continues
+    there without the steps before.
 
-    ``step``: the :class:`StepShare` of the list yielded last. ``state_dict()`` says
-    where that list stands, whatever workers have loaded ahead, and is the same on every
-    rank; with it loaded, the next iteration goes on there without the steps before.
+    Attributes: ``order`` (its kind; "sequential" and "curriculum" may be the same in every epoch), and ``over_budget``,
+    samples that are longer than the budget of a pool and run alone; 0 for other policies.
 
     Raises ConfigError or DataError for arguments out of range.
 
@@ -98,73 +95,77 @@ class StepLoader:
         pin_memory: bool = False,
         **loader_options: Any,
     ) -> None:
-        self._source = PlanSource("StepLoader", lengths, world, policy, global_batch, seed, order, last)
-        _check_data(dataset, len(self._source))
-        self._infinite = infinite_loop and self._source.policy.endless
-        max_num_steps, epochs = _limits(max_num_steps, epochs, self._infinite)
-        _check_padding(self._source, sample_padding_fn)
+        self._source = source = PlanSource(
+            "StepLoader", lengths, world, last, policy=policy, order=order, seed=seed, global_batch=global_batch,
+            max_num_steps=max_num_steps, epochs=epochs,
+        )  # fmt: skip
+        _check_data(dataset, len(source.lengths))
+        self._infinite = infinite_loop and source.policy.endless
+        self._max_num_steps, self._epochs = source.arguments.max_num_steps, source.arguments.epochs
+        if max_num_steps is not None and epochs is not None:
+            raise ConfigError(f"StepLoader: max_num_steps = {max_num_steps} and epochs = {epochs}: give one of the two")
+        if not self._infinite and (self._epochs or 1) > 1:
+            raise ConfigError(f"StepLoader: epochs = {epochs}, but infinite_loop=False ends after one; leave one out")
+        if source.policy.packs and sample_padding_fn is not None:
+            raise ConfigError(
+                "StepLoader: packed rows have no padding, so sample_padding_fn has nothing to do; leave it out, and "
+                "let collate_fn lay the samples end to end"
+            )
+        if source.policy.one_shape and sample_padding_fn is None:
+            raise ConfigError(
+                "StepLoader: policy.same_shape pads all micro-batches of a step to one length, which "
+                "sample_padding_fn gets; give one"
+            )
         taken = [name for name in OURS if name in loader_options]
         if taken:
             raise ConfigError(f"StepLoader: {', '.join(taken)}: the policy decides which samples come when; leave out")
-        self._max_num_steps, self._epochs = max_num_steps, epochs
-        self._batches = MicroBatches(dataset, collate_fn, sample_padding_fn)
-        self._keys = Keys()
+        self.order, self.over_budget = source.order.options.kind, source.over_budget
+        self._batches, self._keys = MicroBatches(dataset, collate_fn, sample_padding_fn), Keys()
         self._loader = DataLoader(
             self._batches,
             batch_size=None,
             sampler=self._keys,
-            collate_fn=unchanged,
+            collate_fn=list,  # the data set has collated
             num_workers=num_workers,
             pin_memory=pin_memory,
             **loader_options,
         )
         self._first = 0  # the epoch with which the next iteration begins, or its loaded state's began
-        self._began = 0  # the same of the iteration that moved last
         self._origin = Position()  # where the next iteration begins, but for the steps that are skipped
         self._skip = 0
-        self._asked: deque[tuple[StepPlan, bool]] | None = None  # the running iteration's
-        self._followed: Agreement | None = None  # of the iteration whose end made the next epoch the one to begin with
-        self._reached: Position | None = None  # of the list yielded last; None before any, and after an epoch
+        self._began = 0  # the first epoch of the iteration that moved last
+        self._asked: Asked | None = None  # of the running iteration
+        self._reached: Position | None = None  # after the list yielded last; None before any, and after an epoch
         self.step: StepShare | None = None
 
     @property
     def epoch(self) -> int:
-        """The epoch in which the next iteration begins, or goes on."""
+        """The epoch in which the next iteration begins or continues."""
         return self._start.epoch
 
     @property
     def first_step(self) -> int:
-        """The step with which the next iteration begins: 0, but where a state was loaded or steps are skipped."""
+        """The step with which the next iteration begins: 0, unless a state was loaded or steps are skipped."""
         return self._origin.step + self._skip
 
-    @property
-    def order(self) -> str:
-        """The kind of order: "sequential" and "curriculum" may be the same in every epoch."""
-        return self._source.spec.order.options.kind
-
-    @property
-    def over_budget(self) -> int:
-        """Samples that are longer than the budget of a pool, and run alone; 0 for other policies."""
-        return self._source.over_budget
-
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration begins with this epoch, or where a loaded state of it stands; skipped steps stay so."""
-        epoch = epoch_number(epoch)
+        """Let the next iteration begin with this epoch, or where a loaded state of it stands; skips stay."""
+        epoch = whole_number("set_epoch", epoch)
         if epoch not in (self._first, self._origin.epoch):
-            self._first, self._origin = epoch, Position(epoch)
-        self._reached = self._followed = None
+            self._next_epoch(epoch, self._skip)
+        self._reached = self._source.followed = None
 
     def skip_batches(self, count: int) -> None:
         """Leave out the next ``count`` optimizer steps: they are planned, but no sample is loaded.
 
-        They count as steps of the next iteration, whichever epoch ``set_epoch`` names before or after. Where it does
-        not have as many, it raises ConfigError as it begins.
+        They count as steps of the next iteration, whichever epoch ``set_epoch`` names before or after. Where it has
+        fewer, it raises ConfigError as it begins.
         """
-        self._skip, self._reached = self._skip + number_of_steps(count), None
+        self._skip, self._reached = self._skip + whole_number("skip_batches", count), None
 
     @property
     def _start(self) -> Position:
-        """The position at which the next iteration begins: behind the steps that are skipped."""
+        """The position at which the next iteration begins: after the steps that are skipped."""
         position, done = self._origin, 0
         for plan in itertools.islice(self._plans(position), self._skip):
             assert plan.after is not None
@@ -174,16 +175,16 @@ class StepLoader:
         return position
 
     def stand_in(self) -> Any:
-        """A batch of one sample, the shortest: what a rank without samples can put through the model, times zero."""
-        shortest = self._source.stand_in()
-        return self._batches.micro_batch([shortest], int(self._source.lengths.lengths(np.array([shortest]))[0]))
+        """Return a batch of the shortest sample, which a rank without samples puts through its model, times zero."""
+        id = self._source.stand_in
+        return self._batches.micro_batch([id], int(self._source.lengths.lengths(np.array([id]))[0]))
 
     def plans(self) -> Iterator[StepPlan]:
-        """The plans of the next iteration: all ranks' samples; nothing is loaded."""
+        """Return the plans of the next iteration, with all ranks' samples; nothing is loaded."""
         return self._plans(self._start)
 
     def __len__(self) -> int:
-        """Optimizer steps of an iteration; of the whole one, also where it goes on within.
+        """Return the optimizer steps of an iteration; of the whole one, also where it continues within.
 
         Where a policy fills micro-batches and epochs decide, this plans each of them, once.
         """
@@ -194,15 +195,10 @@ class StepLoader:
         return steps if most is None else min(most, steps)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        return self._lists()
-
-    def _lists(self) -> Iterator[list[Any]]:
         world = self._source.settle()
-        if self._followed is not None:
-            self._followed.all_over()
         start, end, self._began = self._start, self._end, self._first
         agreement = self._source.agreement(start, max_num_steps=self._max_num_steps, epochs=self._epochs)
-        asked = self._asked = deque[tuple[StepPlan, bool]]()  # whose batches are on their way: workers are ahead
+        asked = self._asked = Asked()  # batches on their way: workers are ahead
         plans = partial(self._source.run, start, end, self._max_num_steps)
         # of values alone: a way from workers that stay back to this loader would be a cycle, which may be collected
         # within a worker forked later, where torch waits for the others in vain
@@ -212,28 +208,28 @@ class StepLoader:
             if self._loader.persistent_workers and self._asked is not asked:
                 raise begun_anew("StepLoader")
             if yielded:
-                agreement.second()
+                agreement.compare()
             plan, is_last = asked.popleft()
             assert plan.after is not None
             position, yielded, self._reached = plan.after, True, plan.after
             self.step = StepShare.of(plan, self._source.lengths, world)
             if is_last:  # nothing of a loaded state, and no skip, is used up before
                 self._next_epoch(plan.epoch + 1)
-                self._followed = agreement
-                agreement.over()
+                self._source.followed = agreement
+                agreement.end()
             yield batches
         if yielded:
-            agreement.second()
+            agreement.compare()
         if self._one_epoch and position.cursor:
-            self._reached = None  # of a whole run its end is kept, which more steps may go on from
+            self._reached = None  # the end of a run of several epochs is kept, since more steps may follow it
             if not yielded and self._origin.epoch == position.epoch:  # nothing was left of a loaded state's epoch
                 self._next_epoch(position.epoch + 1)
 
     def _plans(self, start: Position) -> Iterator[StepPlan]:
         return self._source.run(start, self._end, self._max_num_steps)
 
-    def _next_epoch(self, epoch: int) -> None:
-        self._first, self._origin, self._skip = epoch, Position(epoch), 0
+    def _next_epoch(self, epoch: int, skip: int = 0) -> None:
+        self._first, self._origin, self._skip = epoch, Position(epoch), skip
 
     @property
     def _one_epoch(self) -> bool:
@@ -247,7 +243,7 @@ class StepLoader:
         return self._first + (self._epochs or 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON takes them: what makes the plans, and where the list yielded last stands.
+        """Return plain values, as JSON takes them: what makes the plans, and the position after the last list yielded.
 
         Once an iteration over one epoch has ended, the next epoch begins.
         """
@@ -255,67 +251,78 @@ class StepLoader:
         return self._source.state(reached, first_epoch=reached.epoch if self._one_epoch else began)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state`` was taken; ConfigError where it is of other data, policy, seed, order or world size.
+        """Continue where ``state`` was taken.
 
-        ``max_num_steps`` and ``epochs`` may be others than they were there, as long as they lie beyond it.
+        Raises ConfigError where it is of other data or another policy, seed, order or world size. ``max_num_steps`` and
+        ``epochs`` may be others than they were there, as long as they lie beyond it.
         """
         position = self._source.position(state, "first_epoch")
-        first = state["first_epoch"]
+        first, problem = state["first_epoch"], None
+        begun = f"the state is in epoch {position.epoch} of a run that began with {first}, but"
         if type(first) is not int or not 0 <= first <= position.epoch:
-            raise ConfigError(
-                f"the state's first_epoch = {first!r} is not one of 0 to {position.epoch}, its position's"
-            )
-        if self._max_num_steps is not None and position.step > self._max_num_steps:
-            raise ConfigError(
-                f"the state is after {position.step} steps, but max_num_steps = {self._max_num_steps}; raise it"
-            )
-        if self._one_epoch and first != position.epoch:
-            raise ConfigError(
-                f"the state is in epoch {position.epoch} of a run that began with {first}, but here an iteration is "
-                "one epoch; give max_num_steps or epochs"
-            )
-        if self._epochs is not None and position.epoch > first + self._epochs:
-            raise ConfigError(
-                f"the state is in epoch {position.epoch} of a run that began with {first}, but epochs = {self._epochs}"
-            )
-        self._first, self._origin, self._skip, self._reached, self._followed = first, position, 0, None, None
+            problem = f"the state's first_epoch = {first!r} is not one of 0 to {position.epoch}, its position's"
+        elif self._max_num_steps is not None and position.step > self._max_num_steps:
+            problem = f"the state is after {position.step} steps, but max_num_steps = {self._max_num_steps}; raise it"
+        elif self._one_epoch and first != position.epoch:
+            problem = f"{begun} here an iteration is one epoch; give max_num_steps or epochs"
+        elif self._epochs is not None and position.epoch > first + self._epochs:
+            problem = f"{begun} epochs = {self._epochs}"
+        if problem:
+            raise ConfigError(problem)
+        self._next_epoch(first)
+        self._origin, self._reached, self._source.followed = position, None, None
 
 
 def _check_data(dataset: Any, num_lengths: int) -> None:
-    if isinstance(dataset, IterableDataset) or not (
-        hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
-    ):
+    has_ids = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
+    if isinstance(dataset, IterableDataset) or not has_ids:
         raise ConfigError(
-            f"StepLoader: {type(dataset).__name__} has no samples by id; use ddpsched.PoolStream for a data set that "
-            "is iterated"
+            f"StepLoader: {type(dataset).__name__} has no samples by id; use ddpsched.PoolStream for an iterable "
+            "dataset"
         )
     if hasattr(dataset, "__len__") and len(dataset) != num_lengths:
         raise DataError(f"the data set has {len(dataset)} samples, but there are {num_lengths} lengths; give one each")
 
 
-def _limits(max_num_steps: Any, epochs: Any, infinite_loop: bool) -> tuple[int | None, int | None]:
-    """Both as plain integers, of which one at most is given."""
-    if max_num_steps is not None and epochs is not None:
-        raise ConfigError(f"StepLoader: max_num_steps = {max_num_steps} and epochs = {epochs}: give one of the two")
-    given = {"max_num_steps": max_num_steps, "epochs": epochs}
-    most, number = (
-        None if value is None else whole_number(f"StepLoader: {name}", value, 1, "needs an integer of 1 or more")
-        for name, value in given.items()
-    )
-    if not infinite_loop and (number or 1) > 1:
-        raise ConfigError(f"StepLoader: infinite_loop=False ends after one epoch, but epochs = {number}; leave one out")
-    return most, number
+def keys_of(plans: Callable[[], Iterator[StepPlan]], rank: int, lengths: Lengths, asked: Asked) -> Iterator[Key]:
+    """Yield the key that ``rank`` loads, plan by plan; a plan is noted in ``asked`` when its key is asked for."""
+    for plan, is_last in and_last(plans()):
+        asked.append((plan, is_last))
+        yield tuple(
+            (micro.ids.tolist(), 0 if micro.packed else micro.padded_length(lengths.lengths(micro.ids)))
+            for micro in plan.ranks[rank]
+        )
 
 
-def _check_padding(source: PlanSource, sample_padding_fn: Any) -> None:
-    policy = source.policy
-    if policy.packs and sample_padding_fn is not None:
-        raise ConfigError(
-            "StepLoader: packed rows have no padding, so sample_padding_fn has nothing to do; leave it out, and let "
-            "collate_fn lay the samples end to end"
-        )
-    if policy.one_shape and sample_padding_fn is None:
-        raise ConfigError(
-            "StepLoader: policy.same_shape pads all micro-batches of a step to one length, which sample_padding_fn "
-            "gets; give one"
-        )
+class Keys(Sampler[Key]):
+    """The sampler of keys. A DataLoader calls iter() twice before the first key, so a call uses nothing up."""
+
+    make: Callable[[], Iterator[Key]]
+
+    def __iter__(self) -> Iterator[Key]:
+        return self.make()
+
+
+class MicroBatches(Dataset[list[Any]]):
+    """``[key]`` -> a list of batches, one for each micro-batch of the key; [] for ().
+
+    Whatever a worker process needs of a plan is in the key, so any number of workers will do.
+    ``sample_padding_fn(sample, length)``: the sample filled up to its micro-batch's length; None leaves it as it is.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate_fn: Callable[[list[Any]], Any] | None,
+        sample_padding_fn: Callable[[Any, int], Any] | None,
+    ) -> None:
+        self._dataset, self._pad, self._collate = dataset, sample_padding_fn, collate_fn or default_collate
+
+    def __getitem__(self, key: Key) -> list[Any]:
+        return [self.micro_batch(ids, length) for ids, length in key]
+
+    def micro_batch(self, ids: list[int], length: int) -> Any:
+        """Return the samples of these ids as one batch, padded to ``length``."""
+        many = getattr(self._dataset, "__getitems__", None)  # as torch's fetcher looks for it
+        samples = many(ids) if many else [self._dataset[id] for id in ids]
+        return self._collate([self._pad(sample, length) for sample in samples] if self._pad else list(samples))

@@ -1,4 +1,4 @@
-"""StepShare: the size of a step and one rank's share of it, as a loop's loss and learning rate need them."""
+"""StepShare: the size of a step and one rank's share of it, for a loop's loss and learning rate."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ from ddpsched.world import World
 
 @dataclass(frozen=True)
 class StepShare:
-    """One optimizer step, as the rank that runs a share of it sees it.
+    """One optimizer step and this rank's share of it.
 
-    ``step``: from 0, over the whole iteration. ``num_samples``: B, samples of the step over all ranks, what
-    ``VariableBatchSizeLR.scale`` takes; None where ranks do not tell each other. ``num_tokens``: their tokens, without
-    padding, likewise. ``rank_samples``, ``rank_tokens`` and ``rank_microbatches``: of these, this rank's.
+    ``step``: from 0, over the whole iteration. ``num_samples``: B, samples of the step over all ranks, which
+    ``VariableBatchSizeLR.scale`` takes; None where ranks do not exchange it. ``num_tokens``: their tokens, without
+    padding, likewise. ``rank_samples``, ``rank_tokens`` and ``rank_microbatches``: this rank's.
 
     >>> share = StepShare(0, 7, world_size=2, rank_samples=5, rank_tokens=60, rank_microbatches=2, num_samples=8)
     >>> share.sum_scale, share.add_scale
@@ -32,7 +32,7 @@ class StepShare:
 
     @property
     def sum_scale(self) -> float:
-        """G / B: what *summed* losses are multiplied by where gradients are averaged over ranks, as DDP does."""
+        """G / B, the factor of *summed* losses where gradients are averaged over ranks, as DDP does."""
         return self.world_size / self._global_batch()
 
     @property
@@ -42,27 +42,27 @@ class StepShare:
 
     @property
     def add_scale(self) -> float:
-        """1 / B: what summed losses are multiplied by where gradients are added up over ranks."""
+        """1 / B, the factor of summed losses where gradients are added up over ranks."""
         return 1 / self._global_batch()
 
     def _global_batch(self) -> int:
         if self.num_samples is None:
             raise ConfigError(
                 f"the samples of this step on all {self.world_size} ranks are not known here, as each rank fills its "
-                "own; give PoolStream agree=sum_over_ranks (ddpsched.integrations.agree)"
+                "steps alone; give PoolStream agree=sum_over_ranks (ddpsched.integrations.agree)"
             )
         return self.num_samples
 
     @classmethod
     def of(cls, plan: StepPlan, lengths: Lengths, world: World) -> "StepShare":
         """Return the share that ``plan`` gives rank ``world.rank``."""
-        own = plan.rank_ids(world.rank)
+        ids = plan.rank_ids(world.rank)
         return cls(
             epoch=plan.epoch,
             step=plan.step,
             world_size=plan.world_size,
-            rank_samples=len(own),
-            rank_tokens=int(lengths.lengths(own).sum()),
+            rank_samples=len(ids),
+            rank_tokens=int(lengths.lengths(ids).sum()),
             rank_microbatches=len(plan.ranks[world.rank]),
             num_samples=plan.global_batch,
             num_tokens=int(lengths.lengths(plan.ids).sum()),

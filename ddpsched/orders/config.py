@@ -27,14 +27,14 @@ class OrderConfig(Table):
             raise ValueError(f"mega_batches belongs to kind = 'length_grouped', not {self.kind!r}")
         if self.path is not None and not self.kind.startswith("curriculum"):
             raise ValueError(f"path, a file of `ddpsched sort`, belongs to kind = 'curriculum', not {self.kind!r}")
-        changed = {key for key in ("window", "pacing", "start", "over", "stairs") if key in self.model_fields_set}
-        changed -= {key for key in changed if getattr(self, key) == type(self).model_fields[key].default}
+        keys = ("window", "pacing", "start", "over", "stairs")
+        changed = {key for key in keys if getattr(self, key) != type(self).model_fields[key].default}
         if changed and self.kind != "curriculum":
             raise ValueError(f"{', '.join(sorted(changed))} belong to kind = 'curriculum', not {self.kind!r}")
         if self.pacing is None and changed & {"start", "over", "stairs"}:
-            raise ValueError("start, over and stairs say how a share grows; name pacing = 'linear', 'root' or 'step'")
+            raise ValueError("start, over and stairs are options of pacing; name pacing = 'linear', 'root' or 'step'")
         if self.pacing is not None and self.window > 1:
-            raise ValueError("pacing draws among all that is open; window reshuffles neighbours: give one of the two")
+            raise ValueError("pacing draws from all open samples, window reshuffles neighbours: give one of the two")
         if self.stairs != 5 and self.pacing != "step":
             raise ValueError(f"stairs belongs to pacing = 'step', not {self.pacing!r}")
         return self

@@ -1,7 +1,7 @@
 """Peers: other packages' batching of the same lengths, as streams of steps.
 
 Each calls the code of its package where that installs; where ``package`` says so, the algorithm is reimplemented here.
-Nothing is imported before a peer is used. One that cannot be used raises PeerMissing with the reason.
+A package is imported when its peer is first used. A peer that cannot be used raises PeerMissing with the reason.
 
 ============================ ==================================================== ======= =============
 peer                         a step's samples                                      rows    asked by
@@ -15,8 +15,8 @@ verl(_equal)                 static's, as verl partitions them                  
 deepspeed                    the order's next, as many as a sum of lengths allows  padded  real tokens
 fairseq(_multiple_8)         sorted, cut at a padded size, shuffled                padded  padded tokens
 lhotse                       one bucket a step for all ranks, to a padded size     padded  padded tokens
-cosmos_rl                    each rank from its own pool, to a padded size         padded  padded tokens
-online_dynamic_batching      each rank from its own buffer, groups agreed on       padded  padded tokens
+cosmos_rl                    each rank from a pool, to a padded size               padded  padded tokens
+online_dynamic_batching      each rank from a buffer, groups agreed on             padded  padded tokens
 ============================ ==================================================== ======= =============
 
 ::
@@ -35,30 +35,11 @@ online_dynamic_batching      each rank from its own buffer, groups agreed on    
     online_dynamic_batching.py   online-dynamic-batching
 """
 
-from ddpsched.peers import (
-    batch_rebalance,
-    cosmos_rl,
-    deepspeed,
-    fairseq,
-    karmarkar_karp,
-    length_grouped,
-    lhotse,
-    online_dynamic_batching,
-    verl,
-)
+from ddpsched.peers import batch_rebalance, cosmos_rl, deepspeed, fairseq, karmarkar_karp, length_grouped, lhotse, verl
+from ddpsched.peers import online_dynamic_batching as odb
 from ddpsched.peers.peer import Peer, Problem, Step
 
-_MODULES = (
-    length_grouped,
-    batch_rebalance,
-    karmarkar_karp,
-    verl,
-    deepspeed,
-    fairseq,
-    lhotse,
-    cosmos_rl,
-    online_dynamic_batching,
-)
+_MODULES = (length_grouped, batch_rebalance, karmarkar_karp, verl, deepspeed, fairseq, lhotse, cosmos_rl, odb)
 PEERS: dict[str, Peer] = {peer.name: peer for module in _MODULES for peer in module.PEERS}
 
 __all__ = ["PEERS", "Peer", "Problem", "Step"]

@@ -1,4 +1,4 @@
-"""cosmos-rl's ``LoadBalancedDataset``: each rank fills a padded size from a pool of its own shard."""
+"""cosmos-rl's ``LoadBalancedDataset``: each rank fills a padded size from a pool of its shard."""
 
 import logging
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
-"""The largest differencing method, which reinforcement-learning trainers split a batch by; packed rows.
+"""The largest differencing method, by which reinforcement-learning trainers split a batch; packed rows.
 
-Karmarkar and Karp (1982), "The differencing method of set partitioning". Every sample begins as a partition of
-its own into k sets, k-1 of them empty; the two partitions with the largest spread (largest minus smallest sum)
-are merged, largest sets with smallest, until one is left.
+Karmarkar and Karp (1982), "The differencing method of set partitioning". Every sample begins as one partition into k
+sets, k-1 of them empty; the two partitions with the largest spread (largest minus smallest sum) are merged, largest
+sets with smallest, until one is left.
 """
 
 from collections.abc import Iterator

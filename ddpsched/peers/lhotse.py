@@ -24,12 +24,7 @@ def _steps(problem: Problem, budget: int) -> Iterator[Step]:
     with warnings.catch_warnings():  # on cuts held in memory, and on small buffers
         warnings.simplefilter("ignore")
         sampler = _all_ranks(sampling.DynamicBucketingSampler)(
-            cuts,
-            max_duration=float(budget),
-            shuffle=True,
-            seed=problem.seed,
-            world_size=problem.world_size,
-            rank=0,
+            cuts, max_duration=float(budget), shuffle=True, seed=problem.seed, world_size=problem.world_size, rank=0
         )
         sampler.set_epoch(problem.epoch)
         iter(sampler)

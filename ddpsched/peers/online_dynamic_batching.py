@@ -6,7 +6,7 @@ Its collate loop runs once per rank, in threads; their all-gather is a table in 
 import queue
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from threading import Barrier, BrokenBarrierError, Event, local
 from types import SimpleNamespace
 from typing import Any
@@ -30,11 +30,10 @@ def _steps(problem: Problem, budget: int) -> Iterator[Step]:
     torch, collate = need("torch", "torch"), need("odb.collate", PACKAGE)
     grouping = need("odb.grouping", PACKAGE)
     rows = {length: [0] * length for length in np.unique(problem.lengths).tolist()}
-    world = _ThreadWorld(torch, problem.world_size)
-    emitted: list[list[Any]] = [[] for _ in range(problem.world_size)]
-    failures: list[BaseException] = []
+    world = _thread_world(torch, problem.world_size)
 
-    def run(rank: int) -> None:
+    def run(rank: int) -> list[Any]:
+        """Return the batches of one rank."""
         shard = problem.order[rank :: problem.world_size].tolist()
         arriving: queue.Queue[Any] = queue.Queue()
         for turn, id in enumerate(shard):
@@ -54,69 +53,48 @@ def _steps(problem: Problem, budget: int) -> Iterator[Step]:
                 join_mode=True,
                 no_warmup=True,  # else it begins with windows of one sample, which is most of a short epoch
             )
-        except BaseException as error:
-            failures.append(error)
+        except BaseException:
             world.barrier.abort()
-        while not leaving.empty():
-            _, batch = leaving.get()
-            if isinstance(batch, dict):  # else a slot without a group
-                emitted[rank].append(batch["ids"])
+            raise
+        batches = (batch for _, batch in leaving.queue)
+        return [batch["ids"] for batch in batches if isinstance(batch, dict)]  # else a slot without a group
 
     with ExitStack() as stack:
         for module in (collate, grouping):
             stack.enter_context(patch.object(module, "dist", world))
-        stack.enter_context(_settings_kept(torch))
-        with ThreadPoolExecutor(problem.world_size) as threads:
-            list(threads.map(run, range(problem.world_size)))
-    for error in failures:
-        if not isinstance(error, BrokenBarrierError):
-            raise PeerMissing(f"online-dynamic-batching failed ({type(error).__name__}: {error})") from error
-    return dealt(emitted)
+        # the collate loop changes torch's settings for the whole process
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        stack.callback(torch.multiprocessing.set_sharing_strategy, torch.multiprocessing.get_sharing_strategy())
+        threads = stack.enter_context(ThreadPoolExecutor(problem.world_size))
+        ranks = [threads.submit(run, rank) for rank in range(problem.world_size)]
+        for error in (rank.exception() for rank in ranks):
+            if error is not None and not isinstance(error, BrokenBarrierError):
+                raise PeerMissing(f"online-dynamic-batching failed ({type(error).__name__}: {error})") from error
+    return dealt([rank.result() for rank in ranks])
 
 
-@contextmanager
-def _settings_kept(torch: Any) -> Iterator[None]:
-    """Restore torch's settings, which the collate loop changes for the whole process."""
-    threads, strategy = torch.get_num_threads(), torch.multiprocessing.get_sharing_strategy()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.multiprocessing.set_sharing_strategy(strategy)
+def _thread_world(torch: Any, size: int) -> Any:
+    """Return the part of ``torch.distributed`` that the collate loop calls, with a thread per rank.
 
+    A thread calls ``enter(rank)`` first. ``barrier``: of all threads.
+    """
+    here, barrier, table = local(), Barrier(size), [None] * size
 
-class _ThreadWorld:
-    """The part of ``torch.distributed`` that the collate loop calls, with a thread per rank."""
+    def all_gather_into_tensor(output: Any, row: Any, group: Any = None) -> None:
+        table[here.rank] = row
+        barrier.wait()
+        output.copy_(torch.cat(table))
+        barrier.wait()  # no rank writes its next row before all have read
 
-    def __init__(self, torch: Any, size: int) -> None:
-        self.barrier = Barrier(size)
-        self.distributed_c10d = SimpleNamespace()
-        self._torch, self._size, self._here = torch, size, local()
-        self._table: list[Any] = [None] * size
-
-    def enter(self, rank: int) -> None:
-        self._here.rank = rank
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def new_group(self, **_: Any) -> "_ThreadWorld":
-        return self
-
-    def destroy_process_group(self, group: Any) -> None:
-        pass
-
-    def get_rank(self, group: Any = None) -> int:
-        return self._here.rank
-
-    def get_world_size(self, group: Any = None) -> int:
-        return self._size
-
-    def all_gather_into_tensor(self, output: Any, row: Any, group: Any = None) -> None:
-        self._table[self.get_rank()] = row
-        self.barrier.wait()
-        output.copy_(self._torch.cat(self._table))
-        self.barrier.wait()  # no rank writes its next row before all have read
+    world = SimpleNamespace(distributed_c10d=SimpleNamespace(), barrier=barrier)
+    world.enter = lambda rank: setattr(here, "rank", rank)
+    world.is_initialized = lambda: True
+    world.new_group = lambda **options: world
+    world.destroy_process_group = lambda group: None
+    world.get_rank = lambda group=None: here.rank
+    world.get_world_size = lambda group=None: size
+    world.all_gather_into_tensor = all_gather_into_tensor
+    return world
 
 
 PEERS = (budgeted("online_dynamic_batching", PACKAGE, _steps),)

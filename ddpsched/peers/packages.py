@@ -15,7 +15,7 @@ def need(module: str, install: str) -> Any:
     """Return the module, imported. Raises PeerMissing where that fails, with ``pip install {install}`` as advice."""
     try:
         return importlib.import_module(module)
-    except Exception as error:  # an import that raises is treated as a missing package
+    except Exception as error:  # whatever an import raises, the package is missing
         raise _missing(module, install, error) from None
 
 
@@ -25,14 +25,17 @@ def need_alone(module: str, install: str, without: Iterable[str] = ()) -> Any:
     For packages that import a whole trainer before a module of a few functions can be reached. ``without``:
     modules that it imports for functions that are not called here; every name in them is None. Raises PeerMissing.
     """
-    package = module.partition(".")[0]
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise PeerMissing(f"{package} is not installed; pip install {install}")
-    folders = list(spec.submodule_search_locations)
+    package, *inner = module.split(".")[:-1]
     try:
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise ModuleNotFoundError(name=package)
         with _set_aside(package):
-            _add_parents(module, folders)
+            # empty packages in place of those above the module, with the paths that the import system searches
+            for depth in range(len(inner) + 1):
+                parent = ModuleType(".".join([package, *inner[:depth]]))
+                parent.__path__ = ["/".join([folder, *inner[:depth]]) for folder in spec.submodule_search_locations]
+                sys.modules[parent.__name__] = parent
             for name in without:
                 sys.modules[name] = _Nothing(name)
             return importlib.import_module(module)
@@ -67,12 +70,3 @@ def _set_aside(package: str) -> Iterator[None]:
         for name in loaded():
             del sys.modules[name]
         sys.modules.update(before)
-
-
-def _add_parents(module: str, folders: list[str]) -> None:
-    """Register empty packages in place of those above ``module``, with the paths that the import system searches."""
-    above = module.split(".")[:-1]
-    for depth in range(1, len(above) + 1):
-        parent = ModuleType(".".join(above[:depth]))
-        parent.__path__ = ["/".join([folder, *above[1:depth]]) for folder in folders]
-        sys.modules[parent.__name__] = parent

@@ -18,7 +18,7 @@ class Problem:
     """One epoch to be cut into steps.
 
     ``lengths``: (N,), int64 tokens by id. ``order``: (N,), int64 ids, the epoch's global order, which a peer
-    follows where it takes one; peers that draw their own batches follow ``seed`` and ``epoch``. ``cost``: the model
+    follows where it takes one; peers that draw batches themselves follow ``seed`` and ``epoch``. ``cost``: the model
     that steps are scored with. ``budget``: tokens per micro-batch, for a peer that takes a budget; None to search
     for it (see ``Peer.budget``).
     """

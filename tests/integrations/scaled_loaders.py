@@ -55,10 +55,10 @@ def pairs(steps: Any) -> Iterator[Pair]:
 
 def epochs_of(name: str, rank: int = 3, **changes: Any) -> list[list[Pair]]:
     """Of each epoch, from its plans: what the rank runs, and G / B; a stand-in and 0 where it has nothing."""
-    found = []
+    epochs = []
     for epoch in range(EPOCHS):
         made = sampler(name, rank, **changes)
         made.set_epoch(epoch)
-        own = [(plan.rank_ids(rank).tolist(), 4 / plan.global_batch) for plan in made.plans()]
-        found.append([(tuple(ids), scale) if ids else ((int(LENGTHS.argmin()),), 0.0) for ids, scale in own])
-    return found
+        steps = [(plan.rank_ids(rank).tolist(), 4 / plan.global_batch) for plan in made.plans()]
+        epochs.append([(tuple(ids), scale) if ids else ((int(LENGTHS.argmin()),), 0.0) for ids, scale in steps])
+    return epochs

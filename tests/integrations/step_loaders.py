@@ -55,7 +55,7 @@ def ids_of(samples: list[tuple[int, torch.Tensor]]) -> list[int]:
 
 
 def loader(name: str, rank: int = 0, world_size: int = 2, **changes: Any) -> StepLoader:
-    """Its batches are ids, unless it is told otherwise."""
+    """Its batches are ids, unless ``changes`` make them others."""
     policy = POLICIES[name]
     values = {
         "dataset": Rows(changes.get("lengths", LENGTHS)), "lengths": LENGTHS, "world": World(rank, world_size),

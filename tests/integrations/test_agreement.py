@@ -1,4 +1,4 @@
-"""Ranks agree on one plan before they train; whoever launched them, and whatever they were told."""
+"""Ranks agree on one plan before they train, whatever launched them, and whatever arguments they were given."""
 
 import multiprocessing
 import os
@@ -40,10 +40,10 @@ def raised(work: Callable[[], Any]) -> tuple[str, str]:
     try:
         work()
     except Exception as error:
-        found = type(error).__name__, str(error)
+        result = type(error).__name__, str(error)
     else:
-        found = "nothing", ""
-    return found
+        result = "nothing", ""
+    return result
 
 
 def sampler(**changes: Any) -> BatchSampler:
@@ -77,19 +77,20 @@ def disagreements() -> dict[str, tuple[str, str]]:
         "steps": (lambda: list(StepLoader(range(70), LENGTHS, global_batch=16, max_num_steps=3 + rank))),
         "none": (lambda: list(scaled(sampler()))),
     }
-    found = {}
+    raised_by = {}
     for name, each in work.items():
-        found[name] = raised(each)
+        raised_by[name] = raised(each)
         dist.barrier()
-    return found
+    return raised_by
 
 
 def test_ranks_that_would_follow_different_plans_all_stop() -> None:
     zero, one = run_ranks(disagreements, 2)
     for name, words in {
-        "rank": r"processes \[0, 1\] of the group are all rank 0 of 2.*rank 1 is nobody",
+        "rank": r"processes \[0, 1\] of the group are all rank 0 of 2.*no process is rank 1",
         "size": "on process 1 world_size = 3, on this one 2",
-        "seed": "seed = 1, on this one 0", "data": "on process 1 data = '", "policy": "policy.kind = 'static', on this",
+        "seed": "seed = 1, on this one 0", "data": r"on process 1 data \(the digest of its lengths\) = '",
+        "policy": "policy.kind = 'static', on this",
         "order": "order.kind = 'sequential', on this one 'shuffled'", "batch": "global_batch = 17, on this one 16",
         "last": "last = 'join', on this one 'drop'", "loader": "policy.max_tokens_for_batch = 61, on this one 60",
         "stream": "pool_size = 5, on this one 4", "kind": "loader = 'StepLoader', on this one 'BatchSampler'",
@@ -121,7 +122,7 @@ def whoever_iterates() -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as of_one:
         warnings.simplefilter("always")
         next(iter(sampler(world=World(0, 1))))
-    assert agreement._timeout(dist.distributed_c10d) == timedelta(seconds=60), "the group's own"
+    assert agreement._timeout(dist.distributed_c10d) == timedelta(seconds=60), "that of the group"
     agreement._timeout = lambda c10d: timedelta(seconds=3)
     alone = raised(lambda: list(sampler(seed=5))) if rank == 0 else None
     dist.barrier()
@@ -134,10 +135,10 @@ def whoever_iterates() -> dict[str, Any]:
 def test_a_look_on_one_rank_and_a_loop_on_one_rank() -> None:
     zero, one = run_ranks(whoever_iterates, 2)
     for number, epoch in enumerate((0, 1, 0)):
-        for rank, found in enumerate((zero, one)):
+        for rank, results in enumerate((zero, one)):
             expected = sampler(world=World(rank, 2))
             expected.set_epoch(epoch)
-            assert found["epochs"][number] == list(expected)
+            assert results["epochs"][number] == list(expected)
     assert zero["look"] == zero["looks"][0] == zero["epochs"][0][0]
     warned, *others = zero["warned"]
     assert len(others) == 2, "a sampler like one that has begun on both ranks is not waited for"
@@ -168,14 +169,14 @@ def passes_on_rank_0() -> dict[str, tuple[str, str]]:
                 steps += 1
         return steps
 
-    found = {}
+    raised_by = {}
     for before in (0, 1):
         for number, loader in enumerate((sampler(seed=before), StepLoader(range(70), LENGTHS, global_batch=16))):
-            found[f"{number} {before}"] = raised(partial(training, loader, before))
+            raised_by[f"{number} {before}"] = raised(partial(training, loader, before))
             dist.barrier()
-    found["named"] = raised(lambda: training(sampler(seed=7), 1, named=True))
+    raised_by["named"] = raised(lambda: training(sampler(seed=7), 1, named=True))
     dist.barrier()
-    return found
+    return raised_by
 
 
 @pytest.mark.filterwarnings("ignore:BatchSampler:UserWarning")
@@ -185,7 +186,7 @@ def test_a_whole_epoch_on_one_rank_alone_stops_it() -> None:
         kind, text = zero[name]
         assert kind == RankFailure.__name__, (name, kind, text)
         assert "rank 0 has iterated an epoch to its end and begins the next one, but process 1 has not" in text
-        assert "world=World(0, 1), or take plans(), or name each epoch by set_epoch before it" in text
+        assert "world=World(0, 1), or use plans(), or name each epoch by set_epoch before it" in text
     assert zero["named"] == one["named"] == ("nothing", ""), "whose epochs are named may look at a whole one"
 
 

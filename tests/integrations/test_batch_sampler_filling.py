@@ -97,7 +97,7 @@ def test_filled_lists_go_on_from_a_state(name: str, done: int | None) -> None:
         ({"policy": FILLING["token_budget"]}, "policy.kind = 'pool', here 'token_budget'; policy.pool_size = 16"),
         ({"world": World(0, 2)}, "world_size = 4, here 2$"),
         ({"seed": 1}, "seed = 0, here 1$"),
-        ({"lengths": LENGTHS[::-1]}, "other data: the digest"),
+        ({"lengths": LENGTHS[::-1]}, r"data \(the digest"),
         ({"order": "length_grouped"}, "order.kind = 'shuffled', here 'length_grouped'"),
     ],
 )
@@ -123,7 +123,7 @@ def test_the_state_of_another_filling_sampler(changes: dict[str, Any], words: st
         ),
         ({"kind": "pool", "pool": 3}, "unknown key policy.pool; did you mean policy.pool_size"),
         ({"pool_size": 3}, "needs a name, or a mapping with its name under 'kind'"),
-        ({"kind": "peer", "peer": "verl"}, "policy 'peer' asks another package"),
+        ({"kind": "peer", "peer": "verl"}, "policy 'peer' is another package's batching"),
         ("token_budget", "token_budget needs max_tokens_for_batch"),
         ("balanced", "policy 'balanced' needs global_batch"),
     ],
@@ -150,5 +150,5 @@ def test_options_computed_by_numpy_and_two_budgets() -> None:
     parts = np.stack([LENGTHS // 2, LENGTHS - LENGTHS // 2], axis=1)
     two = filling("pool", lengths=parts, policy={"kind": "token_budget", "max_tokens_for_batch": (budget, 40)})
     assert len(two) > len(one) > 1
-    ids = [i for rank in range(4) for own in without_stand_ins(filling("pool", rank, lengths=parts)) for i in own]
-    assert Counter(ids) == Counter(range(103))
+    seen = [i for rank in range(4) for ids in without_stand_ins(filling("pool", rank, lengths=parts)) for i in ids]
+    assert Counter(seen) == Counter(range(103))

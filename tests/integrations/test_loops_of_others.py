@@ -1,6 +1,6 @@
 """Loops as people write them, on 2 and 4 real ranks: each optimizer's gradient is that of one process.
 
-torch's own loop with plain, working and resumed loaders, accelerate's, transformers' Trainer; and the ways to lose
+torch's loop with plain, working and resumed loaders, accelerate's, transformers' Trainer; and the ways to lose
 samples under the last two, which are refused. The last steps are included: 49 samples in steps of 16 leave one for an
 epoch's last step, so that every other rank has none.
 """
@@ -11,7 +11,6 @@ import warnings
 from collections import Counter
 from contextlib import nullcontext
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from ddpsched import BatchSampler, StepLoader, World, scaled
+from ddpsched import BatchSampler, StepLoader, scaled
 from ddpsched.integrations.losses import summed_cross_entropy
 from ddpsched.local_ranks import join_group
 
@@ -162,7 +161,7 @@ def accelerate() -> Steps:
 
 
 def trainer(last: str, prepared: bool = False) -> Steps:
-    """transformers' Trainer with the loader as it is, its own count of the step's labels, and nobody's set_epoch."""
+    """transformers' Trainer with the loader as it is, which counts the step's labels itself; no set_epoch is called."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     inner, steps = Model(), Steps()
@@ -219,7 +218,7 @@ LOOPS: dict[str, Any] = {
     "minmax": lambda: torch_loop("minmax"),
     "last = join": lambda: torch_loop("balanced", last="join"),
     "last = drop": lambda: torch_loop("balanced", last="drop"),
-    "resumed by its own state": lambda: resumed(stateful=False),
+    "resumed by its state": lambda: resumed(stateful=False),
     "resumed by StatefulDataLoader": lambda: resumed(stateful=True),
     "StepLoader": step_loader,
     "accelerate": accelerate,
@@ -242,12 +241,12 @@ def all_loops() -> tuple[dict[str, Steps], dict[str, str], list[str]]:
     """Every loop in one world: what each ran, what was refused, and warnings."""
     join_group()
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # ranks may have workers
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         ran = {name: loop() for name, loop in {**LOOPS, **WRONG}.items()}
         refused = {name: loop() for name, loop in REFUSED.items()}
     dist.barrier()
-    return ran, refused, [str(each.message) for each in said if "stand-in" in str(each.message)]
+    return ran, refused, [str(each.message) for each in warned if "stand-in" in str(each.message)]
 
 
 Found = list[tuple[dict[str, Steps], dict[str, str], list[str]]]
@@ -267,7 +266,7 @@ def largest_error(ranks: list[Steps]) -> float:
     for step in zip(*ranks, strict=True):
         for _, other in step[1:]:
             np.testing.assert_array_equal(step[0][1], other)
-        batch = collate([Sentences()[id] for own, _ in step for id in own])
+        batch = collate([Sentences()[id] for ids, _ in step for id in ids])
         F.cross_entropy(model(batch["ids"], batch["tokens"])["logits"], batch["labels"]).backward()
         expected = flat_gradient(model)
         worst = max(worst, float(np.linalg.norm(step[0][1] - expected) / np.linalg.norm(expected)))
@@ -279,11 +278,11 @@ def largest_error(ranks: list[Steps]) -> float:
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_gradient_is_that_of_one_process(ran: Found, name: str) -> None:
     """And every sample of each epoch runs once, in another order in the second."""
-    ranks = [own[name] for own, _, _ in ran]
+    ranks = [loops[name] for loops, _, _ in ran]
     error = largest_error(ranks)
     print(f"{name}, {len(ranks)} ranks: largest relative error of a step {error:.1e}")
     assert error <= 1e-12
-    steps = [sorted(id for own, _ in step for id in own) for step in zip(*ranks, strict=True)]
+    steps = [sorted(id for ids, _ in step for id in ids) for step in zip(*ranks, strict=True)]
     half = len(steps) // EPOCHS
     left_out = 1 if "drop" in name else 0
     for epoch in (steps[:half], steps[half:]):
@@ -292,20 +291,20 @@ def test_the_gradient_is_that_of_one_process(ran: Found, name: str) -> None:
     assert steps[:half] != steps[half:]
     assert len(steps) == 2 * (3 if "join" in name or "drop" in name or name == "Trainer" else 4)
     if name in ("balanced", "accelerate", "StepLoader"):
-        assert any(not own for own, _ in ranks[0] + ranks[1]), "a rank without samples is among these"
+        assert any(not ids for ids, _ in ranks[0] + ranks[1]), "a rank without samples is among these"
 
 
 def test_means_of_unequal_batches_are_not(ran: Found) -> None:
-    assert largest_error([own["means"] for own, _, _ in ran]) > 1e-2
+    assert largest_error([loops["means"] for loops, _, _ in ran]) > 1e-2
 
 
 def test_a_loop_that_counts_stand_ins_is_warned(ran: Found) -> None:
     """Trainer takes a stand-in for a sample of the step, which has no way to know better."""
-    ids = [id for own, _, _ in ran for step, _ in own["Trainer, with stand-ins"] for id in step]
+    ids = [id for loops, _, _ in ran for step, _ in loops["Trainer, with stand-ins"] for id in step]
     assert len(ids) == EPOCHS * (SIZE + len(ran) - 1), "some samples count twice"
-    said = [each for _, _, words in ran for each in words]
-    assert len(said) >= EPOCHS
-    assert all("gets sample" in each and "Trainer does, needs last='join' or last='drop'" in each for each in said)
+    warned = [each for _, _, words in ran for each in words]
+    assert len(warned) >= EPOCHS
+    assert all("gets sample" in each and "Trainer does, needs last='join' or last='drop'" in each for each in warned)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -318,40 +317,3 @@ def test_a_loader_that_would_be_dealt_out_once_more_is_refused(ran: Found, name:
         assert expected in refused[name]
         if "rank 0 loads" not in expected:
             assert "Do not give its DataLoader to accelerator.prepare" in refused[name]
-
-
-@pytest.mark.parametrize("stop", [2, 3, 4])
-def test_a_resumed_trainer_goes_on_in_the_order_of_its_epoch(stop: int, tmp_path: Path) -> None:
-    """In the middle of an epoch, and at its end; four steps an epoch, one process."""
-    pytest.importorskip("accelerate")
-    whole = ids_of_trainer(tmp_path / "whole")
-    first = ids_of_trainer(tmp_path / "part", stop=stop)
-    rest = ids_of_trainer(tmp_path / "part", checkpoint=f"checkpoint-{stop}")
-    assert first + rest == whole
-    assert whole[:4] != whole[4:8]
-
-
-def ids_of_trainer(folder: Path, stop: int | None = None, checkpoint: str | None = None) -> list[list[int]]:
-    """The samples of each step of three epochs, or of what is left of them."""
-    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-
-    class Ours(Trainer):
-        def get_train_dataloader(self) -> Any:
-            return plain(BatchSampler(LENGTHS, global_batch=BATCH, world=World(0, 1), seed=8))
-
-    class Stop(TrainerCallback):
-        def on_step_end(self, a: Any, state: TrainerState, control: TrainerControl, **more: Any) -> None:
-            steps.append(sorted(model.seen))
-            model.seen.clear()
-            control.should_save = control.should_training_stop = state.global_step == stop
-
-    model, steps = Model(), list[list[int]]()
-    arguments = TrainingArguments(
-        output_dir=str(folder), num_train_epochs=3, use_cpu=True, report_to=[], save_strategy="no",
-        logging_strategy="no", remove_unused_columns=False, disable_tqdm=True, gradient_accumulation_steps=1,
-    )  # fmt: skip
-    loss = summed_cross_entropy
-    Ours(model, arguments, train_dataset=Sentences(), compute_loss_func=loss, callbacks=[Stop()]).train(
-        resume_from_checkpoint=None if checkpoint is None else str(folder / checkpoint)
-    )
-    return steps

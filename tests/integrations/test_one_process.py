@@ -1,4 +1,4 @@
-"""Loaders that keep a position of their own beside the sampler's, in one process."""
+"""Loaders that keep a position beside the sampler's, in one process."""
 
 from itertools import islice
 from typing import Any
@@ -32,7 +32,7 @@ def run(loader: Any) -> list[list[int]]:
 @pytest.mark.parametrize("stateful", [False, True])
 @pytest.mark.parametrize("done", [0, 2])
 def test_accelerate_goes_on_where_a_state_was_loaded(done: int, stateful: bool) -> None:
-    """Its loaders name the epoch as they begin, by their own count, which is 0 in a new process."""
+    """Its loaders name the epoch as they begin, by a count of their iterations, which is 0 in a new process."""
     accelerate = pytest.importorskip("accelerate")
     settings = accelerate.DataLoaderConfiguration(use_stateful_dataloader=stateful)
     prepare = accelerate.Accelerator(cpu=True, dataloader_config=settings).prepare

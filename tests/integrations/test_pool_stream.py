@@ -46,14 +46,14 @@ def test_one_rank_of_the_policy_chooses_the_same(
 @pytest.mark.parametrize("budget", [400, 50])  # the longest have more than 50
 @pytest.mark.parametrize(("infinite", "batches"), [(False, 1), (False, 3), (True, 1)])
 def test_choices_of_cosmos_rl(strategy: str, size: int, budget: int, infinite: bool, batches: int) -> None:
-    """Its own code, fed with the same samples, to the stream's end; without an end, over the borders of epochs."""
+    """Its code, fed with the same samples, to the stream's end; without an end, over the borders of epochs."""
     try:
         module = need_alone("cosmos_rl.dispatcher.data.load_balanced_dataset", PACKAGE)
     except PeerMissing as missing:
         pytest.skip(missing.reason)
     logging.getLogger("cosmos").setLevel(logging.WARNING)
     samples = [{"input_ids": range(length), "id": id} for id, length in enumerate(LENGTHS)]
-    theirs = module.LoadBalancedDataset(
+    cosmos = module.LoadBalancedDataset(
         samples, pool_size=size, max_tokens_for_batch=budget, batching_strategy=strategy, infinite_loop=infinite,
         accumulate_steps=batches,
     )  # fmt: skip
@@ -66,7 +66,7 @@ def test_choices_of_cosmos_rl(strategy: str, size: int, budget: int, infinite: b
     limit = 300 if infinite else None
     expected, got = (
         [[sorted(sample["id"] for sample in batch) for batch in step] for step in islice(lists, limit)]
-        for lists in (theirs, ours)
+        for lists in (cosmos, ours)
     )
     assert got == expected
     assert sum(len(batch) for step in expected for batch in step) >= 500
@@ -79,7 +79,7 @@ def test_defaults_are_cosmos_rls() -> None:
 
 
 def test_epoch_after_epoch() -> None:
-    """The pool stays full from one to the next; each begins anew, in an order of its own, and has every sample once."""
+    """The pool stays full from one to the next; each begins anew, in another order, and has every sample once."""
     rows = Rows()
     made = stream(rows, pool_size=16, max_num_steps=100, batches_per_optimizer_step=2)
     lists = list(made)
@@ -157,23 +157,25 @@ def test_what_a_rank_does_not_know_and_what_it_is_told() -> None:
     assert blind.step.num_samples is None
     with pytest.raises(ConfigError, match="samples of this step on all 2 ranks are not known here"):
         blind.step.sum_scale  # noqa: B018
-    told = stream(world=World(1, 2), agree=lambda own: own + 3)
-    (batch,) = next(iter(told))
-    assert told.step is not None
-    assert told.step.sum_scale == 2 / (len(batch) + 3)
+    informed = stream(world=World(1, 2), agree=lambda count: count + 3)
+    (batch,) = next(iter(informed))
+    assert informed.step is not None
+    assert informed.step.sum_scale == 2 / (len(batch) + 3)
     only_whether = stream(world=World(1, 2), agree=bool, infinite_loop=False)
     assert len(list(only_whether)) > 5
     assert only_whether.step is not None
     assert only_whether.step.num_samples is None
     ends = iter([True, True, False])
-    assert len(list(stream(world=World(1, 2), agree=lambda own: next(ends)))) == 2
+    assert len(list(stream(world=World(1, 2), agree=lambda count: next(ends)))) == 2
     with pytest.raises(ConfigError, match=r"agree\(\d+\) gave 1: all ranks together"):
-        next(iter(stream(world=World(1, 2), agree=lambda own: 1)))
+        next(iter(stream(world=World(1, 2), agree=lambda count: 1)))
 
 
 def test_a_dry_rank_yields_empty_lists() -> None:
     totals = iter([9, 5, 5, 0])
-    made = stream(Rows([3, 3], shuffles=False), world=World(0, 2), infinite_loop=False, agree=lambda own: next(totals))
+    made = stream(
+        Rows([3, 3], shuffles=False), world=World(0, 2), infinite_loop=False, agree=lambda count: next(totals)
+    )
     assert numbers(list(made)) == [[[0, 1]], [], []]
     assert made.step is not None
     assert (made.step.rank_samples, made.step.rank_microbatches, made.step.sum_scale) == (0, 0, 2 / 5)
@@ -185,9 +187,9 @@ def test_a_dry_rank_yields_empty_lists() -> None:
         ({"pool_size": 0}, "PoolStream: policy.pool_size = 0"),
         ({"strategy": "best"}, "PoolStream: policy.strategy = 'best'"),
         ({"max_tokens_for_batch": [8, 8]}, "pool takes one"),
-        ({"max_num_steps": 0}, "PoolStream: max_num_steps: got 0; needs an integer of 1 or more"),
+        ({"max_num_steps": 0}, "PoolStream: max_num_steps = 0: input should be greater than 0"),
         ({"sequence_packing": True, "sample_padding_fn": min}, "packed rows have no padding"),
-        ({"infinite_loop": False, "world": World(0, 2)}, "each of 2 ranks ends with its own data.*give agree"),
+        ({"infinite_loop": False, "world": World(0, 2)}, "each of 2 ranks ends with its data.*give agree"),
     ],
 )
 def test_bad_arguments(options: dict[str, Any], words: str) -> None:

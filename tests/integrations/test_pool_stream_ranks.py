@@ -37,13 +37,13 @@ def read_to_the_end() -> list[tuple[list[int], float | None]]:
 def test_ranks_end_together_and_weigh_all_samples_alike() -> None:
     ranks = run_ranks(read_to_the_end, 2)
     for rank, steps in enumerate(ranks):
-        assert sorted(length for own, _ in steps for length in own) == sorted(Lengths(rank))
+        assert sorted(length for lengths, _ in steps for length in lengths) == sorted(Lengths(rank))
     assert len(ranks[0]) == len(ranks[1])
-    dry = [not own for own, _ in ranks[0]]
+    dry = [not lengths for lengths, _ in ranks[0]]
     assert dry == sorted(dry), "empty lists are the last"
     assert sum(dry) > 3
-    for (mine, scale), (theirs, same) in zip(*ranks, strict=True):
-        assert scale == same == 2 / (len(mine) + len(theirs))
+    for (zero, scale), (one, same) in zip(*ranks, strict=True):
+        assert scale == same == 2 / (len(zero) + len(one))
 
 
 def test_alone_the_sum_is_the_number() -> None:

@@ -1,4 +1,4 @@
-"""Every batch beside the scale of its own step, whatever loader lies between; states of what was yielded."""
+"""Every batch beside the scale of its step, whatever loader lies between; states of what was yielded."""
 
 import json
 import pickle
@@ -60,7 +60,7 @@ def pairs_at_end(name: str, workers: int) -> list[Pair]:
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize(("workers", "every"), [(0, 1), (2, 1), (2, 3)])
 def test_torchdatas_loader_resumes_at_every_step(name: str, workers: int, every: int) -> None:
-    """The loop of the docstring with the loader's own state; between two snapshots it passes over lists again."""
+    """The loop of the docstring with the loader's state; between two snapshots it passes over lists again."""
     epochs = epochs_of(name)
     for done in range(len(epochs[0])):
         first = stateful(sampler(name), workers, every)
@@ -140,7 +140,7 @@ def test_an_epoch_that_workers_had_loaded_whole_is_begun_again_by_its_name() -> 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("inner", [1, 6, None])
 def test_a_loop_within_the_loop(workers: int, inner: int | None) -> None:
-    """Somebody looks at batches of the same loader: scales and states of the outer loop stay its own."""
+    """Somebody looks at batches of the same loader: the outer loop keeps its scales and states."""
     steps, epochs = scaled(plain(sampler(), workers)), epochs_of("balanced")
     got = []
     for number, pair in enumerate(pairs(steps)):

@@ -1,4 +1,4 @@
-"""Scales of last steps, of loaders of several micro-batches, and loaders whose batches cannot be told apart."""
+"""Scales of last steps, of loaders of several micro-batches, and loaders whose batches are no sampler's lists."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -31,9 +31,9 @@ def test_the_last_step_of_an_epoch(name: str, lookahead: int, size: int) -> None
         for step in steps:
             assert all(ids for ids, _ in step)
             weights = {scale for _, scale in step if scale}
-            own = [id for ids, scale in step for id in ids if scale]
-            assert weights == {4 / len(own)}
-            seen.update(own)
+            ids_with_weight = [id for ids, scale in step for id in ids if scale]
+            assert weights == {4 / len(ids_with_weight)}
+            seen.update(ids_with_weight)
         left = size % 16
         short = 0 < left < 4
         assert len(seen) == size - (left if short and last == "drop" else 0)

@@ -28,17 +28,17 @@ def test_every_id_once_an_epoch_and_the_share_of_each_step(name: str, world_size
             rank.set_epoch(epoch)
         length, seen = len(ranks[0]), list[int]()
         for number, step in enumerate(zip(*ranks, strict=True)):
-            own = [[id for batch in batches for id in batch] for batches in step]
-            seen += [id for ids in own for id in ids]
-            for rank, ids, batches in zip(ranks, own, step, strict=True):
+            ids_of_ranks = [[id for batch in batches for id in batch] for batches in step]
+            seen += [id for ids in ids_of_ranks for id in ids]
+            for rank, ids, batches in zip(ranks, ids_of_ranks, step, strict=True):
                 share = rank.step
                 assert share is not None
                 assert (share.epoch, share.step, share.world_size) == (epoch, number, world_size)
                 assert (share.rank_samples, share.rank_microbatches) == (len(ids), len(batches))
                 assert share.rank_tokens == LENGTHS[ids].sum()
                 assert (share.num_samples, share.num_tokens) == (
-                    sum(map(len, own)),
-                    LENGTHS[np.concatenate(own).astype(int)].sum(),
+                    sum(map(len, ids_of_ranks)),
+                    LENGTHS[np.concatenate(ids_of_ranks).astype(int)].sum(),
                 )
                 assert (share.sum_scale, share.add_scale) == (world_size / share.num_samples, 1 / share.num_samples)
                 assert all(batches), "a micro-batch without samples is none"
@@ -77,7 +77,7 @@ def test_all_ranks_end_together_whatever_the_data(
     ]
     length, steps = len(made[0]), list(zip(*made, strict=True))
     assert len(steps) == length
-    seen = Counter(id for step in steps for own in step for batch in own for id in batch)
+    seen = Counter(id for step in steps for batches in step for batch in batches for id in batch)
     assert seen == Counter({id: epochs for id in range(len(lengths))})
 
 
@@ -128,7 +128,7 @@ def test_batches_of_torchs_own_loader() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", [name for name, policy in POLICIES.items() if "pack" not in name])
 def test_samples_are_filled_up_to_the_longest_of_their_micro_batch(name: str, workers: int) -> None:
-    """torch's own collation refuses rows of unlike lengths, so that one length too few or many cannot pass."""
+    """torch's collation refuses rows of unlike lengths, so that one length too few or many cannot pass."""
     made = loader(name, collate_fn=None, sample_padding_fn=fill_up, num_workers=workers)
     for batches in made:
         for ids, tokens in batches:
@@ -147,12 +147,12 @@ def test_one_shape_for_all_micro_batches_of_a_step() -> None:
         "batches_per_optimizer_step": 2,
     }
     ranks = [loader("pool", rank, policy=policy, collate_fn=None, sample_padding_fn=fill_up) for rank in range(2)]
-    own = []
+    longest = []
     for step in zip(*ranks, strict=True):
         shapes = [tuple(tokens.shape) for batches in step for _, tokens in batches]
         assert len({length for _, length in shapes}) == 1
-        own += [LENGTHS[ids.tolist()].max() for batches in step for ids, _ in batches]
-    assert len(set(own)) > 1, "without the shared length they would differ"
+        longest += [LENGTHS[ids.tolist()].max() for batches in step for ids, _ in batches]
+    assert len(set(longest)) > 1, "without the shared length they would differ"
     with pytest.raises(ConfigError, match="same_shape pads all micro-batches"):
         loader("pool", policy=policy)
 

@@ -35,9 +35,9 @@ def test_steps_and_epochs_of_an_iteration() -> None:
     counted = loader("static", max_num_steps=np.int64(3))
     counted.skip_batches(np.int64(1))
     assert len(list(counted)) == 2, "numpy's integers are integers"
-    with pytest.raises(ConfigError, match="infinite_loop=False ends after one epoch, but epochs = 2"):
+    with pytest.raises(ConfigError, match="epochs = 2, but infinite_loop=False ends after one"):
         loader("pool", epochs=2, infinite_loop=False)
-    with pytest.raises(ConfigError, match="ends after one epoch, but epochs = 2"):
+    with pytest.raises(ConfigError, match="epochs = 2, but infinite_loop=False ends after one"):
         loader("pool", policy={**policy, "infinite_loop": False}, world_size=1, epochs=2)
     with pytest.raises(ConfigError, match=r"policy\.kind = 'pol'.*'static'"):
         loader("pool", policy={"kind": "pol"})
@@ -115,8 +115,8 @@ class Stream(IterableDataset[int]):
     ("changes", "words"),
     [
         ({"max_num_steps": 3, "epochs": 1}, "max_num_steps = 3 and epochs = 1: give one of the two"),
-        ({"max_num_steps": 0}, "max_num_steps: got 0; needs an integer of 1 or more"),
-        ({"epochs": 1.5}, "epochs: got 1.5; needs an integer of 1 or more"),
+        ({"max_num_steps": 0}, "StepLoader: max_num_steps = 0: input should be greater than 0"),
+        ({"epochs": 1.5}, "StepLoader: epochs = 1.5: input should be a valid integer"),
         ({"dataset": Stream()}, "Stream has no samples by id; use ddpsched.PoolStream"),
         ({"dataset": iter([])}, "list_iterator has no samples by id"),
         ({"batch_size": 8, "shuffle": True}, "batch_size, shuffle: the policy decides"),

@@ -77,7 +77,7 @@ def train(name: str, exact: bool) -> Steps:
     optimizer, steps = torch.optim.SGD(model.parameters(), lr=0.5), []
     for batches in loader:
         assert loader.step is not None
-        own = [id for ids, _, _ in batches for id in ids.tolist()]
+        run = [id for ids, _, _ in batches for id in ids.tolist()]
         weight = loader.step.sum_scale if batches else 0.0
         batches = batches or [loader.stand_in()]
         for number, (_, tokens, labels) in enumerate(batches):
@@ -87,7 +87,7 @@ def train(name: str, exact: bool) -> Steps:
                 else:
                     loss = F.cross_entropy(model(tokens), labels) / len(batches)
                 loss.backward()
-        steps.append((own, flat_gradient(model)))
+        steps.append((run, flat_gradient(model)))
         optimizer.step()
         optimizer.zero_grad()
     return steps
@@ -99,7 +99,7 @@ def largest_error(ranks: list[Steps]) -> float:
     optimizer, worst = torch.optim.SGD(model.parameters(), lr=0.5), 0.0
     for step in zip(*ranks, strict=True):
         np.testing.assert_array_equal(step[0][1], step[1][1])
-        ids = [id for own, _ in step for id in own]
+        ids = [id for run, _ in step for id in run]
         rows = [fill_up(sample(id), LENGTHS[ids].max()) for id in ids]
         tokens, labels = (torch.stack([row[column] for row in rows]) for column in (1, 2))
         F.cross_entropy(model(tokens), labels).backward()
@@ -117,12 +117,12 @@ def trained() -> list[dict[str, Steps]]:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_gradient_is_that_of_one_process(trained: list[dict[str, Steps]], name: str) -> None:
-    ranks = [own[name] for own in trained]
-    assert Counter(id for own in ranks for ids, _ in own for id in ids) == Counter({id: 2 for id in range(61)})
+    ranks = [policies[name] for policies in trained]
+    assert Counter(id for steps in ranks for ids, _ in steps for id in ids) == Counter({id: 2 for id in range(61)})
     assert largest_error(ranks) <= 1e-6
     if name == "token_budget":
         assert any(not ids for ids, _ in ranks[1]), "a rank without samples in an epoch's last step is among these"
 
 
 def test_means_of_unequal_batches_are_not(trained: list[dict[str, Steps]]) -> None:
-    assert largest_error([own["means"] for own in trained]) > 1e-2
+    assert largest_error([policies["means"] for policies in trained]) > 1e-2

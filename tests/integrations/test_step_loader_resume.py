@@ -138,7 +138,7 @@ def test_skipping_goes_on_from_a_loaded_state() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"lengths": LENGTHS[::-1]}, "the state is of another StepLoader: other data: the digest of its lengths"),
+        ({"lengths": LENGTHS[::-1]}, r"the state is of another StepLoader: data \(the digest of its lengths\) = "),
         ({"seed": 6}, "seed = 5, here 6$"),
         ({"order": "sequential"}, "order.kind = 'shuffled', here 'sequential'$"),
         ({"world": World(0, 3)}, "world_size = 2, here 3$"),
@@ -174,10 +174,10 @@ def test_ordered_files_are_told_apart_by_what_they_hold(tmp_path: Path) -> None:
     """A curriculum goes on from a copy of its file, and not from another order."""
     ids = np.argsort(LENGTHS, kind="stable")
     paths = [tmp_path / name for name in ("order.npy", "copy.npy", "other.npy")]
-    for path, own in zip(paths, (ids, ids, ids[::-1]), strict=True):
+    for path, order in zip(paths, (ids, ids, ids[::-1]), strict=True):
         writer = OrderedWriter(path, len(ids), [np.dtype(np.int64)] * 2, About(("length",), "data", "somewhere"))
         writer.begin()
-        writer.finish(writer.write(0, [np.sort(LENGTHS), own]))
+        writer.finish(writer.write(0, [np.sort(LENGTHS), order]))
     made = [loader("static", order={"kind": "curriculum", "path": str(path)}) for path in paths]
     whole = list(made[0])
     assert sorted(id for batches in whole for batch in batches for id in batch)[:3] != []
@@ -244,7 +244,7 @@ def test_the_last_step_of_an_epoch(last: str) -> None:
     length = len(ranks[0])
     steps = list(zip(*ranks, strict=True))
     assert len(steps) == length == (4 if last == "smaller" else 3)
-    empty = [not own for step in steps for own in step]
+    empty = [not batches for step in steps for batches in step]
     assert sum(empty) == (2 if last == "smaller" else 0)
-    ids = [id for step in steps for own in step for batch in own for id in batch]
+    ids = [id for step in steps for batches in step for batch in batches for id in batch]
     assert len(ids) == len(set(ids)) == (102 if last == "drop" else 103)

@@ -61,9 +61,9 @@ PACED = [{"pacing": pacing, "start": start} for pacing in PACES for start in (0.
 @pytest.mark.parametrize("order", [*PACED, {"window": 64}, {"kind": "curriculum_local"}], ids=str)
 @pytest.mark.parametrize("size", [1, 31, 33, 500])
 def test_every_sample_once(order: dict[str, Any], size: int) -> None:
-    found = order_of(LENGTHS[:size], world_size=4, **order)
-    assert sorted(found.tolist()) == list(range(size))
-    assert found.tolist() == order_of(LENGTHS[:size], world_size=4, **order).tolist()
+    ids = order_of(LENGTHS[:size], world_size=4, **order)
+    assert sorted(ids.tolist()) == list(range(size))
+    assert ids.tolist() == order_of(LENGTHS[:size], world_size=4, **order).tolist()
 
 
 @pytest.mark.parametrize("order", [{}, {"window": 100}, *PACED], ids=str)
@@ -111,10 +111,10 @@ def test_epochs() -> None:
 
 
 def test_windows_keep_their_samples() -> None:
-    sorted_, found = order_of(), order_of(window=50)
+    sorted_, reshuffled = order_of(), order_of(window=50)
     for start in range(0, 2000, 50):
-        assert set(found[start : start + 50]) == set(sorted_[start : start + 50])
-    assert found.tolist() != sorted_.tolist()
+        assert set(reshuffled[start : start + 50]) == set(sorted_[start : start + 50])
+    assert reshuffled.tolist() != sorted_.tolist()
 
 
 def shares(world_size: int, **order: Any) -> list[list[np.ndarray]]:
@@ -133,15 +133,15 @@ def test_static_deals_neighbours_to_different_ranks() -> None:
 
 
 def test_local_shards() -> None:
-    """Each rank sees its own rows, easiest first; what a step holds depends on the number of ranks."""
+    """Each rank sees its rows alone, easiest first; what a step holds depends on the number of ranks."""
     for world_size in (2, 4):
         steps = shares(world_size, kind="curriculum_local")
         for rank in range(world_size):
-            own = np.concatenate([step[rank] for step in steps[:-1]])
+            ids = np.concatenate([step[rank] for step in steps[:-1]])
             low, high = rank * 2000 // world_size, (rank + 1) * 2000 // world_size
-            assert own.min() >= low
-            assert own.max() < high
-            assert (np.diff(LENGTHS[own]) >= 0).all()
+            assert ids.min() >= low
+            assert ids.max() < high
+            assert (np.diff(LENGTHS[ids]) >= 0).all()
     two, four = (order_of(world_size=size, kind="curriculum_local") for size in (2, 4))
     assert set(two[:32].tolist()) != set(four[:32].tolist())
     assert order_of(world_size=1, kind="curriculum_local").tolist() == order_of().tolist()

@@ -60,14 +60,18 @@ def test_length_grouped_runs_fall_and_the_longest_comes_first() -> None:
 
 
 def test_as_transformers_groups() -> None:
-    """Neighbours' lengths are as close as in its own sampler."""
+    """Neighbours' lengths are as close as in its sampler."""
     torch = pytest.importorskip("torch")
     from transformers.trainer_pt_utils import LengthGroupedSampler
 
     lengths = sst2_lengths(6000, np.random.default_rng(0))
-    theirs = LengthGroupedSampler(32, lengths=lengths.tolist(), generator=torch.Generator().manual_seed(0))
+    sampler = LengthGroupedSampler(32, lengths=lengths.tolist(), generator=torch.Generator().manual_seed(0))
     waste = []
-    for order in (np.array(list(theirs)), order_of("length_grouped", lengths), order_of("shuffled", lengths)):
+    for order in (
+        np.array(list(sampler)),
+        order_of("length_grouped", lengths),
+        order_of("shuffled", lengths),
+    ):
         batches = lengths[order][: 6000 // 32 * 32].reshape(-1, 32)
         waste.append(1 - batches.sum() / (32 * batches.max(axis=1)).sum())
     assert waste[0] == pytest.approx(waste[1], abs=0.01)

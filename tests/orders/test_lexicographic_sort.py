@@ -37,11 +37,11 @@ def lexsorted(columns: list[np.ndarray]) -> list[np.ndarray]:
 @example([np.array([2.0, 1.0, 2.0]), np.array([INT.max, 0, INT.min])])
 def test_as_lexsort(columns: list[np.ndarray]) -> None:
     before = [column.copy() for column in columns]
-    for found, expected, given_, kept in zip(sort_rows(columns), lexsorted(columns), columns, before, strict=True):
-        np.testing.assert_array_equal(found, expected)
-        assert found.dtype == expected.dtype
+    for result, expected, given_, kept in zip(sort_rows(columns), lexsorted(columns), columns, before, strict=True):
+        np.testing.assert_array_equal(result, expected)
+        assert result.dtype == expected.dtype
         np.testing.assert_array_equal(given_, kept)
-        assert not np.shares_memory(found, given_)
+        assert not np.shares_memory(result, given_)
 
 
 @given(tables())
@@ -51,8 +51,8 @@ def test_packing_is_undone_and_compares_alike(columns: list[np.ndarray]) -> None
     whole = [integers(column) for column in columns]
     packing = Packing.of([span_of(column) for column in whole])
     words = packing.pack(whole)
-    for found, expected in zip(packing.unpack(words), whole, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for result, expected in zip(packing.unpack(words), whole, strict=True):
+        np.testing.assert_array_equal(result, expected)
     turns = [np.lexsort([*table[::-1]]) for table in (words, whole)]
     for column in whole:
         np.testing.assert_array_equal(column[turns[0]], column[turns[1]])
@@ -75,8 +75,8 @@ def test_keys_of_a_words_width_beside_ids(ties: str) -> None:
     rng = np.random.default_rng(0)
     keys = {"none": rng.random(5000), "some": rng.choice(rng.random(300), 5000), "all": np.full(5000, 0.1)}[ties]
     ids = rng.permutation(5000)
-    for found, expected in zip(sort_rows([keys, ids]), lexsorted([keys, ids]), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for result, expected in zip(sort_rows([keys, ids]), lexsorted([keys, ids]), strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_the_sign_of_zero_is_lost() -> None:

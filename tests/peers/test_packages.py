@@ -1,4 +1,4 @@
-"""A module of a package whose own ``__init__`` cannot be run."""
+"""A module of a package whose ``__init__`` cannot be run."""
 
 import sys
 from pathlib import Path

@@ -98,13 +98,13 @@ def test_batch_rebalance_repeats_samples_where_the_last_batch_is_too_small() -> 
 
 def test_batch_rebalance_takes_the_cost_that_is_scored() -> None:
     dear = replace(problem(), cost=CostModel(0, 1, 10, scale=1))
-    own, same, scored = (
+    plain, same, scored = (
         [[len(rank[0]) for rank in step] for step in PEERS[name].steps(given)]
         for name, given in (
             ("batch_rebalance", problem()), ("batch_rebalance", dear), ("batch_rebalance_scored", dear),
         )
     )  # fmt: skip
-    assert own == same != scored
+    assert plain == same != scored
 
 
 def test_accumulating_fills_every_micro_batch() -> None:
@@ -144,12 +144,12 @@ def test_deepspeed_in_windows_is_deepspeed_at_once() -> None:
 
 def test_verls_partition_is_as_good_as_the_one_told_anew() -> None:
     given = problem(1024)
-    theirs, ours = asked(PEERS["verl"], given), asked(PEERS["karmarkar_karp"], given)
+    verl, ours = asked(PEERS["verl"], given), asked(PEERS["karmarkar_karp"], given)
 
     def largest(steps: list[Step]) -> int:
         return sum(max(int(given.lengths[rank[0]].sum()) for rank in step) for step in steps)
 
-    assert largest(theirs) == pytest.approx(largest(ours), rel=0.01)
+    assert largest(verl) == pytest.approx(largest(ours), rel=0.01)
 
 
 @pytest.mark.parametrize(

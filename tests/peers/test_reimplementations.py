@@ -1,4 +1,4 @@
-"""What is told anew here: the largest differencing method, fairseq's batches, the search for a budget."""
+"""What is reimplemented here: the largest differencing method, fairseq's batches, the search for a budget."""
 
 from itertools import product
 
@@ -16,11 +16,11 @@ LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=60)
 
 @given(LENGTHS, st.integers(1, 9), st.booleans())
 def test_differencing_puts_each_sample_into_one_group(lengths: list[int], groups: int, equal: bool) -> None:
-    found = largest_differencing(lengths, groups, equal)
-    assert len(found) == groups
-    assert sorted(i for group in found for i in group) == list(range(len(lengths)))
+    sets = largest_differencing(lengths, groups, equal)
+    assert len(sets) == groups
+    assert sorted(i for group in sets for i in group) == list(range(len(lengths)))
     if equal:
-        sizes = [len(group) for group in found]
+        sizes = [len(group) for group in sets]
         assert max(sizes) - min(sizes) <= 1
 
 
@@ -32,8 +32,8 @@ def test_differencing_comes_close_to_the_best_split() -> None:
             max(sum(x for x, g in zip(lengths, groups, strict=True) if g == k) for k in range(3))
             for groups in product(range(3), repeat=8)
         )
-        found = max(sum(lengths[i] for i in group) for group in largest_differencing(lengths, 3))
-        assert best <= found <= 1.2 * best
+        largest = max(sum(lengths[i] for i in group) for group in largest_differencing(lengths, 3))
+        assert best <= largest <= 1.2 * best
 
 
 @given(LENGTHS, st.integers(60, 600), st.sampled_from([1, 2, 8]))
@@ -54,9 +54,9 @@ def test_the_budget_is_the_closest_there_is(slope: float) -> None:
     def mean(tokens: int) -> float:
         return slope * tokens**0.9
 
-    found = fit_budget(mean, target=64.0, lowest=1, guess=50)
+    budget = fit_budget(mean, target=64.0, lowest=1, guess=50)
     best = min(range(1, 60_000), key=lambda t: abs(mean(t) - 64))
-    assert abs(mean(found) - 64) <= max(abs(mean(best) - 64), 0.064)
+    assert abs(mean(budget) - 64) <= max(abs(mean(best) - 64), 0.064)
 
 
 def test_no_budget_below_the_longest_sample() -> None:
