@@ -14,20 +14,10 @@ import numpy.typing as npt
 
 from ddpsched.data.config import DataConfig
 from ddpsched.data.embedded.sentences import compose
-from ddpsched.data.row_source import (
-    RowSource,
-    file_rows,
-    hub_name,
-    load_hub,
-    load_saved,
-    locate,
-    split_rows,
-    training_split,
-)
-from ddpsched.data.table_files import Columns, read_columns, require_columns
+from ddpsched.data.row_source import RowSource, file_rows, stored_splits
+from ddpsched.data.table_files import WHOLE, Wanted
 from ddpsched.errors import DataError
 
-DEV_NAMES = ("dev", "validation", "val")
 Ids = npt.NDArray[np.int64]
 Task = Literal["classification", "causal_lm"]
 
@@ -81,16 +71,22 @@ def load_dataset(config: DataConfig, seed: int, task: Task = "classification") -
     Raises DataError that names the file, the row (1 is the first below the header), the column, the value that cannot
     be used, and the remedy.
     """
-    load = _Loader(config, task)
-    if config.path:
-        dataset = load.path(Path(config.path).expanduser())
-    elif config.name:
-        dataset = load.hub()
+    wanted = {"data.text": config.text}
+    if task == "classification":
+        wanted["data.label"] = config.label
+    elif config.prompt is not None:
+        wanted["data.prompt"] = config.prompt
+    stored = stored_splits(config)
+    if stored is None:
+        dataset = _embedded(config, wanted, seed)
     else:
-        dataset = load.embedded(seed)
+        rows, beside = stored
+        train = _read(rows, config, wanted, config.rows)
+        dev = None if beside is None or config.dev else _read(beside, config, wanted)
+        dataset = Dataset(train, dev, rows.name, rows)
     if config.dev:
         file = Path(config.dev).expanduser()
-        dataset = replace(dataset, dev=load.file(file), source=f"{dataset.source}, dev {file}")
+        dataset = replace(dataset, dev=_read(file_rows(file), config, wanted), source=f"{dataset.source}, dev {file}")
     if config.held_out and dataset.dev is None:
         dataset = _held_out(dataset, config.held_out, seed)
     if len(dataset.train) < 2:
@@ -114,80 +110,39 @@ def _held_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     return Dataset(train, dev, source, dataset.rows)
 
 
-class _Loader:
-    """The reader of the columns that ``task`` needs, from any source."""
+def _read(rows: RowSource, config: DataConfig, wanted: Wanted, limit: int | None = None) -> Split:
+    """Return the first ``limit`` rows, or all; raise DataError where a text, a prompt or a label cannot be used."""
+    chunk = next(rows.chunks(wanted, limit or WHOLE, lambda number: True), None)
+    if chunk is None:
+        raise DataError(f"{rows.label}: no rows; give at least 2 for training, 1 for evaluation")
+    texts = chunk.columns[config.text]
+    check_texts(rows.label, config.text, texts)
+    if prompt := wanted.get("data.prompt"):
+        check_texts(rows.label, prompt, chunk.columns[prompt], "write a prompt")
+        return Split(texts, prompts=chunk.columns[prompt])
+    if "data.label" not in wanted:
+        return Split(texts)
+    given, allowed = chunk.columns[config.label], range(config.num_labels)
+    labels = [_integer(label) for label in given]
+    fault = f"is not an integer from 0 to {allowed[-1]} (data.num_labels = {config.num_labels})"
+    _refuse(rows.label, config.label, given, [label in allowed for label in labels], fault, "correct the label")
+    return Split(texts, np.array(labels, dtype=np.int64))
 
-    def __init__(self, config: DataConfig, task: Task) -> None:
-        self._config = config
-        self._wanted = {"data.text": config.text}
-        if task == "classification":
-            self._wanted["data.label"] = config.label
-        elif config.prompt is not None:
-            self._wanted["data.prompt"] = config.prompt
 
-    def path(self, path: Path) -> Dataset:
-        path = locate(path)
-        if path.is_dir():
-            return self._splits(load_saved(path), str(path), path.name)
-        dev = None
-        if path.stem == "train" and not self._config.dev:
-            siblings = (path.with_name(name + path.suffix) for name in DEV_NAMES)
-            dev = next((self.file(file) for file in siblings if file.exists()), None)
-        return Dataset(self.file(path, self._config.rows), dev, str(path), file_rows(path))
+def _embedded(config: DataConfig, wanted: Wanted, seed: int) -> Dataset:
+    if "data.prompt" in wanted:
+        raise DataError(
+            f"data.prompt = {config.prompt!r}: the embedded sentences have no prompts; leave it out, or name a data "
+            "set with data.path"
+        )
 
-    def file(self, file: Path, limit: int | None = None) -> Split:
-        """Return the first ``limit`` rows, or all of them."""
-        columns = read_columns(file, self._wanted)
-        return self._checked({name: values[:limit] for name, values in columns.items()}, str(file))
+    def composed(size: int, seed: int, limit: int | None = None) -> Split:
+        texts, labels = compose(size, seed)
+        return Split(texts[:limit], labels[:limit] if "data.label" in wanted else None)
 
-    def hub(self) -> Dataset:
-        return self._splits(load_hub(self._config), hub_name(self._config))
-
-    def _splits(self, loaded: Any, source: str, short: str = "") -> Dataset:
-        """Return the splits of a ``datasets.Dataset``, or of a ``DatasetDict`` with a train split."""
-        train = self._split(training_split(loaded, source), f"{source}, train", self._config.rows)
-        splits = loaded if isinstance(loaded, dict) and not self._config.dev else {}
-        dev = next((self._split(splits[name], f"{source}, {name}") for name in DEV_NAMES if name in splits), None)
-        return Dataset(train, dev, source, split_rows(loaded, source, short))
-
-    def _split(self, rows: Any, source: str, limit: int | None = None) -> Split:
-        require_columns(source, rows.column_names, self._wanted)
-        table = rows.with_format("arrow")[:limit]
-        return self._checked({name: table.column(name).to_pylist() for name in self._wanted.values()}, source)
-
-    def _checked(self, columns: Columns, source: str) -> Split:
-        """Return the columns as a ``Split``; raise DataError where a text, a prompt or a label cannot be used."""
-        config = self._config
-        texts = columns[config.text]
-        if not texts:
-            raise DataError(f"{source}: no rows; give at least 2 for training, 1 for evaluation")
-        check_texts(source, config.text, texts)
-        if prompt := self._wanted.get("data.prompt"):
-            check_texts(source, prompt, columns[prompt], "write a prompt")
-            return Split(texts, prompts=columns[prompt])
-        if "data.label" not in self._wanted:
-            return Split(texts)
-        labels, allowed = [_integer(label) for label in columns[config.label]], range(config.num_labels)
-        fault = f"is not an integer from 0 to {allowed[-1]} (data.num_labels = {config.num_labels})"
-        valid = [label in allowed for label in labels]
-        _refuse(source, config.label, columns[config.label], valid, fault, "correct the label")
-        return Split(texts, np.array(labels, dtype=np.int64))
-
-    def embedded(self, seed: int) -> Dataset:
-        if "data.prompt" in self._wanted:
-            raise DataError(
-                f"data.prompt = {self._config.prompt!r}: the embedded sentences have no prompts; leave it out, or name "
-                "a data set with data.path"
-            )
-
-        def composed(size: int, seed: int, limit: int | None = None) -> Split:
-            texts, labels = compose(size, seed)
-            return Split(texts[:limit], labels[:limit] if "data.label" in self._wanted else None)
-
-        size = self._config.size
-        train_seed, dev_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
-        train, dev = composed(size, train_seed, self._config.rows), composed(max(200, size // 8), dev_seed)
-        return Dataset(train, dev, f"embedded sentences, {len(train)} train and {len(dev)} dev, seed {seed}")
+    train_seed, dev_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
+    train, dev = composed(config.size, train_seed, config.rows), composed(max(200, config.size // 8), dev_seed)
+    return Dataset(train, dev, f"embedded sentences, {len(train)} train and {len(dev)} dev, seed {seed}")
 
 
 def check_texts(source: str, column: str, texts: Sequence[Any], remedy: str = "write a text", first: int = 0) -> None:

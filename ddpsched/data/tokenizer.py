@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tokenizers import BertWordPieceTokenizer, Tokenizer
 
-from ddpsched.data.embedded.vocabulary import embedded_tokenizer
+from ddpsched.data.embedded.sentences import embedded_tokenizer
 from ddpsched.data.hub import offline_unless_reachable
 from ddpsched.errors import DataError
 

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from ddpsched.cli import guarded
 from ddpsched.config import RunConfig, apply_overrides, load, parse
-from ddpsched.data.embedded.vocabulary import embedded_tokenizer
+from ddpsched.data.embedded.sentences import embedded_tokenizer
 from ddpsched.errors import ConfigError
 from ddpsched.terminal import plain_console
 from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from ddpsched.data import encode as module
-from ddpsched.data.embedded.vocabulary import embedded_tokenizer, vocabulary
+from ddpsched.data.embedded.sentences import embedded_tokenizer, vocabulary
 from ddpsched.data.encode import Encoded, Encoder
 from ddpsched.errors import DataError
 
