@@ -13,10 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from ddpsched.certify.certificate import Certificate, Check
-from ddpsched.certify.certify_run import certified, certify_run, judge
+from ddpsched.certify.certify_run import Planned, Ran, Weights, certified, certify_run, judge, work
 from ddpsched.certify.command import SMALL, Request, certify
 from ddpsched.certify.faults import FAULTS, Fault
-from ddpsched.certify.rank_worker import Planned, Ran, Weights, work
 from ddpsched.cli import app
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError
