@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddpsched.certify.target import Floats, Ints, draw_coordinates
 from ddpsched.local_ranks import post
-from ddpsched.training.weights import host_array
+from ddpsched.training.model import host_array
 
 POST_INTERVAL_S = 0.2  # how often a growing count is posted
 

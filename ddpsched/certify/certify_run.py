@@ -32,8 +32,8 @@ from ddpsched.plan import Ids, Position, StepPlan
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.policies.peer import PeerPolicy
 from ddpsched.training.distributed import DistributedExecutor
+from ddpsched.training.model import weights_digest
 from ddpsched.training.virtual import VirtualExecutor
-from ddpsched.training.weights import weights_digest
 from ddpsched.world import World
 
 BEYOND = 200  # steps of the second epoch that are planned too, to resume between epochs and within the second

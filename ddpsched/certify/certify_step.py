@@ -26,7 +26,7 @@ from ddpsched.certify.stream_checks import same_collectives
 from ddpsched.certify.target import Target
 from ddpsched.errors import ConfigError
 from ddpsched.local_ranks import Outcome, at_fault, blame, join_group, run_ranks
-from ddpsched.training.weights import weights_digest
+from ddpsched.training.model import weights_digest
 
 Mean = Literal["sample_mean", "token_mean"]
 Step = Callable[[torch.nn.Module, list[Any]], Any]

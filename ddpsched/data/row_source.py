@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ddpsched.data.config import DataConfig
 from ddpsched.data.hub import offline_unless_reachable
@@ -89,7 +88,7 @@ def number_rows(path: Path) -> RowSource:
     return replace(file_rows(path), chunks=chunks)
 
 
-def read_numbers(path: Path) -> npt.NDArray[Any]:
+def read_numbers(path: Path) -> np.ndarray:
     """Return the array of a ``.npy`` file, mapped, or the words of a ``.txt`` file.
 
     Raises DataError where there is no such file, or it is not what its suffix says.

@@ -22,7 +22,6 @@ from ddpsched.training import calibrate
 from ddpsched.training.calibrate import calibrate_to, check_calibrations, identity_of, measure
 from ddpsched.training.collate import Batch
 from ddpsched.training.learner import Learner
-from ddpsched.training.rank_step import RankStepper
 
 MIB = 2**20
 
@@ -85,13 +84,13 @@ def test_its_memory_is_not_under_estimated(written: tuple[Path, Calibration]) ->
 def test_another_precision_or_model_is_refused(written: tuple[Path, Calibration]) -> None:
     found = Calibration.load(written[0])
     double = config_of(train={"precision": "float64"})
-    with pytest.raises(ConfigError, match="float32 there, float64 here"):
+    with pytest.raises(ConfigError, match="float32 measured, float64 in this run"):
         found.check(identity_of(double, learner_of(double)))
     dropped = config_of(model={"dropout": 0.0})
-    with pytest.raises(ConfigError, match=r"model attention_dropout 0\.1 there, 0\.0 here"):
+    with pytest.raises(ConfigError, match=r"model attention_dropout 0\.1 measured, 0\.0 in this run"):
         found.check(identity_of(dropped, learner_of(dropped)))
     large = config_of(data={"size": 64, "max_length": 97})
-    with pytest.raises(ConfigError, match="97 here"):
+    with pytest.raises(ConfigError, match="97 in this run"):
         found.check(identity_of(large, learner_of(large)))
 
 
@@ -102,7 +101,9 @@ def test_the_calibrations_of_a_config_are_checked(written: tuple[Path, Calibrati
         assert check_calibrations(fitting, learner_of(fitting)) == []
         with pytest.raises(ConfigError, match=rf"{path} was measured for model 'tiny'.*float64"):
             check_calibrations(other, learner_of(other))
-        assert check_calibrations(other, learner_of(other), force=True) == ["precision float32 there, float64 here"]
+        assert check_calibrations(other, learner_of(other), force=True) == [
+            "precision float32 measured, float64 in this run"
+        ]
     assert check_calibrations(config_of(), learner_of(config_of())) == []
 
 
@@ -137,15 +138,15 @@ def test_quick_models_get_more_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_the_device_cannot_hold_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     learner, tried = learner_of(config_of()), []
-    loss_sum = RankStepper.loss_sum
+    loss_sum = Learner.loss_sum
 
-    def limited(self: RankStepper, batch: Batch) -> torch.Tensor:
+    def limited(self: Learner, batch: Batch) -> torch.Tensor:
         tried.append(tuple(batch.input_ids.shape))
         if batch.input_ids.numel() > 60:
             raise torch.OutOfMemoryError("planted")
         return loss_sum(self, batch)
 
-    monkeypatch.setattr(RankStepper, "loss_sum", limited)
+    monkeypatch.setattr(Learner, "loss_sum", limited)
     points = measure(learner, calibration_grid(8, 64, 512), passes=1)
     assert max(p.count * p.length for p in points) <= 60
     assert {(p.count, p.length) for p in points} >= {(1, 45), (8, 6)}
@@ -153,27 +154,27 @@ def test_what_the_device_cannot_hold_is_left_out(monkeypatch: pytest.MonkeyPatch
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    loss_sum = RankStepper.loss_sum
+    loss_sum = Learner.loss_sum
 
-    def broken(self: RankStepper, batch: Batch) -> torch.Tensor:
+    def broken(self: Learner, batch: Batch) -> torch.Tensor:
         if batch.input_ids.numel() > 20:
             raise RuntimeError("planted")
         return loss_sum(self, batch)
 
     learner = learner_of(config_of())
-    monkeypatch.setattr(RankStepper, "loss_sum", broken)
+    monkeypatch.setattr(Learner, "loss_sum", broken)
     with pytest.raises(RuntimeError, match="planted"):
         measure(learner, calibration_grid(4, 16, 64), passes=1)
 
 
 def test_waiting_for_a_core_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    loss_sum = RankStepper.loss_sum
+    loss_sum = Learner.loss_sum
 
-    def interrupted(self: RankStepper, batch: Batch) -> torch.Tensor:
+    def interrupted(self: Learner, batch: Batch) -> torch.Tensor:
         sleep(0.3)
         return loss_sum(self, batch)
 
-    monkeypatch.setattr(RankStepper, "loss_sum", interrupted)
+    monkeypatch.setattr(Learner, "loss_sum", interrupted)
     times = {}
     for threads in (1, 2):
         learner = learner_of(config_of(executor={"device": "cpu", "threads": threads}))
@@ -258,7 +259,7 @@ def test_a_config_plans_by_it(written: tuple[Path, Calibration]) -> None:
     path, found = written
     cost = cost_model(CostConfig(kind="calibrated", path=str(path)))
     assert cost.padded(8, 96) == found.time.padded(8, 96)
-    with pytest.raises(ConfigError, match=r'set cost\.kind = "calibrated", which checks'):
+    with pytest.raises(ConfigError, match=r'set cost\.kind = "calibrated", which compares'):
         cost_model(CostConfig(kind="affine_quadratic", path=str(path)))
     assert found.time.floor == 0, "on a CPU"
     assert cost.padded(np.arange(3), 8).tolist() == [0, int(found.time.padded(1, 8)), int(found.time.padded(2, 8))]
