@@ -24,9 +24,8 @@ ROOMS = {
         "regression": 1, "fit_calibration": 2, "kinds": 2, "memory_cap": 3,
     },
     "data": {
-        "array_cache": 0, "config": 0, "embedded": 0, "encode": 0, "hub": 0, "lengths": 0,
-        "table_files": 0, "order_file": 1, "row_source": 1, "token_table": 1,
-        "tokenizer": 1, "datasets": 2, "length_files": 2, "slices": 2, "samples": 3,
+        "array_cache": 0, "config": 0, "embedded": 0, "hub": 0, "lengths": 0, "table_files": 0,
+        "order_file": 1, "row_source": 1, "tokenizer": 1, "token_table": 2, "length_files": 3, "samples": 4,
     },
     "orders": {"config": 0, "lexicographic_sort": 0, "curriculum": 1, "epoch_order": 2},
     "peers": {
@@ -39,10 +38,10 @@ ROOMS = {
     },
     "config": {"tables": 0, "run": 1, "read": 2},
     "training": {
-        "clock": 0, "clock_offset": 0, "logit_equivalence": 0, "loss": 0, "lr": 0, "model": 0, "out_of_memory": 0,
-        "sample_sort": 0, "weights": 0, "group_exchange": 1, "masks": 1, "variable_lr": 1, "collate": 2, "optimise": 2,
-        "packed": 3, "sync": 3, "evaluate": 4, "rank_step": 4, "learner": 5, "calibrate": 6, "probe": 6,
-        "sample_loss": 6, "distributed": 7, "virtual": 7,
+        "clock": 0, "loss": 0, "model": 0, "out_of_memory": 0,
+        "sample_sort": 0, "group_exchange": 1, "masks": 1, "variable_lr": 1, "collate": 2, "optimise": 2,
+        "packed": 3, "sync": 3, "evaluate": 4, "learner": 5, "calibrate": 6,
+        "distributed": 7, "virtual": 7,
     },
 }  # fmt: skip
 HALL = {"run_loop", "guard", "cli", "certify", "compare", "integrations", "simulated", "sort", "__main__", "__init__"}

@@ -28,22 +28,22 @@ from ddpsched.records import RecordWriter, read_lines
 from ddpsched.run_folder import read_status
 from ddpsched.run_loop import run
 from ddpsched.training.distributed import DistributedExecutor
-from ddpsched.training.rank_step import RankStepper
+from ddpsched.training.learner import Learner
 
 
 def out_of_memory_on_rank_1(rank: int) -> None:
     """In the middle of backward: the gradient of one layer has been made, the others not."""
-    honest = RankStepper.loss_sum
+    honest = Learner.loss_sum
 
-    def loss_sum(self: RankStepper, batch: Any) -> Any:
+    def loss_sum(self: Learner, batch: Any) -> Any:
         loss = honest(self, batch)
         if rank == 1 and (count := getattr(self, "calls", 0)) == 2:
-            layer = next(p for n, p in self._model.named_parameters() if "layer.1.attention.q_lin.weight" in n)
+            layer = next(p for n, p in self.model.named_parameters() if "layer.1.attention.q_lin.weight" in n)
             layer.register_hook(_no_memory)
         self.calls = count + 1 if rank == 1 else 0
         return loss
 
-    RankStepper.loss_sum = loss_sum
+    Learner.loss_sum = loss_sum
 
 
 def other_plan_on_rank_1(rank: int) -> None:
@@ -61,9 +61,9 @@ def other_plan_on_rank_1(rank: int) -> None:
 
 def nan_on_rank_1(rank: int) -> None:
     """Rank 0 takes longer to end, so that it sees the other go."""
-    honest, honest_close, calls = RankStepper.loss_sum, DistributedExecutor.close, []
+    honest, honest_close, calls = Learner.loss_sum, DistributedExecutor.close, []
 
-    def poisoned(self: RankStepper, batch: Any) -> Any:
+    def poisoned(self: Learner, batch: Any) -> Any:
         calls.append(1)
         return honest(self, batch) * (float("nan") if rank == 1 and len(calls) == 3 else 1.0)
 
@@ -71,7 +71,7 @@ def nan_on_rank_1(rank: int) -> None:
         sleep(2 * (rank == 0))
         honest_close(self)
 
-    RankStepper.loss_sum, DistributedExecutor.close = poisoned, slowly
+    Learner.loss_sum, DistributedExecutor.close = poisoned, slowly
 
 
 def full_disk_on_rank_1(rank: int) -> None:
@@ -86,15 +86,15 @@ def full_disk_on_rank_1(rank: int) -> None:
 
 
 def bug_on_rank_1(rank: int) -> None:
-    honest = RankStepper.run
+    honest = Learner.run
 
-    def broken(self: RankStepper, *args: Any, **more: Any) -> Any:
+    def broken(self: Learner, *args: Any, **more: Any) -> Any:
         self.steps = getattr(self, "steps", 0) + 1
         if rank == 1 and self.steps == 3:
             raise KeyError("a bug")
         return honest(self, *args, **more)
 
-    RankStepper.run = broken
+    Learner.run = broken
 
 
 TROUBLES = {
@@ -158,18 +158,18 @@ def test_trouble_of_one_rank_is_known_to_all(
 
 
 def test_virtual_ranks_report_memory_and_nan_like_real_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest, calls = RankStepper.loss_sum, []
+    honest, calls = Learner.loss_sum, []
 
-    def loss_sum(self: RankStepper, batch: Any) -> Any:
+    def loss_sum(self: Learner, batch: Any) -> Any:
         calls.append(1)
         if len(calls) == 6:  # after the warm-up, two ranks a step: step 2
             raise torch.OutOfMemoryError("planted")
         return honest(self, batch)
 
-    monkeypatch.setattr(RankStepper, "loss_sum", loss_sum)
+    monkeypatch.setattr(Learner, "loss_sum", loss_sum)
     with pytest.raises(StepOutOfMemory, match=r"rank \d ran out of memory in step 2 with"):
         run(config_of(tmp_path))
-    monkeypatch.setattr(RankStepper, "loss_sum", lambda self, batch: honest(self, batch) * math.nan)
+    monkeypatch.setattr(Learner, "loss_sum", lambda self, batch: honest(self, batch) * math.nan)
     with pytest.raises(NonFiniteError, match="step 0"):
         run(config_of(tmp_path))
     assert "NaN" in read_status(tmp_path / "runs" / "minmax-virtual")["reason"]

@@ -6,16 +6,11 @@
     certify_step.py          a training step of yours, in a test of yours: assert_gradient_exact
     certify_loader.py        a data loader: each sample once, equal numbers of steps, resumable
     certify_trainer.py       transformers' Trainer on real ranks
-    rank_worker.py           the work of one rank: plan the epoch, resume it, run selected steps
-    loader_rank.py           one rank's data loader, built as in a process of its own
     capture.py               measurements inside a rank: its collectives, and the gradient that its optimizer got
     reference.py             the target gradient, computed by one process
     target.py                the target gradient and its parts
-    gradient_comparison.py   comparison of a gradient with its target
-    causes.py                why they differ: the weights of the samples
-    known_causes.py          known ways to a wrong gradient
-    departure.py             where they differ: parameters, coordinates, a factor
-    rounding.py              evidence that a difference is rounding
+    gradient_comparison.py   comparison of a gradient with its target, and why they differ: the weights of the samples
+    causes.py                known ways to a wrong gradient; where it differs; evidence that it is rounding
     stream_checks.py         checks of sample ids, plan digests and collectives
     certificate.py           checks and verdict, as text and as JSON
     faults.py                faults planted on purpose

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from ddpsched.certify.target import Floats, Ints, draw_coordinates
 from ddpsched.local_ranks import post
-from ddpsched.training.weights import host_array
-
-Coordinates = npt.NDArray[np.integer]
+from ddpsched.training.model import host_array
 
 POST_INTERVAL_S = 0.2  # how often a growing count is posted
 
@@ -65,22 +63,20 @@ def counts_of(posts: Sequence[Any]) -> dict[str, int | None]:
 class CapturedGradient:
     """The gradient of one step.
 
-    ``digest``: of all of it. ``sketch``: (S,), its values at the coordinates asked for. ``sums``: (num_parameters, 2),
+    ``digest``: of all of it. ``sketch``: (S,), its values at some coordinates. ``sums``: (num_parameters, 2),
     each parameter's sum and sum of squares. ``missing``: names of parameters without one, which count as zeros here.
     ``path``: a .npy file with all of it, (P,), where one was asked for.
     """
 
     digest: str
-    sketch: npt.NDArray[np.floating]
-    sums: npt.NDArray[np.float64]
+    sketch: Floats
+    sums: Floats
     missing: tuple[str, ...]
     path: Path | None
 
 
 @contextmanager
-def captured_gradients(
-    model: torch.nn.Module, coordinates: Coordinates, path: Path | None
-) -> Iterator[list[CapturedGradient]]:
+def captured_gradients(model: torch.nn.Module, path: Path | None) -> Iterator[list[CapturedGradient]]:
     """Yield a list that gets the gradient right before each optimizer step; ``path`` receives the last one.
 
     The optimizer then steps at learning rate 0, so that the weights stay as they are.
@@ -88,7 +84,7 @@ def captured_gradients(
     captured: list[CapturedGradient] = []
 
     def capture(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        captured.append(capture_gradient(model, coordinates, path))
+        captured.append(capture_gradient(model, path))
         for group in optimizer.param_groups:
             group["lr"] = 0.0
 
@@ -99,17 +95,20 @@ def captured_gradients(
         handle.remove()
 
 
-def capture_gradient(model: torch.nn.Module, coordinates: Coordinates, path: Path | None) -> CapturedGradient:
+def capture_gradient(
+    model: torch.nn.Module, path: Path | None = None, coordinates: Ints | None = None
+) -> CapturedGradient:
     """Return the model's present gradient, flat, in the order of its parameters.
 
-    A sharded gradient is gathered, so that all ranks must call this. ``coordinates``: (S,), rising.
+    A sharded gradient is gathered, so that all ranks must call this. ``coordinates``: (S,), rising; by default drawn.
     """
     named = trainable(model)
     size = sum(parameter.numel() for _, parameter in named)
+    coordinates = draw_coordinates(size) if coordinates is None else coordinates
     dtype = torch.zeros((), dtype=named[0][1].dtype).numpy().dtype
     file = None if path is None else np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(size,))
-    digest, missing, sketch, start = blake2b(digest_size=16), [], np.empty(len(coordinates), dtype=dtype), 0
-    sums = []
+    digest, missing, sums, start = blake2b(digest_size=16), [], [], 0
+    sketch = np.empty(len(coordinates), dtype=dtype)
     for name, parameter in named:
         if parameter.grad is None:
             missing.append(name)

@@ -1,245 +1,302 @@
-r"""Why a gradient is not its target: which weights its samples have, and where it departs.
+"""Causes of a gradient that is not its target: known mistakes, the place of the difference, or rounding.
 
-The target divides the summed loss by what counts over all ranks,
+Known mistakes lead to wrong weights of the samples, or to a common factor (``mistakes``, ``factors``). Else it matters
+where the two differ (``Departure``): at which parameters, at which coordinates.
 
-    g = 1/T * sum_m p_m        p_m: gradient of part m's *summed* loss        T = sum_m n_m
+A sum over all coordinates says by how much two gradients differ and not where. A parameter whose gradient is lost may
+weigh as little in that sum as the rounding of a lower precision. The place and the shape of the difference tell them
+apart.
 
-so every sample (or label token) weighs w_m = 1/T. A wrong factor on the way changes the weights and nothing else: the
-gradient is then sum_m w_m p_m with other w_m. These are looked for on S coordinates drawn at random, at which the p_m
-are known: first among the weights that known mistakes lead to (``mistakes``), up to a common factor, then by least
-squares. A gradient that no weights explain is no gradient of these samples under these weights of the model. Weights
-are judged by how well they fit, and never read from solved weights alone: where gradients are nearly parallel, the
-answer is "cannot tell" and not a wrong one.
-
-A difference that no weights explain is looked for at single parameters and coordinates (``departure``), however
-little these weigh in total. What remains is called rounding only on evidence of it (``rounding``).
+A difference is called rounding on evidence found in number formats, never because nothing else fits. There are two
+kinds. Either the gradient consists of numbers of a shorter format, or of sums of a few of them, and lies as near the
+target as that format allows. Or at every coordinate the difference is about as large as the format's unit of what is
+added up there, nowhere far larger or mostly far smaller, and has no direction. A lost token, another loss or a term
+added to the gradient is as small as rounding in total, but not in this way at each coordinate.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
 from ddpsched.certify.certificate import first_few
-from ddpsched.certify.departure import Sums, lies_along, lost, where_most, wrong_parameters
-from ddpsched.certify.known_causes import Mistake, factors, mistakes, times
-from ddpsched.certify.rounding import rounding
-from ddpsched.certify.target import Floats, Target
+from ddpsched.certify.target import Floats, Ints, Target
 
-ALIKE = 1e-3  # weights that differ by less, relatively, are the same
-WITHIN = 0.3  # weights explain a difference of which they leave this share, or less
-NEARLY = 0.3  # relative error up to which it may be the same batch, with little lost or added
-CLEAR = 10  # how many times the noise a part's change must be, to be reported
-SEVERAL = 8  # coordinates at which no part's gradient is all of the difference by chance
-ALONE, ALIKE_PARTS = 0.03, 0.99  # a part's own gradient but for this share; cosine of others that it may be too
-# known: the cause; placed: the place, and smaller parts may show the cause; open: neither, so that it may be noise
-Certainty = Literal["known", "placed", "open"]
-Cause = tuple[str, Certainty]
+Factors = Sequence[tuple[float, str]]  # a factor, and its cause
+PIECE = 2**22  # coordinates at a time, as these vectors are as large as a model
+SEVERAL = 16  # nonzero coordinates that do not all become 0 by chance, even where they are rounding themselves
+CLEAR = 10  # how many times the noise, or the tolerance, a number must be not to be 0 by accident
+RIGHT = 0.03  # parameters whose relative error is this share of the others' are right where those are wrong
+ALONG = 0.1  # a difference with this share, or less, across the target's direction lies along it
+MOSTLY = 1 / 3  # the same, where the part across is within the tolerance
+MOST, FEW = 0.9, 0.05  # a difference is concentrated where so much of it is at so few coordinates
+LITTLE = 1e-5  # of the average; where less is added up, the rounding of other numbers is seen
+FEWEST = 16  # coordinates that distinguish rounding from chance
+SHORT = 0.9  # share of the gradient's numbers that are short where a format left them
+NEAR, NEAR_SHORTEST = 256, 4  # units that a number of float32, or of 16 bits, is from the right one, at most
+SIZES = (0.2, 8)  # of the difference in units, on average; measured: 0.3 to 4
+LARGEST = 16  # units, but for one coordinate in a thousand
+EVEN = 0.2  # of the average is the least median; rounding has 0.5, a lost token 0.04
+PEAKED = 15  # fourth moment over the square of the second: rounding has 5 to 10, a lost token 40 and more
+DIRECTED = 0.25  # cosine with the target, each coordinate in its own unit
+# name; bits of the mantissa; more bits that a sum of a few such numbers has
+FORMATS = (("float32", 24, 20), ("float16", 11, 4), ("bfloat16", 8, 4))
 
 
-class Difference:
-    """The difference between a gradient and its target.
+@dataclass(frozen=True, eq=False)
+class Mistake:
+    """A mistake and the weights it leads to, (num_parts,), up to a factor; ``factors``: those of this mistake alone."""
 
-    ``missing``: parameters whose ``grad`` is None. ``error``, ``cosine``, ``scale``: relative error, cosine and best
-    scale. ``weights``, ``residual``: of least squares; NaN where something is not finite.
+    weights: Floats
+    words: str
+    factors: Factors = ((1.0, ""),)
+
+    def describe(self, scale: float, common: Factors, near: float) -> tuple[bool, str]:
+        """Return whether ``scale`` is a known factor, up to the share ``near``, and the mistake as text."""
+        for factor, words in self.factors:
+            if abs(scale / factor - 1) <= near:
+                return True, self.words + words
+        reasons = [words for factor, words in common if abs(scale / factor - 1) <= near]
+        much = f"{times(scale)} times {'too large' if scale > 1.1 else 'what it should be'}: "
+        start = f"{self.words}, and {much}" if self.words else much
+        return bool(reasons), start + (", or ".join(reasons) or "clipping, or a factor on the loss")
+
+
+def times(factor: float) -> str:
+    """Return a factor as text, with as many digits as distinguish it from 1.
+
+    >>> times(0.7), times(1 + 1e-6), times(3.0000004)
+    ('0.7', '1.000001', '3')
+    """
+    beyond = abs(factor - 1)
+    if not 0 < beyond < 1e-3:
+        return f"{factor:.5g}"
+    return f"{factor:.{1 - int(np.floor(np.log10(beyond)))}f}".rstrip("0")
+
+
+def factors(target: Target) -> list[tuple[float, str]]:
+    """Return common factors and their causes, from the numbers of ranks, of accumulation steps, and of what counts."""
+    ranks, total, steps = target.num_ranks, target.total, int(np.bincount(target.ranks).max())
+    count = f"the {total:g} {target.unit}"
+    several, accumulated, counted = ranks > 1, steps > 1, total > 1
+    known = [
+        (True, -1.0, "its sign is turned"),
+        (several, ranks,
+         f"summed over {ranks} ranks and not averaged, or the loss is multiplied by the number of ranks"),
+        (several, 1 / ranks, f"averaged twice over the {ranks} ranks"),
+        (accumulated, steps, f"not divided by the {steps} accumulation steps"),
+        (accumulated, 1 / steps, f"divided by the {steps} accumulation steps, though also by the count over them"),
+        (several and accumulated, ranks * steps,
+         f"summed over {ranks} ranks and {steps} accumulation steps, and divided by neither"),
+        (several and accumulated, 1 / (ranks * steps),
+         f"divided by {ranks} ranks and {steps} accumulation steps once too often"),
+        (counted, total, f"the summed loss is not divided by {count}"),
+        (counted, 1 / (total or 1), f"divided twice by {count}"),
+        (counted and several and total != ranks, total / ranks,
+         f"averaged over {ranks} ranks, and not divided by {count}"),
+    ]  # fmt: skip
+    return [(factor, words) for possible, factor, words in known if possible]
+
+
+def mistakes(target: Target) -> Iterator[Mistake]:
+    """Yield known mistakes, the simplest first; of several with the same weights, the first is reported.
+
+    The first of all has the right weights, and so differs from the target by a common factor alone.
+    """
+    counts, ranks, total, size = target.counts, target.ranks, target.total, target.num_ranks
+    right, each = np.full(len(counts), 1 / total), np.maximum(counts, 1)
+    by_rank = np.bincount(ranks, weights=counts, minlength=size)  # n_r
+    steps = np.bincount(ranks, minlength=size)  # A_r
+
+    def over_own(share: Floats | Ints) -> Floats:
+        """Return each rank's share, divided by what counts on that rank, for its parts."""
+        return np.divide(share, by_rank, where=by_rank > 0, out=np.zeros(size))[ranks]
+
+    yield Mistake(right, "", factors=())
+    shares = first_few((f"rank {r}'s weigh {total / (size * n):.3g}" for r, n in enumerate(by_rank) if n), 8)
+    scale = "G*b_r/B" if target.unit == "samples" else "G*n_r/N"
+    words = f"every rank takes the mean over its own {target.unit} (no scale {scale}): {shares} times what they should"
+    yield Mistake(over_own(np.full(size, 1 / size)), words)
+    words = "every micro-batch weighs the same whatever it holds: a mean of their means (loss / accumulation steps)"
+    yield Mistake(1 / (len(counts) * each), words)
+    words = "every rank takes the mean of its micro-batches' means, and those are averaged over ranks"
+    yield Mistake(1 / (size * steps[ranks] * each), words)
+    present = np.flatnonzero(steps).tolist()
+    for rank in present if len(present) > 1 else []:
+        words = f"not synchronised: this is rank {rank}'s own gradient"
+        if len(present) == 2:
+            words = f"rank {sum(present) - rank}'s samples are missing from the gradient; {words}"
+        factors = [(total / by_rank[rank], f", the mean over its own {target.unit}"), (size, ""), (1.0, "")]
+        yield Mistake(np.where(ranks == rank, right, 0.0), words, factors)
+    for rank in present if len(present) > 2 else []:
+        factors = [(1.0, ""), (total / (total - by_rank[rank]), "; the others weigh as much more")]
+        words = f"rank {rank}'s samples are missing from the gradient"
+        yield Mistake(np.where(ranks != rank, right, 0.0), words, factors)
+    if steps.max() > 1:
+        turn = np.array([np.sum(ranks[:m] == rank) for m, rank in enumerate(ranks)])  # of a part, on its rank
+        words = "only each rank's last micro-batch is in the gradient: those before it are overwritten or cleared"
+        yield Mistake(np.where(turn == steps[ranks] - 1, right, 0.0), words)
+        yield Mistake(np.where(turn == 0, right, 0.0), "only each rank's first micro-batch is in the gradient")
+    for name, other in target.others.items():
+        share, words = other / other.sum(), f"mean is weighted by its share of {name}, not of what counts"
+        yield Mistake(over_own(np.bincount(ranks, weights=share, minlength=size)), f"each rank's {words}")
+        yield Mistake(share / each, f"each micro-batch's {words}")
+
+
+class Departure:
+    """A gradient beside its target, with sums over the coordinates of each parameter, each (num_parameters,).
+
+    ``tolerance``: the relative error that is allowed. ``missing``: parameters whose ``grad`` is None.
+    ``squares``, ``target_squares``, ``apart``: sums of squares of the gradient, of the target and of their difference.
+    ``present``: coordinates at which the target is not 0. ``zeros``: those of them at which the gradient is 0.
+    ``error``, ``cosine``, ``scale``: relative error, cosine and best scale over all parameters; NaN where the target is
+    0, as every multiple of it is the same.
     """
 
     def __init__(self, gradient: Floats, target: Target, tolerance: float, missing: Collection[str] = ()) -> None:
         self._gradient, self._target, self._tolerance, self._missing = gradient, target, tolerance, missing
-        self._limit = min(0.1, 30 * tolerance)
         self._sketch = gradient[target.coordinates].astype(np.float64)
-        self._parts = np.asarray(target.parts, dtype=np.float64)
-        with np.errstate(all="ignore"):
-            self._sums = Sums.of(gradient, target)
-            self.error, self.cosine, self.scale = self._sums.numbers
-        self._sizes = np.linalg.norm(self._parts, axis=1)
-        self.weights, self.residual = np.full(len(self._parts), np.nan), float("nan")
-        if np.isfinite(self._sketch).all() and np.isfinite(self._parts).all():
-            self._solve()
+        rows = np.zeros((6, len(target.slices)))
+        for row, place in zip(rows.T, target.slices.values(), strict=True):
+            for g, t in self._pieces(place):
+                zeros = np.count_nonzero((g == 0) & (t != 0))
+                row += g @ g, t @ t, (g - t) @ (g - t), g @ t, np.count_nonzero(t), zeros
+        self.squares, self.target_squares, self.apart, _, self.present, self.zeros = rows
+        gg, tt, apart, gt, *_ = rows.sum(axis=1).tolist()
+        self.error = self.cosine = self.scale = float("nan")
+        if tt:
+            self.error, self.cosine, self.scale = (apart / tt) ** 0.5, gt / (gg * tt) ** 0.5 if gg else 0.0, gt / tt
 
-    def _solve(self) -> None:
-        """Find least-squares weights, and the share of the gradient that they leave.
-
-        Solved for the difference from the right weights: where parts are parallel, nothing shows that theirs differ.
-        """
-        usual = 1 / self._target.total if self._target.total else 0.0  # where nothing is learnt, nothing weighs
-        nonzero = np.where(self._sizes > 0, self._sizes, 1.0)
-        directions = self._parts / nonzero[:, None]
-        self._right = usual * self._parts.sum(axis=0)  # (S,): what the right weights make of the parts
-        self._rest = self._sketch - self._right
-        self._change, *_ = np.linalg.lstsq(directions.T, self._rest, rcond=1e-10)
-        self.weights = usual + self._change / nonzero
-        self._left = float(np.linalg.norm(self._rest - self._change @ directions))
-        size = float(np.linalg.norm(self._sketch))
-        self.residual = self._left / size if size else 0.0
+    def _pieces(self, place: slice) -> Iterator[tuple[Floats, Floats]]:
+        for start in range(place.start, place.stop, PIECE):
+            piece = slice(start, min(start + PIECE, place.stop))
+            yield self._gradient[piece].astype(np.float64), self._target.gradient[piece].astype(np.float64)
 
     @cached_property
     def lost(self) -> dict[str, int | None]:
-        """Coordinates without a gradient, by parameter; None: all of them."""
-        return lost(self._gradient, self._target, self._sums, self._tolerance, self._missing)
+        """The number of coordinates that have no gradient although losses reach them, by parameter; None: all.
+
+        Rounding turns no number into an exact 0, unless the number is itself no more than rounding.
+        """
+        kind = np.finfo(self._target.gradient.dtype)
+        floor = kind.eps * float(self.target_squares.sum()) ** 0.5 * self._target.cancellation
+        least = kind.tiny / kind.eps  # above what underflows
+        counts: dict[str, int | None] = {}
+        for i, (name, place) in enumerate(self._target.slices.items()):
+            size = self.target_squares[i] ** 0.5
+            if self.zeros[i] and self.squares[i] == 0:
+                if name in self._missing or size > floor or (self.present[i] >= SEVERAL and size > least):
+                    counts[name] = None
+            elif self.zeros[i] and size > floor and (count := self._clear_zeros(place, i, self._tolerance * size)):
+                counts[name] = count
+        return counts
+
+    def _clear_zeros(self, place: slice, i: int, tolerated: float) -> int:
+        """Return the number of parameter i's zeros where the target is far above the rest of the difference.
+
+        ``tolerated``: a norm.
+        """
+        at_zeros = sum(float(np.sum(t[g == 0] ** 2)) for g, t in self._pieces(place))
+        noise = max(0.0, self.apart[i] - at_zeros) ** 0.5
+        least = CLEAR * max(noise, tolerated) / (place.stop - place.start) ** 0.5
+        return sum(int(np.count_nonzero((g == 0) & (np.abs(t) > least))) for g, t in self._pieces(place))
+
+    def wrong_parameters(self) -> list[str]:
+        """Return the parameters that hold all of the difference; none where no others' gradient is right."""
+        apart, target = self.apart, self.target_squares
+        with np.errstate(divide="ignore", invalid="ignore"):
+            errors = np.where(apart > 0, apart / target, 0.0)  # squared relative errors
+        order = np.argsort(-apart)
+        rest = apart.sum() - np.cumsum(apart[order])
+        allowed = max(self._tolerance**2 * target.sum(), RIGHT**2 * apart.sum())
+        wrong, others = np.split(order, [int(np.argmax(rest <= allowed)) + 1])
+        right = others[(target[others] > 0) & (errors[others] <= RIGHT**2 * errors[wrong].min())]
+        names = list(self._target.slices)
+        return [names[i] for i in sorted(wrong)] if self.present[right].sum() >= SEVERAL else []
 
     @cached_property
-    def _along(self) -> bool:
-        return lies_along(self._gradient, self._target, self._sums, self.scale, self._tolerance)
+    def along(self) -> bool:
+        """Whether the difference is ``scale - 1`` times the target, up to a little or to what is tolerated."""
+        pieces = (piece for place in self._target.slices.values() for piece in self._pieces(place))
+        across = sum(float((g - self.scale * t) @ (g - self.scale * t)) for g, t in pieces)
+        apart, allowed = float(self.apart.sum()), self._tolerance**2 * float(self.target_squares.sum())
+        return across <= max(ALONG**2 * apart, min(MOSTLY**2 * apart, allowed))
 
-    def cause(self) -> Cause:
-        """Return the cause of a difference beyond the tolerance."""
-        if not np.isfinite(self._gradient).all():
-            return "it holds NaN or infinity: a mean over no samples, an overflow, or the data", "known"
-        if not np.isfinite(self._parts).all() or not self._target.gradient.any():
-            return "cannot tell: the target itself is zero or not finite, so these samples' loss shows nothing", "known"
-        if not self._gradient.any():
-            words = "the gradient is zero: cleared before it was read, or the loss does not reach the parameters"
-            return words, "known"
-        weighting = self._weighting()
-        if weighting is not None:
-            return weighting, "known"
-        if self.lost:
-            return self.describe_lost()
-        wrong = wrong_parameters(self._target, self._sums, self._tolerance)
-        if wrong:
-            here = self._at(wrong)
-            if np.isnan(here.error):  # no samples' loss reaches them, so the target is 0
-                return f"the gradient{_of(wrong)} is not 0, though the loss of no sample reaches it", "known"
-            cause, certainty = here.cause()
-            return f"the gradient{_of(wrong)}, and no other's, is wrong: {cause}", certainty
-        if self._along:  # a common factor, with noise beside it
-            return self._describe(next(mistakes(self._target)), self.scale)[1], "placed"
-        return self._unexplained(), "open"
+    def where_most(self) -> str:
+        """Return where most of the difference lies, as text; "" where it is spread.
 
-    def _weighting(self) -> str | None:
-        """Return other weights of the parts, or a common factor, where these explain the difference."""
-        whole = float(np.linalg.norm(self._rest))
-        within = whole > 0 and self._left <= WITHIN * whole
-        fits = self._fitting() if within or self._along else []
-        if len(fits) == 1:
-            return fits[0]
-        if fits:
-            return f"cannot tell, as the {self._target.unit}' gradients are alike: {first_few(fits, 3, '; or ')}"
-        # a factor with noise beside it is reported as one, and not as weights that are all the same
-        beside = float(np.linalg.norm(self._rest - (self.scale - 1) * self._right)) if self._along else whole
-        return self._describe_weights() if within and self._left <= WITHIN * beside else None
-
-    def _fitting(self) -> list[str]:
-        """Return the known mistakes that explain the gradient, as text; those whose factor is known come first.
-
-        The right weights explain it only by a factor: what they leave without one is not due to weights.
+        >>> gradient = np.ones(100)
+        >>> parts, counts, ranks = gradient[None], np.array([1]), np.array([0])
+        >>> target = Target(gradient, parts, np.arange(100), counts, ranks, parameters={"w": 100})
+        >>> wrong = gradient + (np.arange(100) < 2)
+        >>> Departure(wrong, target, 1e-12).where_most()
+        'most of it at 2 of the 100 coordinates looked at'
         """
-        fits: list[tuple[float, Mistake, float, Floats]] = []
-        for mistake in mistakes(self._target):
-            shape = mistake.weights @ self._parts
-            size = float(shape @ shape)
-            scale = float(self._sketch @ shape) / size if size else 0.0
-            weights = scale * mistake.weights
-            misfit = self._misfit(weights)
-            known = any(np.abs(weights - other).max() <= ALIKE * np.abs(weights).max() for *_, other in fits)
-            if misfit <= self._limit and not known:
-                fits.append((misfit, mistake, scale, weights))
-        allowed = max(3 * min((misfit for misfit, *_ in fits), default=0.0), self._tolerance)
-        fits = [fit for fit in fits if fit[0] <= allowed and (fit[1].words or self._along)]
-        described = [self._describe(mistake, scale) for _, mistake, scale, _ in fits]
-        return [words for _, words in sorted(described, key=lambda each: not each[0])]
+        places, slices, target = [], list(self._target.slices.items()), self._target.gradient
+        largest = [slices[i] for i in np.argsort(-self.apart)[: _most(self.apart)]]
+        if len(largest) < len(slices) and sum(s.stop - s.start for _, s in largest) <= 0.5 * len(target):
+            places.append(first_few([name for name, _ in largest], 3))
+        squares = (self._sketch - target[self._target.coordinates]) ** 2
+        count = _most(squares)
+        if count <= FEW * len(squares):
+            places.append(f"{count:,} of the {len(squares):,} coordinates looked at")
+        return f"most of it at {', '.join(places)}" if places else ""
 
-    def _describe(self, mistake: Mistake, scale: float) -> tuple[bool, str]:
-        return mistake.describe(scale, factors(self._target), min(0.05, max(1e-6, 3 * self._limit)))
 
-    def _misfit(self, weights: Floats) -> float:
-        """Return what ``weights`` leave of the gradient, over the size of all that they add up."""
-        size = float(np.abs(weights) @ self._sizes)
-        return float(np.linalg.norm(self._sketch - weights @ self._parts)) / size if size else float("inf")
+def _most(squares: Floats) -> int:
+    """Return how many of the largest add up to most of the sum."""
+    return int(np.searchsorted(np.cumsum(np.sort(squares)[::-1]), MOST * squares.sum())) + 1
 
-    def _describe_weights(self) -> str | None:
-        """Return the least-squares weights as text; None where they explain nothing or no part's is clearly wrong."""
-        num_parts, num_coordinates = self._parts.shape
-        unit, total = self._target.unit, self._target.total
-        start = f"the right {unit}, weighted wrongly; in units of the right weight, "
-        if 2 * num_parts > num_coordinates:  # so many weights explain anything
-            single = self._describe_single()
-            return single and f"{start}{single} (all others 1)"
-        if self._misfit(self.weights) > self._limit:
-            return None
-        relative = self.weights * total
-        apart, noise = np.abs(relative - 1), self._left / (num_coordinates - num_parts) ** 0.5
-        odd = (np.abs(self._change) > CLEAR * noise) & (apart > max(self._tolerance, 0.01 * apart.max()))
-        if not odd.any():
-            return None
-        if not self._sizes.all() or np.linalg.cond((self._parts / self._sizes[:, None]).T) * self._limit > 0.02:
-            return f"the right {unit} with wrong weights; whose cannot be determined, as their gradients are alike"
-        wrong = np.flatnonzero(odd).tolist()
-        words = first_few(f"{self._name(m)}: {_weight(relative[m], noise * total / self._sizes[m])}" for m in wrong)
-        return f"{start}{words}{'' if odd.all() else ' (all others 1)'}"
 
-    def _describe_single(self) -> str | None:
-        """Return the one part whose gradient, times a number, is all of the difference; None where there is none."""
-        whole = float(np.linalg.norm(self._rest))
-        alike = self._parts @ self._rest / np.where(self._sizes > 0, self._sizes * whole, 1.0)
-        m = int(np.argmax(np.abs(alike)))
-        left = max(0.0, 1 - float(alike[m]) ** 2) ** 0.5
-        if len(self._rest) < SEVERAL or left > ALONE:
-            return None
-        relative = 1 + self._target.total * float(alike[m]) * whole / float(self._sizes[m])
-        words = f"{self._name(m)}: {_weight(relative, left * abs(relative - 1))}"
-        others = [self._name(k) for k in np.flatnonzero(np.abs(alike) > ALIKE_PARTS).tolist() if k != m]
-        return f"{words} (or another weight of {first_few(others, 3)}, whose gradient is alike)" if others else words
-
-    def _name(self, m: int) -> str:
-        if self._target.names:
-            return self._target.names[m]
-        ranks = self._target.ranks
-        return f"micro-batch {np.sum(ranks[:m] == ranks[m])} of rank {ranks[m]}"
-
-    def describe_lost(self) -> Cause:
-        """Return what is lost, and what else is wrong at the parameters that have lost nothing.
-
-        Zeros may be those of a single lost sample, where no other reaches these coordinates; None may not.
-        """
-        slices, words = self._target.slices, []
-        whole = [name for name, count in self.lost.items() if count is None]
-        none = bool(whole) and all(name in self._missing for name in whole)
-        if whole:
-            what = "None" if none else "0 everywhere"
-            reach = f"though the losses of the {self._target.unit} reach it"
-            words.append(f"the gradient{_of(whole)} is missing: {what}, {reach}")
-        for name, count in self.lost.items():
-            if count is not None:
-                size = slices[name].stop - slices[name].start
-                words.append(f"the gradient{_of([name])} is missing at {count:,} of its {size:,} coordinates")
-        others = [name for name in slices if name not in self.lost]
-        if others and (rest := self._at(others)).error > self._tolerance:
-            words.append(f"at all other parameters: {rest.cause()[0]}")
-        return "; ".join(words), "known" if none else "placed"
-
-    def _at(self, names: Collection[str]) -> "Difference":
-        target, gradient = self._target.restrict(names, self._gradient)
-        return Difference(gradient, target, self._tolerance, self._missing)
-
-    def _unexplained(self) -> str:
-        """Return what a difference may be that is no weighting, no factor, and not at some parameters alone."""
-        evidence = rounding(self._sketch, self._target)
-        if evidence is not None:
-            return evidence
-        if self.error < NEARLY:
-            place = where_most(self._sketch, self._target, self._sums)
+def rounding(sketch: Floats, target: Target) -> str | None:
+    """Return the evidence that ``sketch``, (S,), is the target up to rounding; None where there is none."""
+    right = target.gradient[target.coordinates].astype(np.float64)
+    parts = np.asarray(target.parts, dtype=np.float64) / (target.total or 1.0)
+    scale = np.sqrt((parts**2).sum(axis=0) + right**2)  # what rounds, each part and the sum, independently
+    size, apart, reached = float(np.sqrt(np.mean(scale**2))), sketch - right, scale > 0
+    present = scale > LITTLE * size
+    if apart[~reached].any() or np.count_nonzero(present) < max(FEWEST, 0.25 * np.count_nonzero(reached)):
+        return None
+    most = float(np.max(np.abs(apart), where=~present, initial=0.0))  # what rounding leaves of sums that are 0
+    formats = [(name, bits, bits + more) for name, bits, more in FORMATS if most <= 2.0**-bits * size]
+    apart, scale, sketch, right = apart[present], scale[present], sketch[present], right[present]
+    precision = np.finfo(target.gradient.dtype).nmant + 1
+    for name, bits, summed in formats:
+        nearest = (NEAR if bits > 16 else NEAR_SHORTEST) * 2.0**-bits
+        near = precision > summed and np.mean(np.abs(apart / scale) <= nearest) >= 0.999
+        if near and _share_of_short(sketch, summed) >= SHORT and _share_of_short(right, summed) < 0.5:
             return (
-                f"unexplained{f' ({place})' if place else ''}: nearly the target, but neither weights of its samples "
-                "nor a factor, and nothing shows that it is rounding; may be a lost token, row or part, another loss "
-                "(label smoothing), a term added to the gradient (weight decay), slightly different weights of the "
-                "model, or values clipped one by one"
+                "rounding: computed, or added up, in a lower precision; the gradient's numbers are numbers of "
+                f"{name}{' (a 16-bit format)' if bits < 16 else ''}, or sums of a few, and as near the target as it "
+                "allows"
             )
-        return (
-            "not a combination of these samples' gradients: another batch (a stale plan), dropout, other weights of "
-            "the model, or values clipped one by one"
-        )
+    for name, bits, _ in formats:
+        if _like_noise(apart / scale * 2.0**bits, right / scale):
+            where = "in a lower precision" if precision > bits else "in its own precision, where much cancels"
+            return (
+                f"rounding: computed, or added up, {where}; the difference has no direction, is at each coordinate in "
+                f"proportion to what is added up there, and is as large as {name if bits > 16 else 'a 16-bit format'} "
+                "leaves it"
+            )
+    return None
 
 
-def _of(names: Sequence[str]) -> str:
-    return f" of {first_few(names, 3)}" if any(names) else ""
+def _share_of_short(numbers: Floats, bits: int) -> float:
+    """Return the share of nonzero numbers whose mantissa has at most so many bits; 0 where they are few."""
+    nonzero = numbers[numbers != 0]
+    if len(nonzero) < FEWEST:
+        return 0.0
+    mantissa = np.ldexp(np.frexp(nonzero)[0], bits)
+    return float(np.mean(mantissa == np.round(mantissa)))
 
 
-def _weight(relative: float, noise: float) -> str:
-    """Return a part's weight, in units of the right one, to the digits that the noise leaves."""
-    if abs(relative - 1) < 1e-3:
-        return times(relative)
-    digits = int(np.clip(-np.log10(30 * noise), 0, 4)) if noise else 4
-    return f"{round(float(relative), digits) + 0.0:g}"
+def _like_noise(units: Floats, direction: Floats) -> bool:
+    """Return whether a difference, in units of the format, is as large as rounding, spread evenly, and undirected."""
+    squares = units**2
+    mean = float(squares.mean())
+    if not SIZES[0] <= mean**0.5 <= SIZES[1] or np.mean(squares <= LARGEST**2) < 0.999:
+        return False
+    even = float(np.median(np.abs(units))) >= EVEN * mean**0.5 and float((squares**2).mean()) <= PEAKED * mean**2
+    along = abs(float(units @ direction)) / (float(np.linalg.norm(units)) * float(np.linalg.norm(direction)) or 1.0)
+    return even and along <= max(DIRECTED, 3 / len(units) ** 0.5)

@@ -1,32 +1,85 @@
 """Certification of a config's run: its epoch is planned on every rank, and selected steps are run.
 
-Each rank reports what it planned and what its optimizer got; this process then computes the target and compares.
-Nothing is written to the config's outputs.
+Each rank does its ``work``: it plans the epoch, resumes it, runs the steps, and reports what it planned and what its
+optimizer got. This process then computes the target and compares (``judge``). Nothing is written to the config's
+outputs.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+import json
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 
-from ddpsched.certify.capture import counts_of, difference
+from ddpsched.certify.capture import CapturedGradient, captured_gradients, counted, counts_of, difference
 from ddpsched.certify.certificate import Certificate, Check, count_of_ranks, first_few, ranks_named
 from ddpsched.certify.certify_step import why_not_ended
-from ddpsched.certify.faults import named_fault
+from ddpsched.certify.faults import Fault, named_fault, planted, skip_next_vote, take_own_mean
 from ddpsched.certify.gradient_comparison import TOLERANCES
-from ddpsched.certify.rank_worker import Planned, Ran, Refused, Weights, work
 from ddpsched.certify.reference import RunReference
 from ddpsched.certify.stream_checks import agreement, exactly_once, resumption, same_collectives
 from ddpsched.config import RunConfig, parse
 from ddpsched.data.samples import Samples
-from ddpsched.errors import ConfigError, RankFailure
-from ddpsched.local_ranks import Outcome, at_fault, blame, run_ranks
-from ddpsched.plan import StepPlan
+from ddpsched.data.token_table import OnlineTokens
+from ddpsched.errors import ConfigError, NonFiniteError, PlanMismatch, RankFailure, StepOutOfMemory
+from ddpsched.local_ranks import Outcome, at_fault, blame, post, run_ranks
+from ddpsched.plan import Ids, Position, StepPlan
+from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.policies.peer import PeerPolicy
-from ddpsched.training.weights import weights_digest
+from ddpsched.training.distributed import DistributedExecutor
+from ddpsched.training.model import weights_digest
+from ddpsched.training.virtual import VirtualExecutor
+from ddpsched.world import World
+
+BEYOND = 200  # steps of the second epoch that are planned too, to resume between epochs and within the second
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The plans of one process.
+
+    ``streams[i]``, ``digests[i]``: ids and digests of the first epoch's steps, for the process's i-th rank. ``whole``:
+    digests of that epoch and of some steps of the next. ``resumed``: (at, digests after resuming behind step at).
+    ``selected``: the plans of the steps that are run.
+    """
+
+    streams: list[list[Ids]]
+    digests: list[list[int]]
+    whole: list[int]
+    resumed: list[tuple[int, list[int]]]
+    selected: list[StepPlan]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A step that was run, and its gradient."""
+
+    step: int
+    gradient: CapturedGradient
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A step that all ranks left before their optimizers, and why."""
+
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A digest of the weights, before the first step or after the last."""
+
+    digest: str
+
+
+Report = Callable[[Planned | Ran | Refused | Weights], None]
+Gradients = dict[int, CapturedGradient]  # of one rank, by step
 
 
 def certify_run(config: RunConfig, fault: str | None = None) -> Certificate:
@@ -38,23 +91,22 @@ def certify_run(config: RunConfig, fault: str | None = None) -> Certificate:
     run = certified(config)
     named_fault(fault, run)
     samples = run.load_samples()  # ranks then read the tokens from the cache
-    planted = named_fault(fault, run, len(samples.train))
+    chosen = named_fault(fault, run, len(samples.train))
     with TemporaryDirectory(prefix="ddpsched-certify-") as name:
         folder = Path(name)
         if run.executor.kind == "distributed":
-            outcomes = run_ranks(work, run.world_size, run, planted, folder, timeout_s=run.executor.timeout_s)
+            outcomes = run_ranks(work, run.world_size, run, chosen, folder, timeout_s=run.executor.timeout_s)
         else:
             outcomes = [Outcome(0, "answered")]
             threads = torch.get_num_threads()
             try:
                 with torch.random.fork_rng(devices=[]):
-                    work(run, planted, folder, samples, outcomes[0].posts.append)
+                    work(run, chosen, folder, samples, outcomes[0].posts.append)
             finally:
                 torch.set_num_threads(threads)
         certificate = judge(config, samples, outcomes)
-    if planted is None:
-        return certificate
-    return replace(certificate, facts=(f"planted on purpose: {planted}", *certificate.facts))
+    purpose = () if chosen is None else (f"planted on purpose: {chosen}",)
+    return replace(certificate, facts=(*purpose, *certificate.facts))
 
 
 def judge(config: RunConfig, samples: Samples, outcomes: Sequence[Outcome]) -> Certificate:
@@ -67,19 +119,18 @@ def judge(config: RunConfig, samples: Samples, outcomes: Sequence[Outcome]) -> C
     if len(planned) < len(outcomes):
         raise next((outcome.error for outcome in at_fault(outcomes) if outcome.error), RankFailure(blame(outcomes)))
     streams = [stream for each in planned for stream in each.streams]
-    digests = [each for process in planned for each in process.digests]
-    reference = RunReference(config, run, samples)
-    selected = planned[0].selected
-    same_gradient = _same_gradient(outcomes, selected, TOLERANCES[run.train.precision])
+    reference, selected = RunReference(config, run, samples), planned[0].selected
+    ran = [{post.step: post.gradient for post in outcome.posts if isinstance(post, Ran)} for outcome in outcomes]
+    same_gradient = _same_gradient(ran, selected, TOLERANCES[run.train.precision])
     waited = [outcome.rank for outcome in outcomes if outcome.waited]
     collectives = same_collectives([counts_of(outcome.posts) for outcome in outcomes], waited)
-    one_plan = agreement(digests, streams)
+    one_plan = agreement([digests for each in planned for digests in each.digests], streams)
     if run.executor.kind != "distributed":
         same_gradient = Check(same_gradient.name, True, "one process plays all ranks and holds one gradient")
         collectives = Check(collectives.name, True, "none: one process plays all ranks, and nothing is sent")
         one_plan = Check(one_plan.name, True, "one process plans for all ranks") if one_plan.holds else one_plan
     checks = (
-        _gradient(reference, outcomes, selected), same_gradient, _same_weights(outcomes, reference.model),
+        _gradient(reference, ran[0], outcomes, selected), same_gradient, _same_weights(outcomes, reference.model),
         exactly_once(streams, len(samples.train)), collectives, _resumption(run, planned), one_plan,
     )  # fmt: skip
     facts = _facts(run, samples, planned[0], reference)
@@ -103,32 +154,28 @@ def certified(config: RunConfig) -> RunConfig:
             'executor.kind = "simulated" computes no gradient to certify; use executor.kind=distributed (real ranks, '
             "started here) or executor.kind=virtual (all ranks in one process)"
         )
-    values = config.model_dump(exclude_none=True, exclude={"steps": True, "executor": {"slowness"}})
-    values["epochs"] = 2
+    values = config.model_dump(exclude_none=True, exclude={"steps": True, "executor": {"slowness"}}) | {"epochs": 2}
+    precision, device = config.train.precision, config.executor.device
     values["model"]["dropout"] = 0.0
     values["train"] |= {"max_grad_norm": 1e30, "non_finite": "stop"}
-    values["executor"]["timeline"] = False
-    if config.train.precision == "auto":
-        values["train"]["precision"] = "float64"
-    if config.executor.device == "auto":
-        values["executor"]["device"] = "cpu"
+    values["train"]["precision"] = "float64" if precision == "auto" else precision
+    values["executor"] |= {"timeline": False, "device": "cpu" if device == "auto" else device}
     return parse(values, source="certify")
 
 
-def _gradient(reference: RunReference, outcomes: Sequence[Outcome], selected: Sequence[StepPlan]) -> Check:
-    """Compare what rank 0's optimizer got with the mean over the global batch."""
+def _gradient(
+    reference: RunReference, ran: Gradients, outcomes: Sequence[Outcome], selected: Sequence[StepPlan]
+) -> Check:
+    """Compare what rank 0's optimizer got, ``ran``, with the mean over the global batch."""
     name, what = "gradient", f"against the mean over the {reference.over}, computed by one process"
-    ran = {post.step: post.gradient for post in outcomes[0].posts if isinstance(post, Ran)}
-    judged = []
-    for plan in selected:
-        if plan.step in ran:
-            gradient = ran[plan.step]
-            assert gradient.path is not None, "rank 0 keeps its gradients"
-            judged.append((plan, reference.judge(plan, np.load(gradient.path, mmap_mode="r"), gradient.missing)))
+    judged = [(plan, reference.judge(plan, ran[plan.step])) for plan in selected if plan.step in ran]
     errors = ", ".join(f"step {plan.step}: {likeness.relative_error:.2g}" for plan, likeness in judged)
     wrong = [(plan, likeness) for plan, likeness in judged if not likeness.holds]
     if not wrong and len(judged) < len(selected):
-        why, cause = _why_not_run(outcomes, selected[len(judged)].step)
+        why, cause = why_not_ended(outcomes, f"step {selected[len(judged)].step}")
+        refused = next((post for outcome in outcomes for post in outcome.posts if isinstance(post, Refused)), None)
+        if refused is not None:
+            why, cause = f"the ranks refused step {refused.step} before the optimizer", refused.why
         return Check.not_made(name, why + f" (before it, relative errors were right: {errors})" * bool(judged), cause)
     plan, worst = max(wrong or judged, key=lambda each: each[1].relative_error)
     if wrong:
@@ -140,17 +187,9 @@ def _gradient(reference: RunReference, outcomes: Sequence[Outcome], selected: Se
     return Check(name, not wrong, f"{says}; relative error of each: {errors}", worst.cause, worst.numbers)
 
 
-def _why_not_run(outcomes: Sequence[Outcome], step: int) -> tuple[str, str]:
-    """Return why a step has no gradient, and the cause."""
-    for post in (post for outcome in outcomes for post in outcome.posts if isinstance(post, Refused)):
-        return f"the ranks refused step {post.step} before the optimizer", post.why
-    return why_not_ended(outcomes, f"step {step}")
-
-
-def _same_gradient(outcomes: Sequence[Outcome], selected: Sequence[StepPlan], tolerance: float) -> Check:
+def _same_gradient(ran: Sequence[Gradients], selected: Sequence[StepPlan], tolerance: float) -> Check:
     """Check that every rank's optimizer gets what rank 0's gets."""
     name, steps = "same gradient on all ranks", [plan.step for plan in selected]
-    ran = [{post.step: post.gradient for post in outcome.posts if isinstance(post, Ran)} for outcome in outcomes]
     for step in steps:
         if not all(step in gradients for gradients in ran):
             return Check.not_made(name, f"step {step} did not reach the optimizer on all ranks", "see: gradient")
@@ -212,3 +251,89 @@ def _facts(config: RunConfig, samples: Samples, planned: Planned, reference: Run
     if config.executor.kind == "virtual":
         facts.append("one process: certify executor.kind=distributed to check the synchroniser too")
     return facts
+
+
+def work(
+    config: RunConfig, fault: Fault | None, folder: Path, samples: Samples | None = None, report: Report = post
+) -> None:
+    """Do the work of one rank, or of all ranks where ``executor.kind`` is "virtual".
+
+    ``folder`` gets rank 0's gradients. ``samples`` are loaded where they are not given. ``report`` takes the results;
+    by default they go to the process that started the rank.
+    """
+    samples = samples or config.load_samples()
+    executor: DistributedExecutor | VirtualExecutor = (
+        DistributedExecutor(config, samples, World.detect(), force=True)
+        if config.executor.kind == "distributed"
+        else VirtualExecutor(config, samples, force=True)
+    )
+    with closing(executor):
+        ranks, model = executor.exchange.ranks, executor.learner.model
+        epoch, whole, resumed = _plan(config, samples, executor)
+        steps = select_steps(epoch, samples)
+        middle = steps[len(steps) // 2]
+        given = planted(epoch, fault, middle, ranks[0])
+        streams = [[plan.rank_ids(rank) for plan in given] for rank in ranks]
+        digests = [[plan.digest for plan in given] for _ in ranks]
+        report(Planned(streams, digests, whole, resumed, [given[step] for step in steps]))
+        report(Weights(weights_digest(model)))
+        for step in steps:
+            hook = None
+            if fault == "no_scale":
+                counts = [executor.learner.counts(ids) for ids in map(given[step].rank_ids, range(config.world_size))]
+                hook = take_own_mean(model, [count.of(config.target) for count in counts], ranks[0])
+            if fault == "missing_collective" and step == middle and ranks[0] == config.world_size - 1:
+                skip_next_vote(executor.exchange, config.world_size)
+            path = folder / f"step{step}.npy" if ranks[0] == 0 else None
+            try:
+                with counted(f"step {step}"), captured_gradients(model, path) as captured:
+                    executor.execute(given[step])
+            except (PlanMismatch, NonFiniteError, StepOutOfMemory) as error:
+                report(Refused(step, f"{error}{' (see: one plan)' * isinstance(error, PlanMismatch)}"))
+                return
+            if hook is not None:
+                hook.remove()
+            report(Ran(step, captured[-1]))
+        report(Weights(weights_digest(model)))
+
+
+def _plan(
+    config: RunConfig, samples: Samples, executor: DistributedExecutor | VirtualExecutor
+) -> tuple[list[StepPlan], list[int], list[tuple[int, list[int]]]]:
+    """Return the first epoch's plans, and ``whole`` and ``resumed`` of ``Planned``.
+
+    Resumed are a position in mid-epoch, one between epochs and one in the second, each through JSON.
+    """
+    spec = config.plan_spec(executor.caps)
+    executor.expect(num_steps(spec, samples.train))
+    epoch, whole, resumed = list[StepPlan](), list[StepPlan](), list[tuple[int, list[int]]]()
+    with counted("planning"):
+        for plan in plan_steps(spec, samples.train, executor.exchange):
+            whole.append(plan)
+            if plan.epoch == 0:
+                epoch.append(plan)
+            if len(whole) - len(epoch) == BEYOND:
+                break
+    with counted("resuming"):
+        for at in sorted({(len(epoch) - 1) // 2, len(epoch) - 1, (len(epoch) + len(whole)) // 2 - 1}):
+            after = whole[at].after
+            if after is not None and at + 1 < len(whole):
+                start = Position.from_dict(json.loads(json.dumps(after.as_dict())))
+                rest = plan_steps(spec, samples.train, executor.exchange, start=start)
+                resumed.append((at, [plan.digest for plan in islice(rest, len(whole) - at - 1)]))
+    return epoch, [plan.digest for plan in whole], resumed
+
+
+def select_steps(epoch: Sequence[StepPlan], samples: Samples) -> list[int]:
+    """Return the steps that show a wrong gradient: the first, the most uneven, and the last, often a smaller one."""
+    tokens = None if isinstance(samples.train, OnlineTokens) else samples.train
+
+    def unevenness(step: int) -> tuple[int, ...]:
+        plan = epoch[step]
+        sums = [plan.counts.tolist(), [len(rank) for rank in plan.ranks]]
+        if tokens is not None:
+            sums.append([sum(len(m) * int(tokens.lengths(m.ids).max()) for m in rank) for rank in plan.ranks])
+        return tuple(int(np.ptp(each)) for each in sums)
+
+    last = len(epoch) - 1
+    return sorted({0, max(range(1, last), key=unevenness, default=0), last})

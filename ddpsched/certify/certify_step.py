@@ -23,10 +23,10 @@ from ddpsched.certify.certificate import Certificate, Check, first_few, ranks_na
 from ddpsched.certify.gradient_comparison import TOLERANCES, Likeness, compare
 from ddpsched.certify.reference import Losses, reference, without_dropout
 from ddpsched.certify.stream_checks import same_collectives
-from ddpsched.certify.target import Target, draw_coordinates
+from ddpsched.certify.target import Target
 from ddpsched.errors import ConfigError
 from ddpsched.local_ranks import Outcome, at_fault, blame, join_group, run_ranks
-from ddpsched.training.weights import weights_digest
+from ddpsched.training.model import weights_digest
 
 Mean = Literal["sample_mean", "token_mean"]
 Step = Callable[[torch.nn.Module, list[Any]], Any]
@@ -270,8 +270,7 @@ def _on_rank(train_step: Step, build_model: Build, batches: Batches, path: Path,
     moved = tuple(name for name, each in whole.items() if not torch.equal(each, before[name]))
     if all(parameter.grad is None for _, parameter in trainable(model)):
         return _RankResult(weights, None, moved)
-    coordinates = draw_coordinates(sum(old.numel() for old in before.values()), np.random.default_rng(0))
-    return _RankResult(weights, capture_gradient(model, coordinates, path if rank == 0 else None), moved)
+    return _RankResult(weights, capture_gradient(model, path if rank == 0 else None), moved)
 
 
 def _judged(

@@ -1,6 +1,6 @@
 """The target gradient, computed the plain way: one process, one micro-batch after another, losses summed."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
-from ddpsched.certify.capture import trainable
+from ddpsched.certify.capture import CapturedGradient, trainable
 from ddpsched.certify.gradient_comparison import TOLERANCES, Likeness, compare
-from ddpsched.certify.target import Ints, Target, draw_coordinates
+from ddpsched.certify.target import Target, draw_coordinates
 from ddpsched.config import RunConfig
 from ddpsched.data.samples import Samples
 from ddpsched.plan import Ids, StepPlan
@@ -28,25 +28,18 @@ Losses = Callable[[torch.nn.Module, Any], torch.Tensor]  # (model, batch) -> (co
 
 
 def reference(
-    model: torch.nn.Module,
-    batches: Iterable[Any],
-    losses: Losses,
-    ranks: Sequence[int],
-    coordinates: Ints | None = None,
-    **described: Any,
+    model: torch.nn.Module, batches: Iterable[Any], losses: Losses, ranks: Sequence[int], **described: Any
 ) -> Target:
     """Return the gradient of ``sum of all losses / their number``; each batch is a part of the target.
 
-    ``losses(model, batch)``: 1-D, one for each item that counts. ``ranks``: the rank of each batch. ``coordinates``:
-    (S,), rising; drawn where they are not given. ``described``: ``others``, ``names``, ``world_size`` and ``unit`` of
-    the ``Target``. The model's dropout should be off; its ``grad`` is not changed.
+    ``losses(model, batch)``: 1-D, one for each item that counts. ``ranks``: the rank of each batch. ``described``:
+    ``others``, ``names``, ``world_size`` and ``unit`` of the ``Target``. The model's dropout should be off; its
+    ``grad`` is not changed.
     """
     sizes = {name: parameter.numel() for name, parameter in trainable(model)}
     parameters = [parameter for _, parameter in trainable(model)]
-    size = sum(sizes.values())
-    if coordinates is None:
-        coordinates = draw_coordinates(size, np.random.default_rng(0))
-    total = torch.zeros(size, dtype=parameters[0].dtype)
+    coordinates = draw_coordinates(sum(sizes.values()))
+    total = torch.zeros(sum(sizes.values()), dtype=parameters[0].dtype)
     counts, parts = [], []
     for batch in batches:
         values = losses(model, batch)
@@ -101,12 +94,13 @@ class RunReference:
         labels, device = samples.dataset.train.labels, torch.device("cpu")
         self._collate = Collator(samples.train, labels, samples.pad_id, device, certified.model.mask)
 
-    def judge(self, plan: StepPlan, gradient: np.ndarray, missing: Collection[str] = ()) -> Likeness:
-        """Compare a step's gradient, (P,), with its target.
+    def judge(self, plan: StepPlan, captured: CapturedGradient) -> Likeness:
+        """Compare a step's gradient, of which ``captured.path`` has all, with its target.
 
         The parts are the plan's micro-batches, or single samples where micro-batches do not explain the gradient, or
-        rounding might. ``missing``: parameters whose ``grad`` was None.
+        rounding might.
         """
+        gradient, missing = np.load(str(captured.path), mmap_mode="r"), captured.missing
         micro = [(rank, each.ids) for rank, microbatches in enumerate(plan.ranks) for each in microbatches]
         likeness = compare(gradient, self._target(micro), self.tolerance, missing=missing)
         if likeness.holds or likeness.explained:
@@ -129,7 +123,6 @@ class RunReference:
             others["samples"] = np.array([len(each) for each in lengths])
         return reference(
             self.model, (self._collate(ids) for _, ids in parts), self._losses, [rank for rank, _ in parts],
-            coordinates=draw_coordinates(self.size, np.random.default_rng(self._config.seed)),
             names=tuple(f"sample {ids[0]}" for _, ids in parts) if all(len(ids) == 1 for _, ids in parts) else (),
             others=others, world_size=self._config.world_size, unit="tokens" if self._by_token else "samples",
         )  # fmt: skip

@@ -75,12 +75,12 @@ class Target:
         return target, gradient[index]
 
 
-def draw_coordinates(num_parameters: int, rng: np.random.Generator, most: int = SKETCH) -> Ints:
+def draw_coordinates(num_parameters: int, seed: int = 0, most: int = SKETCH) -> Ints:
     """Return (S,), rising: coordinates of a flat gradient drawn without repetition, at most ``most``.
 
-    >>> draw_coordinates(4, np.random.default_rng(0)).tolist()
+    >>> draw_coordinates(4).tolist()
     [0, 1, 2, 3]
     """
     if num_parameters <= most:
         return np.arange(num_parameters)
-    return np.sort(rng.choice(num_parameters, most, replace=False, shuffle=False))
+    return np.sort(np.random.default_rng(seed).choice(num_parameters, most, replace=False, shuffle=False))

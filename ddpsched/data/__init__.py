@@ -3,14 +3,11 @@
 ::
 
     config.py         [data]
-    datasets.py       the splits of a data set, from a file, a folder, the hub, or embedded
     table_files.py    columns of TSV, CSV, JSON lines and Parquet
     row_source.py     rows in chunks, and the fingerprint of a data set
-    tokenizer.py      tokenizers by folder, file or hub name
-    encode.py         texts, or prompts and texts, as at most max_length token ids
-    token_table.py    token ids of a data set, cached, or on demand
-    slices.py         documents joined and cut at a context length
-    samples.py        the tokenised splits of a run
+    tokenizer.py      tokenizers by folder, file or hub name; texts, or prompts and texts, encoded
+    token_table.py    token ids of a data set: cached, on demand, or documents joined and cut at a context length
+    samples.py        the splits of a data set, from a file, a folder, the hub, or embedded, and tokenised
     lengths.py        lengths by id, which planning reads
     length_files.py   lengths from a file of numbers or of texts
     order_file.py     an order on disk

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
 
 def default_folder() -> Path:
@@ -20,7 +19,7 @@ def default_folder() -> Path:
     return Path(os.environ.get("DDPSCHED_CACHE") or "~/.cache/ddpsched").expanduser()
 
 
-def load_arrays(path: Path) -> dict[str, npt.NDArray] | None:
+def load_arrays(path: Path) -> dict[str, np.ndarray] | None:
     """Return the arrays of ``path`` by name; None where there is no such file, or a damaged one."""
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -9,11 +9,9 @@ import numpy as np
 from ddpsched.costs.cost_model import Int
 from ddpsched.data.row_source import NUMBERS, locate, read_numbers
 from ddpsched.data.table_files import READERS, read_columns
-from ddpsched.data.token_table import tokenise
+from ddpsched.data.token_table import UNCUT, tokenise
 from ddpsched.data.tokenizer import load_tokenizer
 from ddpsched.errors import DataError
-
-UNCUT = 2**31  # tokens
 
 
 def read_lengths(

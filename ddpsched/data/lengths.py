@@ -50,8 +50,7 @@ class KnownLengths:
         if self._parts is not None and self._parts.min() < 0:
             raise DataError(f"lengths[{int(self._parts.min(axis=1).argmin())}] has a negative part")
         self._lengths = numbers if self._parts is None else numbers.sum(axis=1)
-        if self._lengths.min() < 1:
-            where = int(self._lengths.argmin())
+        if self._lengths[where := int(self._lengths.argmin())] < 1:
             raise DataError(f"lengths[{where}] = {given[where]}: every sample has at least one token")
 
     def __len__(self) -> int:

@@ -54,11 +54,7 @@ class OrderedWriter:
         self._num_rows, self._about = num_rows, about
         self._dtype = np.dtype([(name, dtype) for name, dtype in zip((*about.metrics, "id"), dtypes, strict=True)])
         self._header = _header(self._dtype, num_rows)
-
-    @property
-    def num_blocks(self) -> int:
-        """The number of blocks of rows, each of which has a checksum."""
-        return -(-self._num_rows // BLOCK)
+        self.num_blocks = -(-num_rows // BLOCK)  # each has a checksum
 
     def begin(self) -> None:
         """Allocate the file. Raises OSError where the disk has no room."""

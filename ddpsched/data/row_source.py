@@ -11,26 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ddpsched.data.config import DataConfig
 from ddpsched.data.hub import offline_unless_reachable
-from ddpsched.data.table_files import READERS, Chunk, Mine, Wanted, read_chunks, require_columns, table_chunk
+from ddpsched.data.table_files import READERS, Chunk, Mine, Wanted, columns_to_read, read_chunks, sliced, table_columns
 from ddpsched.errors import DataError
 
 NUMBERS = (".npy", ".txt")
+DEV_NAMES = ("dev", "validation", "val")
 
 
 @dataclass(frozen=True)
 class RowSource:
     """Rows that can be read chunk by chunk.
 
-    ``name`` is for messages; ``short`` is a name without this machine's folders. ``fingerprint()`` identifies the data:
-    a hash of a file's bytes, or the fingerprint that ``datasets`` gives a set. ``chunks(wanted, size, mine)``: as
-    :func:`ddpsched.data.table_files.read_chunks`.
+    ``name`` is the data set's, for messages; ``label`` also names the split, if there are several; ``short`` is a name
+    without this machine's folders. ``fingerprint()`` identifies the data: a hash of a file's bytes, or the fingerprint
+    that ``datasets`` gives a set. ``chunks(wanted, size, mine)``: as :func:`ddpsched.data.table_files.read_chunks`.
     """
 
     name: str
+    label: str
     short: str
     fingerprint: Callable[[], str]
     chunks: Callable[[Wanted | None, int, Mine], Iterator[Chunk]]
@@ -38,12 +39,31 @@ class RowSource:
 
 def training_rows(config: DataConfig) -> RowSource | None:
     """Return the training split that ``config`` names; None for the embedded sentences, which have no source."""
+    splits = stored_splits(config)
+    return None if splits is None else splits[0]
+
+
+def stored_splits(config: DataConfig) -> tuple[RowSource, RowSource | None] | None:
+    """Return the training split that ``config`` names, and the dev split beside it; None for the embedded sentences.
+
+    Raises DataError where there is none, or it cannot be opened.
+    """
     if config.path:
         path = locate(Path(config.path).expanduser())
-        return split_rows(load_saved(path), str(path), path.name) if path.is_dir() else file_rows(path)
-    if config.name:
-        return split_rows(load_hub(config), hub_name(config))
-    return None
+        if not path.is_dir():
+            beside = [path.with_name(name + path.suffix) for name in DEV_NAMES if path.stem == "train"]
+            return file_rows(path), next((file_rows(file) for file in beside if file.exists()), None)
+        loaded, name, short = _load_saved(path), str(path), path.name
+    elif config.name:
+        name = short = f"{config.name}/{config.subset}" if config.subset else config.name
+        loaded = _load_hub(config, name)
+    else:
+        return None
+    splits = loaded if isinstance(loaded, dict) else {"train": loaded}
+    if "train" not in splits:
+        raise DataError(f"{name}: no train split; it has {', '.join(splits)}")
+    dev = next((_split_rows(splits[key], name, key, short) for key in DEV_NAMES if key in splits), None)
+    return _split_rows(splits["train"], name, "train", short), dev
 
 
 def file_rows(path: Path) -> RowSource:
@@ -53,7 +73,7 @@ def file_rows(path: Path) -> RowSource:
         with path.open("rb") as file:
             return f"file {hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()}"
 
-    return RowSource(str(path), path.name, fingerprint, partial(read_chunks, path))
+    return RowSource(str(path), str(path), path.name, fingerprint, partial(read_chunks, path))
 
 
 def number_rows(path: Path) -> RowSource:
@@ -63,15 +83,12 @@ def number_rows(path: Path) -> RowSource:
         raise DataError(f"{path}: not a flat array of numbers; give one number a sample")
 
     def chunks(wanted: Wanted | None, size: int, mine: Mine) -> Iterator[Chunk]:
-        for number, first in enumerate(range(0, len(values), size)):
-            part = values[first : first + size]
-            column = part.tolist() if mine(number) else []
-            yield Chunk(number, first, len(part), {"value": column}, (first + len(part)) / len(values))
+        return sliced(len(values), lambda rows: {"value": values[rows].tolist()}, wanted, size, mine)
 
     return replace(file_rows(path), chunks=chunks)
 
 
-def read_numbers(path: Path) -> npt.NDArray[Any]:
+def read_numbers(path: Path) -> np.ndarray:
     """Return the array of a ``.npy`` file, mapped, or the words of a ``.txt`` file.
 
     Raises DataError where there is no such file, or it is not what its suffix says.
@@ -91,20 +108,16 @@ def read_numbers(path: Path) -> npt.NDArray[Any]:
     return values
 
 
-def split_rows(loaded: Any, name: str, short: str = "") -> RowSource:
-    """Return the training rows of what ``datasets`` loaded, which maps its files."""
-    split = training_split(loaded, name)
+def _split_rows(split: Any, name: str, key: str, short: str) -> RowSource:
+    """Return the rows of a split that ``datasets`` loaded, which maps its files."""
+    label = f"{name}, {key}"
 
     def chunks(wanted: Wanted | None, size: int, mine: Mine) -> Iterator[Chunk]:
-        names = split.column_names
-        if wanted is not None:
-            require_columns(name, names, wanted)
-            names = list(dict.fromkeys(wanted.values()))
-        rows = split.select_columns(names).with_format("arrow")
-        for number, first in enumerate(range(0, len(split), size)):
-            yield table_chunk(rows[first : first + size], number, size, len(split), mine)
+        names = columns_to_read(label, split.column_names, wanted)
+        table = split.select_columns(names).with_format("arrow")
+        return sliced(len(split), lambda rows: table_columns(table[rows]), wanted, size, mine)
 
-    return RowSource(name, short or name, lambda: f"datasets {split._fingerprint} of {len(split)} rows", chunks)
+    return RowSource(name, label, short, lambda: f"datasets {split._fingerprint} of {len(split)} rows", chunks)
 
 
 def locate(path: Path) -> Path:
@@ -123,7 +136,7 @@ def locate(path: Path) -> Path:
     return train[0]
 
 
-def load_saved(path: Path) -> Any:
+def _load_saved(path: Path) -> Any:
     """Return what ``datasets`` saved in a folder; DataError where it cannot be read."""
     import datasets
 
@@ -133,7 +146,7 @@ def load_saved(path: Path) -> Any:
         raise DataError(f"data.path = {path}: cannot be read as a saved data set ({error}); save it again") from error
 
 
-def load_hub(config: DataConfig) -> Any:
+def _load_hub(config: DataConfig, name: str) -> Any:
     """Return the data set ``data.name`` from the hub or its cache; DataError where neither has it."""
     import datasets
     import huggingface_hub
@@ -143,20 +156,7 @@ def load_hub(config: DataConfig) -> Any:
             return datasets.load_dataset(config.name, config.subset)
         except Exception as error:  # dozens of kinds: network, permissions, name, subset, files
             raise DataError(
-                f"data.name = {hub_name(config)}: cannot be loaded ({error}); give a local copy with "
-                "data.path=FILE, or leave data.name out for the embedded sentences; a cache prepared on a "
-                "machine with network works here with HF_HUB_OFFLINE=1"
+                f"data.name = {name}: cannot be loaded ({error}); give a local copy with data.path=FILE, or leave "
+                "data.name out for the embedded sentences; a cache prepared on a machine with network works here with "
+                "HF_HUB_OFFLINE=1"
             ) from error
-
-
-def hub_name(config: DataConfig) -> str:
-    """Return the name and the subset, as in "nyu-mll/glue/sst2"."""
-    return f"{config.name}/{config.subset}" if config.subset else str(config.name)
-
-
-def training_split(loaded: Any, source: str) -> Any:
-    """Return the train split of a ``DatasetDict``, or a single ``Dataset`` itself; DataError where there is none."""
-    splits = loaded if isinstance(loaded, dict) else {"train": loaded}
-    if "train" not in splits:
-        raise DataError(f"{source}: no train split; it has {', '.join(splits)}")
-    return splits["train"]

@@ -1,20 +1,180 @@
-"""The data of a run, tokenised as the config asks: all at once, or as windows reach it."""
+"""The data of a run: the splits of a data set, from a file, a folder, the hub or embedded, and their token ids.
 
+Whatever the source, ``load_dataset`` returns the same checked value: no text and no prompt is blank, and every label is
+an integer from 0 to ``num_labels - 1``. ``load_samples`` tokenises it as the config asks: all at once, or as windows
+reach it.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from ddpsched.data.config import DataConfig
-from ddpsched.data.datasets import Dataset, Split, load_dataset
+from ddpsched.data.embedded.sentences import compose
 from ddpsched.data.order_file import OrderedFile
-from ddpsched.data.slices import UNCUT, SliceTable
-from ddpsched.data.token_table import OnlineTokens, TokenTable, tokenise
+from ddpsched.data.row_source import RowSource, file_rows, stored_splits
+from ddpsched.data.table_files import WHOLE, Wanted
+from ddpsched.data.token_table import UNCUT, OnlineTokens, SliceTable, TokenTable, tokenise
 from ddpsched.data.tokenizer import load_tokenizer, pad_id
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.plan import Ids
+
+Task = Literal["classification", "causal_lm"]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """N samples.
+
+    ``labels``: a classifier's, int64 ``(N,)``. ``prompts``: those before a language model's texts, if any. ``rows``:
+    each sample's row in the source, counted from 1; None for 1 to N.
+    """
+
+    texts: Sequence[str]
+    labels: Ids | None = None
+    prompts: Sequence[str] | None = None
+    rows: Sequence[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, ids: Ids) -> "Split":
+        """Return the samples ``ids``, which keep the numbers of their rows."""
+        return Split(
+            [self.texts[i] for i in ids],
+            None if self.labels is None else self.labels[ids],
+            None if self.prompts is None else [self.prompts[i] for i in ids],
+            [int(i) + 1 if self.rows is None else self.rows[i] for i in ids],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """The training split, the one for evaluation if there is one, and a line that names the source of both.
+
+    ``rows``: those of the training split's source; None for the embedded sentences.
+    """
+
+    train: Split
+    dev: Split | None
+    source: str
+    rows: RowSource | None = None
+
+
+def load_dataset(config: DataConfig, seed: int, task: Task = "classification") -> Dataset:
+    """Return the data that ``config`` names; ``seed`` draws the embedded sentences and the rows held out.
+
+    ``path`` is a file, or a folder with a train file or saved by ``datasets``; ``name`` is a data set on the hub;
+    neither means the embedded sentences. ``config.dev`` names a file for evaluation that replaces the source's dev
+    split; without either, a share ``config.held_out`` of the training rows is evaluated on instead.
+
+    Raises DataError that names the file, the row (1 is the first below the header), the column, the value that cannot
+    be used, and the remedy.
+    """
+    wanted = {"data.text": config.text}
+    if task == "classification":
+        wanted["data.label"] = config.label
+    elif config.prompt is not None:
+        wanted["data.prompt"] = config.prompt
+    stored = stored_splits(config)
+    if stored is None:
+        dataset = _embedded(config, wanted, seed)
+    else:
+        rows, beside = stored
+        train = _read(rows, config, wanted, config.rows)
+        dev = None if beside is None or config.dev else _read(beside, config, wanted)
+        dataset = Dataset(train, dev, rows.name, rows)
+    if config.dev:
+        file = Path(config.dev).expanduser()
+        dataset = replace(dataset, dev=_read(file_rows(file), config, wanted), source=f"{dataset.source}, dev {file}")
+    if config.held_out and dataset.dev is None:
+        dataset = _held_out(dataset, config.held_out, seed)
+    if len(dataset.train) < 2:
+        raise DataError(
+            f"{dataset.source}: {len(dataset.train)} row{'s' * (len(dataset.train) != 1)}; training needs at least 2"
+        )
+    return dataset
+
+
+def _held_out(dataset: Dataset, share: float, seed: int) -> Dataset:
+    """Return the data with a share of the training rows, at least one, moved to the dev split, in their order."""
+    size = len(dataset.train)
+    count = max(1, round(share * size))
+    if size - count < 2:
+        raise DataError(
+            f"{dataset.source}: data.held_out = {share} takes {count} of {size} rows; training needs at least 2 of them"
+        )
+    mixed = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,))).permutation(size)
+    dev, train = (dataset.train.take(np.sort(ids)) for ids in (mixed[:count], mixed[count:]))
+    source = f"{dataset.source}, {count} of {size} rows held out (seed {seed})"
+    return Dataset(train, dev, source, dataset.rows)
+
+
+def _read(rows: RowSource, config: DataConfig, wanted: Wanted, limit: int | None = None) -> Split:
+    """Return the first ``limit`` rows, or all; raise DataError where a text, a prompt or a label cannot be used."""
+    chunk = next(rows.chunks(wanted, limit or WHOLE, lambda number: True), None)
+    if chunk is None:
+        raise DataError(f"{rows.label}: no rows; give at least 2 for training, 1 for evaluation")
+    texts = chunk.columns[config.text]
+    check_texts(rows.label, config.text, texts)
+    if prompt := wanted.get("data.prompt"):
+        check_texts(rows.label, prompt, chunk.columns[prompt], "write a prompt")
+        return Split(texts, prompts=chunk.columns[prompt])
+    if "data.label" not in wanted:
+        return Split(texts)
+    given, allowed = chunk.columns[config.label], range(config.num_labels)
+    labels = [_integer(label) for label in given]
+    fault = f"is not an integer from 0 to {allowed[-1]} (data.num_labels = {config.num_labels})"
+    _refuse(rows.label, config.label, given, [label in allowed for label in labels], fault, "correct the label")
+    return Split(texts, np.array(labels, dtype=np.int64))
+
+
+def _embedded(config: DataConfig, wanted: Wanted, seed: int) -> Dataset:
+    if "data.prompt" in wanted:
+        raise DataError(
+            f"data.prompt = {config.prompt!r}: the embedded sentences have no prompts; leave it out, or name a data "
+            "set with data.path"
+        )
+
+    def composed(size: int, seed: int, limit: int | None = None) -> Split:
+        texts, labels = compose(size, seed)
+        return Split(texts[:limit], labels[:limit] if "data.label" in wanted else None)
+
+    train_seed, dev_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
+    train, dev = composed(config.size, train_seed, config.rows), composed(max(200, config.size // 8), dev_seed)
+    return Dataset(train, dev, f"embedded sentences, {len(train)} train and {len(dev)} dev, seed {seed}")
+
+
+def check_texts(source: str, column: str, texts: Sequence[Any], remedy: str = "write a text", first: int = 0) -> None:
+    """Raise DataError, naming the rows, where a value is blank or not valid text. ``first``: the first row, from 0."""
+    valid = [
+        isinstance(text, str) and bool(text.strip()) and text.encode(errors="ignore").decode() == text for text in texts
+    ]
+    _refuse(source, column, texts, valid, "is null, blank or no valid text", remedy, first)
+
+
+def _refuse(
+    source: str, column: str, values: Sequence[Any], valid: Sequence[bool], fault: str, remedy: str, first: int = 0
+) -> None:
+    bad = [row for row, fits in enumerate(valid) if not fits]
+    if bad:
+        rows = ", ".join(str(first + row + 1) for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
+        raise DataError(
+            f"{source}, row {first + bad[0] + 1}, column {column!r}: {values[bad[0]]!r:.80} {fault}; "
+            f"{len(bad)} of {len(values)} rows are like this ({rows}): {remedy}, or remove the rows"
+        )
+
+
+def _integer(label: Any) -> int | None:
+    """Return ``label`` as an integer, also from text, which a TSV or CSV holds; None where it is none."""
+    try:
+        return int(label) if isinstance(label, int | str) and not isinstance(label, bool) else None
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -37,7 +197,7 @@ def load_samples(
     data: DataConfig,
     *,
     seed: int = 0,
-    task: Literal["classification", "causal_lm"] = "classification",
+    task: Task = "classification",
     model: str = "tiny",
     order_path: str | None = None,
 ) -> Samples:
@@ -54,19 +214,16 @@ def load_samples(
     most = UNCUT if data.concatenate else data.max_length
 
     def table(split: Split) -> TokenTable | SliceTable:
-        tokens = tokenise(tokenizer, split.texts, most, prompts=split.prompts, rows=split.rows, least=least)
-        if data.concatenate:
-            return SliceTable(tokens, data.max_length, data.within_documents)
-        return replace(tokens, rows=_row_numbers(split))
+        rows = split.rows or range(1, len(split) + 1)
+        tokens = tokenise(tokenizer, split.texts, most, prompts=split.prompts, rows=rows, least=least)
+        return SliceTable(tokens, data.max_length, data.within_documents) if data.concatenate else tokens
 
-    dev = None if dataset.dev is None else table(dataset.dev)
+    dev, split = None if dataset.dev is None else table(dataset.dev), dataset.train
     train: TokenTable | OnlineTokens | SliceTable
     if data.lengths == "online":
-        split = dataset.train
         train = OnlineTokens(tokenizer, split.texts, data.max_length, split.prompts, split.rows, least)
-        train.rows = _row_numbers(split)
     else:
-        train = table(dataset.train)
+        train = table(split)
     if order_path is not None:
         _check_order(order_path, dataset)
     return Samples(dataset, train, dev, tokenizer.get_vocab_size(), pad_id(tokenizer))
@@ -82,11 +239,6 @@ def tokenizer_of(data: DataConfig, model: str) -> Tokenizer:
             'or vocab.txt, or to a hub name such as "distilbert-base-uncased"'
         )
     return load_tokenizer(model)
-
-
-def _row_numbers(split: Split) -> Ids:
-    """Return the row of each sample in the source, from 0."""
-    return np.arange(len(split)) if split.rows is None else np.array(split.rows, dtype=np.int64) - 1
 
 
 def _check_order(path: str, dataset: Dataset) -> None:

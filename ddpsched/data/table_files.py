@@ -1,7 +1,8 @@
 """Columns of a TSV, CSV, JSON-lines or Parquet file, read whole or in chunks of rows.
 
-A reader takes a path and the columns wanted, each under the name of the option that chose it, and returns them as
-lists of the file's values, unchecked. Each raises DataError where the file is not what its suffix says.
+A reader takes a path, the columns wanted, each under the name of the option that chose it, and a number of rows. It
+yields blocks of so many rows, whose columns are lists of the file's values, unchecked, made only where they are asked
+for. Each raises DataError where the file is not what its suffix says.
 """
 
 import csv
@@ -35,26 +36,7 @@ class Chunk:
 
 
 Mine = Callable[[int], bool]  # takes a chunk's number; False where its rows are not wanted
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A file to read in chunks of ``size`` rows, with all columns where ``wanted`` is None.
-
-    Chunks for which ``mine(number)`` is False come without their rows.
-    """
-
-    path: Path
-    wanted: Wanted | None
-    size: int = WHOLE
-    mine: Mine = lambda number: True
-
-    def names(self, present: list[str]) -> list[str]:
-        """Return the columns to read of those ``present``. Raises DataError where a wanted one is missing."""
-        if self.wanted is None:
-            return present
-        require_columns(self.path, present, self.wanted)
-        return list(self.wanted.values())
+Block = tuple[int, float, Callable[[], Columns]]  # number of rows; share of the file read with them; their columns
 
 
 def read_columns(path: Path, wanted: Wanted) -> Columns:
@@ -79,7 +61,7 @@ def read_chunks(
     if reader is None:
         raise DataError(f"{path}: suffix {path.suffix!r} is not known; give one of {', '.join(READERS)}")
     try:
-        yield from reader(Reading(path, wanted, size, mine))
+        yield from numbered(reader(path, wanted, size), wanted, size, mine)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; check the path (it is relative to {Path.cwd()})") from None
     except UnicodeDecodeError as error:
@@ -88,43 +70,60 @@ def read_chunks(
         raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the file and its rights") from None
 
 
-def require_columns(source: object, present: Iterable[str], wanted: Wanted) -> None:
-    """Raise DataError, with the columns present and the most similar one, where a wanted one is missing."""
+def numbered(blocks: Iterator[Block], wanted: Wanted | None, size: int, mine: Mine) -> Iterator[Chunk]:
+    """Yield blocks of ``size`` rows as chunks, with empty columns where ``mine(number)`` is False."""
+    for number, (num_rows, share, columns) in enumerate(blocks):
+        kept = columns() if mine(number) else {name: [] for name in (wanted or {}).values()}
+        yield Chunk(number, number * size, num_rows, kept, share)
+
+
+def sliced(
+    num_rows: int, columns: Callable[[slice], Columns], wanted: Wanted | None, size: int, mine: Mine
+) -> Iterator[Chunk]:
+    """Yield rows that can be sliced, in chunks; ``columns(rows)`` returns those of a slice."""
+    slices = (slice(first, min(first + size, num_rows)) for first in range(0, num_rows, size))
+    blocks = ((rows.stop - rows.start, rows.stop / num_rows, partial(columns, rows)) for rows in slices)
+    return numbered(blocks, wanted, size, mine)
+
+
+def columns_to_read(source: object, present: Iterable[str], wanted: Wanted | None) -> list[str]:
+    """Return the ``wanted`` columns, or all that are present where that is None.
+
+    Raises DataError, with the columns present and the most similar one, where a wanted one is missing.
+    """
     present = list(present)
-    for option, column in wanted.items():
+    for option, column in (wanted or {}).items():
         if column not in present:
             option = option.split(" ")[0]  # an option that may be given twice is "--text NAME"
             near = difflib.get_close_matches(column, present, n=1, cutoff=0.4)
             hint = f"; did you mean {option}={near[0]}?" if near else f"; set {option} to one of them"
             raise DataError(f"{source}: no column {column!r}; it has {', '.join(map(repr, present))}{hint}")
+    return present if wanted is None else list(dict.fromkeys(wanted.values()))
 
 
-def _chunks(
-    reading: Reading, file: Any, rows: Iterator[Any], columns: Callable[[list[Any], bool], Columns]
-) -> Iterator[Chunk]:
-    """Yield ``rows`` of an open text file in chunks; ``columns(rows, is_first)`` turns some of them into columns."""
-    number = 0
-    while block := list(islice(rows, reading.size)):
-        kept = columns(block if reading.mine(number) else [], number == 0)
+def _blocks(
+    file: Any, rows: Iterator[Any], size: int, columns: Callable[[list[Any], bool], Columns]
+) -> Iterator[Block]:
+    """Yield ``rows`` of an open text file; ``columns(rows, is_first)`` turns those of a block into columns."""
+    is_first = True
+    while block := list(islice(rows, size)):
         share = file.buffer.tell() / os.fstat(file.fileno()).st_size  # lines read ahead included
-        yield Chunk(number, number * reading.size, len(block), kept, share)
-        number += 1
+        yield len(block), share, partial(columns, block, is_first)
+        is_first = False
 
 
-def _separated(reading: Reading, **dialect: Any) -> Iterator[Chunk]:
-    path = reading.path
+def _separated(path: Path, wanted: Wanted | None, size: int, **dialect: Any) -> Iterator[Block]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         lines = csv.reader(file, **dialect)
         header = next(_rows(path, lines, None), None)
         if header is None:
             raise DataError(f"{path}: the file is empty; its first line must name the columns, then one row a sample")
-        names = reading.names(header)
-        places = [header.index(name) for name in names]
+        places = {name: header.index(name) for name in columns_to_read(path, header, wanted)}
 
         def columns(rows: list[list[str]], is_first: bool) -> Columns:
-            return {name: [row[place] for row in rows] for name, place in zip(names, places, strict=True)}
+            return {name: [row[place] for row in rows] for name, place in places.items()}
 
-        yield from _chunks(reading, file, _rows(path, lines, len(header)), columns)
+        yield from _blocks(file, _rows(path, lines, len(header)), size, columns)
 
 
 def _rows(path: Path, lines: Any, num_fields: int | None) -> Iterator[list[str]]:
@@ -146,10 +145,10 @@ def _rows(path: Path, lines: Any, num_fields: int | None) -> Iterator[list[str]]
         raise DataError(f"{path}, line {lines.line_num}: {error}; correct or remove the row") from None
 
 
-def _jsonl(reading: Reading) -> Iterator[Chunk]:
-    path, wanted = reading.path, reading.wanted or {"text": "text"}
-    texts = [column for option, column in wanted.items() if "text" in option or "prompt" in option]
-    example = json.dumps({column: "some text" if column in texts else 0 for column in wanted.values()})
+def _jsonl(path: Path, wanted: Wanted | None, size: int) -> Iterator[Block]:
+    shown = wanted or {"text": "text"}
+    texts = [column for option, column in shown.items() if "text" in option or "prompt" in option]
+    example = json.dumps({column: "some text" if column in texts else 0 for column in shown.values()})
 
     def parsed(number: int, line: str) -> dict[str, Any]:
         try:
@@ -163,49 +162,46 @@ def _jsonl(reading: Reading) -> Iterator[Chunk]:
     def columns(lines: list[tuple[int, str]], is_first: bool) -> Columns:
         rows = [parsed(number, line) for number, line in lines]
         names = list(dict.fromkeys(key for row in rows for key in row))
-        if reading.wanted is not None:
-            names = reading.names(names) if rows and is_first else list(wanted.values())
+        if wanted is not None:
+            names = columns_to_read(path, names, wanted) if is_first else list(wanted.values())
         return {name: [row.get(name) for row in rows] for name in names}
 
     is_empty = True
     with path.open(encoding="utf-8-sig") as file:
         lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
-        for chunk in _chunks(reading, file, lines, columns):
+        for block in _blocks(file, lines, size, columns):
             is_empty = False
-            yield chunk
+            yield block
     if is_empty:
         raise DataError(f"{path}: the file is empty; give one object like {example} a line")
 
 
-def _parquet(reading: Reading) -> Iterator[Chunk]:
+def _parquet(path: Path, wanted: Wanted | None, size: int) -> Iterator[Block]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path = reading.path
     try:
         with pq.ParquetFile(path) as file:
-            names, total = reading.names(file.schema_arrow.names), file.metadata.num_rows
-            size = min(reading.size, total)
+            names, total = columns_to_read(path, file.schema_arrow.names, wanted), file.metadata.num_rows
+            size, done = min(size, total), 0
             read: list[pa.Table] = []
-            number = 0
             for batch in file.iter_batches(columns=names, batch_size=min(size, 65_536)) if total else ():
                 read.append(pa.Table.from_batches([batch]))
-                while sum(map(len, read)) >= min(size, total - number * size) > 0:
+                while sum(map(len, read)) >= min(size, total - done) > 0:
                     table = pa.concat_tables(read)
-                    yield table_chunk(table.slice(0, size), number, size, total, reading.mine)
-                    read, number = [table.slice(size)], number + 1
+                    block, read = table.slice(0, size), [table.slice(size)]
+                    done += len(block)
+                    yield len(block), done / total, partial(table_columns, block)
     except pa.ArrowInvalid as error:
         raise DataError(f"{path}: not a Parquet file ({error}); write it again, or rename it to what it is") from None
 
 
-def table_chunk(table: Any, number: int, size: int, total: int, mine: Mine) -> Chunk:
-    """Return the ``number``-th chunk of ``total`` rows in chunks of ``size``; ``table``: an Arrow table of its rows."""
-    keeps = mine(number)
-    columns = {name: table.column(name).to_pylist() if keeps else [] for name in table.column_names}
-    return Chunk(number, number * size, len(table), columns, min(1.0, (number + 1) * size / total))
+def table_columns(table: Any) -> Columns:
+    """Return the columns of an Arrow table as lists."""
+    return {name: table.column(name).to_pylist() for name in table.column_names}
 
 
-READERS: dict[str, Callable[[Reading], Iterator[Chunk]]] = {
+READERS: dict[str, Callable[[Path, Wanted | None, int], Iterator[Block]]] = {
     # quotes are text in a TSV: read as quoting, one lone quote would swallow all rows up to the next
     ".tsv": partial(_separated, delimiter="\t", quoting=csv.QUOTE_NONE),
     ".csv": partial(_separated, delimiter=",", strict=True),

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.config import RunConfig
-from ddpsched.data.encode import Encoded
 from ddpsched.data.table_files import Chunk, Wanted
+from ddpsched.data.tokenizer import Encoded
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.functions import function_named
 
@@ -66,7 +66,7 @@ def _metric(name: str, config: RunConfig) -> Metric:
     if name == "rarity":
         return Metric(name, None, tokens=True, wanted={})
     if name == "loss":
-        from ddpsched.training.sample_loss import SampleLoss
+        from ddpsched.training.evaluate import SampleLoss
 
         loss = SampleLoss(config)
         return Metric(name, lambda rows: loss(rows.tokens, rows.chunk), True, loss.wanted, loss.version)

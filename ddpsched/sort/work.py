@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from ddpsched.config import RunConfig, apply_overrides, load, parse
-from ddpsched.data.datasets import check_texts
-from ddpsched.data.encode import Encoder
 from ddpsched.data.row_source import NUMBERS, RowSource, number_rows, training_rows
-from ddpsched.data.samples import tokenizer_of
+from ddpsched.data.samples import check_texts, tokenizer_of
 from ddpsched.data.table_files import READERS, Chunk
+from ddpsched.data.tokenizer import Encoder
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.output_file import check_output
 from ddpsched.sort.metrics import Metric, Rows, Values, column_values, metrics_of

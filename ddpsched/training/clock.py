@@ -1,4 +1,4 @@
-"""Time and peak memory of a stretch of work, on a CPU or a CUDA device."""
+"""The device of a rank, a CPU or a CUDA one; time and peak memory of a stretch of work on it."""
 
 import ctypes
 import os
@@ -9,6 +9,24 @@ from time import perf_counter
 from typing import Any
 
 import torch
+
+from ddpsched.config import RunConfig
+from ddpsched.errors import ConfigError
+
+
+def pick_device(config: RunConfig, local_rank: int) -> torch.device:
+    """Return the device that the config asks for; raise ConfigError where this machine has none for ``local_rank``."""
+    wanted = config.executor.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError('executor.device = "cuda", but torch sees no CUDA device; use "cpu" or "auto"')
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"local rank {local_rank} needs a CUDA device for itself, and there are {torch.cuda.device_count()} here; "
+            'start fewer ranks, or use executor.kind = "virtual", or executor.device = "cpu"'
+        )
+    return torch.device("cuda", local_rank)
 
 
 class Clock:

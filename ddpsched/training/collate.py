@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ddpsched.data.slices import SliceTable
+from ddpsched.data.token_table import SliceTable
 from ddpsched.plan import Ids
 from ddpsched.training.masks import attention_mask
 
@@ -152,41 +152,38 @@ def _weights(labels: Labels, samples: Int | None = None) -> list[npt.NDArray[np.
     return [np.full(len(row), 1 / max(1, count)) for row, count in zip(labels, counts.tolist(), strict=True)]
 
 
+@dataclass(frozen=True)
 class Collator:
     """The rows of a micro-batch, padded or packed into one, on the device.
 
-    ``labels``: of a classifier, by id; None for a language model, whose rows have labels. ``weighted``: its samples
-    weigh the same (``sample_mean``), not its label tokens. ``mask``: the kind of ``attention_mask`` for padded rows.
+    ``labels``: of a classifier, by id; None for a language model, whose rows have labels. ``weighted``: a language
+    model's samples weigh the same (``sample_mean``), not its label tokens. ``mask``: the kind of ``attention_mask`` for
+    padded rows.
 
     Slices whose tokens attend within documents are always packed, each document's piece as a sample of the row.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        labels: Int | None,
-        pad_id: int,
-        device: torch.device,
-        mask: str = "key_padding",
-        weighted: bool = False,
-    ) -> None:
-        self._rows, self._labels, self._pad_id, self._device = rows, labels, pad_id, device
-        self._mask, self._weighted = mask, weighted and labels is None
+    rows: Rows
+    labels: Int | None
+    pad_id: int
+    device: torch.device
+    mask: str = "key_padding"
+    weighted: bool = False
 
     def __call__(self, ids: Ids, packed: bool = False, pad_to: int = 0) -> Batch:
         """Return the batch of these samples; ``packed``: into one row, else padded to at least ``pad_to``."""
-        if isinstance(self._rows, SliceTable) and self._rows.within_documents:
-            pieces = self._rows.pieces(ids)
-            return pack(pieces.rows, pieces.labels, self._device, self._weighted, pieces.slices)
-        rows = [self._rows.row(int(i)) for i in ids]
-        labels = [self._rows.labels(int(i)) for i in ids] if self._labels is None else self._labels[ids]
+        if isinstance(self.rows, SliceTable) and self.rows.within_documents:
+            pieces = self.rows.pieces(ids)
+            return pack(pieces.rows, pieces.labels, self.device, self.weighted, pieces.slices)
+        rows = [self.rows.row(int(i)) for i in ids]
+        labels = [self.rows.labels(int(i)) for i in ids] if self.labels is None else self.labels[ids]
         if packed:
-            return pack(rows, labels, self._device, self._weighted)
-        return pad(rows, labels, self._pad_id, self._device, pad_to, self._mask, self._weighted)
+            return pack(rows, labels, self.device, self.weighted)
+        return pad(rows, labels, self.pad_id, self.device, pad_to, self.mask, self.weighted)
 
     def some(self, ids: Ids, count: int) -> Ids:
         """Return ``count`` of these ids, spread evenly over their lengths, the longest among them."""
-        order = np.argsort([-len(self._rows.row(int(i))) for i in ids], kind="stable")
+        order = np.argsort([-len(self.rows.row(int(i))) for i in ids], kind="stable")
         return ids[order[np.arange(count) * len(ids) // count]]
 
     def synthetic(self, count: int, length: int, shorter: int = 0) -> Batch:
@@ -195,8 +192,8 @@ class Collator:
         The last one has ``shorter`` tokens fewer. Their labels are 0, or every token.
         """
         rows = [np.ones(length, dtype=np.int64)] * (count - 1) + [np.ones(length - shorter, dtype=np.int64)]
-        labels = rows if self._labels is None else np.zeros(count, dtype=np.int64)
-        return pad(rows, labels, self._pad_id, self._device, length, self._mask, self._weighted)
+        labels = rows if self.labels is None else np.zeros(count, dtype=np.int64)
+        return pad(rows, labels, self.pad_id, self.device, length, self.mask, self.weighted)
 
 
 def _to_device(array: Any, device: torch.device) -> torch.Tensor:

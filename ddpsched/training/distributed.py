@@ -19,13 +19,12 @@ from ddpsched.exchange import Flag, verdict, vote_row
 from ddpsched.plan import StepPlan
 from ddpsched.planning.record_columns import plan_columns
 from ddpsched.records import StepRecord
-from ddpsched.training.calibrate import check_calibrations
+from ddpsched.training.calibrate import allowance, check_calibrations
+from ddpsched.training.clock import pick_device
 from ddpsched.training.group_exchange import GroupExchange
-from ddpsched.training.learner import Evaluation, Learner, pick_device, step_seed
+from ddpsched.training.learner import Evaluation, Learner, RankStep, step_seed
 from ddpsched.training.loss import Counts, sum_scale
 from ddpsched.training.out_of_memory import flag_of
-from ddpsched.training.probe import allowance
-from ddpsched.training.rank_step import RankStep
 from ddpsched.world import World
 
 
@@ -57,7 +56,8 @@ class DistributedExecutor:
                 self.caps = self.exchange.vote(np.array([[allowed]], dtype=np.int64))[:, 0].tolist()
             stack.pop_all()  # close() leaves the group
         self.facts = {**self.learner.facts, "clocks": [asdict(clock) for clock in self.clock_offsets]}
-        self._stepper = self.learner.stepper(synchronised=True)
+        self.expect = self.learner.optimiser.schedule  # lets the learning rate fall over so many steps
+        self.learner.forward = self.learner.sync.module
         self._objection = Flag.OK  # raised between steps, for the next vote
         self._zero_s: float | None = None  # when the first step began on rank 0, by this host's clock
         self.timeline: dict[str, Any] | None = None  # of the last step
@@ -66,10 +66,6 @@ class DistributedExecutor:
         """Vote with ``flag`` in the next step; return True, as the other ranks will know."""
         self._objection |= flag
         return True
-
-    def expect(self, total_steps: int) -> None:
-        """Let the learning rate fall over ``total_steps``."""
-        self.learner.optimiser.schedule(total_steps)
 
     def execute(self, plan: StepPlan) -> list[StepRecord]:
         """Run this rank's share of the step; return its one record."""
@@ -98,31 +94,21 @@ class DistributedExecutor:
                 "were changed. Lower train.learning_rate, or check the data of that step"
             )
         clock = self.learner.clock
-        measured = step.columns(clock, counts.of(target))
-        wait_s = clock.seconds(step.ready, step.done)
-        step_s = perf_counter() - begin + (plan.times.wait_s or 0.0)
+        measured = step.columns(clock, counts.of(target)) | {"num_targets": self.learner.label_tokens(counts)}
+        times: dict[str, Any] = {"wait_s": clock.seconds(step.ready, step.done), "vote_s": vote_s}
+        times["step_s"] = perf_counter() - begin + (plan.times.wait_s or 0.0)
         if self._zero_s is None:
             self._zero_s = self.exchange.from_rank_0(begin) - self.clock_offsets[rank].offset_s
         if self._config.executor.timeline:
             self.timeline = {"step": plan.step, **step.times(clock, self._zero_s)}
-        return [
-            StepRecord(
-                **columns,
-                **measured,
-                **update,
-                num_targets=self.learner.label_tokens(counts),
-                began_at_s=clock.host_s(step.begin) - self._zero_s,
-                wait_s=wait_s,
-                vote_s=vote_s,
-                step_s=step_s,
-            )
-        ]
+        began_at_s = clock.host_s(step.begin) - self._zero_s
+        return [StepRecord(**columns, **measured, **update, **times, began_at_s=began_at_s)]
 
     def _run(self, plan: StepPlan, rank: int, scale: Callable[[], float]) -> tuple[RankStep | None, Exception | None]:
         """Run the step; return it, or the error that broke it off after joining the other ranks' collectives."""
         try:
             seed = step_seed(self._config.seed, plan.step, rank)
-            return self._stepper.run(plan.ranks[rank], scale, seed, self._slowness), None
+            return self.learner.run(plan.ranks[rank], scale, seed, self._slowness), None
         except Exception as error:
             if _lost_connection(error) or not self.learner.sync.joins:
                 raise

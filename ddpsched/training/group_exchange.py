@@ -1,19 +1,30 @@
-"""The exchange of offers and votes over gloo, each on its separate process group.
+"""The exchange of offers and votes over gloo, each on its separate process group, and the offsets of clocks.
 
 Offers travel in the planning thread, votes in the training thread: two threads
 must never interleave collectives on one group.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from time import monotonic, sleep
+from time import monotonic, perf_counter, sleep
 
 import torch
 import torch.distributed as dist
 
 from ddpsched.exchange import Rows
-from ddpsched.training.clock_offset import ClockOffset, clock_offsets
 from ddpsched.world import World
+
+ROUNDS = 16  # of which the quickest bounds the error of a clock's offset
+
+
+@dataclass(frozen=True)
+class ClockOffset:
+    """Seconds to add to a rank's ``perf_counter`` to get rank 0's, and the largest error that this may have."""
+
+    rank: int
+    offset_s: float
+    uncertainty_s: float
 
 
 class GroupExchange:
@@ -58,8 +69,28 @@ class GroupExchange:
         return float(tensor)
 
     def clock_offsets(self) -> list[ClockOffset]:
-        """Return the offset of every rank's clock from rank 0's."""
-        return clock_offsets(self.ranks[0], self._size, self._votes)
+        r"""Return the offset of every rank's clock from rank 0's, the same list on all ranks.
+
+        Rank r sends at t0 by its clock, rank 0 answers with its time T, and the answer
+        arrives at t1. Had both ways taken equally long, T would be the middle, so
+
+            offset = T - (t0 + t1) / 2          |error| <= (t1 - t0) / 2
+
+        however long each way took (D. Mills, RFC 5905, section 8). The quickest of several
+        rounds has the smallest bound. A time of rank r plus its offset is a time of rank 0.
+        """
+        message, rounds, group = torch.zeros(1, dtype=torch.float64), [(0.0, 0.0)], self._votes
+        if self.ranks == (0,):
+            for other in range(1, self._size):
+                for _ in range(ROUNDS):
+                    dist.recv(message, src=other, group=group)
+                    message[0] = perf_counter()
+                    dist.send(message, dst=other, group=group)
+        else:
+            rounds = [_round_trip(message, group) for _ in range(ROUNDS)]
+        table = [torch.empty(2, dtype=torch.float64) for _ in range(self._size)]
+        dist.all_gather(table, torch.tensor(min(rounds), dtype=torch.float64), group=group)
+        return [ClockOffset(r, float(row[1]), float(row[0])) for r, row in enumerate(table)]
 
     def barrier(self) -> None:
         """Return when every rank has come here."""
@@ -97,3 +128,12 @@ class Sum:
         """Return the sums when they are there; may be called again."""
         self._work.wait()
         return self._tensor.tolist()
+
+
+def _round_trip(message: torch.Tensor, group: dist.ProcessGroup) -> tuple[float, float]:
+    """Return the uncertainty and the offset that one round trip to rank 0 shows, in seconds."""
+    begin = perf_counter()
+    dist.send(message, dst=0, group=group)
+    dist.recv(message, src=0, group=group)
+    end = perf_counter()
+    return (end - begin) / 2, float(message) - (begin + end) / 2

@@ -1,28 +1,88 @@
-"""Model, data and optimizer on one device, which both executors use."""
+"""Model, data and optimizer on one device, which both executors use, and a rank's share of a step on them."""
 
 import logging
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from time import process_time
 from typing import Any
 
 import numpy as np
 import torch
+from torch.func import functional_call
 
 from ddpsched.config import RunConfig
 from ddpsched.data.samples import Samples
 from ddpsched.errors import ConfigError
-from ddpsched.plan import Ids
-from ddpsched.training.clock import Clock
-from ddpsched.training.collate import Collator
+from ddpsched.plan import Ids, Microbatch
+from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
+from ddpsched.training.collate import Batch, Collator, without_trace
 from ddpsched.training.evaluate import Evaluation, evaluate
-from ddpsched.training.loss import Counts
+from ddpsched.training.loss import Counts, loss_sum
 from ddpsched.training.masks import enable_mask
 from ddpsched.training.model import build_model, num_positions
 from ddpsched.training.optimise import Optimiser
+from ddpsched.training.out_of_memory import is_out_of_memory
 from ddpsched.training.packed import enable_packing
-from ddpsched.training.rank_step import RankStepper
-from ddpsched.training.sync import SYNCS, Synchroniser
+from ddpsched.training.sync import SYNCS
+from ddpsched.training.sync.synchroniser import Collective, Synchroniser
 
 log = logging.getLogger("ddpsched")
+
+
+@dataclass
+class RankStep:
+    """The loss, times and memory of a rank's share of a step.
+
+    Marks become seconds only after the step, when the device has passed them.
+    """
+
+    begin: Any
+    ready: Any  # the last gradient of this rank was computed
+    done: Any  # all ranks' gradients were added up
+    loss_sum: torch.Tensor  # of this rank's samples, or label tokens, on the device
+    spans: dict[str, list[tuple[Any, Any]]]  # marks around each "data", "forward" and "backward", in their order
+    cpu_s: float
+    peak_memory_bytes: int | None
+    collectives: list[Collective]
+    barrier: tuple[Any, Any] | None
+
+    def columns(self, clock: Clock, count: int) -> dict[str, Any]:
+        """Return columns of the record; ``count``: the samples, or label tokens, that the loss is the sum of."""
+        return {
+            **{f"{name}_s": sum(clock.seconds(*span) for span in spans) for name, spans in self.spans.items()},
+            "compute_s": clock.seconds(self.begin, self.ready),
+            "barrier_s": None if self.barrier is None else clock.seconds(*self.barrier),
+            "comm_s": self._under_way(clock) if self.collectives else None,
+            "cpu_s": self.cpu_s,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "loss": float(self.loss_sum) / count if count else None,
+        }
+
+    def _under_way(self, clock: Clock) -> float:
+        """Return the seconds in which at least one collective was under way."""
+        total, until = 0.0, 0.0
+        for collective in self.collectives:  # in the order of their launch
+            begin, end = (clock.seconds(self.begin, mark) for mark in (collective.launched, collective.done))
+            total += max(0.0, end - max(begin, until))
+            until = max(until, end)
+        return total
+
+    def times(self, clock: Clock, zero_s: float) -> dict[str, Any]:
+        """Return a line of the timeline: when each part began and ended, in seconds of the host's clock."""
+
+        def at(mark: Any) -> float:
+            return round(clock.host_s(mark) - zero_s, 7)
+
+        micro = zip(*self.spans.values(), strict=True)
+        return {
+            "microbatches": [[at(d[0]), at(f[0]), at(b[0]), at(b[1])] for d, f, b in micro],
+            "collectives": [[c.label, c.num_bytes, at(c.launched), at(c.done)] for c in self.collectives],
+            "ready": at(self.ready),
+            "done": at(self.done),
+        }
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
@@ -30,34 +90,20 @@ def step_seed(seed: int, step: int, rank: int) -> int:
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])
 
 
-def pick_device(config: RunConfig, local_rank: int) -> torch.device:
-    """Return the device that the config asks for; raise ConfigError where this machine has none for ``local_rank``."""
-    wanted = config.executor.device
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise ConfigError('executor.device = "cuda", but torch sees no CUDA device; use "cpu" or "auto"')
-    if wanted == "cpu" or not torch.cuda.is_available():
-        return torch.device("cpu")
-    if local_rank >= torch.cuda.device_count():
-        raise ConfigError(
-            f"local rank {local_rank} needs a CUDA device for itself, and there are {torch.cuda.device_count()} here; "
-            'start fewer ranks, or use executor.kind = "virtual", or executor.device = "cpu"'
-        )
-    return torch.device("cuda", local_rank)
-
-
 class Learner:
     """The seeded model in the precision asked for, with all that steps and evaluation need.
 
-    ``synchronised``: this process is one rank of many, and ``sync`` adds up their gradients.
+    ``synchronised``: this process is one rank of many, and ``sync`` adds up their gradients. ``forward``: what
+    micro-batches run through, the model; a rank of many sets it to ``sync.module`` before its first step. ``autocast``:
+    the dtype of mixed precision, or None for the model's dtype.
     """
 
     def __init__(self, config: RunConfig, samples: Samples, device: torch.device, synchronised: bool = False) -> None:
         torch.set_num_threads(config.executor.threads)
         torch.manual_seed(config.seed)
         model = build_model(config.model, config.data.num_labels, samples.vocab_size, samples.pad_id)
-        precision = config.train.precision
-        if precision == "auto":
-            precision = "bfloat16" if device.type == "cuda" else "float32"
+        default = "bfloat16" if device.type == "cuda" else "float32"
+        precision = default if config.train.precision == "auto" else config.train.precision
         longest = num_positions(model)
         if longest is not None and config.data.max_length > longest:
             raise ConfigError(
@@ -68,33 +114,117 @@ class Learner:
             enable_packing(model, config.model.name, config.data.max_length)
         enable_mask(model, config.model.name, config.model.mask, config.data.max_length)
         self.device, self.clock = device, Clock(device)
-        self.model: torch.nn.Module = model.to(
-            device, torch.float64 if precision == "float64" else torch.float32
-        ).train()
+        dtype = torch.float64 if precision == "float64" else torch.float32
+        self.model: torch.nn.Module = model.to(device, dtype).train()
         self.autocast: Any = torch.bfloat16 if precision == "bfloat16" else None
         kind = SYNCS[config.sync.kind] if synchronised else Synchroniser
         self.sync = kind(self.model, self.clock, config.sync)
+        self.forward: Any = self.model
+        self._memory = PeakMemory(device)
         self.optimiser = Optimiser(self.model, config.train, 1, config.lr, config.global_batch)
         self._samples, self._config = samples, config
-        labels, weighted = samples.dataset.train.labels, config.target == "sample_mean"
+        labels = samples.dataset.train.labels
+        weighted = labels is None and config.target == "sample_mean"
         self.collate = Collator(samples.train, labels, samples.pad_id, device, config.model.mask, weighted)
+        self.num_parameters = sum(p.numel() for p in self.model.parameters())
+        # entries of environment.json; a CPU's name is in it already
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+        self.facts: dict[str, Any] = {"device": name, "num_parameters": self.num_parameters}
 
-    @property
-    def num_parameters(self) -> int:
-        """Number of weights of the model."""
-        return sum(p.numel() for p in self.model.parameters())
+    def loss_sum(self, batch: Batch) -> torch.Tensor:
+        """Run forward and return the summed loss of a micro-batch."""
+        return self._loss_sum(self.forward, batch)
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Entries of environment.json about the model and its device; a CPU's name is in it already."""
-        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
-        return {"device": name, "num_parameters": self.num_parameters}
+    def _loss_sum(self, forward: Callable[..., Any], batch: Batch) -> torch.Tensor:
+        with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
+            logits = forward(**batch.inputs).logits
+        return loss_sum(logits, batch.labels, batch.weights)
 
-    def stepper(self, synchronised: bool = False) -> RankStepper:
-        """Return a stepper that runs micro-batches through the model, or through the synchroniser's module."""
-        sync = self.sync if synchronised else None
-        bounded = self._config.memory.path is not None
-        return RankStepper(self.model, self.collate, self.clock, self.autocast, bounded, sync)
+    def warm_up(self) -> None:
+        """Run one synthetic forward and backward: first calls allocate and compile, which counts in no step."""
+        self.loss_sum(self.collate.synthetic(2, 8)).backward()
+        self.model.zero_grad(set_to_none=True)
+
+    def fits(self, count: int, length: int, shorter: int = 0) -> bool:
+        """Return whether the device has the memory for forward and backward of a synthetic batch; gradients stay.
+
+        ``count``, ``length``, ``shorter``: as in ``Collator.synthetic``.
+        """
+        try:
+            self.loss_sum(self.collate.synthetic(count, length, shorter)).backward()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            return False
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return True
+
+    def run(
+        self, microbatches: Sequence[Microbatch], scale: Callable[[], float], seed: int, slowness: float = 1.0
+    ) -> RankStep:
+        """Add ``scale()`` times the gradient of the summed loss to the model's; return the rank's loss and times.
+
+        ``scale`` is called after the first forward: it may have to wait, as label tokens
+        are added up over ranks meanwhile. That wait is in the backward's time, as waits
+        for other ranks are. With a synchroniser the last backward also starts the
+        exchange of gradients; a rank without samples runs a synthetic one at weight 0
+        where the synchroniser needs a backward.
+        ``seed`` fixes dropout by step and rank, so that executors draw the same masks.
+        ``slowness``: how many times as long this rank's work is to take, at least 1.
+        """
+        torch.manual_seed(seed)
+        if self._config.memory.path is not None and self.device.type == "cpu":  # plans keep to a memory budget
+            return_freed_memory()
+        self._memory.reset()
+        sync = self.sync
+        self._spans: dict[str, list[Any]] = {"data": [], "forward": [], "backward": []}
+        total = torch.zeros((), device=self.device, dtype=torch.float64)
+        begin, cpu = self.clock.anchor(), process_time()
+        for position, micro in enumerate(microbatches):
+            last = position == len(microbatches) - 1
+            with sync.synchronise() if last else sync.accumulate():
+                # before the real work, as compute ends when its last gradient is ready
+                for extra in repeats(len(micro), slowness):
+                    self._run_without_effect(micro, extra)
+                collate = partial(self.collate, micro.ids, micro.packed, micro.pad_to)
+                total += self._run_timed(collate, self.loss_sum, lambda loss: (loss * scale()).backward())
+        if not microbatches and sync.needs_backward:
+            with without_trace(sync.module), sync.synchronise():
+                (self.loss_sum(self.collate.synthetic(1, 4)) * 0.0).backward()
+        sync.wait()
+        done = self.clock.mark()
+        cpu_s, peak = process_time() - cpu, self._memory.read()
+        return RankStep(begin, sync.ready, done, total, self._spans, cpu_s, peak, sync.log.take(), sync.barrier)
+
+    def _run_timed(self, collate: Callable[[], Batch], forward: Callable, backward: Callable) -> torch.Tensor:
+        """Run the three on a micro-batch, each on what the one before returned, with marks; return the loss."""
+        mark = self.clock.mark
+        begin, batch = mark(), collate()
+        collated, loss = mark(), forward(batch)
+        forwarded, _ = mark(), backward(loss)
+        marks = begin, collated, forwarded, mark()
+        for span, pair in zip(self._spans.values(), pairwise(marks), strict=True):
+            span.append(pair)
+        return loss.detach()
+
+    def _run_without_effect(self, micro: Microbatch, count: int) -> None:
+        """Run ``count`` samples of a micro-batch without an effect on gradients, buffers or random numbers.
+
+        ``torch.autograd.grad`` returns the gradients instead of adding them to the
+        model's, so no hook of a synchroniser runs.
+        """
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):  # dropout of the real work is drawn as if this had not been
+            self._run_timed(
+                lambda: self.collate(self.collate.some(micro.ids, count), micro.packed, micro.pad_to),
+                partial(self._loss_sum, lambda **inputs: functional_call(self.model, buffers, kwargs=inputs)),
+                partial(torch.autograd.grad, inputs=parameters, allow_unused=True),
+            )
 
     def counts(self, ids: Ids) -> Counts:
         """Return how many samples, tokens and label tokens these training samples are.
@@ -131,3 +261,14 @@ class Learner:
     def evaluate(self, rank: int = 0, size: int = 1) -> Evaluation | None:
         """Evaluate every ``size``-th dev sample from ``rank`` on; return None without a dev split."""
         return evaluate(self.model, self._samples, self._config.model.mask, self.device, rank, size)
+
+
+def repeats(count: int, slowness: float) -> list[int]:
+    """Return the samples of each repetition that makes the work on ``count`` samples take ``slowness`` times as long.
+
+    >>> repeats(5, 1.0), repeats(5, 1.5), repeats(5, 3.2)
+    ([], [3], [5, 5, 1])
+    """
+    whole, part = divmod(slowness - 1.0, 1.0)
+    rest = math.ceil(round(part * count, 6))  # 1.1 - 1.0 is a little more than 0.1
+    return [count] * int(whole) + [rest] * (rest > 0)

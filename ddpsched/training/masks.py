@@ -21,7 +21,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from ddpsched.errors import ConfigError
-from ddpsched.training.logit_equivalence import exactly, gap, objection, some_rows
+from ddpsched.training.model import exact_logits, gap, objection, some_rows
 
 
 def attention_mask(kind: str, lengths: Sequence[int], longest: int, causal: bool, device: torch.device) -> torch.Tensor:
@@ -64,11 +64,8 @@ def enable_mask(model: Any, name: str, kind: str, max_length: int) -> None:
     if window is not None and window < max_length:  # may be longer than what is compared
         why: str | None = f"some of its layers reach {window} tokens far, others all"
     else:
-        why = objection(
-            lambda: difference(model, kind, max_length),
-            differs="its logits differ from those with 'key_padding'",
-            fails="a batch with it fails",
-        )
+        differs = "its logits differ from those with 'key_padding'"
+        why = objection(lambda: difference(model, kind, max_length), differs, fails="a batch with it fails")
     if why is not None:
         raise ConfigError(f"model {name!r} cannot take model.mask = {kind!r}: {why}; use 'key_padding'")
 
@@ -89,11 +86,10 @@ def difference(model: Any, kind: str, max_length: int) -> float:
     longest = max(lengths)
     tokens = pad_sequence([torch.from_numpy(row) for row in rows], True, model.config.pad_token_id or 0)
     real = attention_mask("key_padding", lengths, longest, False, tokens.device)
-    with exactly(model):
-        expected = model(input_ids=tokens, attention_mask=real).logits
-        causal = expected.dim() == 3  # (count, longest, words), of a language model; else (count, num_labels)
-        pairs = attention_mask(kind, lengths, longest, causal, tokens.device)
-        result = model(input_ids=tokens, attention_mask=pairs).logits
+    expected = exact_logits(model, input_ids=tokens, attention_mask=real)
+    causal = expected.dim() == 3  # (count, longest, words), of a language model; else (count, num_labels)
+    pairs = attention_mask(kind, lengths, longest, causal, tokens.device)
+    result = exact_logits(model, input_ids=tokens, attention_mask=pairs)
     return gap(result[real > 0], expected[real > 0]) if causal else gap(result, expected)
 
 

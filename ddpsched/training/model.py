@@ -1,20 +1,21 @@
-"""The model that is trained: a sequence classifier, or a causal language model."""
+"""The model that is trained: a sequence classifier, or a causal language model; a digest of its weights.
+
+Whether other inputs can replace padded rows with a padding mask is found out by computing a model's logits both ways,
+in float64 and without dropout. Rounding then stays below ``TOLERANCE``, also where a model computes norms and rotations
+in float32; any mixing of samples is above it, even a short convolution's of neighbours.
+"""
 
 from collections.abc import Callable
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 import torch
+import transformers as hf
 from huggingface_hub import constants
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    BertConfig,
-    DistilBertConfig,
-    GPT2Config,
-    PreTrainedConfig,
-)
+from torch.distributed.tensor import DTensor
+from transformers import AutoConfig, BertConfig, DistilBertConfig, GPT2Config, PreTrainedConfig
 
 from ddpsched.config import ModelConfig
 from ddpsched.data.hub import offline_unless_reachable
@@ -37,7 +38,9 @@ GEOMETRIES: dict[str, dict[str, Callable[..., PreTrainedConfig]]] = {
         "gpt2": _GPT2,
     },
 }
-HEADS: dict[str, Any] = {"classification": AutoModelForSequenceClassification, "causal_lm": AutoModelForCausalLM}
+TOLERANCE = 1e-5  # of the spread of logits
+LONGEST = 70  # tokens of the longest sample compared; beyond ModernBERT's window of 64 to each side
+HEADS: dict[str, Any] = {"classification": hf.AutoModelForSequenceClassification, "causal_lm": hf.AutoModelForCausalLM}
 
 
 def build_model(config: ModelConfig, num_labels: int, vocab_size: int, pad_id: int) -> torch.nn.Module:
@@ -105,3 +108,59 @@ def _as_trained(shape: PreTrainedConfig, config: ModelConfig) -> PreTrainedConfi
         for name in [key for key in shape.to_dict() if ("dropout" in key or "pdrop" in key) and "layer" not in key]:
             setattr(shape, name, config.dropout)
     return shape
+
+
+def weights_digest(model: torch.nn.Module) -> str:
+    """Return the digest of all parameters and buffers; of a sharded model, all ranks must call it together."""
+    digest = blake2b(digest_size=16)
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        digest.update(name.encode())
+        digest.update(host_array(tensor.detach()).data)
+    return digest.hexdigest()
+
+
+def host_array(tensor: torch.Tensor) -> np.ndarray:
+    """Return the numbers as a flat array on the host; bfloat16, which numpy does not know, as float32."""
+    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    flat = whole.detach().reshape(-1).cpu()
+    return (flat.float() if flat.dtype == torch.bfloat16 else flat).numpy()
+
+
+def some_rows(model: Any, max_length: int) -> list[np.ndarray]:
+    """Return four samples of random tokens, two of one length; none is longer than ``max_length``."""
+    random = np.random.default_rng(0)
+    # a pad token inside a sample has no position of its own in some models
+    words = np.setdiff1d(np.arange(model.config.vocab_size), [model.config.pad_token_id or 0])
+    return [random.choice(words, min(length, max_length)) for length in (7, LONGEST, 3, 7)]
+
+
+def exact_logits(model: Any, **inputs: Any) -> torch.Tensor:
+    """Return the logits of a float32 ``model``, computed in float64, without dropout and without gradients."""
+    training = model.training
+    model.double().eval()
+    try:
+        with torch.no_grad():
+            return model(**inputs).logits
+    finally:
+        model.float().train(training)  # exact: every number was a float32 before
+
+
+def gap(result: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the largest difference of logits over their spread among rows; NaN where all rows are equal.
+
+    ``result``, ``expected``: (rows, num_labels).
+    """
+    return float((result - expected).abs().max() / (expected - expected.mean(0)).abs().max())
+
+
+def objection(compare: Callable[[], float], differs: str, fails: str) -> str | None:
+    """Return why a model does not pass ``compare``, which returns a :func:`gap`; None where it passes.
+
+    ``differs``, ``fails``: the words for a gap that is too large, and for a model that raises an error.
+    """
+    try:
+        apart = compare()
+    except Exception as error:
+        return f"{fails} ({type(error).__name__}: {error})"
+    # a NaN fails too: all logits are equal, and nothing was compared
+    return None if apart <= TOLERANCE else f"{differs} by {apart:.1e} of their spread"

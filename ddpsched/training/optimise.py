@@ -7,8 +7,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from ddpsched.config import LrConfig, TrainConfig
-from ddpsched.training.lr import linear_warmup
-from ddpsched.training.variable_lr import VariableBatchSizeLR
+from ddpsched.training.variable_lr import VariableBatchSizeLR, linear_warmup
 
 
 class Optimiser:

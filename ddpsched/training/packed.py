@@ -26,8 +26,7 @@ from transformers.masking_utils import sdpa_mask
 
 from ddpsched.errors import ConfigError
 from ddpsched.training.collate import Packing, pack, pad
-from ddpsched.training.logit_equivalence import exactly, gap, objection, some_rows
-from ddpsched.training.model import first_position
+from ddpsched.training.model import exact_logits, first_position, gap, objection, some_rows
 
 try:
     from torch.nn.attention.varlen import varlen_attn  # torch 2.10
@@ -48,11 +47,8 @@ def enable_packing(model: Any, name: str, max_length: int) -> None:
     ConfigError, with the reason, where its packed logits are not the padded ones it had
     before; that is found by computing both, in float64 and without dropout.
     """
-    why = _missing(model, max_length) or objection(
-        lambda: _prepare_and_compare(model, max_length),
-        differs="its packed logits differ from its padded ones",
-        fails="a packed batch fails in it",
-    )
+    differs, fails = "its packed logits differ from its padded ones", "a packed batch fails in it"
+    why = _missing(model, max_length) or objection(lambda: _prepare_and_compare(model, max_length), differs, fails)
     if why is not None:
         raise ConfigError(
             f"model {name!r} cannot run packed: {why}; use policy.kind = 'balanced' without data.within_documents"
@@ -65,12 +61,10 @@ def _prepare_and_compare(model: Any, max_length: int) -> float:
     order = np.arange(len(rows))  # labels that number the samples, as packing changes their order
     padded, row = pad(rows, order, pad_id, CPU), pack(rows, order, CPU)
     assert row.packing is not None
-    with exactly(model):
-        expected = model(**padded.inputs).logits
+    expected = exact_logits(model, **padded.inputs)
     classifies = expected.dim() == 2  # (count, num_labels); a language model's are (count, longest, words)
     _prepare(model, classifies)
-    with exactly(model):
-        result = model(**row.inputs).logits
+    result = exact_logits(model, **row.inputs)
     if classifies:
         return gap(result, expected[row.labels])
     # (1, tokens, words), in the order of the row

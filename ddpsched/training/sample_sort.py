@@ -9,6 +9,7 @@ others (Shi and Schaeffer 1992, "Parallel sorting by regular sampling").
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,8 +69,7 @@ def sample_sort(
 
 def _agreed(rows: Sequence[Tensor], num_samples: int, group: Group) -> list[bool]:
     """Return which columns are float64, the same on all ranks; raise DataError on all where one has a fault."""
-    fault: DataError | None = None
-    floats: list[bool] = []
+    fault, floats, nans = None, list[bool](), 0
     try:
         if not isinstance(rows, list | tuple) or not all(isinstance(column, Tensor) for column in rows):
             raise DataError(f"sorting: rows = {type(rows).__name__}, needs a list of columns, each a tensor")
@@ -78,23 +78,17 @@ def _agreed(rows: Sequence[Tensor], num_samples: int, group: Group) -> list[bool
             raise DataError(f"sorting: {len(rows)} columns; at most {MAX_COLUMNS}")
         if type(num_samples) is not int or num_samples < 1:
             raise DataError(f"sorting: num_samples = {num_samples!r}, needs an integer of 1 or more")
+        nans = sum(int(column.isnan().sum()) for column in rows if column.is_floating_point())
     except DataError as error:
         fault = error
-    report = [1, 0, 0, 0, 0]  # whether there is a fault, columns, bits of those that are float64, NaNs, num_samples
-    device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
-    if fault is None:
-        nan = sum(int(column.isnan().sum()) for column in rows if column.is_floating_point())
-        report = [0, len(rows), sum(is_float << c for c, is_float in enumerate(floats)), nan, num_samples]
-        device = rows[0].device
-    faults, numbers, bits, nans, samples = _gathered(torch.tensor(report, device=device), group).T.tolist()
+    report = fault is not None, ", ".join("float64" if is_float else "int64" for is_float in floats), nans, num_samples
+    reports: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(reports, report, group=group)
     if fault is not None:
         raise fault
+    faults, kinds, all_nans, samples = map(list, zip(*reports, strict=True))
     if any(faults):
-        raise DataError(f"sorting: rank {faults.index(1)} has rows that cannot be sorted; its own error says why")
-    kinds = [
-        ", ".join("float64" if mask >> column & 1 else "int64" for column in range(number))
-        for number, mask in zip(numbers, bits, strict=True)
-    ]
+        raise DataError(f"sorting: rank {faults.index(True)} has rows that cannot be sorted; its own error says why")
     if len(set(kinds)) > 1:
         odd = next(rank for rank, kind in enumerate(kinds) if kind != kinds[0])
         raise DataError(
@@ -102,7 +96,7 @@ def _agreed(rows: Sequence[Tensor], num_samples: int, group: Group) -> list[bool
         )
     if len(set(samples)) > 1:
         raise DataError(f"sorting: num_samples = {samples} by rank; give all the same")
-    refuse_nan(sum(nans))
+    refuse_nan(sum(all_nans))
     return floats
 
 

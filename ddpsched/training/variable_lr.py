@@ -1,7 +1,7 @@
-"""A learning rate for steps whose batch size varies: any torch scheduler's, times a factor for the step's size."""
+"""Learning rates: a warm-up by the number of the step, and a factor for the step's size on any torch scheduler's."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from numbers import Real
@@ -11,8 +11,51 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from ddpsched.errors import ConfigError
-from ddpsched.training.lr import RULES
 
+
+def linear_warmup(total_steps: int, warmup: float) -> Callable[[int], float]:
+    """Return a rule that rises linearly over the first ``warmup`` share of the steps, then falls linearly to 0.
+
+    >>> rule = linear_warmup(10, 0.2)
+    >>> [round(rule(step), 2) for step in (0, 1, 2, 6, 9)]
+    [0.5, 1.0, 1.0, 0.5, 0.12]
+    """
+    rise = round(total_steps * warmup)
+
+    def factor(step: int) -> float:
+        if step < rise:
+            return (step + 1) / rise
+        return max(0.0, (total_steps - step) / max(1, total_steps - rise))
+
+    return factor
+
+
+def linear(size: float, reference: float) -> float:
+    """Return size / reference: a step over k times as much moves k times as far, as k small SGD steps would.
+
+    ``size``, ``reference``: > 0, in the same unit, samples or tokens of a global batch.
+    Source: Goyal et al., Accurate, Large Minibatch SGD (2017), arXiv:1706.02677.
+
+    >>> linear(10, 2), linear(1, 2)
+    (5.0, 0.5)
+    """
+    return size / reference
+
+
+def square_root(size: float, reference: float) -> float:
+    """Return sqrt(size / reference): it keeps the variance of the update's noise, and suits Adam's normalised steps.
+
+    Units as in :func:`linear`. Source: Krizhevsky, One weird trick (2014), arXiv:1404.5997; for Adam: Malladi et al.,
+    On the SDEs and Scaling Rules for Adaptive Gradient Algorithms (2022), arXiv:2205.10287.
+
+    >>> square_root(8, 2), square_root(1, 4)
+    (2.0, 0.5)
+    """
+    return math.sqrt(size / reference)
+
+
+# by the names that a config's lr.kind has for them
+RULES: dict[str, Callable[[float, float], float]] = {"linear": linear, "sqrt": square_root}
 NEEDED = ("optimizer", "get_last_lr", "step", "state_dict", "load_state_dict")  # of a base scheduler
 
 
@@ -44,7 +87,7 @@ class VariableBatchSizeLR:
     its optimizer has.
 
     Source: DeepSpeed's class of the same name, whose sizes are a list for the whole
-    epoch, given beforehand; the rules' own sources are in ``lr.py``.
+    epoch, given beforehand; the rules' own sources are in :func:`linear` and :func:`square_root`.
 
     A budget of 30 tokens holds 10 samples of 3 tokens, or 4 of 7:
 
@@ -80,7 +123,7 @@ class VariableBatchSizeLR:
         ``size``: > 0, in reference's unit. Raises ValueError, with the rates left as they were, for anything else.
         """
         checked = _positive("size", size)
-        factor = self._factor(checked)
+        factor = RULES[self.rule](checked, self.reference)
         if not 0 < factor < math.inf:
             raise ValueError(
                 f"size / reference = {size!r} / {self.reference} is beyond what a float can hold; give both in one unit"
@@ -97,7 +140,7 @@ class VariableBatchSizeLR:
 
     def get_last_lr(self) -> list[float]:
         """Return the rates now in force, one per parameter group."""
-        factor = 1.0 if self.size is None else self._factor(self.size)
+        factor = 1.0 if self.size is None else RULES[self.rule](self.size, self.reference)
         return [rate * factor for rate in self._base_rates()]
 
     def state_dict(self) -> dict[str, Any]:
@@ -139,9 +182,6 @@ class VariableBatchSizeLR:
 
     def _identity(self) -> dict[str, Any]:
         return {"scheduler": type(self.base).__name__, "reference": self.reference, "rule": self.rule}
-
-    def _factor(self, size: float) -> float:
-        return RULES[self.rule](size, self.reference)
 
     def _read_rates(self) -> list[float]:
         """Return base's current rates as numbers; to be called when base has just set them.

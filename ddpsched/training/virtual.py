@@ -11,12 +11,11 @@ from ddpsched.exchange import Flag, LocalExchange, verdict, vote_row
 from ddpsched.plan import StepPlan
 from ddpsched.planning.record_columns import plan_columns
 from ddpsched.records import StepRecord
-from ddpsched.training.calibrate import check_calibrations
-from ddpsched.training.learner import Evaluation, Learner, pick_device, step_seed
+from ddpsched.training.calibrate import allowance, check_calibrations
+from ddpsched.training.clock import pick_device
+from ddpsched.training.learner import Learner, RankStep, step_seed
 from ddpsched.training.loss import Counts, sum_scale
 from ddpsched.training.out_of_memory import flag_of
-from ddpsched.training.probe import allowance
-from ddpsched.training.rank_step import RankStep
 
 
 class VirtualExecutor:
@@ -32,22 +31,17 @@ class VirtualExecutor:
         self._slowness = config.executor.slowness or [1.0] * config.world_size
         self.exchange = LocalExchange(config.world_size)
         self.learner = Learner(config, samples, pick_device(config, 0))
-        self.facts = {**self.learner.facts, "clocks": None}
-        self._stepper = self.learner.stepper()
+        self.facts, self.timeline = {**self.learner.facts, "clocks": None}, None
+        self.expect = self.learner.optimiser.schedule  # lets the learning rate fall over so many steps
+        self.evaluate = self.learner.evaluate
         check_calibrations(config, self.learner, force)
         allowed = allowance(self.learner, config)  # one device plays every rank, so all have the same
         self.caps = None if allowed is None else [allowed] * config.world_size
-        self._stepper.warm_up()
-
-    timeline = None
+        self.learner.warm_up()
 
     def object(self, flag: Flag) -> bool:
         """Return False: there are no other processes to inform."""
         return False
-
-    def expect(self, total_steps: int) -> None:
-        """Let the learning rate fall over ``total_steps``."""
-        self.learner.optimiser.schedule(total_steps)
 
     def execute(self, plan: StepPlan) -> list[StepRecord]:
         """Run the step; return one record per rank, in rank order."""
@@ -61,7 +55,7 @@ class VirtualExecutor:
             rank = (plan.step + turn) % size
             try:
                 seed = step_seed(config.seed, plan.step, rank)
-                done[rank] = self._stepper.run(plan.ranks[rank], lambda: scale, seed, slowness=self._slowness[rank])
+                done[rank] = self.learner.run(plan.ranks[rank], lambda: scale, seed, slowness=self._slowness[rank])
             except Exception as error:
                 self._fail(plan, rank, flag_of(error), error)
         update = self.learner.update(plan.step, total)
@@ -69,34 +63,22 @@ class VirtualExecutor:
             self._fail(plan, next((r for r in range(size) if not torch.isfinite(done[r].loss_sum)), 0), Flag.NON_FINITE)
         measured = [done[rank].columns(self.learner.clock, counts[rank].of(config.target)) for rank in range(size)]
         slowest = max(columns["compute_s"] for columns in measured)
-        return [
-            StepRecord(
-                **plan_columns(config.labels, plan, rank, self._source),
-                **measured[rank],
-                **update,
-                num_targets=self.learner.label_tokens(counts[rank]),
-                wait_s=slowest - measured[rank]["compute_s"],
-                step_s=slowest + update["optimizer_s"],
-            )
-            for rank in range(size)
-        ]
+        for rank, columns in enumerate(measured):
+            columns |= {"num_targets": self.learner.label_tokens(counts[rank]), **update}
+            columns |= {"wait_s": slowest - columns["compute_s"], "step_s": slowest + update["optimizer_s"]}
+        planned = (plan_columns(config.labels, plan, rank, self._source) for rank in range(size))
+        return [StepRecord(**one, **other) for one, other in zip(planned, measured, strict=True)]
 
     def _fail(self, plan: StepPlan, rank: int, flag: Flag, cause: Exception | None = None) -> NoReturn:
         """Raise the error that every rank would raise after this vote of a real rank."""
         if flag is Flag.FAILED and cause is not None:
             raise cause
         longest = plan_columns(self._config.labels, plan, rank, self._source)["max_length"]
-        rows = [
-            vote_row(plan.step, plan.digest, flag if r == rank else Flag.OK, int(plan.counts[r]), longest)
-            for r in range(plan.world_size)
-        ]
+        flags = [flag if r == rank else Flag.OK for r in range(plan.world_size)]
+        rows = [vote_row(plan.step, plan.digest, flags[r], int(plan.counts[r]), longest) for r in range(len(flags))]
         objection = verdict(np.stack(rows))
         assert objection is not None
         raise objection from cause
-
-    def evaluate(self) -> Evaluation | None:
-        """Return sums over the dev split; None without one."""
-        return self.learner.evaluate()
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

@@ -44,15 +44,15 @@ def shares(config: RunConfig, folder: str) -> list[float]:
     """On one rank: of each step, bookkeeping over step time."""
     from ddpsched import run_loop as hall
     from ddpsched.records import RecordWriter
-    from ddpsched.training import clock, distributed, rank_step
-    from ddpsched.training.sync.collective_log import CollectiveLog
+    from ddpsched.training import clock, distributed, learner
+    from ddpsched.training.sync.synchroniser import CollectiveLog
 
     spent, steps = [0.0], []
     for owner, names in (
         (clock.Clock, ("mark", "anchor", "seconds", "host_s")),
         (clock.PeakMemory, ("reset", "read")),
         (CollectiveLog, ("launched", "finished", "take")),
-        (rank_step.RankStep, ("columns", "times")),
+        (learner.RankStep, ("columns", "times")),
         (RecordWriter, ("write", "write_timeline")),
     ):
         for name in names:

@@ -21,12 +21,11 @@ from rich.table import Table
 
 from ddpsched.cli import guarded
 from ddpsched.config import RunConfig, apply_overrides, load, parse
-from ddpsched.data.embedded.vocabulary import embedded_tokenizer
+from ddpsched.data.embedded.sentences import embedded_tokenizer
 from ddpsched.errors import ConfigError
 from ddpsched.terminal import plain_console
-from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
+from ddpsched.training.clock import Clock, PeakMemory, pick_device, return_freed_memory
 from ddpsched.training.collate import Batch, pad
-from ddpsched.training.learner import pick_device
 from ddpsched.training.loss import loss_sum
 from ddpsched.training.masks import enable_mask
 from ddpsched.training.model import build_model

@@ -42,15 +42,15 @@ def with_kind(config: RunConfig, kind: str) -> RunConfig:
 
 def step_times(config: RunConfig, kinds: Sequence[str]) -> dict[str, Stamps]:
     """On one rank: the stamps of all ranks."""
-    steppers, plans, exchange, world = _start(config, kinds)
+    learners, plans, exchange, world = _start(config, kinds)
     found: dict[str, list[Any]] = {kind: [] for kind in kinds}
     offset_s = exchange.clock_offsets()[world.rank].offset_s
     for plan in plans:
         for turn in range(len(kinds)):
             kind = kinds[(plan.step + turn) % len(kinds)]
-            learner, stepper = steppers[kind]
+            learner = learners[kind]
             exchange.barrier()
-            step = stepper.run(plan.ranks[world.rank], lambda batch=plan.global_batch: 1.0 / batch, seed=plan.step)
+            step = learner.run(plan.ranks[world.rank], lambda batch=plan.global_batch: 1.0 / batch, seed=plan.step)
             learner.optimiser.clear()
             marks = [learner.clock.host_s(mark) + offset_s for mark in (step.begin, step.ready, step.done)]
             sent = [len(step.collectives), sum(c.num_bytes for c in step.collectives)]
@@ -61,11 +61,11 @@ def step_times(config: RunConfig, kinds: Sequence[str]) -> dict[str, Stamps]:
 
 def peak_memory(config: RunConfig) -> int:
     """On one rank: the largest peak of a step with its optimizer, in bytes."""
-    steppers, plans, _, world = _start(config, [config.sync.kind])
-    ((learner, stepper),) = steppers.values()
+    learners, plans, _, world = _start(config, [config.sync.kind])
+    (learner,) = learners.values()
     peaks = []
     for plan in plans:
-        step = stepper.run(plan.ranks[world.rank], lambda batch=plan.global_batch: 1.0 / batch, seed=plan.step)
+        step = learner.run(plan.ranks[world.rank], lambda batch=plan.global_batch: 1.0 / batch, seed=plan.step)
         learner.optimiser.gradient_norm()
         learner.optimiser.step()
         peaks.append(step.peak_memory_bytes or 0)
@@ -73,22 +73,24 @@ def peak_memory(config: RunConfig) -> int:
 
 
 def _start(config: RunConfig, kinds: Sequence[str]) -> Any:
+    from ddpsched.training.clock import pick_device
     from ddpsched.training.group_exchange import GroupExchange
-    from ddpsched.training.learner import Learner, pick_device
+    from ddpsched.training.learner import Learner
     from ddpsched.world import World
 
     join_group(config.executor.timeout_s)
     world, samples = World.detect(), config.load_samples()
     spec = config.plan_spec()
     steps = num_steps(spec, samples.train)
-    steppers = {}
+    learners = {}
     for kind in kinds:
         own = config if kind == config.sync.kind else with_kind(config, kind)
         learner = Learner(own, samples, pick_device(own, world.local_rank), synchronised=True)
         learner.optimiser.schedule(steps)
-        steppers[kind] = learner, learner.stepper(synchronised=True)
+        learner.forward = learner.sync.module
+        learners[kind] = learner
     plans = plan_steps(spec, samples.train, LocalExchange(world.size))
-    return steppers, plans, GroupExchange(world, config.executor.timeout_s), world
+    return learners, plans, GroupExchange(world, config.executor.timeout_s), world
 
 
 def figures(stamps: dict[str, Stamps], peaks: dict[str, int]) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ def captured(change: slice | None = None, by: float = 0.0, drop: bool = False) -
         model[0].weight.grad.view(-1)[change] += by
     if drop:
         model[1].bias.grad = None
-    return capture_gradient(model, np.arange(0, 60, 20), None)
+    return capture_gradient(model, coordinates=np.arange(0, 60, 20))
 
 
 def test_differences_outside_the_sketch_are_seen() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddpsched.certify.causes import times
 from ddpsched.certify.gradient_comparison import TOLERANCES, Likeness, compare
-from ddpsched.certify.known_causes import times
 from ddpsched.certify.target import Target
 
 SIZES = {"tokens.weight": 256, "hidden.weight": 64, "hidden.bias": 16, "head.weight": 48, "head.bias": 3}

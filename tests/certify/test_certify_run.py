@@ -13,16 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 from ddpsched.certify.certificate import Certificate, Check
-from ddpsched.certify.certify_run import certified, certify_run, judge
+from ddpsched.certify.certify_run import Planned, Ran, Weights, certified, certify_run, judge, work
 from ddpsched.certify.command import SMALL, Request, certify
 from ddpsched.certify.faults import FAULTS, Fault
-from ddpsched.certify.rank_worker import Planned, Ran, Weights, work
 from ddpsched.cli import app
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError
 from ddpsched.local_ranks import Outcome, free_port, post, run_ranks
 from ddpsched.plan import Microbatch
-from ddpsched.training.rank_step import RankStep, RankStepper
+from ddpsched.training.learner import Learner, RankStep
 
 Case = tuple[RunConfig, Fault | None]
 POLICIES: dict[str, dict[str, Any]] = {
@@ -249,14 +248,14 @@ def test_what_was_changed_is_told(tmp_path: Path) -> None:
 
 def test_a_sample_that_runs_in_place_of_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan is right, what is run is not: micro-batches do not explain the gradient, single samples do."""
-    run, swapped = RankStepper.run, []
+    run, swapped = Learner.run, []
 
-    def other(self: RankStepper, microbatches: list[Microbatch], *rest: Any, **more: Any) -> RankStep:
+    def other(self: Learner, microbatches: list[Microbatch], *rest: Any, **more: Any) -> RankStep:
         (micro,) = microbatches
         swapped.append((micro.ids[0], micro.ids[1]))
         return run(self, [Microbatch(np.append(micro.ids[1], micro.ids[1:]))], *rest, **more)
 
-    monkeypatch.setattr(RankStepper, "run", other)
+    monkeypatch.setattr(Learner, "run", other)
     certificate = certify_run(run_of("static", 1, executor={"kind": "virtual"}, data={"size": 39}))
     assert failed(certificate) == {"gradient"}
     check = checks_of(certificate)["gradient"]

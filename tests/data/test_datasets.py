@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ddpsched.data.config import DataConfig
-from ddpsched.data.datasets import Dataset, load_dataset
+from ddpsched.data.samples import Dataset, load_dataset
 from ddpsched.errors import DataError
 
 ROWS = [("a superb film", 1), ('one lone " quote', 0), ("a third , with a comma", 1), ('" two " quotes', 0)]

@@ -7,8 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsched.data.embedded.length_histogram import sst2_lengths
-from ddpsched.data.embedded.sentences import compose, embedded_tokenizer
-from ddpsched.data.embedded.vocabulary import CONTINUATIONS, OPENINGS, SPECIAL_TOKENS, slots
+from ddpsched.data.embedded.sentences import (
+    CONTINUATIONS,
+    OPENINGS,
+    SPECIAL_TOKENS,
+    compose,
+    embedded_tokenizer,
+    slots,
+)
 
 
 @settings(deadline=None, max_examples=20)

@@ -6,9 +6,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from ddpsched.data import encode as module
-from ddpsched.data.embedded.vocabulary import embedded_tokenizer, vocabulary
-from ddpsched.data.encode import Encoded, Encoder
+from ddpsched.data import tokenizer as module
+from ddpsched.data.embedded.sentences import embedded_tokenizer, vocabulary
+from ddpsched.data.tokenizer import Encoded, Encoder
 from ddpsched.errors import DataError
 
 TOKENIZER = embedded_tokenizer()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddpsched.data.config import DataConfig
-from ddpsched.data.datasets import load_dataset
+from ddpsched.data.samples import load_dataset
 from ddpsched.errors import DataError
 
 
@@ -38,7 +38,7 @@ def test_a_name_on_the_hub_gives_its_train_and_validation_splits(monkeypatch: py
 OFFLINE = """
 import sys, time
 from ddpsched.data.config import DataConfig
-from ddpsched.data.datasets import load_dataset
+from ddpsched.data.samples import load_dataset
 begin = time.perf_counter()
 try:
     dataset = load_dataset(DataConfig(name="nyu-mll/glue", subset="sst2"), seed=0)

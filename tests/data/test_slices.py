@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsched.data.slices import SliceTable
-from ddpsched.data.token_table import TokenTable
+from ddpsched.data.token_table import SliceTable, TokenTable
 from ddpsched.errors import DataError
 
 # tokens of the prompt and of the text of each document

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from ddpsched.data import encode as module
+from ddpsched.data import tokenizer as module
 from ddpsched.data.embedded.sentences import compose, embedded_tokenizer
-from ddpsched.data.encode import Encoded, Encoder
 from ddpsched.data.token_table import OnlineTokens, TokenTable, tokenise
-from ddpsched.data.tokenizer import load_tokenizer
+from ddpsched.data.tokenizer import Encoded, Encoder, load_tokenizer
 from ddpsched.errors import DataError
 
 TEXTS = compose(300, seed=7)[0]

@@ -22,7 +22,6 @@ from ddpsched.training import calibrate
 from ddpsched.training.calibrate import calibrate_to, check_calibrations, identity_of, measure
 from ddpsched.training.collate import Batch
 from ddpsched.training.learner import Learner
-from ddpsched.training.rank_step import RankStepper
 
 MIB = 2**20
 
@@ -139,15 +138,15 @@ def test_quick_models_get_more_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_the_device_cannot_hold_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     learner, tried = learner_of(config_of()), []
-    loss_sum = RankStepper.loss_sum
+    loss_sum = Learner.loss_sum
 
-    def limited(self: RankStepper, batch: Batch) -> torch.Tensor:
+    def limited(self: Learner, batch: Batch) -> torch.Tensor:
         tried.append(tuple(batch.input_ids.shape))
         if batch.input_ids.numel() > 60:
             raise torch.OutOfMemoryError("planted")
         return loss_sum(self, batch)
 
-    monkeypatch.setattr(RankStepper, "loss_sum", limited)
+    monkeypatch.setattr(Learner, "loss_sum", limited)
     points = measure(learner, calibration_grid(8, 64, 512), passes=1)
     assert max(p.count * p.length for p in points) <= 60
     assert {(p.count, p.length) for p in points} >= {(1, 45), (8, 6)}
@@ -155,27 +154,27 @@ def test_what_the_device_cannot_hold_is_left_out(monkeypatch: pytest.MonkeyPatch
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    loss_sum = RankStepper.loss_sum
+    loss_sum = Learner.loss_sum
 
-    def broken(self: RankStepper, batch: Batch) -> torch.Tensor:
+    def broken(self: Learner, batch: Batch) -> torch.Tensor:
         if batch.input_ids.numel() > 20:
             raise RuntimeError("planted")
         return loss_sum(self, batch)
 
     learner = learner_of(config_of())
-    monkeypatch.setattr(RankStepper, "loss_sum", broken)
+    monkeypatch.setattr(Learner, "loss_sum", broken)
     with pytest.raises(RuntimeError, match="planted"):
         measure(learner, calibration_grid(4, 16, 64), passes=1)
 
 
 def test_waiting_for_a_core_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    loss_sum = RankStepper.loss_sum
+    loss_sum = Learner.loss_sum
 
-    def interrupted(self: RankStepper, batch: Batch) -> torch.Tensor:
+    def interrupted(self: Learner, batch: Batch) -> torch.Tensor:
         sleep(0.3)
         return loss_sum(self, batch)
 
-    monkeypatch.setattr(RankStepper, "loss_sum", interrupted)
+    monkeypatch.setattr(Learner, "loss_sum", interrupted)
     times = {}
     for threads in (1, 2):
         learner = learner_of(config_of(executor={"device": "cpu", "threads": threads}))

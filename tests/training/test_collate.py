@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ddpsched.data.encode import Row
+from ddpsched.data.tokenizer import Row
 from ddpsched.training.collate import Batch, Collator
 
 CPU = torch.device("cpu")

@@ -17,11 +17,9 @@ from ddpsched.costs.calibration_grid import calibration_grid
 from ddpsched.errors import ConfigError
 from ddpsched.plan import Microbatch
 from ddpsched.run_loop import run
-from ddpsched.training.calibrate import identity_of, measure
+from ddpsched.training.calibrate import identity_of, max_count, measure
 from ddpsched.training.group_exchange import GroupExchange, Sum
 from ddpsched.training.learner import Learner
-from ddpsched.training.probe import max_count
-from ddpsched.training.rank_step import RankStepper
 
 CPU = torch.device("cpu")
 TASK = {"task": "causal_lm"}
@@ -83,17 +81,16 @@ def test_every_row_as_long_as_asked(tmp_path: Path) -> None:
     np.testing.assert_allclose(filled["loss"], longest["loss"], rtol=0.02)  # dropout is drawn over other shapes
 
 
-def stepper_of(config: RunConfig) -> tuple[Learner, RankStepper]:
-    learner = Learner(config, config.load_samples(), CPU)
-    return learner, learner.stepper()
+def learner_of(config: RunConfig) -> Learner:
+    return Learner(config, config.load_samples(), CPU)
 
 
 def test_the_scale_is_asked_for_between_forward_and_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     """Label tokens are added up over ranks while forward runs."""
     calls: list[str] = []
-    honest: Callable[..., torch.Tensor] = RankStepper.loss_sum
+    honest: Callable[..., torch.Tensor] = Learner.loss_sum
 
-    def forward(self: RankStepper, batch: Any) -> torch.Tensor:
+    def forward(self: Learner, batch: Any) -> torch.Tensor:
         calls.append("forward")
         loss = honest(self, batch)
         loss.register_hook(lambda gradient: calls.append("backward"))
@@ -103,23 +100,23 @@ def test_the_scale_is_asked_for_between_forward_and_backward(monkeypatch: pytest
         calls.append("scale")
         return 0.5
 
-    monkeypatch.setattr(RankStepper, "loss_sum", forward)
-    _, stepper = stepper_of(parse({"steps": 1, "data": {"size": 20}, "model": TASK}))
-    stepper.run([Microbatch([1, 2]), Microbatch([3])], scale, seed=0)
+    monkeypatch.setattr(Learner, "loss_sum", forward)
+    learner = learner_of(parse({"steps": 1, "data": {"size": 20}, "model": TASK}))
+    learner.run([Microbatch([1, 2]), Microbatch([3])], scale, seed=0)
     assert calls == ["forward", "scale", "backward"] * 2
 
 
 def waits(outputs: Path, ports: list[int]) -> dict[str, list[str]]:
     """On one rank: when the sum is read, with each target."""
     found = {}
-    summed, wait, loss_sum, vote = GroupExchange.sum_batch, Sum.wait, RankStepper.loss_sum, GroupExchange.vote
+    summed, wait, loss_sum, vote = GroupExchange.sum_batch, Sum.wait, Learner.loss_sum, GroupExchange.vote
     for port, target in zip(ports, ("token_mean", "sample_mean"), strict=True):
         os.environ["MASTER_PORT"] = str(port)
         calls: list[str] = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(GroupExchange, "sum_batch", lambda *a, t=calls: t.append(f"sum of {len(a[1])}") or summed(*a))
             patch.setattr(Sum, "wait", lambda self, t=calls: t.append("wait") or wait(self))
-            patch.setattr(RankStepper, "loss_sum", lambda *a, t=calls: t.append("forward") or loss_sum(*a))
+            patch.setattr(Learner, "loss_sum", lambda *a, t=calls: t.append("forward") or loss_sum(*a))
             patch.setattr(GroupExchange, "vote", lambda *a, t=calls: t.append("vote") or vote(*a))
             run(prompted(outputs, "distributed", target, steps=1, name="waits"))
         found[target] = calls[calls.index("sum of 3") :]
@@ -148,10 +145,10 @@ def test_a_device_is_measured_with_language_model_batches(mask: str) -> None:
     config = parse(
         {"steps": 1, "data": {"size": 20, "max_length": 16}, "model": {**TASK, "mask": mask}, "global_batch": 8}
     )
-    learner, stepper = stepper_of(config)
+    learner = learner_of(config)
     batch = learner.collate.synthetic(3, 7, shorter=1)
     with torch.no_grad():
-        loss = float(stepper.loss_sum(batch))
+        loss = float(learner.loss_sum(batch))
     assert loss == pytest.approx(17 * np.log(learner.model.config.vocab_size), rel=0.2)
     points = measure(learner, calibration_grid(4, 16, 64), passes=1)
     assert all(point.seconds for point in points)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ddpsched.config import LrConfig, TrainConfig
-from ddpsched.training.lr import RULES, linear_warmup
 from ddpsched.training.optimise import Optimiser
+from ddpsched.training.variable_lr import RULES, linear_warmup
 
 STEPS, RATE = 20, 1e-3
 SIZES = [32.0, 8.0, 57.0, 1.0, 100.0]

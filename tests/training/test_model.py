@@ -10,9 +10,9 @@ import torch
 from ddpsched.config import ModelConfig, parse
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.training.learner import Learner
-from ddpsched.training.lr import linear_warmup
 from ddpsched.training.model import build_model
 from ddpsched.training.optimise import Optimiser
+from ddpsched.training.variable_lr import linear_warmup
 
 
 def tiny(**values: Any) -> torch.nn.Module:

@@ -13,7 +13,6 @@ from ddpsched.errors import NonFiniteError
 from ddpsched.run_loop import run
 from ddpsched.training.learner import Learner
 from ddpsched.training.optimise import Optimiser
-from ddpsched.training.rank_step import RankStepper
 from ddpsched.world import World
 
 POISONED = 2  # the step in which rank 1's loss is not a number
@@ -25,10 +24,10 @@ def config(outputs: Path, executor: str, sync: str = "ddp", non_finite: str = "s
 
 def train(outputs: Path, executor: str, sync: str) -> list[float]:
     """The weights' sum before each update and at the end, on this rank."""
-    honest, calls, sums, learners = RankStepper.loss_sum, [0], [], []
+    honest, calls, sums, learners = Learner.loss_sum, [0], [], []
     virtual = executor == "virtual"
 
-    def poisoned(self: RankStepper, batch: Any) -> torch.Tensor:
+    def poisoned(self: Learner, batch: Any) -> torch.Tensor:
         calls[0] += 1
         # in virtual runs ranks take turns, (step + turn) % 2, after one warm-up
         here = calls[0] == 2 * POISONED + 3 if virtual else World.detect().rank == 1 and calls[0] == POISONED + 1
@@ -43,7 +42,7 @@ def train(outputs: Path, executor: str, sync: str) -> list[float]:
 
     build = Learner.__init__
     Learner.__init__ = lambda self, *a, **k: (build(self, *a, **k), learners.append(self))[0]
-    RankStepper.loss_sum = poisoned
+    Learner.loss_sum = poisoned
     Optimiser.step, Optimiser.skip = noted(Optimiser.step), noted(Optimiser.skip)
     run(config(outputs, executor, sync))
     return [*sums, float(sum(p.double().sum() for p in learners[0].model.parameters()))]
@@ -73,7 +72,7 @@ def test_virtual_ranks_skip_too(tmp_path: Path) -> None:
 
 
 def test_stop_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = RankStepper.loss_sum
-    monkeypatch.setattr(RankStepper, "loss_sum", lambda self, batch: honest(self, batch) * float("inf"))
+    honest = Learner.loss_sum
+    monkeypatch.setattr(Learner, "loss_sum", lambda self, batch: honest(self, batch) * float("inf"))
     with pytest.raises(NonFiniteError, match="step 0"):
         run(config_of(tmp_path, "virtual", "balanced"))

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 from ddpsched.cli import app
 from ddpsched.config import RunConfig, parse
 from ddpsched.data.embedded.sentences import compose, embedded_tokenizer
-from ddpsched.data.encode import Encoder
 from ddpsched.data.order_file import OrderedFile
 from ddpsched.data.table_files import Chunk
+from ddpsched.data.tokenizer import Encoder
 from ddpsched.errors import DataError
+from ddpsched.training.evaluate import SampleLoss
 from ddpsched.training.model import build_model
-from ddpsched.training.sample_loss import SampleLoss
 
 TEXTS, LABELS = compose(40, 3)
 

@@ -17,10 +17,9 @@ from runs import records_of
 from ddpsched.config import RunConfig, parse
 from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.run_loop import run
-from ddpsched.training.clock import Clock
 from ddpsched.training.collate import Collator
+from ddpsched.training.learner import Learner
 from ddpsched.training.loss import sum_scale
-from ddpsched.training.rank_step import RankStepper
 from ddpsched.training.virtual import VirtualExecutor
 
 CPU = torch.device("cpu")
@@ -104,13 +103,13 @@ class Counting(torch.nn.Module):
 
 def step_of(slowness: float) -> tuple[Counting, torch.Tensor, Any]:
     """One step of two micro-batches, three and one samples; the next random number after it."""
-    samples = parse({"steps": 1, "data": {"size": 20}}).load_samples()
+    config = parse({"steps": 1, "data": {"size": 20}})
+    learner = Learner(config, config.load_samples(), CPU)
     torch.manual_seed(0)
-    model = Counting()
-    stepper = RankStepper(model, Collator(samples.train, samples.dataset.train.labels, 0, CPU), Clock(CPU), None)
+    learner.model = learner.forward = model = Counting()
     micro = [Microbatch([3, 1, 2]), Microbatch([7])]
-    step = stepper.run(micro, lambda: sum_scale(4), seed=5, slowness=slowness)
-    return model, torch.rand(3), step.columns(stepper.clock, 4)
+    step = learner.run(micro, lambda: sum_scale(4), seed=5, slowness=slowness)
+    return model, torch.rand(3), step.columns(learner.clock, 4)
 
 
 def test_buffers_and_random_numbers_stay() -> None:

@@ -22,8 +22,8 @@ from ddpsched.exchange import LocalExchange
 from ddpsched.plan import Microbatch
 from ddpsched.planning.planner import plan_steps
 from ddpsched.run_loop import run
+from ddpsched.training.learner import Learner, RankStep
 from ddpsched.training.model import build_model
-from ddpsched.training.rank_step import RankStep, RankStepper
 
 STEPS = 3
 TARGETS = ("token_mean", "sample_mean")
@@ -72,17 +72,17 @@ def config_of(
 @contextmanager
 def per_rank_means(config: RunConfig) -> Iterator[None]:
     """Every rank divides by what it counts itself, and ranks are averaged: a mean of means."""
-    train, honest = config.load_samples().train, RankStepper.run
+    train, honest = config.load_samples().train, Learner.run
 
     def own_mean(
-        self: RankStepper, micro: Sequence[Microbatch], scale: Callable[[], float], *rest: Any, **more: Any
+        self: Learner, micro: Sequence[Microbatch], scale: Callable[[], float], *rest: Any, **more: Any
     ) -> RankStep:
         ids = np.concatenate([each.ids for each in micro])
         own = len(ids) if config.target == "sample_mean" else int(train.num_targets(ids).sum())
         return honest(self, micro, lambda: 1 / (config.world_size * own), *rest, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RankStepper, "run", own_mean)
+        patch.setattr(Learner, "run", own_mean)
         yield
 
 

@@ -11,8 +11,7 @@ from torch.optim import lr_scheduler as schedulers
 from torch.optim.lr_scheduler import LRScheduler
 
 import ddpsched
-from ddpsched.training.lr import RULES
-from ddpsched.training.variable_lr import VariableBatchSizeLR
+from ddpsched.training.variable_lr import RULES, VariableBatchSizeLR
 
 
 def advance(schedule: Any, step: int) -> None:

@@ -16,9 +16,9 @@ from torch.nn import functional
 from transformers import BloomConfig
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.data.embedded.vocabulary import embedded_tokenizer, vocabulary
+from ddpsched.data.embedded.sentences import embedded_tokenizer, vocabulary
 from ddpsched.data.samples import Samples
-from ddpsched.data.slices import SliceTable
+from ddpsched.data.token_table import SliceTable
 from ddpsched.errors import ConfigError
 from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.run_loop import run

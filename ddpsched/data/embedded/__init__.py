@@ -2,7 +2,6 @@
 
 ::
 
-    sentences.py          the sentences and their labels
-    vocabulary.py         their words, and the tokenizer that knows these
+    sentences.py          the sentences, their labels, and the tokenizer that knows their words
     length_histogram.py   the lengths of SST-2's sentences
 """

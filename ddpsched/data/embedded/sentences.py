@@ -1,21 +1,36 @@
 """The default data: short film reviews that the program composes itself, without network or files.
 
 Their token lengths follow SST-2's distribution, as planning is about uneven lengths, and their labels can be learnt
-from the words.
+from the words. ``words.json`` holds what they are composed of:
+
+``neutral``, ``sentiment``  lists of words by slot; ``sentiment[label]`` fills the slots that carry the label;
+``openings``                the first words of a sentence: each carries the label, a few of them by negation;
+``continuations``           what may follow, as often as there is room: neutral, or of the label.
+
+An opening or a continuation is a template: a run of words, of which one in capitals is a slot that takes any word of
+its list. Every word and every punctuation mark is one token, so a template has the same number of tokens whatever fills
+its slots.
 """
 
+import json
 import random
 from functools import cache
+from importlib.resources import files
 
 import numpy as np
 import numpy.typing as npt
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
 
 from ddpsched.data.embedded.length_histogram import sst2_lengths
-from ddpsched.data.embedded.vocabulary import CONTINUATIONS, OPENINGS, embedded_tokenizer, slots
-
-__all__ = ["compose", "embedded_tokenizer"]
 
 POSITIVE_SHARE = 0.55
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+WORDS = json.loads(files("ddpsched.data.embedded").joinpath("words.json").read_text(encoding="utf-8"))
+OPENINGS, CONTINUATIONS = tuple(WORDS["openings"]), tuple(WORDS["continuations"])
 
 
 def compose(size: int, seed: int) -> tuple[list[str], npt.NDArray[np.int64]]:
@@ -32,13 +47,9 @@ def compose(size: int, seed: int) -> tuple[list[str], npt.NDArray[np.int64]]:
     lengths = sst2_lengths(size, rng)
     labels = (rng.random(size) < POSITIVE_SHARE).astype(np.int64)
     # scalar draws, some 20 a sentence: much cheaper from the standard library than from numpy
-    draw = random.Random(seed)
-    fillings = [slots(label) for label in (0, 1)]
-    texts = [
-        _sentence(length - 2, fillings[label], draw)
-        for length, label in zip(lengths.tolist(), labels.tolist(), strict=True)
-    ]
-    return texts, labels
+    draw, fillings = random.Random(seed), [slots(label) for label in (0, 1)]
+    pairs = zip(lengths.tolist(), labels.tolist(), strict=True)
+    return [_sentence(length - 2, fillings[label], draw) for length, label in pairs], labels
 
 
 def _sentence(num_words: int, filling: dict[str, list[str]], draw: random.Random) -> str:
@@ -58,5 +69,37 @@ def _sentence(num_words: int, filling: dict[str, list[str]], draw: random.Random
 @cache
 def _fitting(templates: tuple[str, ...], room: int) -> list[tuple[str, ...]]:
     """Return the templates of at most ``room`` words, split."""
-    split = [tuple(template.split()) for template in templates]
-    return [template for template in split if len(template) <= room]
+    return [words for words in map(tuple, map(str.split, templates)) if len(words) <= room]
+
+
+def slots(label: int) -> dict[str, list[str]]:
+    """Return the words for each slot in a sentence of this label; OTHER is an ADJ of the opposite one."""
+    sentiment = WORDS["sentiment"]
+    lists = {**WORDS["neutral"], **sentiment[label], "OTHER": sentiment[1 - label]["ADJ"]}
+    return {slot: words.split() for slot, words in lists.items()}
+
+
+def vocabulary() -> list[str]:
+    """Return every word that a sentence can hold, sorted."""
+    words = {"an", "."}
+    words.update(word for template in OPENINGS + CONTINUATIONS for word in template.split() if not word.isupper())
+    words.update(word for label in (0, 1) for choices in slots(label).values() for word in choices)
+    return sorted(words)
+
+
+def embedded_tokenizer() -> Tokenizer:
+    """Return a word-level, lower-case tokenizer over ``vocabulary()``: ``[CLS] words [SEP]``; ``[PAD]`` is 0.
+
+    >>> embedded_tokenizer().encode("A superb film.").tokens
+    ['[CLS]', 'a', 'superb', 'film', '.', '[SEP]']
+    """
+    ids = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *vocabulary()])}
+    tokenizer = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = Lowercase(), BertPreTokenizer()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    return tokenizer

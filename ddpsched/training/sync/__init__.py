@@ -1,4 +1,4 @@
-"""Gradient synchronisers, one a file: how the gradients of all ranks become their sum.
+"""Gradient synchronisers: how the gradients of all ranks become their sum.
 
 With each micro-batch's summed loss divided by the global count, B, that sum is the
 gradient of the mean over the global batch. A step of a rank:
@@ -17,21 +17,17 @@ changes are rank 0's on every rank after a step.
 
 ::
 
-    synchroniser.py         the base of all, which serves a rank alone
-    naive.py                one all-reduce after backward
-    overlap.py              one a parameter, while backward runs
-    bucketed.py             flat buckets, while backward fills the next
-    ddp.py                  torch's DistributedDataParallel
-    fsdp.py                 torch's fully_shard
-    parameter_registry.py   which parameters are synchronised, in which order
-    collective_log.py       a step's collectives: launched, timed, waited for
+    synchroniser.py   the base of all, which serves a rank alone; which parameters are added up; the collectives' log
+    naive.py          one all-reduce after backward
+    bucketed.py       flat buckets, or one parameter at a time ("overlap"), while backward fills the next
+    ddp.py            torch's DistributedDataParallel
+    fsdp.py           torch's fully_shard
 """
 
-from ddpsched.training.sync.bucketed import BucketedSync
+from ddpsched.training.sync.bucketed import BucketedSync, OverlapSync
 from ddpsched.training.sync.ddp import DdpSync
 from ddpsched.training.sync.fsdp import FsdpSync
 from ddpsched.training.sync.naive import NaiveSync
-from ddpsched.training.sync.overlap import OverlapSync
 from ddpsched.training.sync.synchroniser import Synchroniser
 
 SYNCS: dict[str, type[Synchroniser]] = {

@@ -1,4 +1,4 @@
-"""bucketed: gradients are collected in flat buckets, each reduced while backward fills the next."""
+"""bucketed, overlap: gradients are collected in flat buckets, each reduced while backward fills the next."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +10,7 @@ from torch.autograd import Variable
 from ddpsched.config import SyncConfig
 from ddpsched.errors import RunError
 from ddpsched.training.clock import Clock
-from ddpsched.training.sync.parameter_registry import Buffers, ParameterRegistry
-from ddpsched.training.sync.synchroniser import Synchroniser
+from ddpsched.training.sync.synchroniser import Buffers, ParameterRegistry, Synchroniser
 
 
 class Bucket:
@@ -162,3 +161,10 @@ class BucketedSync(Synchroniser):
 
 def _dtype(parameter: torch.nn.Parameter) -> torch.dtype:
     return torch.promote_types(parameter.dtype, torch.float32)
+
+
+class OverlapSync(BucketedSync):
+    """Buckets that hold one parameter each, reduced as soon as backward makes its gradient ready."""
+
+    def __init__(self, module: torch.nn.Module, clock: Clock, config: SyncConfig) -> None:
+        super().__init__(module, clock, config.model_copy(update={"bucket_mb": 0.0}))

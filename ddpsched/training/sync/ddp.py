@@ -13,8 +13,7 @@ from ddpsched.config import SyncConfig
 from ddpsched.errors import RunError
 from ddpsched.training.clock import Clock
 from ddpsched.training.collate import without_trace
-from ddpsched.training.sync.parameter_registry import Buffers, ParameterRegistry
-from ddpsched.training.sync.synchroniser import Synchroniser
+from ddpsched.training.sync.synchroniser import Buffers, ParameterRegistry, Synchroniser
 
 
 class DdpSync(Synchroniser):
@@ -38,14 +37,10 @@ class DdpSync(Synchroniser):
         # A broadcast of buffers in each forward would be one more collective that a rank whose step broke off would
         # have to join; Buffers does it after the step. The option was renamed on the way from torch 2.6 to 2.13.
         renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
-        no_buffers: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
-        self.module = DistributedDataParallel(
-            module,
-            device_ids=[self._device] if self._device.type == "cuda" else None,
-            bucket_cap_mb=config.bucket_mb,
-            find_unused_parameters=self._searches,
-            **no_buffers,
-        )
+        options: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
+        options |= {"bucket_cap_mb": config.bucket_mb, "find_unused_parameters": self._searches}
+        options["device_ids"] = [self._device] if self._device.type == "cuda" else None
+        self.module = DistributedDataParallel(module, **options)
         self.module.register_comm_hook(None, self._hook)
         for _ in range(2):  # DDP lays out its buckets anew after the first step
             self._launched.clear()

@@ -12,8 +12,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from ddpsched.config import SyncConfig
 from ddpsched.errors import ConfigError
 from ddpsched.training.clock import Clock
-from ddpsched.training.sync.parameter_registry import Buffers, broadcast_from_rank_0
-from ddpsched.training.sync.synchroniser import Synchroniser
+from ddpsched.training.sync.synchroniser import Buffers, Synchroniser, broadcast_from_rank_0
 
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # renamed in 2.13
 

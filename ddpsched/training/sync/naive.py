@@ -7,8 +7,7 @@ import torch.distributed as dist
 
 from ddpsched.config import SyncConfig
 from ddpsched.training.clock import Clock
-from ddpsched.training.sync.parameter_registry import Buffers, ParameterRegistry
-from ddpsched.training.sync.synchroniser import Synchroniser
+from ddpsched.training.sync.synchroniser import Buffers, ParameterRegistry, Synchroniser
 
 
 class NaiveSync(Synchroniser):
