@@ -20,7 +20,7 @@ from ddpsched.config import RunConfig
 from ddpsched.guard import Guard
 from ddpsched.run_folder import read_status
 from ddpsched.run_loop import run
-from ddpsched.watch import Reports, Watch
+from ddpsched.watch import Watch
 from ddpsched.world import World
 
 ROOT = Path(__file__).parents[1]
@@ -113,11 +113,11 @@ def test_a_suspended_peer_has_ended_before_the_reason_is_written(watch: Watch) -
     peer = subprocess.Popen(["sleep", "60"])
     seen: list[str] = []
     try:
-        watch.know([peer.pid], own_rank=1)
+        watch.add_peers([peer.pid], this_rank=1)
         peer.send_signal(signal.SIGSTOP)
         while not watch.suspended():
             time.sleep(0.01)
-        watch.report_to(Reports(lambda: None, lambda reason: seen.append(f"{reason}, {watch.lost()}")))
+        watch.report_to(lambda: None, lambda reason: seen.append(f"{reason}, {watch.lost()}"))
         with pytest.raises(SystemExit):
             watch._end("it was suspended")
     finally:
@@ -131,7 +131,7 @@ def test_a_collective_that_breaks_off_then_is_of_a_suspended_rank(watch: Watch) 
     peer = subprocess.Popen(["sleep", "60"])
     rank: Any = SimpleNamespace(_world=World(1, 2), _watch=watch)
     try:
-        watch.know([peer.pid], own_rank=1)
+        watch.add_peers([peer.pid], this_rank=1)
         peer.send_signal(signal.SIGSTOP)
         while not watch.suspended():
             time.sleep(0.01)
@@ -147,15 +147,15 @@ def test_a_rank_that_says_why_it_failed_is_left_the_time_to_do_so(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another one fails with it and ends sooner, which is no news."""
-    waits, told = iter([0.0, 0.0, 0.3]), []
-    watch.report_to(Reports(lambda: None, told.append))
+    waits, reported = iter([0.0, 0.0, 0.3]), []
+    watch.report_to(lambda: None, reported.append)
     monkeypatch.setattr(watch, "_loss", lambda asked: "rank 0 died")
     monkeypatch.setattr(signal, "sigtimedwait", lambda *_: time.sleep(next(waits)))
     watch.LEAVE_S = 0.2
-    watch.leaving()
+    watch.hold_reports()
     with pytest.raises(SystemExit):
         watch._listen()
-    assert told == ["rank 0 died"]
+    assert reported == ["rank 0 died"]
     assert not list(waits), "not before its time was over"
 
 
@@ -166,7 +166,7 @@ def unreadable(*_: Any) -> Any:
 def test_what_cannot_be_read_or_written_does_not_end_the_watch(
     watch: Watch, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch.report_to(Reports(lambda: None, unreadable, unreadable))
+    watch.report_to(lambda: None, unreadable, unreadable)
     monkeypatch.setattr(watch, "_loss", lambda asked: "rank 0 died")
     monkeypatch.setattr(signal, "sigtimedwait", lambda *_: None)
     with pytest.raises(SystemExit):
@@ -222,7 +222,7 @@ def test_writing_may_take_longer_than_the_time_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "plant",
     [
-        "0 3 ddpsched.watch:Watch.over;1 kill ddpsched.watch:Watch.over",
+        "0 3 ddpsched.watch:Watch.stop;1 kill ddpsched.watch:Watch.stop",
         "1 stop ddpsched.training.group_exchange:GroupExchange.part",
     ],
     ids=["dies", "is suspended"],

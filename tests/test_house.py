@@ -16,12 +16,11 @@ PACKAGE = ROOT / "ddpsched"
 ROOMS = {
     "ground": {
         "errors": 0, "world": 1, "plan": 1, "records": 1, "table": 0, "exchange": 1, "run_folder": 2, "environment": 1,
-        "watch": 2, "processes": 0, "siblings": 1, "run_lock": 1, "functions": 1, "output_file": 1, "terminal": 1,
-        "local_ranks": 3,
+        "watch": 2, "processes": 0, "run_lock": 1, "arguments": 1, "terminal": 1, "local_ranks": 3,
     },
     "costs": {
-        "calibration_grid": 0, "config": 0, "cost_model": 0, "memory_model": 0, "rank_speed": 0, "calibration": 1,
-        "regression": 1, "fit_calibration": 2, "kinds": 2, "memory_cap": 3,
+        "calibration_grid": 0, "cost_model": 0, "rank_speed": 0, "memory_cap": 1, "calibration": 2, "regression": 2,
+        "config": 3, "fit_calibration": 3,
     },
     "data": {
         "array_cache": 0, "config": 0, "embedded": 0, "encode": 0, "hub": 0, "lengths": 0,
@@ -129,13 +128,13 @@ def test_floors(path: Path) -> None:
 
 
 def test_the_floor_test_can_fail() -> None:
-    assert faults("ddpsched.costs.kinds", "ddpsched.training.loss")
-    assert faults("ddpsched.costs.kinds", "ddpsched.planning.planner")
-    assert faults("ddpsched.costs.kinds", "ddpsched.data.samples")
-    assert faults("ddpsched.costs.kinds", "ddpsched.costs.memory_cap")
-    assert faults("ddpsched.plan", "ddpsched.costs.kinds")
+    assert faults("ddpsched.costs.config", "ddpsched.training.loss")
+    assert faults("ddpsched.costs.config", "ddpsched.planning.planner")
+    assert faults("ddpsched.costs.config", "ddpsched.data.samples")
+    assert faults("ddpsched.costs.memory_cap", "ddpsched.costs.config")
+    assert faults("ddpsched.plan", "ddpsched.costs.config")
     assert faults("ddpsched.training.loss", "ddpsched.run_loop")
-    assert faults("ddpsched.training.loss", "ddpsched.costs.kinds") is None
+    assert faults("ddpsched.training.loss", "ddpsched.costs.config") is None
 
 
 def test_imports_are_read_whatever_their_form(tmp_path: Path) -> None:

@@ -77,10 +77,10 @@ def nan_on_rank_1(rank: int) -> None:
 def full_disk_on_rank_1(rank: int) -> None:
     honest = RecordWriter.write
 
-    def write(self: RecordWriter, record: Any) -> None:
-        if rank == 1 and record.step == 2:
+    def write(self: RecordWriter, *records: Any, **more: Any) -> None:
+        if rank == 1 and records[0].step == 2:
             raise OSError(28, "No space left on device")
-        honest(self, record)
+        honest(self, *records, **more)
 
     RecordWriter.write = write
 

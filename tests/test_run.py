@@ -13,8 +13,9 @@ from ranks import free_port, run_ranks
 from runs import config_of, records_of
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.costs.calibration import Bytes, Calibration, Identity, Residuals, Seconds
+from ddpsched.costs.calibration import Calibration, Identity, Residuals, Seconds
 from ddpsched.costs.cost_model import CostModel
+from ddpsched.costs.memory_cap import MemoryModel
 from ddpsched.errors import (
     ConfigError,
     DataError,
@@ -216,7 +217,7 @@ def test_compaction_keeps_what_was_not_measured_null(finished: Path) -> None:
 def test_a_rate_that_falls_over_all_steps_that_memory_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Smaller micro-batches are more steps than a plan without caps has; the rate must not be 0 before their end."""
     off = Residuals(train_mean=0, train_max=0, held_out_mean=0, held_out_max=0, worst_underestimate=0)
-    memory = Bytes(base=0, per_sample=0, per_token=1, per_square=0)
+    memory = MemoryModel(base=0, per_sample=0, per_token=1, per_square=0)
     found = Calibration(
         identity=Identity(model="tiny", max_length=64), versions={}, seconds_residuals=off, bytes_residuals=off,
         seconds=Seconds(alpha=1e-3, beta=1e-5, gamma=0, delta=0, floor=0), points=[], bytes=memory,

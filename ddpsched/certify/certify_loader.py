@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch.utils.data import DistributedSampler
 
+from ddpsched.arguments import function_named
 from ddpsched.certify.certificate import Certificate, Check
 from ddpsched.certify.loader_rank import Build, LoaderRank, Stream
 from ddpsched.certify.stream_checks import exactly_once, resumption, same_counts
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.functions import function_named
 from ddpsched.integrations.scaled import scaled
 from ddpsched.integrations.step_loader import StepLoader
 

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 from ddpsched.config.tables import ExecutorConfig, LrConfig, ModelConfig, SyncConfig, TrainConfig
-from ddpsched.costs.config import CostConfig, MemoryConfig
-from ddpsched.costs.kinds import cost_model
-from ddpsched.costs.memory_cap import caps_of
+from ddpsched.costs.config import CostConfig, MemoryConfig, caps_of, cost_model
 from ddpsched.data.config import DataConfig
 from ddpsched.orders.config import OrderConfig
 from ddpsched.orders.epoch_order import Order
@@ -47,8 +45,8 @@ class RunConfig(Table):
 
     @field_validator("policy", mode="before")
     @classmethod
-    def _kind_by_default(cls, given: Any) -> Any:
-        return {"kind": "minmax", **given} if isinstance(given, Mapping) else given
+    def _kind_by_default(cls, value: Any) -> Any:
+        return {"kind": "minmax", **value} if isinstance(value, Mapping) else value
 
     @property
     def _setting(self) -> Setting:
@@ -74,22 +72,16 @@ class RunConfig(Table):
         ):
             raise ValueError(f"order.kind = {self.order.kind!r} sorts by length; use data.lengths = 'known'")
         if self.order.sorts and self.data.concatenate:
-            raise ValueError(
-                f"order.kind = {self.order.kind!r} sorts samples, but data.concatenate cuts all documents into slices "
-                "of one length; leave out one of the two"
-            )
+            fault = "sorts samples, but data.concatenate cuts all documents into slices of one length"
+            raise ValueError(f"order.kind = {self.order.kind!r} {fault}; leave out one of the two")
         if self.model.task != "causal_lm":
             if self.data.concatenate or self.data.prompt is not None:
                 raise ValueError("data.concatenate and data.prompt belong to model.task = 'causal_lm'")
             if self.train.target == "token_mean":
-                raise ValueError(
-                    "train.target = 'token_mean' weighs label tokens, of which a classifier has none; use "
-                    "'sample_mean', or model.task = 'causal_lm'"
-                )
+                fault = "train.target = 'token_mean' weighs label tokens, of which a classifier has none"
+                raise ValueError(f"{fault}; use 'sample_mean', or model.task = 'causal_lm'")
         if (self.data.within_documents or self.policy.packs) and self.model.mask != "key_padding":
-            raise ValueError(
-                "rows of documents or samples end to end have attention of their own; leave model.mask out"
-            )
+            raise ValueError(f"model.mask = {self.model.mask!r} does not apply to packed rows; leave it out")
         return self
 
     @model_validator(mode="after")
@@ -97,27 +89,23 @@ class RunConfig(Table):
         if self.executor.kind == "simulated" and self.memory.path and self.memory.budget_bytes is None:
             raise ValueError("memory.path in a simulated run needs budget_bytes, as there is no device to ask")
         if self.data.lengths == "online" and self.executor.kind == "simulated":
-            raise ValueError("a simulated run plays every rank and knows all lengths; use data.lengths = 'known'")
+            raise ValueError("a simulated run knows the lengths of all ranks; use data.lengths = 'known'")
         if self.executor.timeline and self.executor.kind != "distributed":
-            raise ValueError(
-                f"executor.timeline is of ranks that run side by side; executor.kind = {self.executor.kind!r} plays "
-                "them in turn; use 'distributed', or leave it out (`python -m analysis.timeline` draws any run)"
-            )
+            remedy = "use 'distributed', or leave it out (`python -m analysis.timeline` draws any run)"
+            raise ValueError(f"executor.timeline with executor.kind = {self.executor.kind!r}, one process; {remedy}")
         if self.executor.kind == "simulated" and self.memory.probe:
             raise ValueError("memory.probe measures a device; a simulated run has none")
         slowness = self.executor.slowness
         if slowness is not None and len(slowness) != self.world_size:
             raise ValueError(f"executor.slowness names {len(slowness)} ranks, world_size = {self.world_size}")
         if self.sync.kind == "fsdp" and (slowness or self.memory.probe or self.memory.path):
-            raise ValueError(
-                "executor.slowness and memory run the model outside a step, which sync.kind = 'fsdp' has sharded; "
-                "use 'bucketed' or 'ddp'"
-            )
+            fault = "executor.slowness and memory run the model outside a step, but sync.kind = 'fsdp' shards it"
+            raise ValueError(f"{fault}; use 'bucketed' or 'ddp'")
         return self
 
     @property
     def target(self) -> str:
-        """ "sample_mean" or "token_mean": what weighs the same in the gradient."""
+        """ "sample_mean" or "token_mean": the mean that the gradient is of."""
         return self.train.target or ("token_mean" if self.model.task == "causal_lm" else "sample_mean")
 
     @property
@@ -131,11 +119,10 @@ class RunConfig(Table):
         return {"run": self.name, "mode": self.executor.kind, "policy": self.policy.kind, "seed": self.seed}
 
     def plan_spec(self, allowed: Sequence[int] | None = None) -> PlanSpec:
-        """Return what planning takes; a fitted cost, a calibration and an order are read from their files here.
+        """Return the arguments of planning; a fitted cost, a calibration and an order are read from their files here.
 
-        ``allowed``: what the memory of each rank allows, in bytes where ``memory.path`` names a calibration, else in
-        samples of ``data.max_length``; None for no limit. Raises ConfigError or
-        DataError for files that cannot be read.
+        ``allowed``: each rank's memory limit, in bytes where ``memory.path`` names a calibration, else in samples of
+        ``data.max_length``; None for no limit. Raises ConfigError or DataError for files that cannot be read.
         """
         return PlanSpec(
             world_size=self.world_size,

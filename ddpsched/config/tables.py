@@ -13,17 +13,15 @@ class ModelConfig(Table):
     task: Literal["classification", "causal_lm"] = "classification"
     name: str = "tiny"  # "tiny", a hub name, or a folder
     weights: Literal["pretrained", "random"] = "random"
-    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # None: the model's own
-    # what keeps padding from being attended to: (B, T) of tokens, (B, T, T) of pairs, or one causal (T, T) for all
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # None: the model's default
+    # the attention mask, which hides padding: (B, T) of tokens, (B, T, T) of pairs, or one causal (T, T) for all
     mask: Literal["key_padding", "per_sample", "shared"] = "key_padding"
 
     @model_validator(mode="after")
     def _belong_together(self) -> "ModelConfig":
         if self.mask == "shared" and self.task != "causal_lm":
-            raise ValueError(
-                "mask = 'shared' leaves padding to the right unseen only where tokens look to the left, as in "
-                "task = 'causal_lm'; use 'key_padding' or 'per_sample'"
-            )
+            fault = "mask = 'shared' hides padding only where tokens look to the left, as in task = 'causal_lm'"
+            raise ValueError(f"{fault}; use 'key_padding' or 'per_sample'")
         return self
 
 
@@ -48,10 +46,8 @@ class SyncConfig(Table):
 
     kind: Literal["naive", "overlap", "bucketed", "ddp", "fsdp"] = "ddp"
     bucket_mb: Annotated[float, Field(gt=0)] = 25.0  # bucketed, ddp: MiB of gradients in one message
-    precision: Literal["float32", "bfloat16", "float16"] = (
-        "float32"  # in which gradients travel; float64 ones in theirs
-    )
-    barrier: bool = False  # naive: ranks meet first, so that waiting and moving gradients are timed apart
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # of gradients in messages; float64 ones keep it
+    barrier: bool = False  # naive: a barrier comes first, so that waiting and moving gradients are timed apart
 
     @model_validator(mode="after")
     def _belong_together(self) -> "SyncConfig":
@@ -79,14 +75,14 @@ class ExecutorConfig(Table):
 
 
 class TrainConfig(Table):
-    """The optimizer's side."""
+    """[train]: the loss, the optimizer and evaluations."""
 
-    # what weighs the same in the gradient: each sample, or each token that is learnt (causal_lm)
+    # equal weights in the gradient for all samples, or for all label tokens (causal_lm)
     target: Literal["sample_mean", "token_mean"] | None = None  # None: token_mean for causal_lm, else sample_mean
     learning_rate: Annotated[float, Field(gt=0)] = 2e-5
     weight_decay: NonNegative = 0.01
     warmup: Annotated[float, Field(ge=0, le=1)] = 0.1  # share of all steps
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     precision: Literal["auto", "float32", "float64", "bfloat16"] = "auto"  # auto: bfloat16 autocast on CUDA
-    non_finite: Literal["stop", "skip"] = "stop"  # what all ranks do with a gradient that is NaN or infinite
+    non_finite: Literal["stop", "skip"] = "stop"  # on all ranks, at a gradient that is NaN or infinite
     eval_every: Annotated[int, Field(ge=0)] = 0  # steps; 0: once, after the last step

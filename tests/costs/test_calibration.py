@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from ddpsched.costs.calibration import Calibration, Identity, Measured
 from ddpsched.costs.calibration_grid import calibration_grid
 from ddpsched.costs.cost_model import CostModel
-from ddpsched.costs.fit_calibration import judged, summary, table
-from ddpsched.costs.memory_model import MemoryModel
+from ddpsched.costs.fit_calibration import fit_calibration, summary, table
+from ddpsched.costs.memory_cap import MemoryModel
 from ddpsched.costs.rank_speed import Speed
 from ddpsched.costs.regression import fit_affine_quadratic, fit_memory, fit_time
 from ddpsched.errors import ConfigError, DataError
@@ -56,7 +56,7 @@ def columns(*size: int) -> tuple[Any, Any, Any]:
 
 @pytest.fixture
 def found() -> Calibration:
-    return judged(measured(), IDENTITY, {"torch": "2.13.0"})
+    return fit_calibration(measured(), IDENTITY, {"torch": "2.13.0"})
 
 
 @given(st.integers(1, 300), st.integers(3, 600), st.integers(1, 40_000))
@@ -156,7 +156,7 @@ def test_what_is_held_out_judges_and_then_raises_the_memory_model() -> None:
     points = measured()
     worst = max((p for p in points if p.held_out), key=lambda p: p.count * p.length)
     points[points.index(worst)] = worst.model_copy(update={"peak_bytes": int(1.1 * (worst.peak_bytes or 0))})
-    found = judged(points, IDENTITY, {})
+    found = fit_calibration(points, IDENTITY, {})
     assert found.bytes_residuals is not None
     assert 0.05 < found.bytes_residuals.worst_underestimate < 0.1
     for p in points:
@@ -167,14 +167,14 @@ def test_times_off_on_held_out_points_alone_are_seen() -> None:
     points = [
         p.model_copy(update={"seconds": [2 * s for s in p.seconds]}) if p.held_out else p for p in measured(noise=0.0)
     ]
-    residuals = judged(points, IDENTITY, {}).seconds_residuals
+    residuals = fit_calibration(points, IDENTITY, {}).seconds_residuals
     assert residuals.train_mean < 1e-6
     assert residuals.held_out_mean == pytest.approx(0.5, abs=1e-6)
 
 
 def test_held_out_points_do_not_touch_the_time_model(found: Calibration) -> None:
     other = [p.model_copy(update={"seconds": [1.3 * s for s in p.seconds]}) if p.held_out else p for p in measured()]
-    assert judged(other, IDENTITY, {}).seconds == found.seconds
+    assert fit_calibration(other, IDENTITY, {}).seconds == found.seconds
 
 
 def test_noise_of_two_percent_leaves_two_percent(found: Calibration) -> None:
@@ -196,7 +196,7 @@ def test_a_calibration_is_written_and_read_back(found: Calibration, tmp_path: Pa
 
 
 def test_a_floor_is_written_and_read_back(tmp_path: Path) -> None:
-    found = judged(measured(replace(WORK, floor=0.3)), IDENTITY, {})
+    found = fit_calibration(measured(replace(WORK, floor=0.3)), IDENTITY, {})
     write_json(tmp_path / "c.json", found.model_dump())
     time = Calibration.load(tmp_path / "c.json").time
     assert time.floor == pytest.approx(0.3, rel=0.03)
@@ -204,7 +204,7 @@ def test_a_floor_is_written_and_read_back(tmp_path: Path) -> None:
 
 
 def test_no_memory_is_said_and_refused_where_it_is_asked_for() -> None:
-    found = judged(measured(memory=None), IDENTITY, {})
+    found = fit_calibration(measured(memory=None), IDENTITY, {})
     assert found.bytes is None
     assert "no memory model" in summary(found)
     assert table(found).row_count > 0
@@ -275,7 +275,7 @@ def test_bad_files(found: Calibration, tmp_path: Path) -> None:
 
 def test_too_few_points() -> None:
     with pytest.raises(DataError, match=r"5 measured points.*raise global_batch"):
-        judged([p for p in measured() if not p.held_out][:5], IDENTITY, {})
+        fit_calibration([p for p in measured() if not p.held_out][:5], IDENTITY, {})
     with pytest.raises(DataError, match="positive and finite"):
         fit_time([1] * 6, [1] * 6, [1, 1, 1, 1, 1, 0])
 

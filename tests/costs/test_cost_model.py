@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsched.costs.config import CostConfig
+from ddpsched.costs.config import CostConfig, check_range, cost_model
 from ddpsched.costs.cost_model import CostModel, padded_tokens, padded_tokens_squared
-from ddpsched.costs.kinds import check_range, cost_model
 from ddpsched.costs.regression import fit_affine_quadratic, fit_records
 from ddpsched.errors import ConfigError, DataError
 

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.costs.calibration import Bytes, Calibration, Identity, Residuals, Seconds
-from ddpsched.costs.memory_cap import Cap, probed
-from ddpsched.costs.memory_model import MemoryModel
+from ddpsched.costs.calibration import Calibration, Identity, Residuals, Seconds
+from ddpsched.costs.memory_cap import Cap, MemoryModel, probed
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import InfeasibleError
@@ -61,7 +60,7 @@ def calibration(tmp_path_factory: pytest.TempPathFactory) -> str:
     found = Calibration(
         identity=Identity(model="tiny", max_length=128), versions={}, seconds_residuals=off, bytes_residuals=off,
         seconds=Seconds(alpha=1e-3, beta=1e-5, gamma=0, delta=0, floor=0), points=[],
-        bytes=Bytes(base=1000, per_sample=3, per_token=10, per_square=0.25),
+        bytes=MemoryModel(base=1000, per_sample=3, per_token=10, per_square=0.25),
     )  # fmt: skip
     path = tmp_path_factory.mktemp("calibration") / "calibration.json"
     path.write_text(found.model_dump_json(), encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 from ddpsched.config import parse
 from ddpsched.data.table_files import Chunk
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.sort.metrics import Rows, column_values, metrics_of, rarities
+from ddpsched.sort.measure import column_values, metrics_of, rarities
 
 CONFIG = parse({"steps": 1})
 
@@ -58,13 +58,13 @@ def test_a_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    rows = Rows(Chunk(1, 4, 2, {"text": ["a, b, c", "d"]}), None)
+    chunk = Chunk(1, 4, 2, {"text": ["a, b, c", "d"]})
 
     def of(name: str) -> Any:
         (metric,) = metrics_of([f"mine_of_this_test:{name}"], CONFIG)
         assert metric.wanted is None, "it may read every column"
         assert metric.values is not None
-        return metric.values(rows)
+        return metric.values(None, chunk)
 
     assert of("commas").tolist() == [2.0, 0.0]
     with pytest.raises(DataError, match=r"returned int64 of shape \(1,\) for 2 rows"):

@@ -15,8 +15,7 @@ from ddpsched.cli import app
 from ddpsched.config import RunConfig, parse
 from ddpsched.costs.calibration import Calibration
 from ddpsched.costs.calibration_grid import GridPoint, calibration_grid
-from ddpsched.costs.config import CostConfig
-from ddpsched.costs.kinds import cost_model
+from ddpsched.costs.config import CostConfig, cost_model
 from ddpsched.errors import ConfigError
 from ddpsched.training import calibrate
 from ddpsched.training.calibrate import calibrate_to, check_calibrations, identity_of, measure
