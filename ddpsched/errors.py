@@ -5,7 +5,7 @@
     DdpschedError
     ├── ConfigError      (ValueError)   an unknown key, a wrong type, a value out of range
     ├── DataError        (ValueError)   a file, a column, a label or a text that cannot be used
-    ├── InfeasibleError  (ValueError)   no allocation meets the numbers given
+    ├── InfeasibleError  (ValueError)   no allocation exists for these numbers
     ├── SolverTimeout    (TimeoutError) a solver has no allocation at its time limit
     ├── PeerMissing                     another package's batching cannot be called here
     ├── RunExistsError                  a finished run has this id already
@@ -15,7 +15,7 @@
         ├── PlanMismatch                ranks planned different steps
         ├── NonFiniteError              a loss or gradient that is not a number
         ├── RankFailure                 a rank died or stopped answering
-        └── RunStopped                  asked to stop (signal), left in order
+        └── RunStopped                  a signal asked it to stop, and it ended in order
 
 Every message gives the value, the allowed range and the remedy.
 """
@@ -50,7 +50,7 @@ class SolverTimeout(DdpschedError, TimeoutError):
 
 
 class RunExistsError(DdpschedError):
-    """A finished run already stands under this id."""
+    """A finished run has this id already."""
 
 
 class RunHeldError(DdpschedError):
@@ -78,4 +78,4 @@ class RankFailure(RunError):
 
 
 class RunStopped(RunError):
-    """The run was asked to stop and did so between two steps."""
+    """A run that a signal asked to stop, and that stopped between two steps."""

@@ -134,6 +134,6 @@ def _objection(flag: Flag, rank: int, step: int, count: int, longest: int) -> er
         return errors.RunError(f"rank {rank} could not write its records before step {step}: is the disk full?")
     if flag & Flag.STOP:
         return errors.RunStopped(
-            f"rank {rank} was asked to stop; all ranks left after step {step}, weights unchanged since"
+            f"a signal asked rank {rank} to stop; all ranks left after step {step}, weights unchanged since"
         )
     return errors.RankFailure(f"rank {rank} failed in step {step}; its log says why")

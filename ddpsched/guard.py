@@ -67,9 +67,9 @@ class Guard:
 
     def _stop(self) -> None:
         if self._ask_to_stop is None:
-            self._lost("asked to stop before the first step")
+            self._lost("a signal asked it to stop before the first step")
             os._exit(1)
-        log.warning("asked to stop; leaving after this step")
+        log.warning("a signal asked this rank to stop; all ranks leave after this step")
         self._ask_to_stop()
 
     def _lost(self, reason: str) -> None:
@@ -132,12 +132,10 @@ class Guard:
 
     def _log_to_file(self, message: str, error: BaseException | None) -> None:
         """Log to the file alone: the terminal gets the error once, from the function that catches it."""
-        record = log.makeRecord(log.name, logging.ERROR, __file__, 0, message, (), None)
-        if error is not None:
-            record.exc_info = (type(error), error, error.__traceback__)
-        for handler in self._handlers:
-            if isinstance(handler, logging.FileHandler):
-                handler.handle(record)
+        exc_info = None if error is None else (type(error), error, error.__traceback__)
+        record = log.makeRecord(log.name, logging.ERROR, __file__, 0, message, (), exc_info)
+        for handler in self._handlers[:1]:  # the file is the first
+            handler.handle(record)
 
     def _explain(self, error: BaseException) -> BaseException:
         """Return the error that a bare system error means for the run: a full disk, a dead rank, memory."""

@@ -84,18 +84,16 @@ def run_ranks(
     # unpickled by the rank itself, in whose log the warnings of imports belong
     work, port, context = pickle.dumps((function, args)), str(free_port()), _context()
     with tempfile.TemporaryDirectory(prefix="ddpsched-ranks-") as folder:
-        logs = [Path(folder, f"rank{rank}.log") for rank in range(world_size)]
         ranks: dict[Connection, tuple[BaseProcess, Outcome]] = {}
         try:
-            for rank, log in enumerate(logs):
+            for rank in range(world_size):
                 receive, send = context.Pipe(duplex=False)
                 environ = {  # as torchrun sets it, and one thread for each rank
                     **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size),
                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo", **THREADS,
                 }  # fmt: skip
-                process: BaseProcess = context.Process(
-                    target=_rank, args=(send, work, rank, environ, str(log)), daemon=True
-                )
+                arguments = (send, work, rank, environ, f"{folder}/rank{rank}.log")
+                process: BaseProcess = context.Process(target=_rank, args=arguments, daemon=True)
                 process.start()
                 send.close()
                 ranks[receive] = process, Outcome(rank)
@@ -103,11 +101,9 @@ def run_ranks(
         finally:
             for process, outcome in ranks.values():
                 _end(process, outcome)
-        outcomes = [outcome for _, outcome in ranks.values()]
-        for log, outcome in zip(logs, outcomes, strict=True):
-            if log.exists():
-                outcome.log = log.read_text(encoding="utf-8", errors="replace")[-8000:]
-    return outcomes
+                if (log := Path(folder, f"rank{outcome.rank}.log")).exists():
+                    outcome.log = log.read_text(encoding="utf-8", errors="replace")[-8000:]
+    return [outcome for _, outcome in ranks.values()]
 
 
 def at_fault(outcomes: Sequence[Outcome]) -> list[Outcome]:

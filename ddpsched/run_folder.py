@@ -1,4 +1,4 @@
-"""The folder of one run: ``outputs/<study>/<name>``, and what stands in it.
+"""The folder of one run, ``outputs/<study>/<name>``, and its files.
 
 ``config.toml`` as resolved, ``environment.json``, ``status.json`` (the marker:
 only "done" means done, whatever an exit code says), ``records-rank*.jsonl`` and
@@ -30,14 +30,18 @@ OUTPUTS = (
 def read_status(directory: Path) -> dict[str, Any]:
     """Return the run's status; ``{"state": "absent"}`` where there is none.
 
-    A process that is killed alone cannot write that it failed: a status of "running" while nobody holds the folder
+    A process that is killed alone cannot write that it failed: a status of "running" while no process holds the folder
     is returned as "failed".
     """
     status = _stored(directory)
     while status["state"] == "running" and refusal(directory) is None:
         later = _stored(directory)
         if later == status:  # else it ended, or another began, between the two reads
-            return {**status, "state": "failed", "reason": "it was killed and could not say why: nobody holds its lock"}
+            return {
+                **status,
+                "state": "failed",
+                "reason": "it was killed: no process holds its lock",
+            }
         status = later
     return status
 

@@ -126,7 +126,7 @@ class RunLock:
 
     @contextlib.contextmanager
     def may_write(self) -> Iterator[bool]:
-        """Yield whether this run may write: it holds the folder, or nobody did, and this process holds it meanwhile.
+        """Yield whether this run may write: it holds the folder, or no run did, and this process holds it meanwhile.
 
         A rank that does not know rank 0's attempt may write where its launch holds the folder, except over what the
         holder wrote (``is_of_another``): before rank 0 has sent its attempt it writes nothing, so that is another
@@ -207,7 +207,7 @@ def _parse(text: bytes) -> Holder | None:
         place = Place(Host(**value["place"]["host"]), Process(**value["place"]["process"]))
         return Holder(value["launch"], place, value["since"], value.get("attempt"))
     except (ValueError, KeyError, TypeError):
-        return None  # empty, or its writer was killed over it: nobody holds it
+        return None  # empty, or its writer was killed while writing: no run holds it
 
 
 def _flock(file: int) -> bool:

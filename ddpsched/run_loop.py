@@ -238,7 +238,7 @@ def _world(config: RunConfig) -> World:
     if config.executor.kind != "distributed":
         if world.size > 1:
             raise ConfigError(
-                f"executor.kind = {config.executor.kind!r} plays all ranks in one process, but {world.size} were "
+                f"executor.kind = {config.executor.kind!r} runs all ranks in one process, but {world.size} were "
                 f"started; start one, or set executor.kind=distributed world_size={world.size}"
             )
         return World()

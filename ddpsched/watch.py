@@ -37,7 +37,7 @@ class Watch:
     GRACE_S = 20.0  # from the request to stop until a rank that did not stop is ended
     END_S = 3.0  # for a killed process to end; a big one's memory takes a while
     LEAVE_S = 5.0  # for this rank to close its resources, once it has failed
-    SUSPENDED_S = 20.0  # a peer may be for so long while this rank runs; a job suspended as a whole watches nobody
+    SUSPENDED_S = 20.0  # a peer may be for so long while this rank runs; in a job suspended as a whole no rank runs
     _on_stop: Callable[[], None]
     _on_loss: Callable[[str], None]
     _is_done: Callable[[], bool]
@@ -127,7 +127,7 @@ class Watch:
                 stop_reported, asked_s = True, 0.0
                 self._on_stop()
             elif asked_s > self.GRACE_S:
-                self._end(f"asked to stop, but this rank did not end within {self.GRACE_S:.0f} s")
+                self._end(f"a signal asked this rank to stop, but it did not end within {self.GRACE_S:.0f} s")
 
     def _loss(self, asked: bool) -> str | None:
         """Return which rank died or is suspended for too long; None where all is well."""
@@ -164,7 +164,7 @@ class Watch:
             return False
 
     def _end(self, reason: str) -> None:
-        """Report the loss and end this process, even where the report fails: nobody else would end it."""
+        """Report the loss and end this process, even where the report fails, as no other thread would end it."""
         try:
             ranks, deadline = self.end_suspended(), monotonic() + self.END_S
             while any(not self._peers[rank].is_gone for rank in ranks) and monotonic() < deadline:

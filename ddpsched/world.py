@@ -41,8 +41,9 @@ class World:
         group = sys.modules.get("torch.distributed") if environ is None else None  # no group without the module
         env = os.environ if environ is None else environ
         if group is not None and group.is_available() and group.is_initialized():
-            return cls._of(group.get_rank(), group.get_world_size(), env)
-        rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
+            rank, size = group.get_rank(), group.get_world_size()
+        else:
+            rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
         if rank is None and size in (None, 1):  # the rank of one process is 0
             return cls()
         if rank is None or size is None:
@@ -52,10 +53,6 @@ class World:
                 "torch.distributed.init_process_group first (Lightning and mp.spawn launch like this), "
                 "give world=World(rank, size), or start the ranks with torchrun"
             )
-        return cls._of(rank, size, env)
-
-    @classmethod
-    def _of(cls, rank: int, size: int, env: Mapping[str, str]) -> "World":
         local_rank = _number(env, "LOCAL_RANK")
         return cls(rank, size, rank if local_rank is None else local_rank)
 

@@ -41,18 +41,18 @@ def launch(tmp_path: Path, plant: str, suspended_s: float = 20.0) -> tuple[int, 
     config.write_text(CONFIG.format(outputs=tmp_path), encoding="utf-8")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "experiments.planted"]
     environ = {"OMP_NUM_THREADS": "1", "DDPSCHED_PLANT": plant, "DDPSCHED_SUSPENDED_S": str(suspended_s)}
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *launcher, str(config)],
         cwd=ROOT, env={**os.environ, **environ}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert not list(ranks_of(config)), "no rank is left behind"
     status = tmp_path / "runs" / "run" / "status.json"
-    return found.returncode, json.loads(status.read_text(encoding="utf-8")), found.stderr
+    return process.returncode, json.loads(status.read_text(encoding="utf-8")), process.stderr
 
 
 def ranks_of(config: Path) -> list[str]:
-    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-    return [line for line in found.stdout.splitlines() if str(config) in line]
+    process = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [line for line in process.stdout.splitlines() if str(config) in line]
 
 
 EARLY = [
@@ -79,11 +79,11 @@ def quick(*few: tuple[int, str]) -> list[Any]:
 )
 def test_a_killed_rank_is_named_whenever_it_dies(tmp_path: Path, rank: int, at: str) -> None:
     late = "0 3 ddpsched.run_loop:compact;" if at == LATE[1] else ""  # rank 0 is still at it
-    code, status, said = launch(tmp_path, f"{late}{rank} kill {at}")
+    code, status, printed = launch(tmp_path, f"{late}{rank} kill {at}")
     assert code == 1
     assert status["state"] == "failed"
     assert f"rank {rank} died" in status["reason"]
-    assert f"rank {rank} died" in said
+    assert f"rank {rank} died" in printed
 
 
 IN_THE_LOCK = (0, "ddpsched.run_lock:_is_file")  # with the lock's file in hand, which rank 1 must write under
@@ -92,11 +92,11 @@ IN_THE_LOCK = (0, "ddpsched.run_lock:_is_file")  # with the lock's file in hand,
 @pytest.mark.parametrize(("rank", "at"), [IN_THE_LOCK, *quick((1, "start"))])
 def test_a_suspended_rank_is_named_and_ended(tmp_path: Path, rank: int, at: str) -> None:
     late = "0 6 ddpsched.run_loop:compact;" if at == LATE[1] else ""
-    code, status, said = launch(tmp_path, f"{late}{rank} stop {at}", suspended_s=2.0)
+    code, status, printed = launch(tmp_path, f"{late}{rank} stop {at}", suspended_s=2.0)
     assert code == 1
     assert status["state"] == "failed"
     assert re.search(rf"rank {rank} was suspended for \d+ s", status["reason"])
-    assert f"rank {rank} was suspended" in said
+    assert f"rank {rank} was suspended" in printed
 
 
 @pytest.fixture
@@ -171,9 +171,9 @@ def test_what_cannot_be_read_or_written_does_not_end_the_watch(
     monkeypatch.setattr(signal, "sigtimedwait", lambda *_: None)
     with pytest.raises(SystemExit):
         watch._listen()
-    said = capsys.readouterr().err
-    assert said.startswith("whether the run is done cannot be read (ValueError('half a file'))")
-    assert "Traceback" in said
+    printed = capsys.readouterr().err
+    assert printed.startswith("whether the run is done cannot be read (ValueError('half a file'))")
+    assert "Traceback" in printed
 
 
 def late_at_the_end(outputs: Path, late: int) -> float:
@@ -229,10 +229,10 @@ def test_writing_may_take_longer_than_the_time_out(tmp_path: Path) -> None:
 )
 def test_a_run_that_is_done_stays_so(tmp_path: Path, plant: str) -> None:
     """Whatever becomes of rank 1 then; that the launcher reports it is right."""
-    code, status, said = launch(tmp_path, plant, suspended_s=2.0)
+    code, status, printed = launch(tmp_path, plant, suspended_s=2.0)
     assert code == 1
     assert status["state"] == "done"
-    assert "error: rank" not in said
+    assert "error: rank" not in printed
 
 
 @pytest.mark.slow

@@ -60,9 +60,9 @@ def test_a_living_runs_folder_is_refused_and_untouched(tmp_path: Path, neighbour
 def refused_rank(outputs: Path) -> str:
     if os.environ["RANK"] == "0":
         time.sleep(0.5)  # the others are there first
-    with pytest.raises(RunHeldError) as found:
+    with pytest.raises(RunHeldError) as refused:
         run(config_of(outputs, "distributed"), overwrite=True)
-    return str(found.value)
+    return str(refused.value)
 
 
 def test_all_ranks_are_refused_alike(tmp_path: Path, neighbour: Process) -> None:
@@ -179,10 +179,10 @@ def test_of_many_at_the_same_moment_one_wins(tmp_path: Path, stale: bool) -> Non
         crowd = [context.Process(target=contend, args=(folder, start, results)) for _ in range(many)]
         for process in crowd:
             process.start()
-        found = sorted(results.get(timeout=20) for _ in crowd)
+        outcomes = sorted(results.get(timeout=20) for _ in crowd)
         for process in crowd:
             process.join()
-        assert found == ["got it"] + ["refused"] * (many - 1)
+        assert outcomes == ["got it"] + ["refused"] * (many - 1)
 
 
 def test_a_run_in_another_thread_is_another_run(tmp_path: Path) -> None:

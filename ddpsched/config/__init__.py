@@ -8,14 +8,12 @@ the policy's file.
 
 ::
 
-    tables.py   the tables that training reads
-    run.py      RunConfig, and what must agree between its tables
-    read.py     TOML and key=value words to a run, and back
+    run.py    RunConfig, the tables that training reads, and the checks between tables
+    read.py   a run from TOML and key=value words, and back to TOML
 """
 
 from ddpsched.config.read import apply_overrides, dump, load, parse, read_toml, set_key, validate
-from ddpsched.config.run import RunConfig
-from ddpsched.config.tables import ExecutorConfig, LrConfig, ModelConfig, SyncConfig, TrainConfig
+from ddpsched.config.run import ExecutorConfig, LrConfig, ModelConfig, RunConfig, SyncConfig, TrainConfig
 
 __all__ = [
     "ExecutorConfig", "LrConfig", "ModelConfig", "RunConfig", "SyncConfig", "TrainConfig",

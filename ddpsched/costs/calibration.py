@@ -71,18 +71,13 @@ class Residuals(Table):
 
 
 class Measured(Table):
-    """One point of the grid."""
+    """One point of the grid. The smallest of its times counts, as disturbances only ever add to a measurement."""
 
     count: Positive
     length: Positive
     held_out: bool
     seconds: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]  # one per pass
     peak_bytes: Positive | None
-
-    @property
-    def quickest(self) -> float:
-        """The smallest of its times, as disturbances only ever add to a measurement."""
-        return min(self.seconds)
 
 
 class Calibration(Table):

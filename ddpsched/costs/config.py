@@ -70,7 +70,7 @@ class MemoryConfig(Table):
     budget_bytes: Annotated[int, Field(gt=0, le=2**60)] | None = None
 
     @model_validator(mode="after")
-    def _somebody_uses_it(self) -> "MemoryConfig":
+    def _budget_is_used(self) -> "MemoryConfig":
         if self.path and self.probe:
             raise ValueError("path and probe = true both cap a micro-batch; give one of the two")
         if self.budget_bytes and not (self.probe or self.path):
@@ -96,22 +96,18 @@ def _fitted(path: str) -> CostModel:
         if not isinstance(values, dict) or values.get("kind") != KIND:
             return CostModel(float(values["alpha"]), float(values["beta"]), float(values["gamma"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"cost.path = {path!r} cannot be read as a fitted cost ({type(error).__name__}: {error}); "
-            "write one with: ddpsched fit RUN_DIR --output FILE"
-        ) from None
-    raise ConfigError(
-        f"cost.path = {path!r} is a calibration, which holds for one model and device; set cost.kind = "
-        '"calibrated", which compares them with the run\'s'
-    )
+        fault = f"cannot be read as a fitted cost ({type(error).__name__}: {error})"
+        remedy = "write one with: ddpsched fit RUN_DIR --output FILE"
+        raise ConfigError(f"cost.path = {path!r} {fault}; {remedy}") from None
+    remedy = 'set cost.kind = "calibrated", which compares them with the run\'s'
+    raise ConfigError(f"cost.path = {path!r} is a calibration, which holds for one model and device; {remedy}")
 
 
 def check_range(cost: CostModel, batch_size: int, max_length: int) -> None:
     """Raise ConfigError where a batch of the longest samples would cost more than a 64-bit integer holds."""
     if cost.squared and batch_size * max_length >= LARGEST_COST**0.5:
-        raise ConfigError(
-            f"{batch_size} samples of {max_length} tokens are too many to square; use cost.kind = 'padded_tokens'"
-        )
+        fault = f"{batch_size} samples of {max_length} tokens are too many to square"
+        raise ConfigError(f"{fault}; use cost.kind = 'padded_tokens'")
     sample = cost.delta + (cost.beta + cost.gamma * max_length) * max_length
     most = (cost.alpha + sample) * batch_size * cost.scale
     if not most < LARGEST_COST:

@@ -21,7 +21,7 @@ def fit_calibration(points: Sequence[Measured], identity: Identity, versions: di
     Memory is fitted from above and then raised by the share that the worst held-out point lies over the fit, so that no
     measured point lies above it. Raises DataError for fewer points than a fit needs.
     """
-    count, length, seconds = np.array([(p.count, p.length, p.quickest) for p in points], dtype=np.float64).T
+    count, length, seconds = np.array([(p.count, p.length, min(p.seconds)) for p in points], dtype=np.float64).T
     held = np.array([p.held_out for p in points], dtype=bool)
     time = fit_time(count[~held], length[~held], seconds[~held])
     memory, memory_residuals = None, None
@@ -48,7 +48,7 @@ def table(calibration: Calibration) -> Table:
     for name in ("count", "length", "measured ms", "predicted ms", "error", "peak MiB", "predicted MiB", "over"):
         rows.add_column(name, justify="right")
     for point in (each for each in calibration.points if each.held_out):
-        seconds, peak, memory = point.quickest, point.peak_bytes, calibration.bytes
+        seconds, peak, memory = min(point.seconds), point.peak_bytes, calibration.bytes
         predicted = float(calibration.time.seconds(point.count, point.length))
         cells = [f"{1e3 * seconds:.2f}", f"{1e3 * predicted:.2f}", f"{predicted / seconds - 1:+.1%}", "-", "-", "-"]
         if memory is not None and peak is not None:

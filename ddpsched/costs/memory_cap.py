@@ -18,8 +18,8 @@ class MemoryModel:
     Each part is rounded up to whole bytes.
 
     >>> memory = MemoryModel(base=1000, per_sample=0, per_token=10, per_square=0.5)
-    >>> int(memory.bytes(3, 20)), memory.most(2199, 20), memory.packed([20, 10])
-    (2200, 2, 1550)
+    >>> int(memory.bytes(3, 20)), memory.sample([20, 10]).tolist()
+    (2200, [400, 150])
     """
 
     base: NonNegative
@@ -41,14 +41,6 @@ class MemoryModel:
     def bytes(self, count: Any, length: Any) -> Int:
         """Return the peak bytes of a padded micro-batch; arrays broadcast."""
         return self.fixed + np.asarray(count, dtype=np.int64) * self.sample(length)
-
-    def packed(self, lengths: Any) -> int:
-        """Return the peak bytes of one packed micro-batch of samples of these lengths."""
-        return self.fixed + int(self.sample(lengths).sum())
-
-    def most(self, budget_bytes: int, length: int) -> int:
-        """Return the largest count within the budget when padded to ``length``; 0 where not even one fits."""
-        return max(0, (budget_bytes - self.fixed) // int(self.sample(length)))
 
 
 @dataclass(frozen=True)

@@ -120,19 +120,18 @@ class Sorting:
 
     def _rows(self, chunks: range, counts: Int) -> tuple[list[Values], int]:
         """Return the columns of some chunks, each metric's values and then ids; and the number of truncated samples."""
-        metrics = self.work.metrics
+        metrics, num_truncated = self.work.metrics, 0
         # a rank without chunks has columns of the same types
         types = [np.int64 if metric.name == "length" else np.float64 for metric in metrics]
-        columns: list[list[Values]] = [[np.zeros(0, dtype)] for dtype in (*types, np.int64)]
-        num_truncated = 0
+        slices: list[list[Values]] = [[np.zeros(0, dtype) for dtype in (*types, np.int64)]]
         for number in chunks:
             part = self.parts.read(number)
-            for n, metric in enumerate(metrics):
-                values = rarities(part["flat"], part["lengths"], counts) if metric.values is None else part[str(n)]
-                columns[n].append(values)
+            if self.work.counts_tokens:
+                part["rarity"] = rarities(part["flat"], part["lengths"], counts)
+            values = [part["rarity" if metric.values is None else str(n)] for n, metric in enumerate(metrics)]
+            slices.append([*values, number * self.request.chunk + np.arange(int(part["num_rows"]), dtype=np.int64)])
             num_truncated += int(part["num_truncated"])
-            columns[-1].append(number * self.request.chunk + np.arange(int(part["num_rows"]), dtype=np.int64))
-        return [np.concatenate(column) for column in columns], num_truncated
+        return [np.concatenate(column) for column in zip(*slices, strict=True)], num_truncated
 
     def _refuse_nan(self, rows: list[Values]) -> None:
         """Raise DataError, on all ranks, where a metric is NaN for some samples."""

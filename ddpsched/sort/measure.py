@@ -22,7 +22,6 @@ from ddpsched.errors import ConfigError, DataError
 
 Values = npt.NDArray[Any]  # (n,), int64 or float64
 EXACT = 2**53  # the largest integer up to which every one is a float64
-KINDS = "length, rarity, loss, column:NAME or module:function"
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,7 @@ def _metric(name: str, config: RunConfig) -> Metric:
     if kind and rest:
         function, _ = function_named(name, "--metric")
         return Metric(name, lambda encoded, chunk: _called(name, function, chunk), version=_code(function))
-    raise ConfigError(f"--metric {name!r} is none of {KINDS}")
+    raise ConfigError(f"--metric {name!r} is none of length, rarity, loss, column:NAME or module:function")
 
 
 def _column(name: str, option: str, column: str) -> Metric:

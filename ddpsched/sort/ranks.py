@@ -62,7 +62,7 @@ class LaunchedRanks(Ranks):
         super().__init__(world)
         self._leave, self._watch = leave, start_watch()
         if self._watch is not None:
-            self._watch.report_to(lambda: self._end("asked to stop"), self._end)
+            self._watch.report_to(lambda: self._end("a signal asked this rank to stop"), self._end)
         start_group(torch.device("cpu"), world, self.TIMEOUT_S)
         pids, hosts = self.by_rank(os.getpid()), self.by_rank(host_id())
         if self._watch is not None:
