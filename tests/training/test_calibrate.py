@@ -86,13 +86,13 @@ def test_its_memory_is_not_under_estimated(written: tuple[Path, Calibration]) ->
 def test_another_precision_or_model_is_refused(written: tuple[Path, Calibration]) -> None:
     found = Calibration.load(written[0])
     double = config_of(train={"precision": "float64"})
-    with pytest.raises(ConfigError, match="float32 there, float64 here"):
+    with pytest.raises(ConfigError, match="float32 measured, float64 in this run"):
         found.check(identity_of(double, learner_of(double)))
     dropped = config_of(model={"dropout": 0.0})
-    with pytest.raises(ConfigError, match=r"model attention_dropout 0\.1 there, 0\.0 here"):
+    with pytest.raises(ConfigError, match=r"model attention_dropout 0\.1 measured, 0\.0 in this run"):
         found.check(identity_of(dropped, learner_of(dropped)))
     large = config_of(data={"size": 64, "max_length": 97})
-    with pytest.raises(ConfigError, match="97 here"):
+    with pytest.raises(ConfigError, match="97 in this run"):
         found.check(identity_of(large, learner_of(large)))
 
 
@@ -103,7 +103,9 @@ def test_the_calibrations_of_a_config_are_checked(written: tuple[Path, Calibrati
         assert check_calibrations(fitting, learner_of(fitting)) == []
         with pytest.raises(ConfigError, match=rf"{path} was measured for model 'tiny'.*float64"):
             check_calibrations(other, learner_of(other))
-        assert check_calibrations(other, learner_of(other), force=True) == ["precision float32 there, float64 here"]
+        assert check_calibrations(other, learner_of(other), force=True) == [
+            "precision float32 measured, float64 in this run"
+        ]
     assert check_calibrations(config_of(), learner_of(config_of())) == []
 
 
@@ -259,7 +261,7 @@ def test_a_config_plans_by_it(written: tuple[Path, Calibration]) -> None:
     path, found = written
     cost = cost_model(CostConfig(kind="calibrated", path=str(path)))
     assert cost.padded(8, 96) == found.time.padded(8, 96)
-    with pytest.raises(ConfigError, match=r'set cost\.kind = "calibrated", which checks'):
+    with pytest.raises(ConfigError, match=r'set cost\.kind = "calibrated", which compares'):
         cost_model(CostConfig(kind="affine_quadratic", path=str(path)))
     assert found.time.floor == 0, "on a CPU"
     assert cost.padded(np.arange(3), 8).tolist() == [0, int(found.time.padded(1, 8)), int(found.time.padded(2, 8))]
