@@ -1,36 +1,34 @@
-"""ddpsched: which rank runs which samples, decided step by step, with the gradient kept exact.
+"""ddpsched assigns the samples of each data-parallel training step to ranks, and keeps the gradient exact.
 
 ::
 
-    errors.py        what can go wrong, one tree
-    world.py         World(rank, size), a value; who this process is
-    table.py         a table of a config: frozen, and aware of its keys
-    plan.py          Microbatch, StepPlan: who runs what; each id once; a digest
+    errors.py        the errors, as one tree
+    world.py         World(rank, size): this process's rank and world size
+    table.py         the base of each table of a config
+    plan.py          Microbatch, StepPlan: the samples of each rank; a digest
     records.py       StepRecord: one row per rank and step
-    exchange.py      the two messages of ranks: offer and vote
+    exchange.py      the two messages that ranks exchange: offer and vote
     run_folder.py    outputs/<study>/<run>: status, config, evaluations
     run_lock.py      one run at a time in a folder
-    processes.py     which process it is, on which machine, and whether it lives
-    siblings.py      the ranks of this machine, known before they have exchanged a word
+    processes.py     identity of a process and its machine, and whether it lives
     watch.py         a rank's watch on its peers, its launcher and signals
     local_ranks.py   start ranks on this machine, and name the one at fault
     environment.py   versions, machine, commit
     terminal.py      a console that prints text as it is written
-    output_file.py   whether a command can write its output
-    functions.py     functions of the user's, by name
+    arguments.py     checks of output files, and functions by name
     costs/           (count, longest) -> integer cost, time, memory
-    data/            where samples and lengths come from
-    orders/          which sample comes when
+    data/            samples and lengths, from files, the hub or synthetic
+    orders/          the order of samples in an epoch
     peers/           other packages' batching
     planning/        lengths, costs and an order in, StepPlan out
     config/          a run as one frozen value
     training/        StepPlan in, gradients and records out; torch
     run_loop.py      run(config): the one loop
-    simulated.py     all ranks on paper
-    guard.py         what stands around a run: logs, why it failed
-    certify/         is the gradient the one it claims to be, each sample once
-    compare/         policies and peers side by side on paper
-    sort/            how difficult samples are, and their order in a file
+    simulated.py     an executor that computes times instead of running a model
+    guard.py         a run's logs, and the reason of its failure
+    certify/         checks that the gradient is exact and each sample runs once
+    compare/         policies and peers side by side, without training
+    sort/            the difficulty of samples, and their order in a file
     integrations/    BatchSampler, StepLoader, PoolStream for other people's loops
     cli.py           ddpsched run | plan | fit | calibrate | certify | sort
 """
@@ -38,24 +36,10 @@
 from importlib import import_module
 from typing import Any
 
+from ddpsched import errors
+
 __version__ = "0.1.0"
 
-_ERRORS = (
-    "ConfigError",
-    "DataError",
-    "DdpschedError",
-    "InfeasibleError",
-    "NonFiniteError",
-    "PeerMissing",
-    "PlanMismatch",
-    "RankFailure",
-    "RunError",
-    "RunExistsError",
-    "RunHeldError",
-    "RunStopped",
-    "SolverTimeout",
-    "StepOutOfMemory",
-)
 _HOMES = {
     "BatchSampler": "ddpsched.integrations.batch_sampler",
     "PoolStream": "ddpsched.integrations.pool_stream",
@@ -70,7 +54,7 @@ _HOMES = {
     "scaled": "ddpsched.integrations.scaled",
     "solve": "ddpsched.planning.solvers.allocation",
     "summed_cross_entropy": "ddpsched.integrations.losses",
-    **dict.fromkeys(_ERRORS, "ddpsched.errors"),
+    **{name: "ddpsched.errors" for name, value in vars(errors).items() if isinstance(value, type)},
 }
 __all__ = sorted(_HOMES)
 

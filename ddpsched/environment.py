@@ -1,32 +1,31 @@
 """The environment of a run: versions, machine, commit. Written beside its records."""
 
+import math
 import os
 import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 PACKAGES = ("ddpsched", "torch", "transformers", "tokenizers", "datasets", "numpy", "pulp")
 
 
 def describe() -> dict[str, Any]:
-    """Versions of what computes, the CPU, cores, memory, platform and the commit of the working tree."""
+    """Return the versions of Python and packages, the CPU, cores, memory, platform and the working tree's commit."""
     return {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_bytes": _memory(),
+        "memory_bytes": _sysconf("SC_PAGE_SIZE", "SC_PHYS_PAGES"),
         "platform": platform.platform(),
         "commit": _commit(),
     }
 
 
 def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return next((each.version for each in metadata.distributions(name=package)), None)
 
 
 def _cpu() -> str:
@@ -37,21 +36,19 @@ def _cpu() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
+def _sysconf(*names: str) -> int | None:
+    """Return the product of these settings of the system; None where it has not all of them."""
+    known = getattr(os, "sysconf_names", {})
+    return math.prod(map(os.sysconf, names)) if known.keys() >= set(names) else None
 
 
 def _commit() -> str | None:
-    """Short hash of the checkout that the package lies in, marked + where it has changes."""
-    here = Path(__file__).parent
+    """Return the short hash of the checkout that the package lies in, marked + where it has changes."""
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.check_output(["git", *words], cwd=Path(__file__).parent, text=True, stderr=DEVNULL).strip()
 
     try:
-        return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+        return git("rev-parse", "--short", "HEAD") + "+" * bool(git("status", "--porcelain", "-uno"))
     except (OSError, subprocess.CalledProcessError):
         return None

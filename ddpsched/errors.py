@@ -5,9 +5,9 @@
     DdpschedError
     ├── ConfigError      (ValueError)   an unknown key, a wrong type, a value out of range
     ├── DataError        (ValueError)   a file, a column, a label or a text that cannot be used
-    ├── InfeasibleError  (ValueError)   no allocation meets the numbers given
-    ├── SolverTimeout    (TimeoutError) a solver found nothing within its time limit
-    ├── PeerMissing                     another package's batching cannot be asked here
+    ├── InfeasibleError  (ValueError)   no allocation exists for these numbers
+    ├── SolverTimeout    (TimeoutError) a solver has no allocation at its time limit
+    ├── PeerMissing                     another package's batching cannot be called here
     ├── RunExistsError                  a finished run has this id already
     ├── RunHeldError                    a run that lives has this id
     └── RunError                        a run that started could not go on
@@ -15,14 +15,14 @@
         ├── PlanMismatch                ranks planned different steps
         ├── NonFiniteError              a loss or gradient that is not a number
         ├── RankFailure                 a rank died or stopped answering
-        └── RunStopped                  asked to stop (signal), left in order
+        └── RunStopped                  a signal asked it to stop, and it ended in order
 
-Every message says what was given, what is allowed and what to do about it.
+Every message gives the value, the allowed range and the remedy.
 """
 
 
 class DdpschedError(Exception):
-    """The root: everything ddpsched raises on purpose."""
+    """The root of all errors that ddpsched raises on purpose."""
 
 
 class ConfigError(DdpschedError, ValueError):
@@ -38,7 +38,7 @@ class InfeasibleError(DdpschedError, ValueError):
 
 
 class PeerMissing(DdpschedError):
-    """A peer cannot be asked here; ``reason`` says why, and what would change that."""
+    """Another package's batching cannot be called here; ``reason`` gives the cause and the remedy."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -46,11 +46,11 @@ class PeerMissing(DdpschedError):
 
 
 class SolverTimeout(DdpschedError, TimeoutError):
-    """A solver had found no allocation when its time was up."""
+    """A solver has no allocation at its time limit."""
 
 
 class RunExistsError(DdpschedError):
-    """A finished run already stands under this id."""
+    """A finished run has this id already."""
 
 
 class RunHeldError(DdpschedError):
@@ -78,4 +78,4 @@ class RankFailure(RunError):
 
 
 class RunStopped(RunError):
-    """The run was asked to stop and did so between two steps."""
+    """A run that a signal asked to stop, and that stopped between two steps."""

@@ -1,7 +1,7 @@
 """The two messages that ranks exchange: fixed shape, int64, so that no rank can misread another.
 
-*Offer*: ``version, epoch, step, cap, cost of 1 .. K samples``; what a rank knows
-of its own window, and how many samples of it the rank may be given.
+*Offer*: ``version, epoch, step, cap, cost of 1 .. K samples``; the costs of a
+rank's window, and how many samples of it the rank may be assigned.
 *Vote*: ``version, step, plan digest, flags, count, longest sample``; cast after
 backward and before the optimizer, so that all ranks leave a step the same way.
 """
@@ -13,22 +13,14 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ddpsched.errors import (
-    DdpschedError,
-    NonFiniteError,
-    PlanMismatch,
-    RankFailure,
-    RunError,
-    RunStopped,
-    StepOutOfMemory,
-)
+import ddpsched.errors as errors
 
 Rows = npt.NDArray[np.int64]
 VERSION = 1
 
 
 class Flag(IntFlag):
-    """Reasons of a rank not to go on."""
+    """The reasons for which a rank votes against going on."""
 
     OK = 0
     OUT_OF_MEMORY = 1
@@ -39,29 +31,29 @@ class Flag(IntFlag):
 
 
 class Exchange(Protocol):
-    """The channel between the ranks that this process plays (``ranks``) and the others."""
+    """The exchange of messages between the ranks in this process (``ranks``) and the others."""
 
     @property
     def ranks(self) -> tuple[int, ...]: ...
 
     def offer(self, rows: Rows) -> Rows:
-        """(ranks here, width) -> (world_size, width); called by the planning thread."""
+        """Gather the offers, (ranks here, width) -> (world_size, width); called by the planning thread."""
 
     def vote(self, rows: Rows) -> Rows:
-        """(ranks here, width) -> (world_size, width); called by the training thread."""
+        """Gather the votes, (ranks here, width) -> (world_size, width); called by the training thread."""
 
     def total(self, value: float) -> float:
-        """The sum of every process's value."""
+        """Return the sum of every process's value."""
 
     def barrier(self) -> None:
-        """Return when every process has come here."""
+        """Return when every process has called it."""
 
     def part(self, is_done: Callable[[], bool]) -> None:
-        """The last barrier: return when every process has come here, or what they do together ``is_done``."""
+        """Return, as the last barrier, when every process has called it, or their common work ``is_done``."""
 
 
 class LocalExchange:
-    """All ranks in this process: their rows stacked are the table."""
+    """An exchange of a process that runs all ranks: their rows stacked are the table."""
 
     def __init__(self, world_size: int) -> None:
         self.ranks = tuple(range(world_size))
@@ -76,50 +68,47 @@ class LocalExchange:
         return value
 
     def barrier(self) -> None:
-        """There is nobody to wait for."""
+        """Return at once."""
 
     def part(self, is_done: Callable[[], bool]) -> None:
-        """There is nobody to part from."""
+        """Return at once."""
 
 
 def offer_row(epoch: int, step: int, costs: Rows, cap: int, prefetch: int) -> Rows:
-    """(4 + prefetch,): a window shorter than ``prefetch`` repeats its last cost beyond the cap."""
-    row = np.empty(4 + prefetch, dtype=np.int64)
-    row[:4] = VERSION, epoch, step, min(cap, len(costs))
-    row[4 : 4 + len(costs)] = costs
-    row[4 + len(costs) :] = costs[-1] if len(costs) else 0
-    return row
+    """Return an offer, (4 + prefetch,). A window shorter than ``prefetch`` repeats its last cost beyond the cap."""
+    padding = np.full(prefetch - len(costs), costs[-1] if len(costs) else 0)
+    return np.concatenate([[VERSION, epoch, step, min(cap, len(costs))], costs, padding]).astype(np.int64)
 
 
 def read_offers(table: Rows, epoch: int, step: int) -> tuple[Rows, Rows]:
-    """The gathered offers as ``costs (world_size, prefetch)`` and ``caps (world_size,)``.
+    """Return the gathered offers as ``costs (world_size, prefetch)`` and ``caps (world_size,)``.
 
-    Raises PlanMismatch when a rank speaks another version or is at another step.
+    Raises PlanMismatch when a rank sends another version or is at another step.
     """
-    expected = (VERSION, epoch, step)
-    if not (table[:, :3] == expected).all():
-        ranks = np.flatnonzero((table[:, :3] != expected).any(axis=1)).tolist()
-        raise PlanMismatch(
-            f"ranks {ranks} offer (version, epoch, step) = {table[ranks[0], :3].tolist()}, expected {list(expected)}: "
+    expected = [VERSION, epoch, step]
+    ranks = np.flatnonzero((table[:, :3] != expected).any(axis=1)).tolist()
+    if ranks:
+        raise errors.PlanMismatch(
+            f"ranks {ranks} offer (version, epoch, step) = {table[ranks[0], :3].tolist()}, expected {expected}: "
             "they run another version or are out of step"
         )
     return table[:, 4:], table[:, 3]
 
 
 def vote_row(step: int, digest: int, flag: Flag, count: int, longest: int) -> Rows:
-    """(6,)"""
+    """Return a vote, (6,)."""
     return np.array([VERSION, step, digest, flag, count, longest], dtype=np.int64)
 
 
-def verdict(table: Rows) -> DdpschedError | None:
-    """Return None to go on, or the error that every rank now raises, from the gathered votes."""
+def verdict(table: Rows) -> errors.DdpschedError | None:
+    """Return None to go on, or the error that the gathered votes make every rank raise."""
     step = int(table[0, 1])
     if not (table[:, :2] == table[0, :2]).all():
-        return PlanMismatch(f"ranks vote on different steps or versions: {table[:, :2].tolist()}")
+        return errors.PlanMismatch(f"ranks vote on different steps or versions: {table[:, :2].tolist()}")
     if not (table[:, 2] == table[0, 2]).all():
         values, votes = np.unique(table[:, 2], return_counts=True)
         odd = np.flatnonzero(table[:, 2] != values[votes.argmax()]).tolist()
-        return PlanMismatch(
+        return errors.PlanMismatch(
             f"step {step}: ranks {odd} hold another plan than the rest; no weights were changed. "
             "All ranks need the same config, data and package versions"
         )
@@ -129,20 +118,22 @@ def verdict(table: Rows) -> DdpschedError | None:
     return None
 
 
-def _objection(flag: Flag, rank: int, step: int, count: int, longest: int) -> RunError:
+def _objection(flag: Flag, rank: int, step: int, count: int, longest: int) -> errors.RunError:
     if flag & Flag.OUT_OF_MEMORY:
-        return StepOutOfMemory(
+        return errors.StepOutOfMemory(
             f"rank {rank} ran out of memory in step {step} with {count} samples, the longest {longest} tokens; no "
             "weights were changed. Lower global_batch, data.max_length or memory.budget_bytes, or cap micro-batches "
             "by memory.path (a calibration) or memory.probe = true"
         )
     if flag & Flag.NON_FINITE:
-        return NonFiniteError(
+        return errors.NonFiniteError(
             f"rank {rank}: loss or gradient is NaN or infinite in step {step} ({count} samples, longest {longest} "
             "tokens); no weights were changed. Lower train.learning_rate, or check the data of that step"
         )
     if flag & Flag.DISK_FULL:
-        return RunError(f"rank {rank} could not write its records before step {step}: is the disk full?")
+        return errors.RunError(f"rank {rank} could not write its records before step {step}: is the disk full?")
     if flag & Flag.STOP:
-        return RunStopped(f"rank {rank} was asked to stop; all ranks left after step {step}, weights unchanged since")
-    return RankFailure(f"rank {rank} failed in step {step}; its log says why")
+        return errors.RunStopped(
+            f"a signal asked rank {rank} to stop; all ranks left after step {step}, weights unchanged since"
+        )
+    return errors.RankFailure(f"rank {rank} failed in step {step}; its log says why")

@@ -1,7 +1,7 @@
-"""Real ranks on this machine: run one function on each, in its own process, and find the rank at fault where one fails.
+"""Ranks on this machine: run one function on each, in a separate process, and find the rank at fault where one fails.
 
 The first rank that dies is seldom the one at fault: the ranks that wait for it in a collective fail too, and often
-before it. So every rank hands over its traceback, and ranks that merely waited are marked.
+before it. So every rank sends its traceback to the parent, and ranks that merely waited are marked.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from ddpsched.errors import DdpschedError, RankFailure
-from ddpsched.processes import SUSPENDED, process_state
+from ddpsched.processes import SUSPENDED, Process
 from ddpsched.watch import PDEATHSIG
 
 PORTS = range(20_000, 30_000)  # below those that the system gives to outgoing connections: gloo opens many of these
-LAST_LINES = 20  # of what a rank printed
+LAST_LINES = 20  # of a rank's log, in messages
 PRELOADED = ["ddpsched.training.distributed", "ddpsched.training.virtual"]  # and with them torch and transformers
 THREADS = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 # what the error of a collective contains where another rank does not join it, or is gone
@@ -45,12 +45,12 @@ class Outcome:
     Attributes:
         rank: its number.
         ended: "answered", with ``value``; "raised", "died" or "silent", with ``says``.
-        value: what the function returned.
-        says: what happened instead, with the traceback if there is one.
-        waited: it raised because another rank did not join a collective.
-        error: what it raised, if that is an error of ddpsched.
-        posts: what it handed over while it ran.
-        log: the end of what it printed.
+        value: the function's result.
+        says: a description of the failure, with the traceback if there is one.
+        waited: whether it raised because another rank did not join a collective.
+        error: the error it raised, if that is one of ddpsched's.
+        posts: the values that it sent by ``post``.
+        log: the end of its printed output.
     """
 
     rank: int
@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def brief(self) -> str:
-        """``says`` on one line; of a traceback, what was raised."""
+        """``says`` on one line; of a traceback, the error."""
         lines = self.says.splitlines() or [""]
         return f"raised {lines[-1]}" if self.ended == "raised" else lines[0]
 
@@ -74,24 +74,26 @@ def run_ranks(
 ) -> list[Outcome]:
     """Run ``function(*args)`` on every rank, started as torchrun would; return the outcomes in rank order.
 
-    ``function`` lies in a module that can be imported. It joins the process group itself (``join_group``), once. Once a
-    rank has ended, the others must end within ``timeout_s`` seconds, and all within ``limit_s``; one that does not
-    is made to write its stack to its log, and killed. Nothing that a rank prints reaches the terminal.
+    ``function`` lies in a module that can be imported, and joins the process group itself (``join_group``). Once a rank
+    has ended, the others must end within ``timeout_s`` seconds, and all within ``limit_s``; one that does not writes
+    its stack to its log, and is killed. Nothing that a rank prints reaches the terminal.
 
     >>> [outcome.value for outcome in run_ranks(os.getenv, 2, "RANK")]
     ['0', '1']
     """
     # unpickled by the rank itself, in whose log the warnings of imports belong
-    work, port, context = pickle.dumps((function, args)), free_port(), _context()
+    work, port, context = pickle.dumps((function, args)), str(free_port()), _context()
     with tempfile.TemporaryDirectory(prefix="ddpsched-ranks-") as folder:
-        logs = [Path(folder, f"rank{rank}.log") for rank in range(world_size)]
         ranks: dict[Connection, tuple[BaseProcess, Outcome]] = {}
         try:
-            for rank, log in enumerate(logs):
+            for rank in range(world_size):
                 receive, send = context.Pipe(duplex=False)
-                environ = {**os.environ, **_environ_of(rank, world_size, port)}
-                given = (send, work, rank, environ, str(log))
-                process: BaseProcess = context.Process(target=_rank, args=given, daemon=True)
+                environ = {  # as torchrun sets it, and one thread for each rank
+                    **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size),
+                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo", **THREADS,
+                }  # fmt: skip
+                arguments = (send, work, rank, environ, f"{folder}/rank{rank}.log")
+                process: BaseProcess = context.Process(target=_rank, args=arguments, daemon=True)
                 process.start()
                 send.close()
                 ranks[receive] = process, Outcome(rank)
@@ -99,10 +101,9 @@ def run_ranks(
         finally:
             for process, outcome in ranks.values():
                 _end(process, outcome)
-        outcomes = [outcome for _, outcome in ranks.values()]
-        for log, outcome in zip(logs, outcomes, strict=True):
-            outcome.log = log.read_text(encoding="utf-8", errors="replace")[-8000:] if log.exists() else ""
-    return outcomes
+                if (log := Path(folder, f"rank{outcome.rank}.log")).exists():
+                    outcome.log = log.read_text(encoding="utf-8", errors="replace")[-8000:]
+    return [outcome for _, outcome in ranks.values()]
 
 
 def at_fault(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -125,11 +126,12 @@ def blame(outcomes: Sequence[Outcome]) -> str:
     """
     guilty, texts = at_fault(outcomes), []
     for each in guilty:
-        lines = each.log.strip().splitlines() if each.ended in ("died", "silent") else []
-        printed = "\n".join(["", "it printed last:", *lines[-LAST_LINES:]]) if lines else ""
-        texts.append(f"rank {each.rank} {each.says}{printed}")
-    others = [str(each.rank) for each in outcomes if each.ended != "answered" and each not in guilty]
-    return "\n\n".join([*texts, f"waited in vain: rank {', '.join(others)}"] if others else texts)
+        texts.append(f"rank {each.rank} {each.says}")
+        if each.ended in ("died", "silent") and each.log.strip():
+            texts[-1] += "\n".join(["", "it printed last:", *each.log.strip().splitlines()[-LAST_LINES:]])
+    if others := [str(each.rank) for each in outcomes if each.ended != "answered" and each not in guilty]:
+        texts.append(f"waited in vain: rank {', '.join(others)}")
+    return "\n\n".join(texts)
 
 
 def free_port() -> int:
@@ -142,7 +144,7 @@ def free_port() -> int:
 
 
 def post(value: Any) -> None:
-    """Hand a value over to the process that started this rank, at once and from any thread; no effect elsewhere."""
+    """Send a value to the process that started this rank, at once and from any thread; no effect elsewhere."""
     if _post is not None:
         _post(("post", value))
 
@@ -156,11 +158,11 @@ def join_group(timeout_s: float = 60.0) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
 
 
-_post: Callable[[tuple[Any, ...]], None] | None = None  # of a rank's process
+_post: Callable[[tuple[str, Any]], None] | None = None  # of a rank's process
 
 
 def _context() -> Any:
-    """Return where processes are forked from: a server that has imported torch once, for all ranks of all worlds.
+    """Return the context that starts processes: forks of a server that has imported torch once, for every call.
 
     Elsewhere than on Linux each rank imports it anew.
     """
@@ -168,22 +170,15 @@ def _context() -> Any:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    given = {name: os.environ.get(name) for name in THREADS}
+    environ = dict(os.environ)
     os.environ.update(THREADS)  # read as torch is imported; ranks inherit it
     try:
         forkserver.ensure_running()
     finally:
-        for name, value in given.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        for name in THREADS:
+            del os.environ[name]
+        os.environ.update(environ)
     return context
-
-
-def _environ_of(rank: int, world_size: int, port: int) -> dict[str, str]:
-    """Return what torchrun would add to the environment of a rank, and one thread for each."""
-    return {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", **THREADS,
-    }  # fmt: skip
 
 
 def _rank(pipe: Connection, work: bytes, rank: int, environ: dict[str, str], log: str) -> None:
@@ -198,21 +193,22 @@ def _rank(pipe: Connection, work: bytes, rank: int, environ: dict[str, str], log
     faulthandler.enable()
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, all_threads=True)
-    os.environ.clear()  # of the server, or of the parent as it was
+    os.environ.clear()  # it is the server's, or the parent's as it was
     os.environ.update(environ)
     lock = threading.Lock()
 
-    def send(message: tuple[Any, ...]) -> None:
+    def send(message: tuple[str, Any]) -> None:
         with lock:
             pipe.send(message)
 
     _post = send
     try:
         function, args = pickle.loads(work)
-        send(("answered", function(*args)))
+        send(("answered", {"value": function(*args)}))
     except BaseException as error:
         known = error if isinstance(error, DdpschedError) else None
-        send(("raised", traceback.format_exc(), _waited(error, rank), known))
+        says = f"raised:\n{traceback.format_exc().rstrip()}"
+        send(("raised", {"says": says, "waited": _waited(error, rank), "error": known}))
     sys.stdout.flush()
     util._run_finalizers(0)  # type: ignore[attr-defined] # semaphores that libraries made
     os._exit(0)  # gloo may abort a process that ends in order
@@ -240,31 +236,27 @@ def _listen(ranks: dict[Connection, tuple[BaseProcess, Outcome]], timeout_s: flo
             assert isinstance(pipe, Connection)
             process, outcome = ranks[pipe]
             try:
-                kind, *rest = pipe.recv()
+                kind, values = pipe.recv()
             except (EOFError, OSError):
                 process.join(5)
-                kind, rest = "died", []
+                kind, values = "died", {}
             if kind == "post":
-                outcome.posts += rest
+                outcome.posts.append(values)
                 continue
             outcome.ended = kind
-            if kind == "answered":
-                (outcome.value,) = rest
-            elif kind == "raised":
-                trace, outcome.waited, outcome.error = rest
-                outcome.says = f"raised:\n{trace.rstrip()}"
+            vars(outcome).update(values)
             waiting.remove(pipe)
             deadline = min(deadline, time.monotonic() + timeout_s)
 
 
 def _end(process: BaseProcess, outcome: Outcome) -> None:
-    """Make sure that the process is gone; describe one that gave no answer in ``outcome.says``."""
+    """End the process if it has not ended; describe one that gave no answer in ``outcome.says``."""
     if outcome.ended == "died":
         code = process.exitcode
         how = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         outcome.says = f"died without an answer ({how})"
     elif outcome.ended == "silent":
-        suspended = process_state(process.pid or 0) in SUSPENDED
+        suspended = Process.of(process.pid or 0).state in SUSPENDED
         outcome.says = "was suspended and gave no answer" if suspended else "gave no answer in time"
         if process.is_alive() and process.pid and not suspended:
             with contextlib.suppress(ProcessLookupError):

@@ -1,8 +1,7 @@
-"""A step is a plan, and a plan is a value: which rank runs which samples.
+"""The plan of a step, as a value: which rank runs which samples.
 
-A plan holds sample ids, never lengths or texts. A rank that tokenises ahead
-knows only the lengths of its own window, yet every rank must hold the same plan
-(compare ``digest``); whoever runs a micro-batch knows how long its samples are.
+A plan holds sample ids, never lengths or texts. A rank that tokenises ahead knows only the lengths of its window, yet
+every rank must hold the same plan (compare ``digest``). The rank that runs a micro-batch knows its samples' lengths.
 """
 
 import sys
@@ -19,14 +18,16 @@ import numpy.typing as npt
 from ddpsched.errors import ConfigError
 
 Ids = npt.NDArray[np.int64]
+NO_IDS: Ids = np.empty(0, dtype=np.int64)
+Sizes = Sequence[Sequence[int]]  # sizes[r][m]: samples of rank r's micro-batch m
 
 
 @dataclass(frozen=True, eq=False)
 class Microbatch:
-    """Samples that go through the model together, padded to the longest of them or packed without padding.
+    """Samples that run through the model together, padded to the longest of them or packed without padding.
 
-    ``ids``: (count,), int64 sample ids. ``packed``: one row that holds all of them end to end. ``pad_to``: tokens
-    that every row is filled up to, where that is more than the longest.
+    ``ids``: (count,), int64 sample ids. ``packed``: one row holds all of them end to end. ``pad_to``: tokens that every
+    row is padded to, where that is more than the longest.
     """
 
     ids: Ids
@@ -34,37 +35,34 @@ class Microbatch:
     pad_to: int = 0
 
     def __post_init__(self) -> None:
-        ids = self.ids
-        if type(ids) is not np.ndarray or ids.dtype != np.int64 or ids.flags.writeable:
-            ids = np.array(ids, dtype=np.int64)
-            ids.flags.writeable = False
-            object.__setattr__(self, "ids", ids)
+        if type(self.ids) is not np.ndarray or self.ids.dtype != np.int64 or self.ids.flags.writeable:
+            object.__setattr__(self, "ids", _read_only(self.ids))
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def padded_length(self, lengths: Ids) -> int:
-        """Tokens of each of its padded rows, from the ``lengths`` of its samples."""
+        """Return the tokens of each of its padded rows, from the ``lengths`` of its samples."""
         return max(int(lengths.max()), self.pad_to)
 
 
 @dataclass
 class PlanTimes:
-    """Seconds that planning this step took; different on each rank, null where not measured."""
+    """The seconds that planning this step took; different on each rank, None where not measured."""
 
-    offer_s: float | None = None  # lengths of the window looked up or tokenised, cost row made
-    exchange_s: float | None = None  # the gather of all rows
+    offer_s: float | None = None  # look up or tokenise the lengths of the window, make the offer
+    exchange_s: float | None = None  # gather all offers
     solve_s: float | None = None  # policy, solver, the plan itself with its digest and the position after it
-    wait_s: float | None = None  # what the step still had to wait for its plan
+    wait_s: float | None = None  # the step's wait for its plan
 
 
 @dataclass(frozen=True, eq=False)
 class Position:
-    """The position at which a stream of plans goes on: all that its next step follows from beside config and data.
+    """The position in a stream of plans: with config and data, all that its next step depends on.
 
-    ``step``: number of the next step. ``cursor``: ids of the epoch's order handed out so far. ``windows[r]``: of
-    these, the ids that rank r has waiting; () for policies without windows, and at an epoch's start. The seed is
-    the config's, and measured speeds are the caller's. Compare ``as_dict()``.
+    ``step``: number of the next step. ``cursor``: ids of the epoch's order handed out so far. ``windows[r]``: of these,
+    the ids that wait in rank r's window; () for policies without windows, and at an epoch's start. The seed is the
+    config's, and measured speeds are the caller's. Compare ``as_dict()``.
 
     >>> Position.from_dict(Position(epoch=1, step=40, cursor=96).as_dict())
     Position(epoch=1, step=40, cursor=96, windows=())
@@ -76,13 +74,13 @@ class Position:
     windows: tuple[Ids, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain integers and lists, as JSON takes them."""
+        """Return plain integers and lists, as JSON takes them."""
         windows = [ids.tolist() for ids in self.windows]
         return {"epoch": self.epoch, "step": self.step, "cursor": self.cursor, "windows": windows}
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> "Position":
-        """Return the position that ``as_dict`` gave; ConfigError for anything else."""
+        """Return the position that ``as_dict`` gave. Raises ConfigError for anything else."""
         needed = sorted(each.name for each in fields(cls))
         if not isinstance(state, Mapping) or set(state) != set(needed):
             given = sorted(map(str, state)) if isinstance(state, Mapping) else repr(state)
@@ -97,26 +95,27 @@ class Position:
             wrong = [each for each in ids if not _is_number(each)]
             if wrong:
                 raise ConfigError(f"position: windows[{rank}] holds {wrong[0]!r}, needs integers of 0 or more")
-        arrays = tuple(np.array(ids, dtype=np.int64) for ids in windows)
-        for ids in arrays:
-            ids.flags.writeable = False
-        return cls(state["epoch"], state["step"], state["cursor"], arrays)
+        return cls(state["epoch"], state["step"], state["cursor"], tuple(map(_read_only, windows)))
 
 
 def _is_number(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
+def _read_only(ids: Any) -> Ids:
+    array = np.array(ids, dtype=np.int64)
+    array.flags.writeable = False
+    return array
+
+
 @dataclass(frozen=True, eq=False)
 class StepPlan:
     """One optimizer step: ``ranks[r]`` are rank r's micro-batches, run in this order.
 
-    ``predicted_cost``: one integer per rank in the units of the cost model, or
-    None where lengths are learnt online and the policy needs none.
-    ``lower_bound`` is what no plan of these samples can go below; ``status`` is
-    "optimal" when the makespan meets a proof, else "feasible"; ``after`` is where
-    the stream goes on right after this step, None where that is not known. It
-    and ``times`` are not part of the plan's identity.
+    ``predicted_cost``: one integer per rank in the units of the cost model, or None where lengths are learnt online and
+    the policy needs none. ``lower_bound``: no plan of these samples has a smaller largest cost. ``status``: "optimal"
+    where the largest cost is proved to be the smallest, else "feasible". ``after``: the position right after this step,
+    None where it is not known. It and ``times`` are not part of the plan's identity.
 
     >>> plan = StepPlan(0, 0, ((Microbatch([3, 1]),), (Microbatch([2]),)))
     >>> plan.global_batch, plan.counts.tolist(), plan.world_size
@@ -142,28 +141,19 @@ class StepPlan:
 
     @classmethod
     def cut(
-        cls,
-        epoch: int,
-        step: int,
-        ids: Ids,
-        sizes: Sequence[Sequence[int]],
-        packed: bool = False,
-        pad_to: int = 0,
-        **rest: Any,
+        cls, epoch: int, step: int, ids: Ids, sizes: Sizes, packed: bool = False, pad_to: int = 0, **rest: Any
     ) -> "StepPlan":
-        """A plan from its ids in order, ``sizes[r]`` samples for each micro-batch of rank r; ``rest``: other fields.
+        """Return the plan of these ids in order, cut into micro-batches of these sizes; ``rest``: other fields.
 
-        Its digest is made at once.
+        Its digest is computed at once.
 
         >>> [len(micro) for micro in StepPlan.cut(0, 0, np.arange(6), [[2, 1], [3]]).ranks[0]]
         [2, 1]
         """
-        ids = np.array(ids, dtype=np.int64)
-        ids.flags.writeable = False
-        ranks, start = [], 0
-        for own in sizes:
+        ids, start, ranks = _read_only(ids), 0, []
+        for rank_sizes in sizes:
             microbatches = []
-            for size in own:
+            for size in rank_sizes:
                 # what Microbatch(...) makes, at a third of its time: a step has up to G * M of them
                 micro = object.__new__(Microbatch)
                 micro.__dict__.update(ids=ids[start : start + size], packed=packed, pad_to=pad_to)
@@ -171,15 +161,16 @@ class StepPlan:
                 start += size
             ranks.append(tuple(microbatches))
         assert start == len(ids), f"sizes add up to {start}, there are {len(ids)} ids"
-        # likewise what cls(...) makes; and ids, which the property would put together again
+        # likewise what cls(...) makes; and ids, which the property would concatenate again
         plan = object.__new__(cls)
         plan.__dict__.update(epoch=epoch, step=step, ranks=tuple(ranks), times=PlanTimes(), ids=ids, **rest)
         plan.__post_init__()
-        plan.digest  # noqa: B018 (it is kept; the step that votes on it has it made beforehand)
+        plan.digest  # noqa: B018 (it is cached before the step that votes on it)
         return plan
 
     @property
     def world_size(self) -> int:
+        """G, the number of ranks."""
         return len(self.ranks)
 
     @cached_property
@@ -195,27 +186,24 @@ class StepPlan:
     @cached_property
     def ids(self) -> Ids:
         """(global_batch,), every id of the step, rank by rank."""
-        parts = [micro.ids for rank in self.ranks for micro in rank]
-        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        return np.concatenate([NO_IDS, *(micro.ids for rank in self.ranks for micro in rank)])
 
     def rank_ids(self, rank: int) -> Ids:
-        """The samples of one rank, micro-batch by micro-batch."""
-        parts = [micro.ids for micro in self.ranks[rank]]
-        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        """Return the samples of one rank, micro-batch by micro-batch."""
+        return np.concatenate([NO_IDS, *(micro.ids for micro in self.ranks[rank])])
 
     def loss_scale(self, rank: int) -> float:
-        """G * b_r / B: what rank r's *mean* loss is multiplied by where gradients are averaged over ranks."""
+        """Return G * b_r / B, the factor of rank r's *mean* loss where gradients are averaged over ranks."""
         return self.world_size * int(self.counts[rank]) / self.global_batch
 
     @cached_property
     def digest(self) -> int:
-        """64 bits (signed) over epoch, step and who runs what, in order; equal on every rank."""
+        """64 bits (signed) over epoch, step and each rank's micro-batches, in order; equal on every rank."""
         header = array("q", (self.epoch, self.step, self.world_size))
         for rank in self.ranks:
             header.append(len(rank))
             header.extend([-len(m.ids) if m.packed else len(m.ids) for m in rank])
-        wider = [m.pad_to for rank in self.ranks for m in rank if m.pad_to]
-        header.extend(wider)
+        header.extend([m.pad_to for rank in self.ranks for m in rank if m.pad_to])
         if sys.byteorder == "big":
             header.byteswap()
         blob = header.tobytes() + self.ids.astype("<i8", copy=False).tobytes()

@@ -1,25 +1,25 @@
-"""Processes by machine, number and start: whether one lives, read from /proc without a message between processes.
+"""Identity of processes by machine, number and start, and whether one lives: read from /proc, without messages.
 
-A number alone does not name a process: the system gives it to another one later. With the time of its start it does.
-Elsewhere than on Linux the number has to do.
+A number alone does not identify a process, as the system gives it to another one later. With the time of its start it
+does. Elsewhere than on Linux the number alone is compared.
 """
 
 import os
-import platform
+import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 SUSPENDED = ("T", "t")  # by a signal, by a debugger
 DEAD = ("gone", "Z", "X")
-FIRST_NAMESPACE = "pid:[4026531836]"  # of process numbers: the machine's own, in no container
+FIRST_NAMESPACE = "pid:[4026531836]"  # of process numbers outside containers
 
 
 @dataclass(frozen=True)
 class Host:
-    """A machine since it was started, and which of its process numbers are meant."""
+    """A machine since it was started, and the namespace that its process numbers are of."""
 
     node: str
     machine: str | None  # stays the same when it starts again
@@ -27,8 +27,9 @@ class Host:
     pid_namespace: str | None
 
     def restarted(self, now: "Host") -> bool:
-        """Whether ``now`` is this machine after another start. Containers, which start from one image on many machines
-        with its machine id, are never said to be one.
+        """Return whether ``now`` is this machine after another start.
+
+        It is False for containers: those of one image share its machine id, on whichever machine they start.
         """
         same = (self.node, self.machine) == (now.node, now.machine) and bool(self.machine)
         first = self.pid_namespace == now.pid_namespace == FIRST_NAMESPACE
@@ -36,6 +37,7 @@ class Host:
 
     @classmethod
     def here(cls) -> "Host":
+        """Return this process's machine."""
         namespace = Path("/proc/self/ns/pid")
         return cls(
             node=os.uname().nodename,
@@ -47,72 +49,60 @@ class Host:
 
 @dataclass(frozen=True)
 class Process:
-    """One process for ever, whoever gets its number later."""
+    """One process, distinguished from those that get its number later."""
 
     pid: int
-    start_ticks: int | None  # since the machine was started; None where the system does not say
+    start_ticks: int | None  # since the machine was started; None where /proc does not show it
 
     @classmethod
     def of(cls, pid: int) -> "Process":
+        """Return the process that has this number now."""
         stat = _stat(pid)
         return cls(pid, None if stat is None else int(stat[19]))
 
     @property
     def state(self) -> str:
-        """The kernel's letter (R running, S sleeping, T stopped, Z dead but not reaped), "gone", or "?" where some
-        process has this number and /proc does not show which: another user's under hidepid, or no /proc at all.
+        """The kernel's letter (R running, S sleeping, T stopped, Z dead but not reaped), "gone" or "?".
+
+        "?": some process has this number and /proc does not show which: another user's under hidepid, or no /proc.
         """
-        if self.start_ticks is None and platform.system() != "Linux":
-            return "R" if _exists(self.pid) else "gone"
         stat = _stat(self.pid)
-        if stat is None:
-            return "?" if _exists(self.pid) else "gone"
-        return stat[0] if int(stat[19]) == self.start_ticks else "gone"
+        if stat is not None:
+            return stat[0] if int(stat[19]) == self.start_ticks else "gone"
+        unknown = "R" if self.start_ticks is None and sys.platform != "linux" else "?"
+        return unknown if _exists(self.pid) else "gone"
 
     @property
     def is_gone(self) -> bool:
+        """Whether it has ended, reaped or not."""
         return self.state in DEAD
 
 
 @dataclass(frozen=True)
 class Place:
-    """A process and where it runs: what another one, now or later, here or elsewhere, can judge it by."""
+    """A process and its machine, by which any other process, now or later, can judge whether it lives."""
 
     host: Host
     process: Process
 
     @classmethod
     def here(cls) -> "Place":
+        """Return this process's place."""
         return cls(Host.here(), Process.of(os.getpid()))
 
     def judge(self) -> Literal["lives", "gone", "unknown"]:
-        """Whether it lives, as far as that can be seen from here."""
+        """Return whether it lives, as far as this process can see."""
         here = Host.here()
-        if here == self.host:
-            state = self.process.state
-            if state == "?" and self.process != Process.of(os.getpid()):
-                return "unknown"
-            return "gone" if state in DEAD else "lives"
-        return "gone" if self.host.restarted(here) else "unknown"
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "Place":
-        return cls(Host(**value["host"]), Process(**value["process"]))
-
-
-def process_state(pid: int) -> str:
-    """The kernel's letter for whatever process has this number now, "gone", or "?" where /proc does not show it."""
-    stat = _stat(pid)
-    if stat is None:
-        return "?" if _exists(pid) else "gone"
-    return stat[0]
+        if here != self.host:
+            return "gone" if self.host.restarted(here) else "unknown"
+        state = self.process.state
+        if state == "?" and self.process != Process.of(os.getpid()):
+            return "unknown"
+        return "gone" if state in DEAD else "lives"
 
 
 def children(parent: int) -> Iterator[int]:
-    """Process numbers of a parent's children, those among them that have ended and were not reaped too."""
+    """Yield the process numbers of a parent's children, also of those that have ended and were not reaped."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             stat = _stat(int(entry.name))
@@ -131,14 +121,14 @@ def environ_of(pid: int) -> dict[str, str]:
 
 
 def host_id() -> int:
-    """64 bits that tell machines, and process namespaces on one machine, apart."""
+    """Return 64 bits that differ between machines, and between process namespaces on one machine."""
     here = Host.here()
-    facts = "\n".join(str(fact) for fact in (here.node, here.boot, here.pid_namespace))
+    facts = f"{here.node}\n{here.boot}\n{here.pid_namespace}"
     return int.from_bytes(blake2b(facts.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat behind the name: state, parent, ..., the 20th the start in ticks."""
+    """Return the fields of /proc/PID/stat behind the name: state, parent, ..., the 20th the start in ticks."""
     text = _text(f"/proc/{pid}/stat")
     return None if text is None else text.rpartition(")")[2].split()
 
@@ -153,8 +143,6 @@ def _text(path: str) -> str | None:
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)  # another user's
     return True

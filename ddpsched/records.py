@@ -9,8 +9,7 @@ import json
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TextIO, get_type_hints
+from typing import Any, TextIO, get_args
 
 RECORDS = "records.parquet"
 
@@ -36,7 +35,7 @@ class StepRecord:
     num_microbatches: int
     loss_scale: float  # G * b_r / B, of a mean over samples
     squared_tokens: int | None = None  # sum of the squared lengths of this rank's samples
-    predicted_cost: int | None = None  # in the cost model's own units
+    predicted_cost: int | None = None  # in the cost model's units
     lower_bound: int | None = None
     # planning, off the critical path
     offer_s: float | None = None
@@ -67,11 +66,11 @@ COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(StepRecord))
 
 
 class RecordWriter:
-    """Appends what one process has to say of its steps to files of a run's ``directory``, a line each, flushed.
+    """A writer of one process's records to files of a run's ``directory``, a line each, flushed.
 
-    ``records-rank{rank}.jsonl``: its records. ``timeline-rank{rank}.jsonl``, where
-    somebody writes one: when things began and ended in each step. A new writer
-    starts the files anew: a run that did not finish is run again whole.
+    ``records-rank{rank}.jsonl`` holds a line for each record. ``timeline-rank{rank}.jsonl``, where timelines are given,
+    holds a line for each step: when its parts began and ended. A new writer starts the files anew, as a run that did
+    not finish is run again whole.
     """
 
     def __init__(self, directory: Path, rank: int) -> None:
@@ -80,28 +79,19 @@ class RecordWriter:
         self._file = self.path.open("w", encoding="utf-8")
         self._timeline: TextIO | None = None
 
-    def write(self, record: StepRecord) -> None:
-        """Append one row. Raises OSError (a full disk, say) with the line not counted."""
-        _append(self._file, vars(record))
-
-    def write_timeline(self, step: dict[str, Any]) -> None:
-        """Append the times of one step; the file begins with the first."""
-        if self._timeline is None:
-            self._timeline = self._timeline_path.open("w", encoding="utf-8")
-        _append(self._timeline, step)
+    def write(self, *records: StepRecord, timeline: dict[str, Any] | None = None) -> None:
+        """Append the rows of a step, and its timeline if there is one. Raises OSError, of a full disk for example."""
+        for record in records:
+            _append(self._file, vars(record))
+        if timeline is not None:
+            self._timeline = self._timeline or self._timeline_path.open("w", encoding="utf-8")
+            _append(self._timeline, timeline)
 
     def close(self) -> None:
+        """Close the files."""
         self._file.close()
         if self._timeline is not None:
             self._timeline.close()
-
-    def __enter__(self) -> "RecordWriter":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _append(file: TextIO, row: dict[str, Any]) -> None:
@@ -110,22 +100,19 @@ def _append(file: TextIO, row: dict[str, Any]) -> None:
 
 
 def read_lines(directory: Path) -> list[dict[str, Any]]:
-    """All ranks' JSON lines of a run, in (step, rank) order; a torn last line is left out."""
-    rows: list[dict[str, Any]] = []
-    for path in sorted(directory.glob("records-rank*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-            if line.endswith("\n"):
-                rows.append(json.loads(line))
+    """Return all ranks' JSON lines of a run, in (step, rank) order; an incomplete last line is left out."""
+    texts = (path.read_text(encoding="utf-8") for path in sorted(directory.glob("records-rank*.jsonl")))
+    rows = [json.loads(line) for text in texts for line in text.splitlines(keepends=True) if line.endswith("\n")]
     return sorted(rows, key=lambda row: (row["step"], row["rank"]))
 
 
 def compact(directory: Path) -> Path:
-    """Turn a run's JSON lines into one Parquet file, written aside and renamed."""
+    """Write a run's JSON lines as one Parquet file, aside and then renamed; return its path."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     arrow = {int: pa.int64(), float: pa.float64(), str: pa.string()}
-    schema = pa.schema([(name, arrow[kind]) for name, kind in _column_types().items()])
+    schema = pa.schema([(each.name, arrow[(*get_args(each.type), each.type)[0]]) for each in fields(StepRecord)])
     table = pa.Table.from_pylist(read_lines(directory), schema=schema)
     path, aside = directory / RECORDS, directory / (RECORDS + ".part")
     try:
@@ -135,14 +122,6 @@ def compact(directory: Path) -> Path:
         aside.unlink(missing_ok=True)
         raise
     return path
-
-
-def _column_types() -> dict[str, type]:
-    hints = get_type_hints(StepRecord)
-    plain = (int, float, str)
-    return {
-        name: next(t for t in plain if t in (hints[name], *getattr(hints[name], "__args__", ()))) for name in COLUMNS
-    }
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -1,11 +1,11 @@
 """The lock on a run's folder: one run at a time, whichever way and on whichever machine it was started.
 
 The file ``lock`` names the run's process (of many ranks: rank 0's), its launch and its attempt. What a killed process
-left is taken over, where it can be seen from here that it is gone. The file is read and changed under flock, so of
-several that come at the same moment one gets it.
+left is taken over, where this process can see that it is gone. The file is read and changed under flock, so of several
+processes at the same moment one gets it.
 
-A launch is what ranks can compare before they have met: two may look alike (both at one port), and so do the attempts
-of one that is restarted. The attempt is a number that rank 0 draws, and tells the others once they have met.
+A launch is what ranks can compare before they have exchanged a message: two launches may look alike (both at one port),
+and so do the attempts of one that is restarted. The attempt is a number that rank 0 draws and sends to the others.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ddpsched.errors import RankFailure, RunHeldError
-from ddpsched.processes import Place, host_id
+from ddpsched.processes import Host, Place, Process, host_id
 
 LOCK = "lock"
 HELD = "is held by another run"  # in every refusal
@@ -40,17 +40,17 @@ class Holder:
     attempt: int | None = None
 
     def refusal(self, folder: Path) -> str | None:
-        """Why nobody else may have the folder; None where this one is gone."""
-        found = self.place.judge()
-        who = f"process {self.place.process.pid} on {self.place.host.node}, started {self.since}"
-        if found == "gone":
+        """Return why no other run may have the folder; None where this one is gone."""
+        state = self.place.judge()
+        if state == "gone":
             return None
-        if found == "lives":
-            return f"{folder} {HELD} ({who}); wait for it, end it, or give another name=..."
-        return (
-            f"{folder} {HELD} ({who}); whether that lives cannot be seen from here: wait for it, or "
-            f"where it is gone delete {folder / LOCK}"
-        )
+        if state == "lives":
+            remedy = "wait for it, end it, or give another name=..."
+        else:
+            unseen = "whether that process lives cannot be seen from here"
+            remedy = f"{unseen}: wait for it, or where it is gone delete {folder / LOCK}"
+        who = f"process {self.place.process.pid} on {self.place.host.node}, started {self.since}"
+        return f"{folder} {HELD} ({who}); {remedy}"
 
 
 def holder(folder: Path) -> Holder | None:
@@ -62,94 +62,86 @@ def holder(folder: Path) -> Holder | None:
 
 
 def refusal(folder: Path) -> str | None:
-    """Why ``folder`` cannot be had: a run lives in it, or may do so; None where it is free."""
-    held = holder(folder)
-    return None if held is None else held.refusal(folder)
+    """Return why ``folder`` cannot be had: a run lives in it, or may do so; None where it is free."""
+    current = holder(folder)
+    return None if current is None else current.refusal(folder)
 
 
 class RunLock:
-    """One process's hand on the lock of ``folder``."""
+    """One process's access to the lock of ``folder``.
+
+    ``launch``: of this process. ``attempt``: rank 0's once ``set_attempt`` has recorded it, else one that this process
+    drew.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._path = folder, folder / LOCK
         self._made = [each for each in (folder, *folder.parents) if not each.exists()]
-        since = datetime.now(UTC).isoformat(timespec="seconds")
-        self._own = Holder(launch_id(), Place.here(), since, secrets.randbits(62))
-        self._met: int | None = None  # rank 0's attempt
+        self.launch, self.attempt = launch_id(), secrets.randbits(62)
+        self._holder = Holder(self.launch, Place.here(), datetime.now(UTC).isoformat(timespec="seconds"), self.attempt)
+        self._knows_attempt = False  # of rank 0
 
-    @property
-    def launch(self) -> str:
-        return self._own.launch
-
-    @property
-    def attempt(self) -> int:
-        """Rank 0's, where it is known; else one of this process's own."""
-        own = self._own.attempt if self._met is None else self._met
-        assert own is not None
-        return own
-
-    def meet(self, attempt: int) -> None:
-        """Rank 0 has said which attempt this is."""
-        self._met = attempt
+    def set_attempt(self, attempt: int) -> None:
+        """Record the attempt that rank 0 drew."""
+        self.attempt, self._knows_attempt = attempt, True
 
     def take(self) -> None:
-        """Hold the folder as rank 0 until ``give_back``, or this process's end. RunHeldError where another run does."""
-        self._take()
-        self._met = self._own.attempt
-
-    def _take(self) -> None:
+        """Hold the folder until ``give_back``, or this process's end. RunHeldError where another run does."""
         with self._exclusively() as file:
             old = os.pread(file, 65_536, 0)
-            held = _parse(old)
-            if held is not None and (why := held.refusal(self._folder)) is not None:
-                raise RunHeldError(why)
-            text = json.dumps({**vars(self._own), "place": self._own.place.to_json()}).encode()
+            current = _parse(old)
+            if current is not None and (reason := current.refusal(self._folder)) is not None:
+                raise RunHeldError(reason)
+            text = json.dumps(asdict(self._holder)).encode()
             os.pwrite(file, text.ljust(len(old)), 0)  # in one piece, as readers do not wait; JSON may end in blanks
             os.ftruncate(file, len(text))
 
     def give_back(self) -> None:
         """Remove the lock, if it is this process's."""
-        if holder(self._folder) != self._own:
+        if holder(self._folder) != self._holder:
             return
         with self._exclusively():
             self._path.unlink()
-        with contextlib.suppress(OSError):  # what could not start leaves no folder either
+        with contextlib.suppress(OSError):  # a run that could not start leaves no folder either
             for each in self._made:
                 each.rmdir()
 
     def refuse(self) -> None:
-        """RunHeldError where another launch than this one holds the folder."""
-        held = holder(self._folder)
-        if held is None or held.launch == self._own.launch:
-            return
-        if (why := held.refusal(self._folder)) is not None:
-            raise RunHeldError(why)
+        """Raise RunHeldError where another launch than this one holds the folder."""
+        current = holder(self._folder)
+        if current is not None and current.launch != self.launch and (reason := current.refusal(self._folder)):
+            raise RunHeldError(reason)
 
     def await_rank_0(self, timeout_s: float) -> None:
         """Return once rank 0 of this launch holds the folder.
 
-        Or of one that looks alike and may live: what this rank writes is kept apart from it in ``in_hand``.
+        Or of one that looks alike and may live: ``may_write`` keeps apart what this rank writes from that one's.
         """
         deadline = time.monotonic() + timeout_s
-        while not self._is_launchs():
+        while not self._this_launch_holds():
             self.refuse()
             if time.monotonic() > deadline:
                 raise RankFailure(f"rank 0 did not lock {self._folder} within {timeout_s:.0f} s; its log says why")
             time.sleep(0.05)
 
     @contextlib.contextmanager
-    def in_hand(self) -> Iterator[bool]:
-        """Whether this run may write: it holds the folder, or nobody did, and it is held meanwhile.
+    def may_write(self) -> Iterator[bool]:
+        """Yield whether this run may write: it holds the folder, or no run did, and this process holds it meanwhile.
 
-        A rank that has not met rank 0 may where its launch holds the folder, except over what the holder wrote
-        (``is_holders``): before the ranks have met their own rank 0 writes nothing, so that is another run's.
+        A rank that does not know rank 0's attempt may write where its launch holds the folder, except over what the
+        holder wrote (``is_of_another``): before rank 0 has sent its attempt it writes nothing, so that is another
+        run's.
         """
-        held = holder(self._folder)
-        if self._is_launchs() if self._met is None else held is not None and held.attempt == self._met:
+        if self._knows_attempt:
+            current = holder(self._folder)
+            holds = current is not None and current.attempt == self.attempt
+        else:
+            holds = self._this_launch_holds()
+        if holds:
             yield True
             return
         try:
-            self._take()
+            self.take()
         except RunHeldError:
             yield False
             return
@@ -158,21 +150,22 @@ class RunLock:
         finally:
             self.give_back()
 
-    def is_holders(self, attempt: object) -> bool:
-        """Whether ``attempt`` holds the folder and is not known to be this rank's."""
-        held = holder(self._folder)
-        return held is not None and held.attempt == attempt is not None and attempt != self.attempt
+    def is_of_another(self, attempt: object) -> bool:
+        """Return whether ``attempt`` holds the folder and is not known to be this rank's."""
+        current = holder(self._folder)
+        return current is not None and current.attempt == attempt is not None and attempt != self.attempt
 
-    def _is_launchs(self) -> bool:
-        """A lock of the same launch whose process is gone is an earlier attempt's, or an earlier launch's at the same
-        address.
+    def _this_launch_holds(self) -> bool:
+        """Return whether the lock names this launch and a process that may live.
+
+        One whose process is gone is an earlier attempt's, or an earlier launch's at the same address.
         """
-        held = holder(self._folder)
-        return held is not None and held.launch == self._own.launch and held.place.judge() != "gone"
+        current = holder(self._folder)
+        return current is not None and current.launch == self.launch and current.place.judge() != "gone"
 
     @contextlib.contextmanager
     def _exclusively(self) -> Iterator[int]:
-        """The lock's file, made where it is not there, and nobody else in here."""
+        """Yield the lock's file, made where there is none, while no other process may change it."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -188,22 +181,21 @@ class RunLock:
                 os.close(file)
             if time.monotonic() > deadline:
                 raise RunHeldError(
-                    f"{self._path} has been in another process's hands for {PATIENCE_S:.0f} s; end that process"
+                    f"{self._path} has been locked by another process for {PATIENCE_S:.0f} s; end that process"
                 )
             time.sleep(0.01)
 
 
 def launch_id(environ: Mapping[str, str] | None = None) -> str:
-    """Return what the ranks of one launch have in common, restarted or not; for a single process its own identity.
+    """Return what the ranks of one launch have in common, restarted or not; for a single process its identity.
 
-    How often it was restarted is not: each of torchrun's agents counts for itself, and after the failure of one machine
-    their counts differ for good.
+    The number of restarts is left out: each of torchrun's agents counts for itself, and after the failure of one
+    machine their counts differ for good.
     """
     env, here = os.environ if environ is None else environ, Place.here()
     if "MASTER_PORT" not in env or "WORLD_SIZE" not in env:
         return f"{here.host.node} {here.process.pid} {here.process.start_ticks}"
-    names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
-    facts = [env.get(name, "-") for name in names]
+    facts = [env.get(name, "-") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")]
     if facts[0] in LOOPBACK:  # every machine has that address, so all ranks are on this one
         facts.append(str(host_id()))
     return " ".join(facts)
@@ -212,9 +204,10 @@ def launch_id(environ: Mapping[str, str] | None = None) -> str:
 def _parse(text: bytes) -> Holder | None:
     try:
         value = json.loads(text)
-        return Holder(value["launch"], Place.from_json(value["place"]), value["since"], value.get("attempt"))
+        place = Place(Host(**value["place"]["host"]), Process(**value["place"]["process"]))
+        return Holder(value["launch"], place, value["since"], value.get("attempt"))
     except (ValueError, KeyError, TypeError):
-        return None  # empty, or its writer was killed over it: nobody holds it
+        return None  # empty, or its writer was killed while writing: no run holds it
 
 
 def _flock(file: int) -> bool:

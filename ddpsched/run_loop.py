@@ -1,10 +1,10 @@
-"""run(config): the one loop. Plans come in, an executor carries them out, records go to the run's folder."""
+"""run(config): the one loop. Plans come in, an executor executes them, records go to the run's folder."""
 
 import itertools
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -37,7 +37,7 @@ LOG_EVERY = 50  # steps
 
 
 class Executor(Protocol):
-    """The executor of plans: it decides which ranks this process runs, and where the seconds come from."""
+    """The executor of plans: it sets which ranks this process runs, and where the seconds come from."""
 
     @property
     def exchange(self) -> Exchange: ...
@@ -51,11 +51,11 @@ class Executor(Protocol):
     @property
     def timeline(self) -> dict[str, Any] | None: ...  # of the last step, where it is kept
 
-    def expect(self, total_steps: int) -> None: ...  # so many, which the learning rate is to fall over
+    def expect(self, total_steps: int) -> None: ...  # over which the learning rate falls
 
     def execute(self, plan: StepPlan) -> list[StepRecord]: ...
 
-    def object(self, flag: Flag) -> bool: ...  # before the next step ends; False where nobody would hear of it
+    def object(self, flag: Flag) -> bool: ...  # vote so in the next step; False where there are no other ranks
 
     def evaluate(self) -> "Evaluation | None": ...
 
@@ -65,33 +65,33 @@ class Executor(Protocol):
 def run(config: RunConfig, *, overwrite: bool = False, force: bool = False, watch: Watch | None = None) -> Path:
     """Run to the end and return the run's folder; under torchrun, as one rank of many.
 
-    Raises RunExistsError where a finished run has this name and RunHeldError where
-    a living one has, ConfigError and DataError before anything is written, RunError
-    for what goes wrong on the way; then status.json says "failed" and why, on
-    whichever rank it happened. With ``overwrite`` the finished run is given up only
-    when the new one can start. ``force`` uses calibrations of another model or
-    device, which are refused else. ``watch``: this process's, where it was started
-    before the config was read; the caller's to close.
+    ``overwrite``: replace a finished run of this name, as soon as the new one can start. ``force``: use calibrations of
+    another model or device, which are refused else. ``watch``: this process's, where it was started before the config
+    was read; the caller closes it.
+
+    Raises RunExistsError where a finished run has this name and RunHeldError where a living one has, ConfigError and
+    DataError before anything is written, RunError for what fails later. Then status.json says "failed" and the reason,
+    on whichever rank it happened.
     """
     world = _world(config)
     with _watched(config, watch) as watch:
         folder = RunFolder(config.run_dir, dump(config), overwrite)
         with folder.held(world.is_main), Guard(folder, world, watch) as guard:
             if not world.is_main:
-                folder.await_rank_0(config.executor.timeout_s)
+                folder.lock.await_rank_0(config.executor.timeout_s)
             _run(config, folder, world, guard, force)
     return folder.path
 
 
 def _run(config: RunConfig, folder: RunFolder, world: World, guard: Guard, force: bool) -> None:
     samples = config.load_samples()
-    executor = guard.closing(_executor(config, samples, world, force))
-    exchange, spec = executor.exchange, config.plan_spec(executor.caps)
-    total_steps = num_steps(spec, samples.train)
+    executor = guard.resources.enter_context(closing(_executor(config, samples, world, force)))
+    exchange, spec, train = executor.exchange, config.plan_spec(executor.caps), samples.train
+    total_steps = num_steps(spec, train)
     executor.expect(total_steps)
     environment = _environment(config, samples, executor)
     speeds = [Speed() for _ in exchange.ranks] if spec.refined else None
-    plans = guard.closing(prefetch_plans(plan_steps(spec, samples.train, exchange, speeds)))
+    plans = guard.resources.enter_context(closing(prefetch_plans(plan_steps(spec, train, exchange, speeds))))
     if config.executor.kind == "distributed":
         guard.watch_peers(exchange, lambda: executor.object(Flag.STOP))
     first = next(plans)  # a solver or caps that cannot plan fail here
@@ -99,27 +99,26 @@ def _run(config: RunConfig, folder: RunFolder, world: World, guard: Guard, force
         folder.begin(environment)
     exchange.barrier()
     guard.begun()
-    _say(config, environment)
-    with RecordWriter(folder.path, world.rank) as writer:
-        observer = _Observer(spec, samples.train, speeds)
-        output = _Output(folder, writer, world.is_main, total_steps, config.train.eval_every)
-        _loop(itertools.chain([first], plans), executor, output, observer)
-    environment |= observer.facts()
-    truncated = exchange.total(samples.train.num_truncated)
+    _log_remarks(config, environment)
+    loop = _Loop(executor, spec, train, folder, world.is_main, total_steps, config.train.eval_every, speeds or ())
+    with closing(RecordWriter(folder.path, world.rank)) as writer:
+        loop.run(itertools.chain([first], plans), writer)
+    environment |= loop.summary()
+    truncated = exchange.total(train.num_truncated)
     exchange.barrier()  # every rank's records are written
     if world.is_main:
-        if config.data.lengths == "online":  # each rank has seen its own windows
+        if config.data.lengths == "online":  # each rank knows its windows alone
             environment["num_truncated"] = int(truncated)
         folder.write_environment(environment)
         compact(folder.path)
         folder.done()
-        folder.let_go()  # before any rank leaves, which may begin another run in this folder at once
-    exchange.part(guard.is_done)  # until then the others are there to say what became of rank 0
+        folder.lock.give_back()  # before any rank ends: its caller may begin another run in this folder at once
+    exchange.part(guard.is_done)  # until then the other ranks can report a failure of rank 0
 
 
 @contextmanager
 def _watched(config: RunConfig, watch: Watch | None) -> Iterator[Watch | None]:
-    """The watch that this run needs: the one given, or one of its own where it is one rank of many."""
+    """Yield the watch that this run needs: the one given, or a new one, where it is one rank of many."""
     if config.executor.kind != "distributed":
         if watch is not None:
             watch.close()
@@ -127,109 +126,97 @@ def _watched(config: RunConfig, watch: Watch | None) -> Iterator[Watch | None]:
     elif watch is not None:
         yield watch
     else:
-        own = start_watch()
-        try:
-            yield own
-        finally:
-            if own is not None:
-                own.close()
+        started = start_watch()
+        with closing(started) if started is not None else nullcontext():
+            yield started
 
 
-@dataclass(frozen=True)
-class _Output:
-    """The destination of the records and evaluations of a run of about ``total_steps``."""
+@dataclass
+class _Loop:
+    """The steps of a run in this process, what was computed in them, and the speed of each rank here.
 
+    ``speeds``: of the ranks in this process, where plans follow them.
+    """
+
+    executor: Executor
+    spec: PlanSpec
+    lengths: Lengths
     folder: RunFolder
-    writer: RecordWriter
     is_main: bool
     total_steps: int
     eval_every: int
+    speeds: Sequence[Speed]
+    num_tokens: int = 0
+    padded_tokens: int = 0
 
-    def write(self, records: Sequence[StepRecord], timeline: dict[str, Any] | None) -> None:
-        for record in records:
-            self.writer.write(record)
-        if timeline is not None:
-            self.writer.write_timeline(timeline)
+    def __post_init__(self) -> None:
+        self.num_runs = np.zeros(len(self.lengths) if self.spec.policy.repeats else 0, dtype=np.int64)  # of each sample
 
-    def is_due(self, step: int) -> bool:
-        """Whether the model is evaluated after so many steps, and not for the last time."""
-        return self.eval_every > 0 and step % self.eval_every == 0 and step < self.total_steps
+    def run(self, plans: Iterable[StepPlan], writer: RecordWriter) -> None:
+        """Execute all plans; write records, timeline and evaluations."""
+        full: OSError | None = None
+        done = evaluated = 0
+        for plan in plans:
+            records = self.executor.execute(plan)
+            self._count(plan, records)
+            done = plan.step + 1
+            try:
+                writer.write(*records, timeline=self.executor.timeline)
+            except OSError as error:
+                if not self.executor.object(Flag.DISK_FULL):
+                    raise
+                full = error  # the others learn of it by this rank's next vote
+            if done % LOG_EVERY == 0:
+                loss = next((f", loss {record.loss:.4f}" for record in records if record.loss is not None), "")
+                log.info("step %d of about %d%s", done, self.total_steps, loss)
+            if self.eval_every and done % self.eval_every == 0 and done < self.total_steps:
+                self._evaluate(done)
+                evaluated = done
+        if full is not None:
+            raise full
+        if evaluated < done:
+            self._evaluate(done)
 
+    def _count(self, plan: StepPlan, records: Sequence[StepRecord]) -> None:
+        """Count the tokens of a step, and measure its speeds, which are for the plan after next."""
+        self.num_tokens += sum(record.num_tokens for record in records)
+        self.padded_tokens += sum(record.padded_tokens for record in records)
+        if len(self.num_runs):
+            self.num_runs[plan.ids] += 1
+        for speed, record in zip(self.speeds, records, strict=bool(self.speeds)):
+            speed.add(rank_cost(self.spec.cost, plan, record.rank, self.lengths), record.compute_s or 0.0)
 
-class _Observer:
-    """Counts what was computed here, and learns each rank's speed, where plans follow it."""
+    def _evaluate(self, step: int) -> None:
+        sums = self.executor.evaluate()
+        if sums is None or not self.is_main:
+            return
+        loss, accuracy = sums.loss_sum / sums.count, sums.num_correct / sums.count
+        num_targets = None if sums.num_targets is None else int(sums.num_targets)
+        row = {
+            "step": step,
+            "loss": loss,
+            "accuracy": accuracy,
+            "num_samples": int(sums.num_samples),
+            "majority": sums.majority,
+            "perplexity": None if num_targets is None else _perplexity(loss),
+            "num_targets": num_targets,
+        }
+        self.folder.add_evaluation(row)
+        log.info("after step %d: dev loss %.4f, accuracy %.4f (majority %.4f)", step, loss, accuracy, sums.majority)
 
-    def __init__(self, spec: PlanSpec, lengths: Lengths, speeds: Sequence[Speed] | None) -> None:
-        self._spec, self._lengths, self._speeds = spec, lengths, speeds
-        self._num_tokens = self._padded_tokens = 0
-        self._runs = np.zeros(len(lengths), dtype=np.int64) if spec.policy.repeats else None  # of each sample
-
-    def see(self, plan: StepPlan, records: Sequence[StepRecord]) -> None:
-        """Note a step that was run; speeds are for the plan after next."""
-        self._num_tokens += sum(record.num_tokens for record in records)
-        self._padded_tokens += sum(record.padded_tokens for record in records)
-        if self._runs is not None:
-            self._runs[plan.ids] += 1
-        for speed, record in zip(self._speeds or (), records, strict=self._speeds is not None):
-            speed.add(rank_cost(self._spec.cost, plan, record.rank, self._lengths), record.compute_s or 0.0)
-
-    def facts(self) -> dict[str, Any]:
-        """Log what was padding, and what ran never or again; return the latter, for environment.json."""
-        share = 1 - self._num_tokens / max(1, self._padded_tokens)
-        log.info("%.1f %% of the %d tokens computed here were padding", 100 * share, self._padded_tokens)
-        if self._runs is None:
+    def summary(self) -> dict[str, Any]:
+        """Log the share of padding, and what ran never or again; return the latter, for environment.json."""
+        share = 1 - self.num_tokens / max(1, self.padded_tokens)
+        log.info("%.1f %% of the %d tokens computed here were padding", 100 * share, self.padded_tokens)
+        if not len(self.num_runs):
             return {}
-        again, never = int(np.maximum(self._runs - 1, 0).sum()), int((self._runs == 0).sum())
-        log.info("of %d samples %d never ran, and %d runs were of one again", len(self._runs), never, again)
+        again, never = int(np.maximum(self.num_runs - 1, 0).sum()), int((self.num_runs == 0).sum())
+        log.info("of %d samples %d never ran, and %d runs were of one again", len(self.num_runs), never, again)
         return {"num_never_run": never, "num_run_again": again}
 
 
-def _loop(plans: Iterator[StepPlan], executor: Executor, output: _Output, observer: _Observer) -> None:
-    full: OSError | None = None
-    done = evaluated = 0
-    for plan in plans:
-        records = executor.execute(plan)
-        observer.see(plan, records)
-        done = plan.step + 1
-        try:
-            output.write(records, executor.timeline)
-        except OSError as error:
-            if not executor.object(Flag.DISK_FULL):
-                raise
-            full = error  # the others learn of it by this rank's next vote
-        if done % LOG_EVERY == 0:
-            loss = next((f", loss {record.loss:.4f}" for record in records if record.loss is not None), "")
-            log.info("step %d of about %d%s", done, output.total_steps, loss)
-        if output.is_due(done):
-            _evaluate(executor, output, done)
-            evaluated = done
-    if full is not None:
-        raise full
-    if evaluated < done:
-        _evaluate(executor, output, done)
-
-
-def _evaluate(executor: Executor, output: _Output, step: int) -> None:
-    sums = executor.evaluate()
-    if sums is None or not output.is_main:
-        return
-    loss = sums.loss_sum / sums.count
-    learns_tokens = sums.num_targets is not None
-    row = {
-        "step": step,
-        "loss": loss,
-        "accuracy": sums.num_correct / sums.count,
-        "num_samples": int(sums.num_samples),
-        "majority": sums.majority,
-        "perplexity": _perplexity(loss) if learns_tokens else None,
-        "num_targets": None if sums.num_targets is None else int(sums.num_targets),
-    }
-    output.folder.add_evaluation(row)
-    log.info("after step %d: dev loss %.4f, accuracy %.4f (majority %.4f)", *list(row.values())[:3], row["majority"])
-
-
 def _perplexity(loss: float) -> float | None:
-    """exp(loss); None beyond what a number holds, or where there is no loss."""
+    """Return exp(loss); None where it is beyond float64, or the loss is NaN."""
     return math.exp(loss) if loss < 700 else None
 
 
@@ -246,12 +233,12 @@ def _executor(config: RunConfig, samples: Samples, world: World, force: bool) ->
 
 
 def _world(config: RunConfig) -> World:
-    """This process among the ranks; ConfigError where launcher and config disagree."""
+    """Return this process's rank and world size. Raises ConfigError where launcher and config disagree."""
     world = World.detect()
     if config.executor.kind != "distributed":
         if world.size > 1:
             raise ConfigError(
-                f"executor.kind = {config.executor.kind!r} plays all ranks in one process, but {world.size} were "
+                f"executor.kind = {config.executor.kind!r} runs all ranks in one process, but {world.size} were "
                 f"started; start one, or set executor.kind=distributed world_size={world.size}"
             )
         return World()
@@ -264,27 +251,23 @@ def _world(config: RunConfig) -> World:
     return world
 
 
-def _say(config: RunConfig, environment: dict[str, Any]) -> None:
+def _log_remarks(config: RunConfig, environment: dict[str, Any]) -> None:
     """Log what a user would not expect."""
     for remark in config.policy.remarks:
         log.info("%s", remark)
     seen, size = (config.steps or 0) * config.global_batch, environment["num_samples"]
     if config.order.sorts and config.order.pacing is None and not config.policy.varies and 0 < seen < size:
         log.info("%d steps run %d of %d samples, the easiest; use epochs, or order.pacing", config.steps, seen, size)
-    if environment["num_over_budget"]:
-        log.info(
-            "%d samples are longer than policy.max_tokens_for_batch, and run alone", environment["num_over_budget"]
-        )
+    if over := environment["num_over_budget"]:
+        log.info("%d samples are longer than policy.max_tokens_for_batch, and run alone", over)
 
 
 def _environment(config: RunConfig, samples: Samples, executor: Executor) -> dict[str, Any]:
-    machine, train = describe(), samples.train
-    known = config.data.lengths == "known"
-    facts = executor.facts
+    machine, train, known = describe(), samples.train, config.data.lengths == "known"
     return {
         **machine,
-        **facts,
-        "device": facts["device"] or machine["cpu"],
+        **executor.facts,
+        "device": executor.facts["device"] or machine["cpu"],
         "threads": config.executor.threads,
         "data": samples.dataset.source,
         "num_samples": len(train),

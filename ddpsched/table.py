@@ -1,4 +1,4 @@
-"""Table: a part of a config, frozen, and aware of each of its keys."""
+"""Table: the base of each table of a config, frozen, and strict about keys and types."""
 
 from typing import Annotated
 
@@ -9,6 +9,6 @@ NonNegative = Annotated[float, Field(ge=0)]
 
 
 class Table(BaseModel):
-    """A frozen table of the config that knows every one of its keys."""
+    """A frozen table of the config; unknown keys and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)

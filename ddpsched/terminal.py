@@ -1,4 +1,4 @@
-"""Consoles that print text as it is written, in tables too."""
+"""A console that prints text as it is written, in tables too."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ from rich.console import Console
 
 
 def plain_console(*, at_least: int = 0, **options: Any) -> Console:
-    """A rich console that reads no markup.
+    """Return a rich console that reads no markup.
 
     Names of arms, files and columns, and the texts of errors, may hold ``[words]`` or ``:words:``, which rich would
-    take for styles and emoji and leave out. Colour is given as ``style``, or by a ``rich.text.Text`` of its own.
+    take for styles and emoji and leave out. Colour is given as ``style``, or by a ``rich.text.Text``.
     ``at_least``: columns, also where the terminal, or a log, has fewer. ``options``: of rich's ``Console``.
     """
     console = Console(markup=False, emoji=False, highlight=False, **options)

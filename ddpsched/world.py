@@ -1,4 +1,4 @@
-"""World: rank and size as a value, so that planning can play every rank."""
+"""World: rank and world size as a value, so that one process can plan for every rank."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from ddpsched.errors import ConfigError
 
 @dataclass(frozen=True)
 class World:
-    """Rank ``rank`` of ``size``.
+    """A rank, of ``size`` in all.
 
     >>> [World(r, 2).is_main for r in range(2)]
     [True, False]
@@ -26,52 +26,49 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """True on rank 0, which writes what is written once."""
+        """Whether this is rank 0, which writes what is written once."""
         return self.rank == 0
 
     @classmethod
     def detect(cls, environ: Mapping[str, str] | None = None) -> "World":
-        """Return this process's rank and world size, as they are now; rank 0 of 1 where nothing tells.
+        """Return this process's rank and world size, as they are now; rank 0 of 1 where nothing sets them.
 
         An initialised process group of torch comes first: under `mp.spawn`, Lightning and notebooks the environment
-        may say nothing, or half of it. Then RANK, WORLD_SIZE and LOCAL_RANK of the environment, which alone are read
-        where ``environ`` is given. Raises ConfigError where they are no whole numbers, or only one of RANK and
-        WORLD_SIZE is there and the other cannot be told from it.
+        may hold no rank, or only half of what is needed. Then RANK, WORLD_SIZE and LOCAL_RANK of the environment, which
+        alone are read where ``environ`` is given. Raises ConfigError where they are no whole numbers, or only one of
+        RANK and WORLD_SIZE is set and the other does not follow from it.
         """
         group = sys.modules.get("torch.distributed") if environ is None else None  # no group without the module
         env = os.environ if environ is None else environ
         if group is not None and group.is_available() and group.is_initialized():
-            return cls._of(group.get_rank(), group.get_world_size(), env)
-        rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
-        if rank is None and size in (None, 1):  # of one rank there is only one
+            rank, size = group.get_rank(), group.get_world_size()
+        else:
+            rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
+        if rank is None and size in (None, 1):  # the rank of one process is 0
             return cls()
         if rank is None or size is None:
-            given, missing = (("WORLD_SIZE", size), "RANK") if rank is None else (("RANK", rank), "WORLD_SIZE")
+            half = f"WORLD_SIZE = {size}, but RANK" if rank is None else f"RANK = {rank}, but WORLD_SIZE"
             raise ConfigError(
-                f"{given[0]} = {given[1]}, but {missing} is not set, so which rank of how many this process is cannot "
-                "be told; call torch.distributed.init_process_group first (Lightning and mp.spawn launch like this), "
+                f"{half} is not set, so this process's rank and world size are unknown; call "
+                "torch.distributed.init_process_group first (Lightning and mp.spawn launch like this), "
                 "give world=World(rank, size), or start the ranks with torchrun"
             )
-        return cls._of(rank, size, env)
-
-    @classmethod
-    def _of(cls, rank: int, size: int, env: Mapping[str, str]) -> "World":
         local_rank = _number(env, "LOCAL_RANK")
         return cls(rank, size, rank if local_rank is None else local_rank)
 
     @staticmethod
     def launched(environ: Mapping[str, str] | None = None) -> bool:
-        """Whether a launcher such as torchrun started this process."""
+        """Return whether a launcher such as torchrun started this process."""
         return "WORLD_SIZE" in (os.environ if environ is None else environ)
 
 
 def _number(env: Mapping[str, str], name: str) -> int | None:
-    """The whole number of a variable; None where it is not set."""
+    """Return the whole number of a variable; None where it is not set."""
     value = env.get(name)
     try:
         return None if value is None else int(value)
     except ValueError:
         raise ConfigError(
-            f"{name} = {value!r} is no whole number; start the ranks with torchrun, which sets RANK, WORLD_SIZE and "
-            "LOCAL_RANK, or unset them to run alone"
+            f"{name} = {value!r}: must be a whole number; start the ranks with torchrun, which sets RANK, WORLD_SIZE "
+            "and LOCAL_RANK, or unset them to run alone"
         ) from None

@@ -8,7 +8,8 @@ import numpy as np
 from typer.testing import CliRunner, Result
 
 from ddpsched.cli import app
-from ddpsched.costs.calibration import Bytes, Calibration, Identity, Residuals, Seconds
+from ddpsched.costs.calibration import Calibration, Identity, Residuals, Seconds
+from ddpsched.costs.memory_cap import MemoryModel
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 
 SIZES = ["--world-size", "4", "--global-batch", "32"]
@@ -33,7 +34,7 @@ def fill(folder: Path) -> Path:
     calibration = Calibration(
         identity=Identity(model="tiny", max_length=128), versions={}, seconds_residuals=off, bytes_residuals=off,
         seconds=Seconds(alpha=1e-3, beta=1e-4, gamma=1e-7, delta=0, floor=0), points=[],
-        bytes=Bytes(base=1e6, per_sample=0, per_token=1000, per_square=0),
+        bytes=MemoryModel(base=1e6, per_sample=0, per_token=1000, per_square=0),
     )  # fmt: skip
     (folder / "calibration.json").write_text(calibration.model_dump_json(), encoding="utf-8")
     return folder

@@ -1,6 +1,7 @@
 """Finished runs made of numbers, as a run would leave them, for tests of what reads them."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def write_run(
     nulls: dict[str, Any] = dict.fromkeys(drop)
     records = [replace(row, run=name, **nulls) for row in rows(policy, seed, steps, world_size, mode, slower)]
     for rank in range(world_size):
-        with RecordWriter(folder, rank) as writer:
+        with closing(RecordWriter(folder, rank)) as writer:
             for row in records:
                 if row.rank == rank:
                     writer.write(row)

@@ -26,10 +26,10 @@ def test_a_whole_environment(environ: dict[str, str], expected: World) -> None:
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({"WORLD_SIZE": "2"}, "WORLD_SIZE = 2, but RANK is not set, so which rank of how many.*world=World"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE = 2, but RANK is not set, so this process's rank.*are unknown.*world=World"),
         ({"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, "WORLD_SIZE = 2, but RANK is not set"),
         ({"RANK": "0"}, "RANK = 0, but WORLD_SIZE is not set"),
-        ({"RANK": "a", "WORLD_SIZE": "2"}, "RANK = 'a' is no whole number"),
+        ({"RANK": "a", "WORLD_SIZE": "2"}, "RANK = 'a': must be a whole number"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "rank 2 of 2: rank must lie in 0..size-1"),
     ],
 )

@@ -20,7 +20,7 @@ from ddpsched.config import RunConfig
 from ddpsched.guard import Guard
 from ddpsched.run_folder import read_status
 from ddpsched.run_loop import run
-from ddpsched.watch import Reports, Watch
+from ddpsched.watch import Watch
 from ddpsched.world import World
 
 ROOT = Path(__file__).parents[1]
@@ -41,18 +41,18 @@ def launch(tmp_path: Path, plant: str, suspended_s: float = 20.0) -> tuple[int, 
     config.write_text(CONFIG.format(outputs=tmp_path), encoding="utf-8")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "experiments.planted"]
     environ = {"OMP_NUM_THREADS": "1", "DDPSCHED_PLANT": plant, "DDPSCHED_SUSPENDED_S": str(suspended_s)}
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *launcher, str(config)],
         cwd=ROOT, env={**os.environ, **environ}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert not list(ranks_of(config)), "no rank is left behind"
     status = tmp_path / "runs" / "run" / "status.json"
-    return found.returncode, json.loads(status.read_text(encoding="utf-8")), found.stderr
+    return process.returncode, json.loads(status.read_text(encoding="utf-8")), process.stderr
 
 
 def ranks_of(config: Path) -> list[str]:
-    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-    return [line for line in found.stdout.splitlines() if str(config) in line]
+    process = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [line for line in process.stdout.splitlines() if str(config) in line]
 
 
 EARLY = [
@@ -79,11 +79,11 @@ def quick(*few: tuple[int, str]) -> list[Any]:
 )
 def test_a_killed_rank_is_named_whenever_it_dies(tmp_path: Path, rank: int, at: str) -> None:
     late = "0 3 ddpsched.run_loop:compact;" if at == LATE[1] else ""  # rank 0 is still at it
-    code, status, said = launch(tmp_path, f"{late}{rank} kill {at}")
+    code, status, printed = launch(tmp_path, f"{late}{rank} kill {at}")
     assert code == 1
     assert status["state"] == "failed"
     assert f"rank {rank} died" in status["reason"]
-    assert f"rank {rank} died" in said
+    assert f"rank {rank} died" in printed
 
 
 IN_THE_LOCK = (0, "ddpsched.run_lock:_is_file")  # with the lock's file in hand, which rank 1 must write under
@@ -92,11 +92,11 @@ IN_THE_LOCK = (0, "ddpsched.run_lock:_is_file")  # with the lock's file in hand,
 @pytest.mark.parametrize(("rank", "at"), [IN_THE_LOCK, *quick((1, "start"))])
 def test_a_suspended_rank_is_named_and_ended(tmp_path: Path, rank: int, at: str) -> None:
     late = "0 6 ddpsched.run_loop:compact;" if at == LATE[1] else ""
-    code, status, said = launch(tmp_path, f"{late}{rank} stop {at}", suspended_s=2.0)
+    code, status, printed = launch(tmp_path, f"{late}{rank} stop {at}", suspended_s=2.0)
     assert code == 1
     assert status["state"] == "failed"
     assert re.search(rf"rank {rank} was suspended for \d+ s", status["reason"])
-    assert f"rank {rank} was suspended" in said
+    assert f"rank {rank} was suspended" in printed
 
 
 @pytest.fixture
@@ -113,11 +113,11 @@ def test_a_suspended_peer_has_ended_before_the_reason_is_written(watch: Watch) -
     peer = subprocess.Popen(["sleep", "60"])
     seen: list[str] = []
     try:
-        watch.know([peer.pid], own_rank=1)
+        watch.add_peers([peer.pid], this_rank=1)
         peer.send_signal(signal.SIGSTOP)
         while not watch.suspended():
             time.sleep(0.01)
-        watch.report_to(Reports(lambda: None, lambda reason: seen.append(f"{reason}, {watch.lost()}")))
+        watch.report_to(lambda: None, lambda reason: seen.append(f"{reason}, {watch.lost()}"))
         with pytest.raises(SystemExit):
             watch._end("it was suspended")
     finally:
@@ -131,7 +131,7 @@ def test_a_collective_that_breaks_off_then_is_of_a_suspended_rank(watch: Watch) 
     peer = subprocess.Popen(["sleep", "60"])
     rank: Any = SimpleNamespace(_world=World(1, 2), _watch=watch)
     try:
-        watch.know([peer.pid], own_rank=1)
+        watch.add_peers([peer.pid], this_rank=1)
         peer.send_signal(signal.SIGSTOP)
         while not watch.suspended():
             time.sleep(0.01)
@@ -147,15 +147,15 @@ def test_a_rank_that_says_why_it_failed_is_left_the_time_to_do_so(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another one fails with it and ends sooner, which is no news."""
-    waits, told = iter([0.0, 0.0, 0.3]), []
-    watch.report_to(Reports(lambda: None, told.append))
+    waits, reported = iter([0.0, 0.0, 0.3]), []
+    watch.report_to(lambda: None, reported.append)
     monkeypatch.setattr(watch, "_loss", lambda asked: "rank 0 died")
     monkeypatch.setattr(signal, "sigtimedwait", lambda *_: time.sleep(next(waits)))
     watch.LEAVE_S = 0.2
-    watch.leaving()
+    watch.hold_reports()
     with pytest.raises(SystemExit):
         watch._listen()
-    assert told == ["rank 0 died"]
+    assert reported == ["rank 0 died"]
     assert not list(waits), "not before its time was over"
 
 
@@ -166,14 +166,14 @@ def unreadable(*_: Any) -> Any:
 def test_what_cannot_be_read_or_written_does_not_end_the_watch(
     watch: Watch, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch.report_to(Reports(lambda: None, unreadable, unreadable))
+    watch.report_to(lambda: None, unreadable, unreadable)
     monkeypatch.setattr(watch, "_loss", lambda asked: "rank 0 died")
     monkeypatch.setattr(signal, "sigtimedwait", lambda *_: None)
     with pytest.raises(SystemExit):
         watch._listen()
-    said = capsys.readouterr().err
-    assert said.startswith("whether the run is done cannot be read (ValueError('half a file'))")
-    assert "Traceback" in said
+    printed = capsys.readouterr().err
+    assert printed.startswith("whether the run is done cannot be read (ValueError('half a file'))")
+    assert "Traceback" in printed
 
 
 def late_at_the_end(outputs: Path, late: int) -> float:
@@ -222,17 +222,17 @@ def test_writing_may_take_longer_than_the_time_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "plant",
     [
-        "0 3 ddpsched.watch:Watch.over;1 kill ddpsched.watch:Watch.over",
+        "0 3 ddpsched.watch:Watch.stop;1 kill ddpsched.watch:Watch.stop",
         "1 stop ddpsched.training.group_exchange:GroupExchange.part",
     ],
     ids=["dies", "is suspended"],
 )
 def test_a_run_that_is_done_stays_so(tmp_path: Path, plant: str) -> None:
     """Whatever becomes of rank 1 then; that the launcher reports it is right."""
-    code, status, said = launch(tmp_path, plant, suspended_s=2.0)
+    code, status, printed = launch(tmp_path, plant, suspended_s=2.0)
     assert code == 1
     assert status["state"] == "done"
-    assert "error: rank" not in said
+    assert "error: rank" not in printed
 
 
 @pytest.mark.slow

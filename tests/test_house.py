@@ -16,12 +16,11 @@ PACKAGE = ROOT / "ddpsched"
 ROOMS = {
     "ground": {
         "errors": 0, "world": 1, "plan": 1, "records": 1, "table": 0, "exchange": 1, "run_folder": 2, "environment": 1,
-        "watch": 2, "processes": 0, "siblings": 1, "run_lock": 1, "functions": 1, "output_file": 1, "terminal": 1,
-        "local_ranks": 3,
+        "watch": 2, "processes": 0, "run_lock": 1, "arguments": 1, "terminal": 1, "local_ranks": 3,
     },
     "costs": {
-        "calibration_grid": 0, "config": 0, "cost_model": 0, "memory_model": 0, "rank_speed": 0, "calibration": 1,
-        "regression": 1, "fit_calibration": 2, "kinds": 2, "memory_cap": 3,
+        "calibration_grid": 0, "cost_model": 0, "rank_speed": 0, "memory_cap": 1, "calibration": 2, "regression": 2,
+        "config": 3, "fit_calibration": 3,
     },
     "data": {
         "array_cache": 0, "config": 0, "embedded": 0, "hub": 0, "lengths": 0, "table_files": 0,
@@ -36,7 +35,7 @@ ROOMS = {
         "assignment": 0, "record_columns": 0, "yardstick": 0, "policy": 1, "solvers": 1, "plan_spec": 2, "steps": 3,
         "planner": 4, "policies": 4,
     },
-    "config": {"tables": 0, "run": 1, "read": 2},
+    "config": {"run": 0, "read": 1},
     "training": {
         "clock": 0, "loss": 0, "model": 0, "out_of_memory": 0,
         "sample_sort": 0, "group_exchange": 1, "masks": 1, "variable_lr": 1, "collate": 2, "optimise": 2,
@@ -56,17 +55,17 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(tree):
         if id(node) in hidden:
             continue
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            found.add(node.module or "")
-            found |= {f"{node.module}.{alias.name}" for alias in node.names if is_module(f"{node.module}.{alias.name}")}
-    return found
+            names.add(node.module or "")
+            names |= {f"{node.module}.{alias.name}" for alias in node.names if is_module(f"{node.module}.{alias.name}")}
+    return names
 
 
 def is_module(name: str) -> bool:
@@ -115,26 +114,26 @@ def test_floors(path: Path) -> None:
             assert why is None, f"{importer} imports {imported}: {why}"
         elif place(importer)[0] != "training":
             # the device's name for environment.json, in a run that has torch; what ranks that sort tell each other;
-            # what checks training's gradients; a loss, loops and loaders of torch's own; a group's store
-            own = ("losses", "step_loader", "agree", "agreement", "scaled")
+            # what checks training's gradients; a loss, loops and loaders of torch; a group's store
+            integrations = ("losses", "step_loader", "agree", "agreement", "scaled")
             rooms = (
                 "ddpsched.run_loop",
                 "ddpsched.local_ranks",
                 "ddpsched.sort.ranks",
-                *(f"ddpsched.integrations.{name}" for name in own),
+                *(f"ddpsched.integrations.{name}" for name in integrations),
             )
             allowed = importer in rooms or "ddpsched.certify." in importer
             assert imported.split(".")[0] not in ("torch", "transformers") or allowed, f"{importer} imports {imported}"
 
 
 def test_the_floor_test_can_fail() -> None:
-    assert faults("ddpsched.costs.kinds", "ddpsched.training.loss")
-    assert faults("ddpsched.costs.kinds", "ddpsched.planning.planner")
-    assert faults("ddpsched.costs.kinds", "ddpsched.data.samples")
-    assert faults("ddpsched.costs.kinds", "ddpsched.costs.memory_cap")
-    assert faults("ddpsched.plan", "ddpsched.costs.kinds")
+    assert faults("ddpsched.costs.config", "ddpsched.training.loss")
+    assert faults("ddpsched.costs.config", "ddpsched.planning.planner")
+    assert faults("ddpsched.costs.config", "ddpsched.data.samples")
+    assert faults("ddpsched.costs.memory_cap", "ddpsched.costs.config")
+    assert faults("ddpsched.plan", "ddpsched.costs.config")
     assert faults("ddpsched.training.loss", "ddpsched.run_loop")
-    assert faults("ddpsched.training.loss", "ddpsched.costs.kinds") is None
+    assert faults("ddpsched.training.loss", "ddpsched.costs.config") is None
 
 
 def test_imports_are_read_whatever_their_form(tmp_path: Path) -> None:
@@ -190,11 +189,11 @@ def listed(text: str) -> set[str]:
 @pytest.mark.parametrize("room", sorted({path.parent for path in FILES}), ids=lambda room: str(room.relative_to(ROOT)))
 def test_each_room_lists_its_files(room: Path) -> None:
     """In its docstring: all of them, and none that is gone."""
-    said = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
+    docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
     there = {path.name for path in room.glob("*.py")} - {"__init__.py", "__main__.py"}
     there |= {f"{path.parent.name}/" for path in room.glob("*/__init__.py")}
     if room.name != "solvers":  # two rooms and nothing else
-        assert listed(said.split("::")[-1]) == there
+        assert listed(docstring.split("::")[-1]) == there
 
 
 def test_the_readmes_tree_is_true() -> None:

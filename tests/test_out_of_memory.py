@@ -52,7 +52,7 @@ def other_plan_on_rank_1(rank: int) -> None:
     def other_samples(context: Any, table: Any, chosen: Any) -> Any:
         calls.append(1)
         if rank == 1 and len(calls) > 2:
-            windows = type(table.windows)(0, tuple(own[::-1] for own in table.windows.ids))
+            windows = type(table.windows)(0, tuple(ids[::-1] for ids in table.windows.ids))
             table = replace(table, windows=windows)
         return honest(context, table, chosen)
 
@@ -77,10 +77,10 @@ def nan_on_rank_1(rank: int) -> None:
 def full_disk_on_rank_1(rank: int) -> None:
     honest = RecordWriter.write
 
-    def write(self: RecordWriter, record: Any) -> None:
-        if rank == 1 and record.step == 2:
+    def write(self: RecordWriter, *records: Any, **more: Any) -> None:
+        if rank == 1 and records[0].step == 2:
             raise OSError(28, "No space left on device")
-        honest(self, record)
+        honest(self, *records, **more)
 
     RecordWriter.write = write
 
@@ -124,8 +124,8 @@ def _no_memory(gradient: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("sync", ["ddp", "naive", "bucketed", "overlap"])
 def test_out_of_memory_ends_all_ranks_alike(tmp_path: Path, sync: str) -> None:
     """In the middle of a backward whose buckets are partly under way, too."""
-    found = run_ranks(in_trouble, 2, tmp_path, "memory", sync, timeout_s=60)
-    for name, text in found:
+    messages = run_ranks(in_trouble, 2, tmp_path, "memory", sync, timeout_s=60)
+    for name, text in messages:
         assert name == StepOutOfMemory.__name__, text
         assert "rank 1 ran out of memory in step 2" in text
         assert "samples, the longest" in text

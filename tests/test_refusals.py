@@ -40,8 +40,12 @@ def command(*words: str) -> None:
     """`ddpsched` with these words; its message as an error."""
     from ddpsched.cli import main
 
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
+    printed = io.StringIO()
+    with (
+        contextlib.redirect_stderr(printed),
+        contextlib.redirect_stdout(printed),
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setattr(sys, "argv", ["ddpsched", *words])
         patch.setenv("COLUMNS", "400")
         try:
@@ -49,7 +53,7 @@ def command(*words: str) -> None:
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
     if code:
-        raise DdpschedError(f"exit code {code}: {said.getvalue().strip()}")
+        raise DdpschedError(f"exit code {code}: {printed.getvalue().strip()}")
 
 
 def sampler(size: Any = None, world: World = ALONE, policy: Any = "balanced", **more: Any) -> BatchSampler:
@@ -147,7 +151,7 @@ def _skipped(count: int) -> None:
     next(iter(steps))
 
 
-def told() -> str:
+def messages() -> str:
     """Each case and its message."""
     lines = []
     for name, wrong in CASES:
@@ -161,10 +165,10 @@ def told() -> str:
 
 
 def test_the_messages() -> None:
-    found = told()
-    assert "NOT REFUSED" not in found
-    assert found == FILE.read_text(encoding="utf-8")
+    text = messages()
+    assert "NOT REFUSED" not in text
+    assert text == FILE.read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":
-    FILE.write_text(told(), encoding="utf-8")
+    FILE.write_text(messages(), encoding="utf-8")

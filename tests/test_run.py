@@ -13,8 +13,9 @@ from ranks import free_port, run_ranks
 from runs import config_of, records_of
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.costs.calibration import Bytes, Calibration, Identity, Residuals, Seconds
+from ddpsched.costs.calibration import Calibration, Identity, Residuals, Seconds
 from ddpsched.costs.cost_model import CostModel
+from ddpsched.costs.memory_cap import MemoryModel
 from ddpsched.errors import (
     ConfigError,
     DataError,
@@ -49,13 +50,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_executors_run_the_same_plans(finished: Path, policy: str) -> None:
-    found = {e: records_of(finished / f"{policy}-{e}") for e in ("distributed", "virtual", "simulated")}
+    tables = {e: records_of(finished / f"{policy}-{e}") for e in ("distributed", "virtual", "simulated")}
     same = ["epoch", "step", "rank", "num_samples", "padded_tokens", "loss_scale", "predicted_cost", "plan_hash"]
-    pd.testing.assert_frame_equal(found["distributed"][same], found["virtual"][same])
-    pd.testing.assert_frame_equal(found["distributed"][same], found["simulated"][same])
+    pd.testing.assert_frame_equal(tables["distributed"][same], tables["virtual"][same])
+    pd.testing.assert_frame_equal(tables["distributed"][same], tables["simulated"][same])
     # same dropout masks by step and rank, so the same losses too
-    np.testing.assert_allclose(found["distributed"]["loss"], found["virtual"]["loss"], rtol=1e-4)
-    np.testing.assert_allclose(found["distributed"]["grad_norm"], found["virtual"]["grad_norm"], rtol=1e-3)
+    np.testing.assert_allclose(tables["distributed"]["loss"], tables["virtual"]["loss"], rtol=1e-4)
+    np.testing.assert_allclose(tables["distributed"]["grad_norm"], tables["virtual"]["grad_norm"], rtol=1e-3)
 
 
 def test_records_keep_the_schema(finished: Path) -> None:
@@ -123,11 +124,11 @@ def offer_more(outputs: Path) -> None:
 
 def test_one_ranks_offer_changes_every_ranks_plan(tmp_path: Path, finished: Path) -> None:
     run_ranks(offer_more, 2, tmp_path)
-    told, plain = records_of(tmp_path / "runs" / "minmax-distributed"), records_of(finished / "minmax-distributed")
-    assert told.groupby("step")["plan_hash"].nunique().max() == 1, "all ranks hold the same new plan"
+    slowed, plain = records_of(tmp_path / "runs" / "minmax-distributed"), records_of(finished / "minmax-distributed")
+    assert slowed.groupby("step")["plan_hash"].nunique().max() == 1, "all ranks hold the same new plan"
     for rank in (0, 1):
-        assert (told["plan_hash"] != plain["plan_hash"])[told["rank"] == rank].all()
-    shares = told.groupby("rank")["num_samples"].sum()
+        assert (slowed["plan_hash"] != plain["plan_hash"])[slowed["rank"] == rank].all()
+    shares = slowed.groupby("rank")["num_samples"].sum()
     assert shares[1] < shares[0]
 
 
@@ -197,7 +198,7 @@ def test_launcher_and_config_must_agree(tmp_path: Path, monkeypatch: pytest.Monk
         run(config_of(tmp_path, "distributed"))
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
-    with pytest.raises(ConfigError, match="plays all ranks in one process"):
+    with pytest.raises(ConfigError, match="runs all ranks in one process"):
         run(config_of(tmp_path, "virtual"))
     assert not (tmp_path / "runs").exists(), "nothing is written before the config is known to run"
 
@@ -216,12 +217,12 @@ def test_compaction_keeps_what_was_not_measured_null(finished: Path) -> None:
 def test_a_rate_that_falls_over_all_steps_that_memory_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Smaller micro-batches are more steps than a plan without caps has; the rate must not be 0 before their end."""
     off = Residuals(train_mean=0, train_max=0, held_out_mean=0, held_out_max=0, worst_underestimate=0)
-    memory = Bytes(base=0, per_sample=0, per_token=1, per_square=0)
-    found = Calibration(
+    memory = MemoryModel(base=0, per_sample=0, per_token=1, per_square=0)
+    calibration = Calibration(
         identity=Identity(model="tiny", max_length=64), versions={}, seconds_residuals=off, bytes_residuals=off,
         seconds=Seconds(alpha=1e-3, beta=1e-5, gamma=0, delta=0, floor=0), points=[], bytes=memory,
     )  # fmt: skip
-    (tmp_path / "calibration.json").write_text(found.model_dump_json(), encoding="utf-8")
+    (tmp_path / "calibration.json").write_text(calibration.model_dump_json(), encoding="utf-8")
     config = parse(
         {
             "outputs": str(tmp_path),
@@ -277,7 +278,7 @@ def test_what_replacement_repeats_is_counted(tmp_path: Path) -> None:
         }
     )
     folder = run(config)
-    told = json.loads((folder / "environment.json").read_text())
+    environment = json.loads((folder / "environment.json").read_text())
     records = pd.read_parquet(folder / "records.parquet")
-    assert told["num_run_again"] > 0
-    assert 200 - told["num_never_run"] + told["num_run_again"] == records["num_samples"].sum()
+    assert environment["num_run_again"] > 0
+    assert 200 - environment["num_never_run"] + environment["num_run_again"] == records["num_samples"].sum()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ GONE = Process(HERE.process.pid, 1)  # this number, but another start: it was gi
 
 def write_lock(folder: Path, place: Place) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "lock").write_text(json.dumps({"launch": "another", "place": place.to_json(), "since": "2026-01-01"}))
+    (folder / "lock").write_text(json.dumps({"launch": "another", "place": asdict(place), "since": "2026-01-01"}))
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def test_a_living_runs_folder_is_refused_and_untouched(tmp_path: Path, neighbour
 def refused_rank(outputs: Path) -> str:
     if os.environ["RANK"] == "0":
         time.sleep(0.5)  # the others are there first
-    with pytest.raises(RunHeldError) as found:
+    with pytest.raises(RunHeldError) as refused:
         run(config_of(outputs, "distributed"), overwrite=True)
-    return str(found.value)
+    return str(refused.value)
 
 
 def test_all_ranks_are_refused_alike(tmp_path: Path, neighbour: Process) -> None:
@@ -179,10 +179,10 @@ def test_of_many_at_the_same_moment_one_wins(tmp_path: Path, stale: bool) -> Non
         crowd = [context.Process(target=contend, args=(folder, start, results)) for _ in range(many)]
         for process in crowd:
             process.start()
-        found = sorted(results.get(timeout=20) for _ in crowd)
+        outcomes = sorted(results.get(timeout=20) for _ in crowd)
         for process in crowd:
             process.join()
-        assert found == ["got it"] + ["refused"] * (many - 1)
+        assert outcomes == ["got it"] + ["refused"] * (many - 1)
 
 
 def test_a_run_in_another_thread_is_another_run(tmp_path: Path) -> None:
@@ -246,13 +246,13 @@ def test_a_rank_that_has_not_met_rank_0_leaves_a_living_run_alone(tmp_path: Path
     first, second, stranger = (folder_of(config) for _ in range(3))
     with first.held(is_main=True), stranger.held(is_main=False):
         first.begin({})
-        stranger.await_rank_0(1.0)
+        stranger.lock.await_rank_0(1.0)
         stranger.failed("rank 0 died")
         assert stored(first.path)["state"] == "running"
-        stranger.meet(stranger.attempt + 1)  # its rank 0, which was refused, had another
+        stranger.lock.set_attempt(stranger.lock.attempt + 1)  # its rank 0, which was refused, had another
         stranger.failed("rank 0 died")
         assert stored(first.path)["state"] == "running"
-        second.meet(first.attempt)
+        second.lock.set_attempt(first.lock.attempt)
         second.failed("its own rank 1")
         assert stored(first.path)["reason"] == "its own rank 1"
 
@@ -278,13 +278,13 @@ def test_a_restarted_rank_does_not_take_the_dead_attempts_lock_for_its_rank_0s(t
         lock["place"]["process"]["start_ticks"] = GONE.start_ticks
         (before.path / "lock").write_text(json.dumps(lock))
         with pytest.raises(RankFailure, match="did not lock"):
-            after.await_rank_0(0.1)
+            after.lock.await_rank_0(0.1)
         after.failed("rank 0 died early")
         assert stored(before.path)["reason"] == "rank 0 died early"
         assert not (before.path / "lock").exists()
         (before.path / "lock").write_text(json.dumps(lock))
         with main.held(is_main=True):
-            after.await_rank_0(0.1)
+            after.lock.await_rank_0(0.1)
 
 
 def test_the_first_reason_of_each_restart_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,10 +33,10 @@ COMMANDS = {
 }
 
 
-def assert_whole(said: str) -> None:
+def assert_whole(printed: str) -> None:
     """Whether each word stands in it, unwrapped."""
     for word in WORDS:
-        assert word in said, f"{word} of {TEXT} is missing in\n{said}"
+        assert word in printed, f"{word} of {TEXT} is missing in\n{printed}"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -46,11 +46,11 @@ def test_help_has_every_bracketed_word_of_the_source(name: str) -> None:
     for word in words:
         click = click.commands[word]
     texts = [click.help or "", *(getattr(each, "help", None) or "" for each in click.params)]
-    said = CliRunner().invoke(cli, [*words, "--help"], env={"COLUMNS": "400"}).output
+    printed = CliRunner().invoke(cli, [*words, "--help"], env={"COLUMNS": "400"}).output
     for text in texts:
         for word in re.findall(r"\[[^\]\s]*\]", text):
-            assert word in said, f"{word} of {text!r} is missing in\n{said}"
-    assert "Show this message and exit." in said
+            assert word in printed, f"{word} of {text!r} is missing in\n{printed}"
+    assert "Show this message and exit." in printed
 
 
 def test_help_of_a_sweep_names_its_tables() -> None:
@@ -64,8 +64,8 @@ def test_a_console_prints_text_as_it_is_written() -> None:
     shown.add_row(TEXT)
     for each in (TEXT, shown):
         out.print(each)
-    said = out.file.getvalue()  # type: ignore[attr-defined]
-    assert said.count(TEXT) == 5
+    printed = out.file.getvalue()  # type: ignore[attr-defined]
+    assert printed.count(TEXT) == 5
 
 
 def test_a_console_is_at_least_as_wide_as_asked() -> None:
@@ -77,9 +77,9 @@ def test_sweep_prints_reasons_folders_and_errors(tmp_path: Path, monkeypatch: py
     study, reason = tmp_path / "study.toml", TEXT
     study.write_text(f"[base]\noutputs = {json.dumps(str(tmp_path / '[red] here'))}\nsteps = 1\n[grid]\nseed = [0]\n")
     monkeypatch.setattr(sweep, "_run", lambda run, force: reason)
-    said = CliRunner().invoke(sweep.app, [str(study)]).output
-    assert_whole(said.partition("failed ")[2])
-    assert said.count("[red] here") == 3
+    printed = CliRunner().invoke(sweep.app, [str(study)]).output
+    assert_whole(printed.partition("failed ")[2])
+    assert printed.count("[red] here") == 3
     study.write_text("[base]\n[grids]\nseed = [0]\n")
     assert "tables are [base], [grid] and [[also]]" in CliRunner().invoke(sweep.app, [str(study)]).output
 
@@ -108,27 +108,27 @@ def test_tables_of_analysis(capsys: pytest.CaptureFixture[str]) -> None:
     out.width = 1000
     out.print(terminal.comparison(tables))
     out.print(terminal.side_by_side(tables))
-    said = capsys.readouterr().out
-    assert said.count(TEXT) == 4
-    assert "[95 % interval]" in said
-    assert "0.70 [0.60, 0.80]" in said
+    printed = capsys.readouterr().out
+    assert printed.count(TEXT) == 4
+    assert "[95 % interval]" in printed
+    assert "0.70 [0.60, 0.80]" in printed
 
 
 def test_conclusions_of_a_reproduction() -> None:
     row = {"setting": TEXT, "statement": TEXT, "threshold": 1.0, "holds": True, "old": None, "new": {"value": 1.0}}
     out = plain_console(file=io.StringIO(), width=400)
     reproduce.show([{**row, "outcome": reproduce.HELD}, {**row, "outcome": reproduce.NEW}], out)
-    said = out.file.getvalue()  # type: ignore[attr-defined]
-    assert said.count(TEXT) == 3
-    assert reproduce.HELD in said
+    printed = out.file.getvalue()  # type: ignore[attr-defined]
+    assert printed.count(TEXT) == 3
+    assert reproduce.HELD in printed
 
 
 def markup(tree: ast.AST) -> Sequence[str]:
     """Where a file lets rich or typer read text as markup."""
-    found = []
+    uses = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in ("rich", "rich.markup"):
-            found += [
+            uses += [
                 f"from {node.module} import {each.name}" for each in node.names if each.name in ("print", "escape")
             ]
         if not isinstance(node, ast.Call):
@@ -143,15 +143,15 @@ def markup(tree: ast.AST) -> Sequence[str]:
         }
         plain = ast.unparse(node.func) == "typer.run"  # it makes a Typer of its own, which reads markup
         if wrong.get(name) or plain or given.get("markup") == "True":
-            found.append(ast.unparse(node))
-    return found
+            uses.append(ast.unparse(node))
+    return uses
 
 
 def test_no_file_reads_text_as_markup() -> None:
     for folder in ("ddpsched", "experiments", "analysis", "report"):
         for path in (ROOT / folder).rglob("*.py"):
-            found = markup(ast.parse(path.read_text(encoding="utf-8")))
-            assert not found, f"{path.relative_to(ROOT)}: print by ddpsched.terminal.plain_console, not {found}"
+            uses = markup(ast.parse(path.read_text(encoding="utf-8")))
+            assert not uses, f"{path.relative_to(ROOT)}: print by ddpsched.terminal.plain_console, not {uses}"
 
 
 def test_the_search_for_markup_can_fail() -> None:

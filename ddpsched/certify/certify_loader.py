@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Subset
 
+from ddpsched.arguments import function_named
 from ddpsched.certify.certificate import Certificate, Check
 from ddpsched.certify.stream_checks import exactly_once, resumption, same_counts
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.functions import function_named
 from ddpsched.integrations.batch_sampler import BatchSampler, RankLists
 from ddpsched.integrations.scaled import Scaled, scaled
 from ddpsched.integrations.step_loader import StepLoader

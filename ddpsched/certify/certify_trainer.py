@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ddpsched.arguments import function_named
 from ddpsched.certify.capture import capture_gradient, counted, counts_of
 from ddpsched.certify.certificate import Certificate, Check
 from ddpsched.certify.certify_step import logits_of, row_losses
@@ -25,7 +26,6 @@ from ddpsched.certify.gradient_comparison import TOLERANCES, compare
 from ddpsched.certify.reference import reference
 from ddpsched.certify.stream_checks import exactly_once, resumption, same_collectives, same_counts
 from ddpsched.errors import ConfigError
-from ddpsched.functions import function_named
 from ddpsched.local_ranks import answers, join_group, run_ranks
 
 Batch = dict[str, torch.Tensor]

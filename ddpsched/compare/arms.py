@@ -13,10 +13,8 @@ import numpy as np
 from pydantic import Field
 
 from ddpsched.config import validate
-from ddpsched.costs.config import CostConfig, MemoryConfig
+from ddpsched.costs.config import CostConfig, MemoryConfig, caps_of, cost_model
 from ddpsched.costs.cost_model import CostModel, Int
-from ddpsched.costs.kinds import cost_model
-from ddpsched.costs.memory_cap import caps_of
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError, DdpschedError, PeerMissing
 from ddpsched.exchange import LocalExchange

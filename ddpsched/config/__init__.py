@@ -1,34 +1,21 @@
-"""The whole of a run as one frozen value, read from TOML and ``key=value`` words.
+"""The configuration of a run as one frozen value, read from TOML and ``key=value`` words.
 
 ``load("study.toml", ["seed=1", "policy.kind=minmax"])`` gives a ``RunConfig``.
 An unknown key, a wrong type or a value out of range is a ``ConfigError`` that
-names the key, what was given and what is allowed. Each table stands with what
-reads it: [data], [cost], [memory] and [order] in their rooms, [policy] in the
-policy's own file.
+names the key, the value and the allowed values. Each table stands with the code
+that reads it: [data], [cost], [memory] and [order] in their folders, [policy] in
+the policy's file.
 
 ::
 
-    tables.py   the tables that training reads
-    run.py      RunConfig, and what must agree between its tables
-    read.py     TOML and key=value words to a run, and back
+    run.py    RunConfig, the tables that training reads, and the checks between tables
+    read.py   a run from TOML and key=value words, and back to TOML
 """
 
 from ddpsched.config.read import apply_overrides, dump, load, parse, read_toml, set_key, validate
-from ddpsched.config.run import RunConfig
-from ddpsched.config.tables import ExecutorConfig, LrConfig, ModelConfig, SyncConfig, TrainConfig
+from ddpsched.config.run import ExecutorConfig, LrConfig, ModelConfig, RunConfig, SyncConfig, TrainConfig
 
 __all__ = [
-    "ExecutorConfig",
-    "LrConfig",
-    "ModelConfig",
-    "RunConfig",
-    "SyncConfig",
-    "TrainConfig",
-    "apply_overrides",
-    "dump",
-    "load",
-    "parse",
-    "read_toml",
-    "set_key",
-    "validate",
-]
+    "ExecutorConfig", "LrConfig", "ModelConfig", "RunConfig", "SyncConfig", "TrainConfig",
+    "apply_overrides", "dump", "load", "parse", "read_toml", "set_key", "validate",
+]  # fmt: skip

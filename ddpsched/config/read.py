@@ -1,4 +1,4 @@
-"""From TOML and ``key=value`` words to a run, and back."""
+"""Reading a run from TOML and ``key=value`` words, and writing it as TOML."""
 
 import difflib
 import tomllib
@@ -21,17 +21,14 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     nearest known one), a wrong type, or values that contradict each other.
     """
     values = read_toml(path)
-    tables = [f"[{name}]" for name in ("base", "grid", "also") if name in values]
-    if tables:
-        raise ConfigError(
-            f"config {path}: {', '.join(tables)} make it a study of several runs; run them with: "
-            f"python -m experiments.sweep {path}"
-        )
+    if tables := ", ".join(f"[{name}]" for name in ("base", "grid", "also") if name in values):
+        remedy = f"run them with: python -m experiments.sweep {path}"
+        raise ConfigError(f"config {path}: {tables} make it a study of several runs; {remedy}")
     return parse(apply_overrides(values, overrides), source=str(path))
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The file as nested dicts; ConfigError where it is missing or malformed."""
+    """Return the file as nested dicts. Raises ConfigError where it is missing or malformed."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -41,7 +38,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """A copy of ``values`` with each ``table.key=value`` set; value in TOML, or else plain text."""
+    """Return a copy of ``values`` with each ``table.key=value`` set; value in TOML, or else plain text."""
     result: dict[str, Any] = {k: dict(v) if isinstance(v, dict) else v for k, v in values.items()}
     for word in overrides:
         key, equals, text = word.partition("=")
@@ -69,7 +66,7 @@ def _toml_value(text: str) -> Any:
 
 
 def parse(values: Mapping[str, Any], source: str = "config") -> RunConfig:
-    """Validate nested dicts into a ``RunConfig``; ConfigError lists every fault."""
+    """Return the run of nested dicts. Raises ConfigError that lists every fault."""
     return validate(RunConfig, values, source)
 
 
@@ -103,7 +100,7 @@ def _describe(fault: Any, table: type[Table]) -> str:
 
 
 def _unknown(key: str, kind: str | None, table: type[Table]) -> str:
-    """Return who has this key, or the nearest one that there is."""
+    """Return which policies have this key, or the nearest known key."""
     last = key.rpartition(".")[2]
     owners = [repr(name) for name, policy in POLICIES.items() if last in policy.model_fields]
     if kind is not None and owners:
@@ -111,9 +108,7 @@ def _unknown(key: str, kind: str | None, table: type[Table]) -> str:
     known = _known_keys(table)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
     near = near or [k for k in known if k.rpartition(".")[2] == last]
-    return f"unknown key {key}" + (
-        f"; did you mean {near[0]}?" if near else f"; known keys: {', '.join(sorted(known))}"
-    )
+    return f"unknown key {key}; " + (f"did you mean {near[0]}?" if near else f"known keys: {', '.join(sorted(known))}")
 
 
 def _known_keys(table: type[BaseModel], prefix: str = "") -> list[str]:
@@ -126,7 +121,7 @@ def _known_keys(table: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def dump(config: RunConfig) -> str:
-    """The config as TOML, every key resolved, unset ones left out."""
+    """Return the config as TOML, every key resolved, unset ones left out."""
     import tomli_w
 
     return tomli_w.dumps(config.model_dump(exclude_none=True))

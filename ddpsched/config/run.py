@@ -1,15 +1,12 @@
-"""A run as one value, and what must agree between its tables."""
+"""A run as one value, its tables that training reads, and the checks between tables."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ddpsched.config.tables import ExecutorConfig, LrConfig, ModelConfig, SyncConfig, TrainConfig
-from ddpsched.costs.config import CostConfig, MemoryConfig
-from ddpsched.costs.kinds import cost_model
-from ddpsched.costs.memory_cap import caps_of
+from ddpsched.costs.config import CostConfig, MemoryConfig, caps_of, cost_model
 from ddpsched.data.config import DataConfig
 from ddpsched.orders.config import OrderConfig
 from ddpsched.orders.epoch_order import Order
@@ -17,10 +14,91 @@ from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.policies import AnyPolicy
 from ddpsched.planning.policies.minmax import Minmax
 from ddpsched.planning.policy import Setting
-from ddpsched.table import Positive, Table
+from ddpsched.table import NonNegative, Positive, Table
 
 if TYPE_CHECKING:
     from ddpsched.data.samples import Samples
+
+
+class ModelConfig(Table):
+    """[model]: the model that is trained, and how its weights begin."""
+
+    task: Literal["classification", "causal_lm"] = "classification"
+    name: str = "tiny"  # "tiny", a hub name, or a folder
+    weights: Literal["pretrained", "random"] = "random"
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # None: the model's default
+    # the attention mask, which hides padding: (B, T) of tokens, (B, T, T) of pairs, or one causal (T, T) for all
+    mask: Literal["key_padding", "per_sample", "shared"] = "key_padding"
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> "ModelConfig":
+        if self.mask == "shared" and self.task != "causal_lm":
+            fault = "mask = 'shared' hides padding only where tokens look to the left, as in task = 'causal_lm'"
+            raise ValueError(f"{fault}; use 'key_padding' or 'per_sample'")
+        return self
+
+
+class LrConfig(Table):
+    """[lr]: how the learning rate follows the size of a step whose global batch varies."""
+
+    kind: Literal["fixed", "linear", "sqrt"] = "fixed"  # times size / reference, or its root
+    per: Literal["samples", "tokens"] = "samples"  # what the size of a step counts
+    reference: Positive | None = None  # the size that train.learning_rate is meant for; samples: global_batch
+
+    @model_validator(mode="after")
+    def _has_a_reference(self) -> "LrConfig":
+        if self.kind == "fixed" and (self.reference is not None or self.per != "samples"):
+            raise ValueError("per and reference belong to kind = 'linear' or 'sqrt', not 'fixed'")
+        if self.kind != "fixed" and self.per == "tokens" and self.reference is None:
+            raise ValueError("per = 'tokens' needs reference, the tokens of a step that train.learning_rate is for")
+        return self
+
+
+class SyncConfig(Table):
+    """[sync]: how gradients are synchronised."""
+
+    kind: Literal["naive", "overlap", "bucketed", "ddp", "fsdp"] = "ddp"
+    bucket_mb: Annotated[float, Field(gt=0)] = 25.0  # bucketed, ddp: MiB of gradients in one message
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # of gradients in messages; float64 ones keep it
+    barrier: bool = False  # naive: a barrier comes first, so that waiting and moving gradients are timed apart
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> "SyncConfig":
+        if self.barrier and self.kind != "naive":
+            raise ValueError(f"barrier belongs to kind = 'naive', not {self.kind!r}, whose messages travel in backward")
+        return self
+
+
+class ExecutorConfig(Table):
+    """[executor]: the executor that runs the plans, and its device."""
+
+    kind: Literal["distributed", "virtual", "simulated"] = "virtual"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Positive = 1  # of each process; the same for every arm of a study
+    timeout_s: Annotated[float, Field(gt=0)] = 60.0  # a rank silent for longer has failed
+    slowness: list[Annotated[float, Field(ge=1)]] | None = None  # 2.0: a rank does its work twice, for experiments
+    timeline: bool = False  # note when each micro-batch and each message of gradients began and ended
+    # the simulated executor's clock: DistilBERT on one CPU core, and no network
+    alpha_s: NonNegative = 0.09  # seconds per micro-batch
+    beta_s: NonNegative = 2.6e-3  # seconds per padded token
+    gamma_s: NonNegative = 0.0  # seconds per count * max_length**2
+    gradient_bytes: NonNegative = 0.0  # of one all-reduce
+    bandwidth_bytes_per_s: Annotated[float, Field(gt=0)] = 1e9
+    latency_s: NonNegative = 0.0  # per message
+
+
+class TrainConfig(Table):
+    """[train]: the loss, the optimizer and evaluations."""
+
+    # equal weights in the gradient for all samples, or for all label tokens (causal_lm)
+    target: Literal["sample_mean", "token_mean"] | None = None  # None: token_mean for causal_lm, else sample_mean
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-5
+    weight_decay: NonNegative = 0.01
+    warmup: Annotated[float, Field(ge=0, le=1)] = 0.1  # share of all steps
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    precision: Literal["auto", "float32", "float64", "bfloat16"] = "auto"  # auto: bfloat16 autocast on CUDA
+    non_finite: Literal["stop", "skip"] = "stop"  # on all ranks, at a gradient that is NaN or infinite
+    eval_every: Annotated[int, Field(ge=0)] = 0  # steps; 0: once, after the last step
 
 
 class RunConfig(Table):
@@ -47,12 +125,14 @@ class RunConfig(Table):
 
     @field_validator("policy", mode="before")
     @classmethod
-    def _kind_by_default(cls, given: Any) -> Any:
-        return {"kind": "minmax", **given} if isinstance(given, Mapping) else given
+    def _kind_by_default(cls, value: Any) -> Any:
+        return {"kind": "minmax", **value} if isinstance(value, Mapping) else value
 
-    @property
-    def _setting(self) -> Setting:
-        return Setting(
+    @model_validator(mode="after")
+    def _consistent(self) -> "RunConfig":
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError(f"steps = {self.steps}, epochs = {self.epochs}: give exactly one of the two")
+        setting = Setting(
             self.world_size,
             self.global_batch,
             self.epochs,
@@ -63,61 +143,46 @@ class RunConfig(Table):
             refined_cost=self.cost.online,
             memory="probe" if self.memory.probe else "model" if self.memory.path else "none",
         )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "RunConfig":
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError(f"steps = {self.steps}, epochs = {self.epochs}: give exactly one of the two")
-        self.policy.check(self._setting)
-        if self.data.lengths == "online" and (
-            self.order.kind == "length_grouped" or (self.order.sorts and self.order.path is None)
-        ):
+        self.policy.check(setting)
+        sorts_by_length = self.order.kind == "length_grouped" or (self.order.sorts and self.order.path is None)
+        if sorts_by_length and self.data.lengths == "online":
             raise ValueError(f"order.kind = {self.order.kind!r} sorts by length; use data.lengths = 'known'")
         if self.order.sorts and self.data.concatenate:
-            raise ValueError(
-                f"order.kind = {self.order.kind!r} sorts samples, but data.concatenate cuts all documents into slices "
-                "of one length; leave out one of the two"
-            )
+            fault = "sorts samples, but data.concatenate cuts all documents into slices of one length"
+            raise ValueError(f"order.kind = {self.order.kind!r} {fault}; leave out one of the two")
         if self.model.task != "causal_lm":
             if self.data.concatenate or self.data.prompt is not None:
                 raise ValueError("data.concatenate and data.prompt belong to model.task = 'causal_lm'")
             if self.train.target == "token_mean":
-                raise ValueError(
-                    "train.target = 'token_mean' weighs label tokens, of which a classifier has none; use "
-                    "'sample_mean', or model.task = 'causal_lm'"
-                )
+                fault = "train.target = 'token_mean' weighs label tokens, of which a classifier has none"
+                raise ValueError(f"{fault}; use 'sample_mean', or model.task = 'causal_lm'")
         if (self.data.within_documents or self.policy.packs) and self.model.mask != "key_padding":
-            raise ValueError(
-                "rows of documents or samples end to end have attention of their own; leave model.mask out"
-            )
+            raise ValueError(f"model.mask = {self.model.mask!r} does not apply to packed rows; leave it out")
         return self
 
     @model_validator(mode="after")
     def _runs_on_its_executor(self) -> "RunConfig":
-        if self.executor.kind == "simulated" and self.memory.path and self.memory.budget_bytes is None:
+        simulated, slowness = self.executor.kind == "simulated", self.executor.slowness
+        if simulated and self.memory.path and self.memory.budget_bytes is None:
             raise ValueError("memory.path in a simulated run needs budget_bytes, as there is no device to ask")
-        if self.data.lengths == "online" and self.executor.kind == "simulated":
-            raise ValueError("a simulated run plays every rank and knows all lengths; use data.lengths = 'known'")
+        if simulated and self.data.lengths == "online":
+            raise ValueError("a simulated run knows the lengths of all ranks; use data.lengths = 'known'")
         if self.executor.timeline and self.executor.kind != "distributed":
-            raise ValueError(
-                f"executor.timeline is of ranks that run side by side; executor.kind = {self.executor.kind!r} plays "
-                "them in turn; use 'distributed', or leave it out (`python -m analysis.timeline` draws any run)"
-            )
-        if self.executor.kind == "simulated" and self.memory.probe:
+            fault = f"executor.timeline is of several processes, executor.kind = {self.executor.kind!r} has one"
+            remedy = "use 'distributed', or leave it out (`python -m analysis.timeline` draws any run)"
+            raise ValueError(f"{fault}; {remedy}")
+        if simulated and self.memory.probe:
             raise ValueError("memory.probe measures a device; a simulated run has none")
-        slowness = self.executor.slowness
         if slowness is not None and len(slowness) != self.world_size:
             raise ValueError(f"executor.slowness names {len(slowness)} ranks, world_size = {self.world_size}")
         if self.sync.kind == "fsdp" and (slowness or self.memory.probe or self.memory.path):
-            raise ValueError(
-                "executor.slowness and memory run the model outside a step, which sync.kind = 'fsdp' has sharded; "
-                "use 'bucketed' or 'ddp'"
-            )
+            fault = "executor.slowness and memory run the model outside a step, but sync.kind = 'fsdp' shards it"
+            raise ValueError(f"{fault}; use 'bucketed' or 'ddp'")
         return self
 
     @property
     def target(self) -> str:
-        """ "sample_mean" or "token_mean": what weighs the same in the gradient."""
+        """ "sample_mean" or "token_mean": the mean that the gradient is of."""
         return self.train.target or ("token_mean" if self.model.task == "causal_lm" else "sample_mean")
 
     @property
@@ -131,11 +196,10 @@ class RunConfig(Table):
         return {"run": self.name, "mode": self.executor.kind, "policy": self.policy.kind, "seed": self.seed}
 
     def plan_spec(self, allowed: Sequence[int] | None = None) -> PlanSpec:
-        """Return what planning takes; a fitted cost, a calibration and an order are read from their files here.
+        """Return the arguments of planning; a fitted cost, a calibration and an order are read from their files here.
 
-        ``allowed``: what the memory of each rank allows, in bytes where ``memory.path`` names a calibration, else in
-        samples of ``data.max_length``; None for no limit. Raises ConfigError or
-        DataError for files that cannot be read.
+        ``allowed``: each rank's memory limit, in bytes where ``memory.path`` names a calibration, else in samples of
+        ``data.max_length``; None for no limit. Raises ConfigError or DataError for files that cannot be read.
         """
         return PlanSpec(
             world_size=self.world_size,

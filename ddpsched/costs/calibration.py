@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PrivateAttr, ValidationError
 
 from ddpsched.costs.cost_model import CostModel
-from ddpsched.costs.memory_model import MemoryModel
+from ddpsched.costs.memory_cap import MemoryModel
 from ddpsched.errors import ConfigError
 from ddpsched.table import NonNegative, Positive, Table
 
@@ -33,15 +33,13 @@ class Identity(Table):
     def differences(self, run: "Identity") -> list[str]:
         """Return the differences between what was measured and a run, in words."""
         names = ["parameters", "device", "precision", "threads"]
-        pairs = {name: (getattr(self, name), getattr(run, name)) for name in names}
         if self.shape is None or run.shape is None:
-            pairs = {"model": (self.model, run.model), **pairs}
-        else:  # one model may be in a folder when measured, and on the hub in the run
+            names.insert(0, "model")
+        pairs = [(name, getattr(self, name), getattr(run, name)) for name in names]
+        if self.shape is not None and run.shape is not None:  # the same model may be in a folder and on the hub
             keys = sorted(self.shape.keys() | run.shape.keys())
-            pairs |= {f"model {key}": (self.shape.get(key), run.shape.get(key)) for key in keys}
-        different = [
-            f"{name} {a} measured, {b} in this run" for name, (a, b) in pairs.items() if None not in (a, b) and a != b
-        ]
+            pairs += [(f"model {key}", self.shape.get(key), run.shape.get(key)) for key in keys]
+        different = [f"{name} {a} measured, {b} in this run" for name, a, b in pairs if None not in (a, b) and a != b]
         if run.max_length > self.max_length:
             different.append(f"samples of up to {self.max_length} tokens measured, {run.max_length} in this run")
         return different
@@ -62,15 +60,6 @@ class Seconds(Table):
     floor: NonNegative
 
 
-class Bytes(Table):
-    """The coefficients of ``MemoryModel``, in bytes, raised so that no measured point lies above it."""
-
-    base: NonNegative
-    per_sample: NonNegative
-    per_token: NonNegative
-    per_square: NonNegative
-
-
 class Residuals(Table):
     """The errors of a model, as shares of the measured values."""
 
@@ -82,18 +71,13 @@ class Residuals(Table):
 
 
 class Measured(Table):
-    """One point of the grid."""
+    """One point of the grid. The smallest of its times counts, as disturbances only ever add to a measurement."""
 
     count: Positive
     length: Positive
     held_out: bool
     seconds: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]  # one per pass
     peak_bytes: Positive | None
-
-    @property
-    def quickest(self) -> float:
-        """The smallest of its times, as disturbances only ever add to a measurement."""
-        return min(self.seconds)
 
 
 class Calibration(Table):
@@ -104,7 +88,7 @@ class Calibration(Table):
     identity: Identity
     versions: dict[str, str | None]  # of python, torch, transformers, ... in the measurement
     seconds: Seconds
-    bytes: Bytes | None  # null: the system does not report a process's peak memory
+    bytes: MemoryModel | None  # not below any measured point; null: the system does not report peak memory
     seconds_residuals: Residuals
     bytes_residuals: Residuals | None
     points: list[Measured]
@@ -114,31 +98,32 @@ class Calibration(Table):
     @classmethod
     def load(cls, path: str | Path) -> "Calibration":
         """Read a file. Raises ConfigError that names it, its fault, and the command that writes a new one."""
-        again = "write one with: ddpsched calibrate CONFIG --output FILE"
+
+        def refusal(reason: str) -> ConfigError:
+            return ConfigError(f"calibration {path}: {reason}; write one with: ddpsched calibrate CONFIG --output FILE")
+
         try:
             text = Path(path).read_text(encoding="utf-8")
             values = json.loads(text)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
-            raise ConfigError(f"calibration {path}: {reason}; {again}") from None
+        except OSError as error:
+            raise refusal(str(error.strerror)) from None
+        except ValueError as error:
+            raise refusal(f"not JSON: {error}") from None
         kind = values.get("kind") if isinstance(values, dict) else None
         if kind == "affine_quadratic":
-            raise ConfigError(
-                f"calibration {path}: this is a fit of `ddpsched fit`, which holds for no known model or device "
-                f'and has no memory model; use it as cost.kind = "affine_quadratic", or {again}'
+            raise refusal(
+                "this is a fit of `ddpsched fit`, which holds for no known model or device and has no memory model; "
+                'use it as cost.kind = "affine_quadratic"'
             )
         if kind != KIND:
-            raise ConfigError(f'calibration {path}: kind = {kind!r}, expected "{KIND}"; {again}')
+            raise refusal(f'kind = {kind!r}, expected "{KIND}"')
         if values.get("version") != VERSION:
-            raise ConfigError(
-                f"calibration {path}: version = {values.get('version')!r}, this ddpsched reads {VERSION}; {again}"
-            )
+            raise refusal(f"version = {values.get('version')!r}, this ddpsched reads {VERSION}")
         try:
             calibration = cls.model_validate_json(text)
         except ValidationError as error:
             fault = error.errors()[0]
-            where = ".".join(map(str, fault["loc"]))
-            raise ConfigError(f"calibration {path}: {where}: {fault['msg'].lower()}; {again}") from None
+            raise refusal(f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].lower()}") from None
         calibration._source = str(path)
         return calibration
 
@@ -155,7 +140,7 @@ class Calibration(Table):
                 f"{self._source} holds no memory model: the system it was measured on does not report peak memory; "
                 "use memory.probe, or calibrate on Linux or a CUDA device"
             )
-        return MemoryModel(**self.bytes.model_dump())
+        return self.bytes
 
     def check(self, run: Identity, force: bool = False) -> list[str]:
         """Return the differences from a run, which ``force`` accepts.

@@ -29,20 +29,13 @@ def calibration_grid(max_count: int, max_length: int, max_tokens: int) -> list[G
     lengths = _geometric(min(SHORTEST, max_length), max_length, LENGTH_RATIO)
     indices = product(range(len(counts)), range(len(lengths)))
     cells = [(i, j) for i, j in indices if i == 0 or counts[i] * lengths[j] <= max_tokens]
-    corners = _corners(cells)
+    corners: set[tuple[int, int]] = set()  # of the grid, without which a fit would extrapolate
+    for axis, end in product((0, 1), (min, max)):
+        outermost = end(cell[axis] for cell in cells)
+        line = [cell for cell in cells if cell[axis] == outermost]
+        corners |= {min(line), max(line)}
     points = [GridPoint(counts[i], lengths[j], (i + j) % 3 == 1 and (i, j) not in corners) for i, j in cells]
     return sorted(points, key=lambda p: (p.count * p.length, p.count))
-
-
-def _corners(cells: list[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return the first and last cells of the outermost rows and columns, without which a fit would extrapolate."""
-    corners: set[tuple[int, int]] = set()
-    for axis in (0, 1):
-        places = {cell[axis] for cell in cells}
-        for place in (min(places), max(places)):
-            row = [cell for cell in cells if cell[axis] == place]
-            corners |= {min(row), max(row)}
-    return corners
 
 
 def _geometric(first: int, last: int, ratio: float) -> list[int]:

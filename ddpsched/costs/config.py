@@ -1,10 +1,37 @@
-"""[cost] and [memory]: the cost of a micro-batch, and its largest size."""
+"""[cost] and [memory] of a config, and the cost model and memory caps that they name.
 
+A cost of a padded micro-batch falls neither with count nor with length:
+
+====================== ============================================ ==================
+kind                   formula                                      unit
+====================== ============================================ ==================
+padded_tokens          alpha + count*max_length                     tokens (or 1/1000)
+                       + gamma*count*max_length**2
+padded_tokens_squared  (count * max_length)**2                      tokens squared
+affine_quadratic       alpha + beta*count*max_length                nanoseconds
+                       + gamma*count*max_length**2
+calibrated             the same + delta*count; on a GPU not below    nanoseconds
+                       a floor, where the host launches slower
+====================== ============================================ ==================
+
+All but the second are linear in the count (down to a floor): ``fixed + count * sample(max_length)``.
+In a packed micro-batch each sample then costs ``sample(length)`` of its length.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from ddpsched.costs.calibration import KIND, Calibration
+from ddpsched.costs.cost_model import CostModel, padded_tokens_squared
+from ddpsched.costs.memory_cap import Cap, probed
+from ddpsched.errors import ConfigError
 from ddpsched.table import NonNegative, Table
+
+LARGEST_COST = 2**60
 
 
 class CostConfig(Table):
@@ -43,9 +70,60 @@ class MemoryConfig(Table):
     budget_bytes: Annotated[int, Field(gt=0, le=2**60)] | None = None
 
     @model_validator(mode="after")
-    def _somebody_uses_it(self) -> "MemoryConfig":
+    def _budget_is_used(self) -> "MemoryConfig":
         if self.path and self.probe:
             raise ValueError("path and probe = true both cap a micro-batch; give one of the two")
         if self.budget_bytes and not (self.probe or self.path):
             raise ValueError("budget_bytes is given but nothing uses it; set probe = true, or path to a calibration")
         return self
+
+
+def cost_model(config: CostConfig) -> CostModel:
+    """Return the cost model that a config names. Raises ConfigError where its file cannot be read."""
+    if config.kind == "padded_tokens_squared":
+        return padded_tokens_squared
+    if config.kind == "padded_tokens":  # in thousandths of a token where whole ones would round alpha or gamma
+        whole = config.alpha.is_integer() and config.gamma.is_integer()
+        return CostModel(config.alpha, 1, config.gamma, scale=1 if whole else 1000)
+    if config.path is None:
+        return CostModel(config.alpha, config.beta, config.gamma)
+    return Calibration.load(config.path).time if config.kind == "calibrated" else _fitted(config.path)
+
+
+def _fitted(path: str) -> CostModel:
+    try:
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(values, dict) or values.get("kind") != KIND:
+            return CostModel(float(values["alpha"]), float(values["beta"]), float(values["gamma"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        fault = f"cannot be read as a fitted cost ({type(error).__name__}: {error})"
+        remedy = "write one with: ddpsched fit RUN_DIR --output FILE"
+        raise ConfigError(f"cost.path = {path!r} {fault}; {remedy}") from None
+    remedy = 'set cost.kind = "calibrated", which compares them with the run\'s'
+    raise ConfigError(f"cost.path = {path!r} is a calibration, which holds for one model and device; {remedy}")
+
+
+def check_range(cost: CostModel, batch_size: int, max_length: int) -> None:
+    """Raise ConfigError where a batch of the longest samples would cost more than a 64-bit integer holds."""
+    if cost.squared and batch_size * max_length >= LARGEST_COST**0.5:
+        fault = f"{batch_size} samples of {max_length} tokens are too many to square"
+        raise ConfigError(f"{fault}; use cost.kind = 'padded_tokens'")
+    sample = cost.delta + (cost.beta + cost.gamma * max_length) * max_length
+    most = (cost.alpha + sample) * batch_size * cost.scale
+    if not most < LARGEST_COST:
+        raise ConfigError(
+            f"a step of {batch_size} samples of {max_length} tokens would cost up to {most:.3g} units with this "
+            f"cost; costs are integers below {LARGEST_COST:.3g}: lower cost.alpha, cost.beta or cost.gamma"
+        )
+
+
+def caps_of(memory: MemoryConfig, allowed: Sequence[int], max_length: int) -> tuple[Cap, ...]:
+    """Return the cap of each rank from the memory ``allowed``.
+
+    That is in bytes where ``memory.path`` names a calibration, which is read here; else in samples of ``max_length``
+    tokens.
+    """
+    if memory.path is None:
+        return tuple(probed(count, max_length) for count in allowed)
+    model = Calibration.load(memory.path).memory
+    return tuple(Cap(budget - model.fixed, model.sample) for budget in allowed)

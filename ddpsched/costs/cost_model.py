@@ -1,13 +1,12 @@
 """The cost of a micro-batch, in exact integers, so that every rank computes the same plan."""
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ddpsched.plan import Microbatch
+from ddpsched.plan import Microbatch, Sizes
 
 Int = npt.NDArray[np.int64]
 
@@ -96,9 +95,7 @@ class CostModel:
             return self.packed(lengths)
         return int(self.padded(len(lengths), micro.padded_length(lengths)))
 
-    def price_ranks(
-        self, lengths: Int, sizes: Sequence[Sequence[int]], packed: bool = False, pad_to: int = 0
-    ) -> tuple[int, ...]:
+    def price_ranks(self, lengths: Int, sizes: Sizes, packed: bool = False, pad_to: int = 0) -> tuple[int, ...]:
         """Return the cost of each rank's micro-batches. ``lengths``: (B,), of which ``sizes[r][m]`` in each.
 
         >>> CostModel(0, 1, 0, scale=1).price_ranks(np.array([3, 2, 9]), [[2], [1]])

@@ -1,13 +1,46 @@
-"""The largest micro-batch that fits into a rank's memory."""
+"""The memory that a micro-batch needs, and the largest one that fits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ddpsched.costs.calibration import Calibration
-from ddpsched.costs.config import MemoryConfig
 from ddpsched.costs.cost_model import Int
+from ddpsched.table import NonNegative
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """The peak bytes of a micro-batch: base + count * (per_sample + per_token*length + per_square*length**2).
+
+    base is the process without a micro-batch: weights, optimizer state, gradients; on a CPU the libraries as well.
+    Each part is rounded up to whole bytes.
+
+    >>> memory = MemoryModel(base=1000, per_sample=0, per_token=10, per_square=0.5)
+    >>> int(memory.bytes(3, 20)), memory.sample([20, 10]).tolist()
+    (2200, [400, 150])
+    """
+
+    base: NonNegative
+    per_sample: NonNegative
+    per_token: NonNegative
+    per_square: NonNegative
+
+    @property
+    def fixed(self) -> int:
+        """The bytes before the first sample."""
+        return int(np.ceil(self.base))
+
+    def sample(self, length: Any) -> Int:
+        """Return the bytes of one sample of ``length`` tokens, at least 1, even where none were measured."""
+        length = np.asarray(length, dtype=np.float64)
+        bytes_needed = self.per_sample + (self.per_token + self.per_square * length) * length
+        return np.maximum(1, np.ceil(bytes_needed)).astype(np.int64)
+
+    def bytes(self, count: Any, length: Any) -> Int:
+        """Return the peak bytes of a padded micro-batch; arrays broadcast."""
+        return self.fixed + np.asarray(count, dtype=np.int64) * self.sample(length)
 
 
 @dataclass(frozen=True)
@@ -31,23 +64,10 @@ class Cap:
 
     def prefix(self, lengths: Int) -> int:
         """Return how many of these samples, from the first on, fit as one padded micro-batch."""
-        counts = np.arange(1, len(lengths) + 1)
-        over = counts > self.limit(np.maximum.accumulate(lengths))
+        over = np.arange(1, len(lengths) + 1) > self.limit(np.maximum.accumulate(lengths))
         return int(over.argmax()) if over.any() else len(lengths)
 
 
 def probed(count: int, max_length: int) -> Cap:
     """Return the cap of a probe in which ``count`` samples of ``max_length`` tokens fitted."""
     return Cap(count * max_length, lambda lengths: lengths, count)
-
-
-def caps_of(memory: MemoryConfig, allowed: Sequence[int], max_length: int) -> tuple[Cap, ...]:
-    """Return the cap of each rank from the memory ``allowed``.
-
-    That is in bytes where ``memory.path`` names a calibration, which is read here; else in samples of ``max_length``
-    tokens.
-    """
-    if memory.path is None:
-        return tuple(probed(count, max_length) for count in allowed)
-    model = Calibration.load(memory.path).memory
-    return tuple(Cap(budget - model.fixed, model.sample) for budget in allowed)

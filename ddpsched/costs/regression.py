@@ -3,7 +3,6 @@
 All coefficients are at least 0, so no model falls with count or length.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.costs.cost_model import CostModel
-from ddpsched.costs.memory_model import MemoryModel
+from ddpsched.costs.memory_cap import MemoryModel
 from ddpsched.errors import DataError
+from ddpsched.records import write_json
 
 Float = npt.NDArray[np.float64]
 
+LARGER_GRID = "raise global_batch or data.max_length"  # the remedy for too few points of a calibration
 FLOOR_GAIN = 0.8  # a floor is kept where it leaves at most this share of the error
 
 
@@ -33,10 +34,10 @@ class Fit:
 
     def save(self, path: Path) -> None:
         """Write the JSON file that ``cost.path`` of a config names."""
-        residuals = {key: value for key, value in asdict(self).items() if key != "model"}
-        seconds = {"alpha": self.model.alpha, "beta": self.model.beta, "gamma": self.model.gamma}
-        text = json.dumps({"kind": "affine_quadratic", **seconds, "residuals": residuals}, indent=2)
-        path.write_text(text + "\n", encoding="utf-8")
+        residuals = asdict(self)
+        model = residuals.pop("model")
+        seconds = {name: model[name] for name in ("alpha", "beta", "gamma")}
+        write_json(path, {"kind": "affine_quadratic", **seconds, "residuals": residuals})
 
 
 def fit_affine_quadratic(count: Any, max_length: Any, seconds: Any) -> Fit:
@@ -53,14 +54,14 @@ def fit_affine_quadratic(count: Any, max_length: Any, seconds: Any) -> Fit:
     rows = design / seconds[:, None]
     norm = np.linalg.norm(rows, axis=0)
     coefficients = nnls(rows / norm, np.ones_like(seconds))[0] / norm
-    residual = design @ coefficients - seconds
-    spread = float(((seconds - seconds.mean()) ** 2).sum())
+    predicted = design @ coefficients
+    squares, spread = float(((predicted - seconds) ** 2).sum()), float(((seconds - seconds.mean()) ** 2).sum())
     return Fit(
         model=CostModel(*map(float, coefficients)),
         num_points=len(seconds),
-        mean_relative_error=float((np.abs(residual) / seconds).mean()),
-        rms_residual_s=float(np.sqrt((residual**2).mean())),
-        r_squared=1 - float((residual**2).sum()) / spread if spread else float("nan"),
+        mean_relative_error=_error(predicted, seconds),
+        rms_residual_s=(squares / len(seconds)) ** 0.5,
+        r_squared=1 - squares / spread if spread else float("nan"),
     )
 
 
@@ -88,13 +89,9 @@ def least_relative(design: Float, measured: Float, from_above: bool = False) -> 
     rows = rows / norm
     # unknowns: c, then each point's error e >= |rows @ c - 1|
     apart = np.eye(points)
-    below, above = np.hstack([rows, -apart]), np.hstack([-rows, 0 * apart if from_above else -apart])
-    solution = linprog(
-        np.repeat([0, 1 / points], [unknowns, points]),
-        A_ub=np.vstack([below, above]),
-        b_ub=np.repeat([1.0, -1.0], points),
-        bounds=(0, None),
-    )
+    constraints = np.block([[rows, -apart], [-rows, 0 * apart if from_above else -apart]])
+    objective = np.repeat([0, 1 / points], [unknowns, points])
+    solution = linprog(objective, constraints, np.repeat([1.0, -1.0], points), bounds=(0, None))
     if solution.status != 0:
         raise DataError(f"no fit of {points} measured points: {solution.message}")
     return solution.x[:unknowns] / norm
@@ -140,12 +137,7 @@ def _error(predicted: Float, measured: Float) -> float:
 
 
 def _checked(
-    count: Any,
-    length: Any,
-    measured: Any,
-    name: str,
-    least: int = 6,
-    remedy: str = "raise global_batch or data.max_length",
+    count: Any, length: Any, measured: Any, name: str, least: int = 6, remedy: str = LARGER_GRID
 ) -> tuple[Float, Float, Float]:
     count, length, measured = (np.asarray(a, dtype=np.float64) for a in (count, length, measured))
     if len(measured) < least:

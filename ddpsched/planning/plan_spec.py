@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from ddpsched.costs.config import check_range
 from ddpsched.costs.cost_model import CostModel, padded_tokens
-from ddpsched.costs.kinds import check_range
 from ddpsched.costs.memory_cap import Cap
 from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError

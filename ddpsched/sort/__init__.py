@@ -5,8 +5,7 @@ together and write one file, each its share.
 
 ::
 
-    metrics.py   metrics of difficulty, of a chunk of rows
-    work.py      the request, and the measurement of a chunk
+    measure.py   the data, the metrics of difficulty, and the measurement of a chunk
     parts.py     measured chunks on disk
     ranks.py     collective operations, for one process or many
     command.py   `ddpsched sort`

@@ -1,11 +1,9 @@
 """``ddpsched sort``: one pass over a data set, then its order in a file."""
 
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
-from pathlib import Path
+from time import perf_counter
 from typing import TypeVar
 
 import numpy as np
@@ -13,79 +11,55 @@ import numpy as np
 from ddpsched.data.order_file import About, OrderedFile, OrderedWriter
 from ddpsched.data.samples import tokenizer_of
 from ddpsched.errors import DataError
-from ddpsched.sort.metrics import Values, rarities
+from ddpsched.sort.measure import Request, Values, Work, rarities
 from ddpsched.sort.parts import Parts
 from ddpsched.sort.ranks import Int, LaunchedRanks, Ranks
-from ddpsched.sort.work import Request, Work
 from ddpsched.world import World
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The result of a sort, and its times in seconds."""
-
-    output: Path
-    digest: str
-    num_rows: int
-    held: tuple[int, ...]  # rows that each rank merged, before slices were evened out
-    num_kept: int  # chunks that an earlier attempt had measured
-    num_truncated: int  # samples that were longer than data.max_length
-    left_out: str  # keys of the config by which a run uses fewer rows
-    measure_s: float
-    sort_s: float
-    write_s: float
-
-
 class Sorting:
-    """A sort in progress."""
+    """A sort in progress, on this rank. ``undo``: removes an unfinished file, and parts if nothing was measured."""
 
     work: Work
     parts: Parts
 
     def __init__(self, request: Request) -> None:
-        self.request = request
-        self._undo: list[Callable[[], None]] = []
+        self.request, self.undo = request, ExitStack()
         world = World.detect()
         alone = world.size == 1 or not World.launched()
-        self.ranks = Ranks() if alone else LaunchedRanks(world, self.leave)
+        self.ranks = Ranks() if alone else LaunchedRanks(world, self.undo.close)
         self.world = self.ranks.world
 
-    def leave(self) -> None:
-        """Remove the unfinished file, and the parts if nothing was measured."""
-        for undo in reversed(self._undo):
-            undo()
-
-    def run(self) -> Summary:
-        """Measure, sort and write."""
-        ranks, begin = self.ranks, time.perf_counter()
+    def run(self) -> Callable[[], None]:
+        """Measure, sort and write; return what prints a summary, for rank 0."""
+        ranks, begin = self.ranks, perf_counter()
         self.work = work = ranks.together(lambda: Work.of(self.request))
         self._check_same_data()
         self.parts = Parts(self.request.output, work.identity(self.request.chunk))
         if self.world.is_main:
-            self._undo.append(self.parts.leave)
+            self.undo.callback(self.parts.leave)
         self._on_main(self.parts.begin)
         num_chunks, num_read, num_kept = ranks.together(self._measure)
         chunks = range(self.world.rank, num_chunks, self.world.size)
         counts = np.zeros(0, dtype=np.int64)
         if work.counts_tokens:
             counts = ranks.total(ranks.together(lambda: self._counts(chunks)))
-        rows, cut = ranks.together(lambda: self._rows(chunks, counts))
+        rows, num_truncated = ranks.together(lambda: self._rows(chunks, counts))
         self._refuse_nan(rows)
-        num_rows, num_kept, num_truncated = ranks.total(np.array([len(rows[-1]), num_kept, cut])).tolist()
+        num_rows, num_kept, num_truncated = ranks.total(np.array([len(rows[-1]), num_kept, num_truncated])).tolist()
         if not num_rows:
             raise DataError(f"{work.source.name}: no rows to sort")
         assert num_rows == num_read, f"{num_rows} rows in parts, {num_read} in the data"
-        measured = time.perf_counter()
-        rows, held = ranks.sort(rows)
-        sorted_at = time.perf_counter()
+        measured = perf_counter()
+        rows, rows_merged = ranks.sort(rows)
+        sorted_at = perf_counter()
         digest = self._write(rows, num_rows)
         self._on_main(self.parts.end)
-        times = measured - begin, sorted_at - measured, time.perf_counter() - sorted_at
-        return Summary(
-            self.request.output, digest, num_rows, tuple(held), num_kept, num_truncated, work.left_out, *times
-        )
+        times = f"measured in {measured - begin:.2f} s, sorted in {sorted_at - measured:.2f} s, written in "
+        last = f"{times}{perf_counter() - sorted_at:.2f} s\norder {digest}: {self.request.output}"
+        return lambda: self._print(num_rows, num_kept, num_truncated, max(rows_merged), last)
 
     def _on_main(self, do: Callable[[], T]) -> T | None:
         """Return the result of ``do`` on rank 0, None on the others, which wait for it."""
@@ -96,10 +70,8 @@ class Sorting:
         digest = blake2b(self.work.fingerprint.encode(), digest_size=8).digest()
         digests = self.ranks.by_rank(int.from_bytes(digest, "little", signed=True))
         if (digests != digests[0]).any():
-            odd = int((digests != digests[0]).argmax())
-            raise DataError(
-                f"{self.work.source.name}: is not the same data on ranks 0 and {odd}; copy it to all machines"
-            )
+            ranks = f"ranks 0 and {int((digests != digests[0]).argmax())}"
+            raise DataError(f"{self.work.source.name}: is not the same data on {ranks}; copy it to all machines")
 
     def _measure(self) -> tuple[int, int, int]:
         """Measure each chunk of this rank that has no part yet.
@@ -111,7 +83,7 @@ class Sorting:
         def mine(number: int) -> bool:
             return number % self.world.size == self.world.rank and not self.parts.has(number)
 
-        with _progress(self.world, self.work) as show:
+        with self._progress() as show:
             for chunk in self.work.source.chunks(self.work.wanted, self.request.chunk, mine):
                 if mine(chunk.number):
                     self.parts.write(chunk.number, self.work.measured(chunk))
@@ -120,6 +92,23 @@ class Sorting:
                 num_chunks, num_rows = chunk.number + 1, chunk.first + chunk.num_rows
                 show(chunk.share, num_rows)
         return num_chunks, num_rows, num_kept
+
+    @contextmanager
+    def _progress(self) -> Iterator[Callable[[float, int], None]]:
+        """Show, on rank 0, a bar of the share it has read; ranks take turns, so the others are about as far."""
+        if not self.world.is_main:
+            yield lambda share, rows: None
+            return
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        from ddpsched.terminal import plain_console
+
+        names = ", ".join(metric.name for metric in self.work.metrics)
+        described = TextColumn("{task.description}", markup=False)  # names of columns may hold brackets
+        columns = (described, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=plain_console(stderr=True)) as bar:
+            task = bar.add_task(names, total=1.0)
+            yield lambda share, rows: bar.update(task, completed=share, description=f"{names} of {rows:,} samples")
 
     def _counts(self, chunks: range) -> Int:
         """Return the number of times that each token occurs in some chunks."""
@@ -130,22 +119,19 @@ class Sorting:
         return counts
 
     def _rows(self, chunks: range, counts: Int) -> tuple[list[Values], int]:
-        """Return the columns of some chunks, each metric's values and then ids; and the number of samples cut."""
-        metrics = self.work.metrics
+        """Return the columns of some chunks, each metric's values and then ids; and the number of truncated samples."""
+        metrics, num_truncated = self.work.metrics, 0
         # a rank without chunks has columns of the same types
-        columns: list[list[Values]] = [
-            *([np.zeros(0, np.int64 if metric.name == "length" else np.float64)] for metric in metrics),
-            [np.zeros(0, np.int64)],
-        ]
-        cut = 0
+        types = [np.int64 if metric.name == "length" else np.float64 for metric in metrics]
+        slices: list[list[Values]] = [[np.zeros(0, dtype) for dtype in (*types, np.int64)]]
         for number in chunks:
             part = self.parts.read(number)
-            for n, metric in enumerate(metrics):
-                values = rarities(part["flat"], part["lengths"], counts) if metric.values is None else part[str(n)]
-                columns[n].append(values)
-            cut += int(part["num_truncated"])
-            columns[-1].append(number * self.request.chunk + np.arange(int(part["num_rows"]), dtype=np.int64))
-        return [np.concatenate(column) for column in columns], cut
+            if self.work.counts_tokens:
+                part["rarity"] = rarities(part["flat"], part["lengths"], counts)
+            values = [part["rarity" if metric.values is None else str(n)] for n, metric in enumerate(metrics)]
+            slices.append([*values, number * self.request.chunk + np.arange(int(part["num_rows"]), dtype=np.int64)])
+            num_truncated += int(part["num_truncated"])
+        return [np.concatenate(column) for column in zip(*slices, strict=True)], num_truncated
 
     def _refuse_nan(self, rows: list[Values]) -> None:
         """Raise DataError, on all ranks, where a metric is NaN for some samples."""
@@ -165,64 +151,42 @@ class Sorting:
         work, world = self.work, self.world
         about = About(tuple(metric.name for metric in work.metrics), work.fingerprint, work.source.short, work.how)
         writer = OrderedWriter(self.request.output, num_rows, [column.dtype for column in rows], about)
-        self._undo.append(writer.drop)
+        self.undo.callback(writer.drop)
         self._on_main(writer.begin)
         sums = self.ranks.together(lambda: writer.write(world.rank * num_rows // world.size, rows))
         total = self.ranks.total(sums.view(np.int64)).view(np.uint64)
         return self._on_main(lambda: writer.finish(total)) or ""
 
+    def _print(self, num_rows: int, num_kept: int, num_truncated: int, most_merged: int, last: str) -> None:
+        """Print what the file holds. ``most_merged``: rows of the rank with the most; ``last``: the last lines."""
+        file, size = OrderedFile.open(self.request.output), self.world.size
+        kept = f" ({num_kept} chunks of an earlier attempt were kept)" if num_kept else ""
+        print(f"{num_rows:,} samples of {file.about.source}{kept}, {size} rank{'s' * (size > 1)}")
+        name = file.about.metrics[0]
+        low, median, high = (file.rows(i, i + 1)[name][0] for i in (0, num_rows // 2, num_rows - 1))
+        print(f"{name}: {low:g} to {high:g}, median {median:g}")
+        if self.work.left_out:
+            print(f"all rows are ordered; the run uses only some of them, by {self.work.left_out}")
+        if num_truncated:
+            print(f"{num_truncated:,} samples were longer than data.max_length, and count as cut to it")
+        if size > 1:
+            print(f"largest bucket before slices were evened out: {most_merged * size / num_rows:.3f} x the mean")
+        print(last)
 
-def sort(request: Request) -> Summary:
-    """Measure, sort and write, as one process or as one rank of those that torchrun started.
+
+def sort(request: Request) -> None:
+    """Measure, sort, write and print a summary, as one process or as one rank of those that torchrun started.
 
     Raises ConfigError, DataError or OSError before anything is written under the final name; RankFailure where another
     rank fails.
     """
     sorting = Sorting(request)
     try:
-        return sorting.run()
+        print_summary = sorting.run()
     except BaseException:
-        sorting.leave()
+        sorting.undo.close()
         raise
     finally:
-        sorting.ranks.close()
-
-
-@contextmanager
-def _progress(world: World, work: Work) -> Iterator[Callable[[float, int], None]]:
-    """Show, on rank 0, a bar of the share it has read; ranks take turns, so the others are about as far."""
-    if not world.is_main:
-        yield lambda share, rows: None
-        return
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    from ddpsched.terminal import plain_console
-
-    what = ", ".join(metric.name for metric in work.metrics)
-    described = TextColumn("{task.description}", markup=False)  # names of columns may hold brackets
-    columns = (described, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=plain_console(stderr=True)) as bar:
-        task = bar.add_task(what, total=1.0)
-        yield lambda share, rows: bar.update(task, completed=share, description=f"{what} of {rows:,} samples")
-
-
-def answer(request: Request) -> None:
-    """Sort, and print a summary on rank 0."""
-    done = sort(request)
-    if not World.detect().is_main:
-        return
-    file = OrderedFile.open(done.output)
-    size = len(done.held)
-    kept = f" ({done.num_kept} chunks of an earlier attempt were kept)" if done.num_kept else ""
-    print(f"{done.num_rows:,} samples of {file.about.source}{kept}, {size} rank{'s' * (size > 1)}")
-    name = file.about.metrics[0]
-    low, median, high = (file.rows(i, i + 1)[name][0] for i in (0, done.num_rows // 2, done.num_rows - 1))
-    print(f"{name}: {low:g} to {high:g}, median {median:g}")
-    if done.left_out:
-        print(f"all rows are ordered; the run uses only some of them, by {done.left_out}")
-    if done.num_truncated:
-        print(f"{done.num_truncated:,} samples were longer than data.max_length, and count as cut to it")
-    if size > 1:
-        print(f"largest bucket before slices were evened out: {max(done.held) * size / done.num_rows:.3f} x the mean")
-    print(f"measured in {done.measure_s:.2f} s, sorted in {done.sort_s:.2f} s, written in {done.write_s:.2f} s")
-    print(f"order {done.digest}: {done.output}")
+        sorting.ranks.close()  # before rank 0 prints: from here on other ranks may end
+    if sorting.world.is_main:
+        print_summary()

@@ -30,29 +30,28 @@ class Parts:
 
         Raises ConfigError where another command works on the same output.
         """
-        self._hold()
+        while self._lock is None:
+            self._try_lock()
         identity = self.folder / "identity.json"
         if not identity.exists() or identity.read_bytes() != self._identity:
             for path in self.folder.glob("*.npz"):
                 path.unlink()
             identity.write_bytes(self._identity)
 
-    def _hold(self) -> None:
-        """Lock the folder until this process ends, or ``end`` removes it."""
-        while True:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / "lock"
-            lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(lock)
-                raise ConfigError(
-                    f"--output {self._output}: another `ddpsched sort` is writing it; wait for it, or give another file"
-                ) from None
-            if path.exists() and os.fstat(lock).st_ino == path.stat().st_ino:  # else it was removed meanwhile
-                self._lock = lock
-                return
+    def _try_lock(self) -> None:
+        """Lock the folder until this process ends, unless another command removes its file at the same moment."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "lock"
+        lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            message = "another `ddpsched sort` is writing it; wait for it, or give another file"
+            raise ConfigError(f"--output {self._output}: {message}") from None
+        if path.exists() and os.fstat(lock).st_ino == path.stat().st_ino:
+            self._lock = lock
+        else:
             os.close(lock)
 
     def has(self, chunk: int) -> bool:
@@ -74,18 +73,16 @@ class Parts:
     def end(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        self._release()
+        self.leave()
 
     def leave(self) -> None:
         """Unlock the folder, and remove it if nothing was measured."""
-        if self._lock is not None and not any(self.folder.glob("*.npz")):
+        if self._lock is None:
+            return
+        if not any(self.folder.glob("*.npz")):
             shutil.rmtree(self.folder, ignore_errors=True)
-        self._release()
-
-    def _release(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        os.close(self._lock)
+        self._lock = None
 
     def _path(self, chunk: int) -> Path:
         return self.folder / f"{chunk:09d}.npz"

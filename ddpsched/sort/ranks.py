@@ -57,16 +57,16 @@ class LaunchedRanks(Ranks):
 
         from ddpsched.processes import host_id
         from ddpsched.training.distributed import start_group
-        from ddpsched.watch import Reports, start_watch
+        from ddpsched.watch import start_watch
 
         super().__init__(world)
         self._leave, self._watch = leave, start_watch()
         if self._watch is not None:
-            self._watch.report_to(Reports(lambda: self._end("asked to stop"), self._end))
+            self._watch.report_to(lambda: self._end("a signal asked this rank to stop"), self._end)
         start_group(torch.device("cpu"), world, self.TIMEOUT_S)
         pids, hosts = self.by_rank(os.getpid()), self.by_rank(host_id())
         if self._watch is not None:
-            self._watch.know(np.where(hosts == hosts[world.rank], pids, 0).tolist(), world.rank)
+            self._watch.add_peers(np.where(hosts == hosts[world.rank], pids, 0).tolist(), world.rank)
 
     def _end(self, reason: str) -> None:
         if self.world.is_main or reason.startswith("rank 0 "):
@@ -75,19 +75,17 @@ class LaunchedRanks(Ranks):
         os._exit(1)
 
     def together(self, do: Callable[[], T]) -> T:
-        error: BaseException | None = None
+        error: Exception | None = None
         result: Any = None
         try:
             result = do()
         except Exception as raised:
             error = raised
         failed = self.by_rank(error is not None)
-        if failed.any() and self._watch is not None:
-            self._watch.leaving()
-        if error is not None:
-            raise error
         if failed.any():
-            raise RankFailure(f"rank {int(failed.argmax())} failed, with an error of its own; all ranks end")
+            if self._watch is not None:
+                self._watch.hold_reports()
+            raise error or RankFailure(f"rank {int(failed.argmax())} failed; its error says why; all ranks end")
         return result
 
     def total(self, values: Int) -> Int:
@@ -103,10 +101,10 @@ class LaunchedRanks(Ranks):
 
         from ddpsched.training.sample_sort import sample_sort
 
-        held: list[int] = []
+        merged: list[int] = []  # rows of each rank
         tensors = [torch.from_numpy(column) for column in rows]
-        columns = self._collective(lambda: sample_sort(tensors, seen=held.extend))
-        return [column.numpy() for column in columns], held
+        columns = self._collective(lambda: sample_sort(tensors, seen=merged.extend))
+        return [column.numpy() for column in columns], merged
 
     def _collective(self, do: Callable[[], T]) -> T:
         """Return the result of a collective; raise RankFailure where it breaks because another rank has ended."""

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from ddpsched.arguments import check_output
 from ddpsched.config import RunConfig
 from ddpsched.costs.calibration import Calibration, Identity, Measured
 from ddpsched.costs.calibration_grid import SHORTEST, GridPoint, calibration_grid
-from ddpsched.costs.fit_calibration import judged
+from ddpsched.costs.fit_calibration import fit_calibration
 from ddpsched.environment import describe
 from ddpsched.errors import ConfigError, InfeasibleError
-from ddpsched.output_file import check_output
 from ddpsched.records import write_json
 from ddpsched.training.clock import PeakMemory, pick_device, return_freed_memory
 from ddpsched.training.learner import Learner
@@ -62,7 +62,7 @@ def calibrate_to(
     # as many samples as a plan could give to one rank; up to the limit, where micro-batches fill by tokens
     most = limit // SHORTEST if config.policy.varies else config.global_batch - config.world_size + 1
     points = measure(learner, calibration_grid(max(1, most), config.data.max_length, limit), passes)
-    calibration = judged(points, identity_of(config, learner), describe()["versions"])
+    calibration = fit_calibration(points, identity_of(config, learner), describe()["versions"])
     write_json(output, calibration.model_dump())
     return calibration
 

@@ -53,7 +53,7 @@ def shares(config: RunConfig, folder: str) -> list[float]:
         (clock.PeakMemory, ("reset", "read")),
         (CollectiveLog, ("launched", "finished", "take")),
         (learner.RankStep, ("columns", "times")),
-        (RecordWriter, ("write", "write_timeline")),
+        (RecordWriter, ("write",)),
     ):
         for name in names:
             setattr(owner, name, timed(spent, getattr(owner, name)))

@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.batches import batches, order_bias, speed_ratio
-from ddpsched.costs.config import CostConfig
-from ddpsched.costs.kinds import cost_model
+from ddpsched.costs.config import CostConfig, cost_model
 from ddpsched.planning.yardstick import Ruler
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from ddpsched.costs.calibration import Calibration, Identity, Measured
 from ddpsched.costs.calibration_grid import calibration_grid
 from ddpsched.costs.cost_model import CostModel
-from ddpsched.costs.fit_calibration import judged, summary, table
-from ddpsched.costs.memory_model import MemoryModel
+from ddpsched.costs.fit_calibration import fit_calibration, summary, table
+from ddpsched.costs.memory_cap import Cap, MemoryModel
 from ddpsched.costs.rank_speed import Speed
 from ddpsched.costs.regression import fit_affine_quadratic, fit_memory, fit_time
 from ddpsched.errors import ConfigError, DataError
@@ -55,8 +55,8 @@ def columns(*size: int) -> tuple[Any, Any, Any]:
 
 
 @pytest.fixture
-def found() -> Calibration:
-    return judged(measured(), IDENTITY, {"torch": "2.13.0"})
+def calibration() -> Calibration:
+    return fit_calibration(measured(), IDENTITY, {"torch": "2.13.0"})
 
 
 @given(st.integers(1, 300), st.integers(3, 600), st.integers(1, 40_000))
@@ -85,10 +85,10 @@ def test_a_third_is_held_out_and_every_count_and_length_is_in_the_fit() -> None:
 
 def test_time_is_found_again() -> None:
     count, length, _ = columns(29, 128, 1024)
-    found = fit_time(count, length, WORK.seconds(count, length))
-    assert found.floor == 0
+    model = fit_time(count, length, WORK.seconds(count, length))
+    assert model.floor == 0
     for name in ("alpha", "beta", "gamma", "delta"):
-        assert getattr(found, name) == pytest.approx(getattr(WORK, name), rel=1e-4), name
+        assert getattr(model, name) == pytest.approx(getattr(WORK, name), rel=1e-4), name
 
 
 @pytest.mark.parametrize("launch", [0.0, 3e-3, 9e-3])
@@ -123,6 +123,11 @@ def test_disturbed_points_do_not_pull_the_others() -> None:
     assert error(fit_affine_quadratic(count, length, seconds).model) > 2e-2, "least squares is pulled"
 
 
+def most_samples(memory: MemoryModel, budget: int, length: int) -> int:
+    """Of this length, within the budget."""
+    return int(Cap(budget - memory.fixed, memory.sample).limit(np.array([length]))[0])
+
+
 @given(st.integers(0, 40), st.integers(1, 200), st.integers(0, 10**10))
 def test_costs_and_memory_are_exactly_invertible(count: int, length: int, budget: int) -> None:
     linear = CostModel(1e-3, 3e-7, 1e-9, delta=1e-5)
@@ -133,10 +138,10 @@ def test_costs_and_memory_are_exactly_invertible(count: int, length: int, budget
     expected = max(int(linear.padded(count, length)), 2_000_000) if count else 0
     assert int(floored.padded(count, length)) == expected == floored.packed([length] * count)
     memory = MemoryModel(123.4, 0.3, 10.1, 0.05)
-    most = memory.most(budget, length)
+    most = most_samples(memory, budget, length)
     assert most == 0 or int(memory.bytes(most, length)) <= budget
     assert int(memory.bytes(most + 1, length)) > budget
-    assert memory.packed([length] * count) == int(memory.bytes(count, length))
+    assert memory.fixed + int(memory.sample([length] * count).sum()) == int(memory.bytes(count, length))
 
 
 def test_memory_lies_above_every_point_and_close() -> None:
@@ -149,67 +154,67 @@ def test_memory_lies_above_every_point_and_close() -> None:
 
 def test_memory_that_no_measurement_saw_is_not_free() -> None:
     flat = fit_memory([1, 2, 4, 1, 2, 4], [4, 4, 4, 8, 8, 8], [1000] * 6)
-    assert flat.most(1001, 8) == 1
+    assert most_samples(flat, 1001, 8) == 1
 
 
 def test_what_is_held_out_judges_and_then_raises_the_memory_model() -> None:
     points = measured()
     worst = max((p for p in points if p.held_out), key=lambda p: p.count * p.length)
     points[points.index(worst)] = worst.model_copy(update={"peak_bytes": int(1.1 * (worst.peak_bytes or 0))})
-    found = judged(points, IDENTITY, {})
-    assert found.bytes_residuals is not None
-    assert 0.05 < found.bytes_residuals.worst_underestimate < 0.1
+    calibration = fit_calibration(points, IDENTITY, {})
+    assert calibration.bytes_residuals is not None
+    assert 0.05 < calibration.bytes_residuals.worst_underestimate < 0.1
     for p in points:
-        assert int(found.memory.bytes(p.count, p.length)) >= (p.peak_bytes or 0)
+        assert int(calibration.memory.bytes(p.count, p.length)) >= (p.peak_bytes or 0)
 
 
 def test_times_off_on_held_out_points_alone_are_seen() -> None:
     points = [
         p.model_copy(update={"seconds": [2 * s for s in p.seconds]}) if p.held_out else p for p in measured(noise=0.0)
     ]
-    residuals = judged(points, IDENTITY, {}).seconds_residuals
+    residuals = fit_calibration(points, IDENTITY, {}).seconds_residuals
     assert residuals.train_mean < 1e-6
     assert residuals.held_out_mean == pytest.approx(0.5, abs=1e-6)
 
 
-def test_held_out_points_do_not_touch_the_time_model(found: Calibration) -> None:
+def test_held_out_points_do_not_touch_the_time_model(calibration: Calibration) -> None:
     other = [p.model_copy(update={"seconds": [1.3 * s for s in p.seconds]}) if p.held_out else p for p in measured()]
-    assert judged(other, IDENTITY, {}).seconds == found.seconds
+    assert fit_calibration(other, IDENTITY, {}).seconds == calibration.seconds
 
 
-def test_noise_of_two_percent_leaves_two_percent(found: Calibration) -> None:
-    assert 0.003 < found.seconds_residuals.held_out_mean < 0.03
-    assert found.bytes_residuals is not None
-    assert found.bytes_residuals.held_out_mean < 0.03
-    assert "held out" in summary(found)
-    assert table(found).row_count == sum(p.held_out for p in found.points)
+def test_noise_of_two_percent_leaves_two_percent(calibration: Calibration) -> None:
+    assert 0.003 < calibration.seconds_residuals.held_out_mean < 0.03
+    assert calibration.bytes_residuals is not None
+    assert calibration.bytes_residuals.held_out_mean < 0.03
+    assert "held out" in summary(calibration)
+    assert table(calibration).row_count == sum(p.held_out for p in calibration.points)
 
 
-def test_a_calibration_is_written_and_read_back(found: Calibration, tmp_path: Path) -> None:
+def test_a_calibration_is_written_and_read_back(calibration: Calibration, tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
-    write_json(path, found.model_dump())
+    write_json(path, calibration.model_dump())
     again = Calibration.load(path)
-    assert again.model_dump() == found.model_dump()
-    assert again.time == found.time
-    assert again.memory == found.memory
+    assert again.model_dump() == calibration.model_dump()
+    assert again.time == calibration.time
+    assert again.memory == calibration.memory
     assert again.check(IDENTITY) == []
 
 
 def test_a_floor_is_written_and_read_back(tmp_path: Path) -> None:
-    found = judged(measured(replace(WORK, floor=0.3)), IDENTITY, {})
-    write_json(tmp_path / "c.json", found.model_dump())
+    calibration = fit_calibration(measured(replace(WORK, floor=0.3)), IDENTITY, {})
+    write_json(tmp_path / "c.json", calibration.model_dump())
     time = Calibration.load(tmp_path / "c.json").time
     assert time.floor == pytest.approx(0.3, rel=0.03)
-    assert "at least 0." in summary(found)
+    assert "at least 0." in summary(calibration)
 
 
 def test_no_memory_is_said_and_refused_where_it_is_asked_for() -> None:
-    found = judged(measured(memory=None), IDENTITY, {})
-    assert found.bytes is None
-    assert "no memory model" in summary(found)
-    assert table(found).row_count > 0
+    calibration = fit_calibration(measured(memory=None), IDENTITY, {})
+    assert calibration.bytes is None
+    assert "no memory model" in summary(calibration)
+    assert table(calibration).row_count > 0
     with pytest.raises(ConfigError, match=r"no memory model.*memory\.probe"):
-        _ = found.memory
+        _ = calibration.memory
 
 
 @pytest.mark.parametrize(
@@ -227,25 +232,25 @@ def test_no_memory_is_said_and_refused_where_it_is_asked_for() -> None:
         ({"max_length": 256}, "up to 128 tokens measured, 256 in this run"),
     ],
 )
-def test_another_run_is_refused_by_name(found: Calibration, change: dict[str, Any], words: str) -> None:
+def test_another_run_is_refused_by_name(calibration: Calibration, change: dict[str, Any], words: str) -> None:
     run = IDENTITY.model_copy(update=change)
     with pytest.raises(ConfigError, match=words) as error:
-        found.check(run)
+        calibration.check(run)
     assert "Calibrate anew" in str(error.value)
     assert "--force" in str(error.value)
-    assert len(found.check(run, force=True)) == 1
+    assert len(calibration.check(run, force=True)) == 1
 
 
-def test_a_folder_and_a_hub_name_may_hold_the_same_model(found: Calibration) -> None:
-    assert found.check(IDENTITY.model_copy(update={"model": "/models/distilbert", "max_length": 64})) == []
+def test_a_folder_and_a_hub_name_may_hold_the_same_model(calibration: Calibration) -> None:
+    assert calibration.check(IDENTITY.model_copy(update={"model": "/models/distilbert", "max_length": 64})) == []
 
 
-def rewritten(path: Path, found: Calibration, **changes: Any) -> Path:
-    write_json(path, found.model_dump() | changes)
+def rewritten(path: Path, calibration: Calibration, **changes: Any) -> Path:
+    write_json(path, calibration.model_dump() | changes)
     return path
 
 
-def test_bad_files(found: Calibration, tmp_path: Path) -> None:
+def test_bad_files(calibration: Calibration, tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     again = r"c\.json.*ddpsched calibrate"
     with pytest.raises(ConfigError, match=rf"(?s){again}"):
@@ -264,18 +269,18 @@ def test_bad_files(found: Calibration, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r'a fit of `ddpsched fit`.*cost.kind = "affine_quadratic"'):
         Calibration.load(path)
     with pytest.raises(ConfigError, match="version = 2, this ddpsched reads 1"):
-        Calibration.load(rewritten(path, found, version=2))
+        Calibration.load(rewritten(path, calibration, version=2))
     with pytest.raises(ConfigError, match="unheard_of"):
-        Calibration.load(rewritten(path, found, unheard_of=1))
-    seconds = found.seconds.model_dump()
+        Calibration.load(rewritten(path, calibration, unheard_of=1))
+    seconds = calibration.seconds.model_dump()
     for wrong in (-1.0, float("nan"), "0.1", None):
         with pytest.raises(ConfigError, match=r"seconds\.beta"):
-            Calibration.load(rewritten(path, found, seconds=seconds | {"beta": wrong}))
+            Calibration.load(rewritten(path, calibration, seconds=seconds | {"beta": wrong}))
 
 
 def test_too_few_points() -> None:
     with pytest.raises(DataError, match=r"5 measured points.*raise global_batch"):
-        judged([p for p in measured() if not p.held_out][:5], IDENTITY, {})
+        fit_calibration([p for p in measured() if not p.held_out][:5], IDENTITY, {})
     with pytest.raises(DataError, match="positive and finite"):
         fit_time([1] * 6, [1] * 6, [1, 1, 1, 1, 1, 0])
 
@@ -317,8 +322,8 @@ def test_a_calibration_is_read_without_torch() -> None:
     assert subprocess.run([sys.executable, "-c", check], cwd=Path(__file__).parents[2]).returncode == 0
 
 
-def test_the_file_is_json_that_a_reader_understands(found: Calibration, tmp_path: Path) -> None:
-    write_json(tmp_path / "c.json", found.model_dump())
+def test_the_file_is_json_that_a_reader_understands(calibration: Calibration, tmp_path: Path) -> None:
+    write_json(tmp_path / "c.json", calibration.model_dump())
     values = json.loads((tmp_path / "c.json").read_text())
     assert values["kind"] == "calibration"
     assert set(values["seconds"]) == {"alpha", "beta", "gamma", "delta", "floor"}

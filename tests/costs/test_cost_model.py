@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsched.costs.config import CostConfig
+from ddpsched.costs.config import CostConfig, check_range, cost_model
 from ddpsched.costs.cost_model import CostModel, padded_tokens, padded_tokens_squared
-from ddpsched.costs.kinds import check_range, cost_model
 from ddpsched.costs.regression import fit_affine_quadratic, fit_records
 from ddpsched.errors import ConfigError, DataError
 
@@ -33,23 +32,23 @@ def test_the_fit_finds_what_made_the_times() -> None:
     rng = np.random.default_rng(0)
     count, length = rng.integers(1, 32, 200), rng.integers(3, 128, 200)
     true = CostModel(alpha=0.09, beta=2.6e-3, gamma=4e-6)
-    found = fit_affine_quadratic(count, length, true.seconds(count, length))
-    assert (found.model.alpha, found.model.beta, found.model.gamma) == pytest.approx((0.09, 2.6e-3, 4e-6), rel=1e-6)
-    assert found.mean_relative_error < 1e-6, "whole nanoseconds"
+    fit = fit_affine_quadratic(count, length, true.seconds(count, length))
+    assert (fit.model.alpha, fit.model.beta, fit.model.gamma) == pytest.approx((0.09, 2.6e-3, 4e-6), rel=1e-6)
+    assert fit.mean_relative_error < 1e-6, "whole nanoseconds"
     noisy = fit_affine_quadratic(count, length, true.seconds(count, length) * rng.uniform(0.9, 1.1, 200))
     assert 0.03 < noisy.mean_relative_error < 0.07, "the residuals are those of the noise"
 
 
 def test_the_fit_is_never_negative() -> None:
-    found = fit_affine_quadratic([1, 2, 3, 4], [10, 10, 10, 10], [0.1, 0.3, 0.5, 0.7])  # a line with negative offset
-    assert min(found.model.alpha, found.model.beta, found.model.gamma) >= 0
+    fit = fit_affine_quadratic([1, 2, 3, 4], [10, 10, 10, 10], [0.1, 0.3, 0.5, 0.7])  # a line with negative offset
+    assert min(fit.model.alpha, fit.model.beta, fit.model.gamma) >= 0
 
 
 def test_a_fit_is_saved_and_read_back(tmp_path: Path) -> None:
-    found = fit_affine_quadratic([1, 2, 4, 8], [10, 20, 30, 9], [0.1, 0.2, 0.5, 0.3])
-    found.save(tmp_path / "cost.json")
+    fit = fit_affine_quadratic([1, 2, 4, 8], [10, 20, 30, 9], [0.1, 0.2, 0.5, 0.3])
+    fit.save(tmp_path / "cost.json")
     config = CostConfig(kind="affine_quadratic", path=str(tmp_path / "cost.json"))
-    assert cost_model(config) == found.model
+    assert cost_model(config) == fit.model
     assert json.loads((tmp_path / "cost.json").read_text())["residuals"]["num_points"] == 4
 
 

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.costs.calibration import Bytes, Calibration, Identity, Residuals, Seconds
-from ddpsched.costs.memory_cap import Cap, probed
-from ddpsched.costs.memory_model import MemoryModel
+from ddpsched.costs.calibration import Calibration, Identity, Residuals, Seconds
+from ddpsched.costs.memory_cap import Cap, MemoryModel, probed
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import InfeasibleError
@@ -39,7 +38,7 @@ def test_limit_and_prefix_by_counting_up(budget: int, lengths: list[int]) -> Non
         fitting = 0
         while MEMORY.bytes(fitting + 1, length) <= budget:
             fitting += 1
-        assert max(0, most) == fitting == MEMORY.most(budget, length)
+        assert max(0, most) == fitting
     prefix = 0
     while prefix < len(lengths) and MEMORY.bytes(prefix + 1, max(lengths[: prefix + 1])) <= budget:
         prefix += 1
@@ -58,13 +57,13 @@ def test_a_probed_cap_holds_as_many_tokens_and_no_more_samples(count: int, lengt
 def calibration(tmp_path_factory: pytest.TempPathFactory) -> str:
     """MEMORY, as `ddpsched calibrate` would write it."""
     off = Residuals(train_mean=0, train_max=0, held_out_mean=0, held_out_max=0, worst_underestimate=0)
-    found = Calibration(
+    result = Calibration(
         identity=Identity(model="tiny", max_length=128), versions={}, seconds_residuals=off, bytes_residuals=off,
         seconds=Seconds(alpha=1e-3, beta=1e-5, gamma=0, delta=0, floor=0), points=[],
-        bytes=Bytes(base=1000, per_sample=3, per_token=10, per_square=0.25),
+        bytes=MemoryModel(base=1000, per_sample=3, per_token=10, per_square=0.25),
     )  # fmt: skip
     path = tmp_path_factory.mktemp("calibration") / "calibration.json"
-    path.write_text(found.model_dump_json(), encoding="utf-8")
+    path.write_text(result.model_dump_json(), encoding="utf-8")
     return str(path)
 
 
@@ -82,17 +81,19 @@ def plans_of(config: RunConfig, lengths: Any, budgets: list[int]) -> list[StepPl
 def need(micro: Microbatch, lengths: Any) -> int:
     """Bytes at the peak."""
     mine = lengths[micro.ids]
-    return MEMORY.packed(mine) if micro.packed else int(MEMORY.bytes(len(mine), micro.padded_length(mine)))
+    if micro.packed:
+        return MEMORY.fixed + int(MEMORY.sample(mine).sum())
+    return int(MEMORY.bytes(len(mine), micro.padded_length(mine)))
 
 
 def check(plans: list[StepPlan], lengths: Any, budgets: list[int], most: int) -> None:
     """Each sample once, and no micro-batch needs more than its own rank may use."""
     assert Counter(i for plan in plans for i in plan.ids.tolist()) == Counter(range(len(lengths)))
     for plan in plans:
-        for own, budget in zip(plan.ranks, budgets, strict=True):
-            for micro in own:
+        for micros, budget in zip(plan.ranks, budgets, strict=True):
+            for micro in micros:
                 assert need(micro, lengths) <= budget
-            assert len(own) <= most or any(micro.packed for micro in own)
+            assert len(micros) <= most or any(micro.packed for micro in micros)
 
 
 @settings(deadline=None, max_examples=150)
@@ -126,7 +127,7 @@ def test_tight_caps_bind_and_are_obeyed(calibration: str, policy: str, most: int
     lengths = sst2_lengths(300, np.random.default_rng(0))
     config = config_of(calibration, policy, most, cost={"alpha": 200.0 if most > 1 else 0.0})
     free = list(plan_steps(config.plan_spec(), KnownLengths(lengths), LocalExchange(3)))
-    peak = max(need(micro, lengths) for plan in free for own in plan.ranks for micro in own)
+    peak = max(need(micro, lengths) for plan in free for micros in plan.ranks for micro in micros)
     check(plans_of(config, lengths, [peak] * 3), lengths, [peak] * 3, most)
     tight = [MEMORY.fixed + round(0.97 * (peak - MEMORY.fixed))] * 3
     with pytest.raises(AssertionError):
@@ -138,7 +139,7 @@ def test_tight_caps_bind_and_are_obeyed(calibration: str, policy: str, most: int
     plans = plans_of(config, lengths, tight)
     check(plans, lengths, tight, most)
     if policy == "packed":
-        assert max(len(own) for plan in plans for own in plan.ranks) > 1, "a rank needs several rows"
+        assert max(len(micros) for plan in plans for micros in plan.ranks) > 1, "a rank needs several rows"
 
 
 @pytest.mark.parametrize(("policy", "most"), [("minmax", 1), ("balanced", 1), ("balanced", 4), ("packed", 1)])

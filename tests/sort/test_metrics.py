@@ -9,7 +9,7 @@ import pytest
 from ddpsched.config import parse
 from ddpsched.data.table_files import Chunk
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.sort.metrics import Rows, column_values, metrics_of, rarities
+from ddpsched.sort.measure import column_values, metrics_of, rarities
 
 CONFIG = parse({"steps": 1})
 
@@ -19,8 +19,8 @@ def chunk_of(values: list[Any], first: int = 0) -> Chunk:
 
 
 def test_a_column_of_numbers() -> None:
-    found = column_values(chunk_of([3, 2.5, "7", "1e3", "-0.5"]), "score")
-    assert found.tolist() == [3.0, 2.5, 7.0, 1000.0, -0.5]
+    result = column_values(chunk_of([3, 2.5, "7", "1e3", "-0.5"]), "score")
+    assert result.tolist() == [3.0, 2.5, 7.0, 1000.0, -0.5]
     assert np.isnan(column_values(chunk_of([None, "", "nan", 1]), "score")).tolist() == [True, True, True, False]
 
 
@@ -44,8 +44,8 @@ def test_rarity_against_its_definition() -> None:
     flat = np.concatenate(samples).astype(np.int32)
     counts = np.bincount(flat, minlength=12)
     expected = [sum(-np.log(counts[token] / len(flat)) for token in sample) for sample in samples]
-    found = rarities(flat, np.array([len(sample) for sample in samples]), counts)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    result = rarities(flat, np.array([len(sample) for sample in samples]), counts)
+    np.testing.assert_allclose(result, expected, rtol=1e-12)
     assert rarities(flat[:0], np.zeros(0, np.int64), counts).tolist() == []
 
 
@@ -58,13 +58,13 @@ def test_a_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    rows = Rows(Chunk(1, 4, 2, {"text": ["a, b, c", "d"]}), None)
+    chunk = Chunk(1, 4, 2, {"text": ["a, b, c", "d"]})
 
     def of(name: str) -> Any:
         (metric,) = metrics_of([f"mine_of_this_test:{name}"], CONFIG)
         assert metric.wanted is None, "it may read every column"
         assert metric.values is not None
-        return metric.values(rows)
+        return metric.values(None, chunk)
 
     assert of("commas").tolist() == [2.0, 0.0]
     with pytest.raises(DataError, match=r"returned int64 of shape \(1,\) for 2 rows"):

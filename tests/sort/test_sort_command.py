@@ -63,9 +63,9 @@ def torchrun(ranks: int, folder: Path, *words: Any, wait: bool = True, **environ
 
 
 def test_by_length(data: Path, tmp_path: Path) -> None:
-    found = call(data, f"data.tokenizer={data}", "--output", tmp_path / "order.npy", "--chunk", 64)
-    assert found.exit_code == 0, found.output
-    assert f"{SIZE} samples of train.tsv, 1 rank\nlength: " in found.output
+    result = call(data, f"data.tokenizer={data}", "--output", tmp_path / "order.npy", "--chunk", 64)
+    assert result.exit_code == 0, result.output
+    assert f"{SIZE} samples of train.tsv, 1 rank\nlength: " in result.output
     file = OrderedFile.open(tmp_path / "order.npy")
     lengths = lengths_of(write_data(data))
     np.testing.assert_array_equal(file.ids(), np.argsort(lengths, kind="stable"))
@@ -125,9 +125,9 @@ def test_parts_of_other_data_are_not_used(data: Path, tmp_path: Path, monkeypatc
             CliRunner().invoke(app, ["sort", *map(str, words)], catch_exceptions=False)
     text = (data / "train.tsv").read_text(encoding="utf-8").splitlines()
     (data / "train.tsv").write_text("\n".join([text[0], *text[:0:-1]]) + "\n", encoding="utf-8")
-    found = call(*words)
-    assert found.exit_code == 0, found.output
-    assert "earlier attempt" not in found.output
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    assert "earlier attempt" not in result.output
 
 
 SLOW = """
@@ -168,8 +168,8 @@ def test_a_rank_killed_while_writing(data: Path, tmp_path: Path) -> None:
     assert code != 0
     assert output.read_bytes() == b"the old one"
     assert not (tmp_path / ".order.npy.part").exists()
-    found = call(*words)
-    assert found.exit_code == 0, found.output
+    result = call(*words)
+    assert result.exit_code == 0, result.output
     assert len(OrderedFile.open(output)) == SIZE
 
 
@@ -190,9 +190,9 @@ def test_one_command_at_a_time(data: Path, tmp_path: Path) -> None:
     process = torchrun(2, tmp_path, *words, wait=False)
     parts = tmp_path / ".order.npy.parts"
     wait_for_parts(parts, 1)
-    found = call(data, f"data.tokenizer={data}", "--output", output, "--chunk", 7)
-    assert found.exit_code == 1
-    assert "another `ddpsched sort` is writing it" in " ".join(found.output.split())
+    result = call(data, f"data.tokenizer={data}", "--output", output, "--chunk", 7)
+    assert result.exit_code == 1
+    assert "another `ddpsched sort` is writing it" in " ".join(result.output.split())
     process.communicate(timeout=60)
     assert process.returncode == 0
     assert len(OrderedFile.open(output)) == SIZE
@@ -205,12 +205,12 @@ def test_a_damaged_part_is_measured_again(data: Path, tmp_path: Path, monkeypatc
         patch.setattr("ddpsched.sort.command.OrderedWriter", None)
         assert call(*words).exit_code == 1
     (tmp_path / ".order.npy.parts" / "000000001.npz").write_bytes(b"no part")
-    found = call(*words)
-    assert found.exit_code == 1
-    assert "was damaged and is removed; run the command again to measure it" in " ".join(found.output.split())
-    found = call(*words)
-    assert found.exit_code == 0, found.output
-    assert "(4 chunks of an earlier attempt were kept)" in found.output
+    result = call(*words)
+    assert result.exit_code == 1
+    assert "was damaged and is removed; run the command again to measure it" in " ".join(result.output.split())
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    assert "(4 chunks of an earlier attempt were kept)" in result.output
 
 
 def test_asked_to_stop(data: Path, tmp_path: Path) -> None:
@@ -246,8 +246,8 @@ def test_a_run_follows_the_file(data: Path, tmp_path: Path, keys: dict[str, Any]
     words = config_of(tmp_path, data, tmp_path / "order.npy", **keys)
     if keys.get("lengths") == "online":
         words += ["executor.kind=virtual", "policy.kind=minmax"]
-    found = CliRunner().invoke(app, words)
-    assert found.exit_code == 0, found.output
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
     records = pd.read_parquet(tmp_path / "outputs" / "runs" / "run" / "records.parquet")
     size = min(SIZE, keys.get("rows", SIZE))
     size -= round(size * keys.get("held_out", 0))
@@ -258,9 +258,9 @@ def test_files_of_other_data_are_refused(data: Path, tmp_path: Path) -> None:
     assert call(data, "--output", tmp_path / "order.npy", "--metric", "column:score").exit_code == 0
     with (data / "train.tsv").open("a", encoding="utf-8") as file:
         file.write("one more\t1\t3\n")
-    found = CliRunner().invoke(app, config_of(tmp_path, data, tmp_path / "order.npy"))
-    assert found.exit_code == 1
-    assert "is an order of other data" in found.output
+    result = CliRunner().invoke(app, config_of(tmp_path, data, tmp_path / "order.npy"))
+    assert result.exit_code == 1
+    assert "is an order of other data" in result.output
     assert not (tmp_path / "outputs").exists()
 
 
@@ -278,11 +278,11 @@ def test_metrics_that_changed_are_measured_anew(data: Path, tmp_path: Path, monk
     (tmp_path / "mine_that_changes.py").write_text(code)
     sys.modules.pop("mine_that_changes")
     linecache.clearcache()
-    found = call(*words)
-    assert found.exit_code == 0, found.output
-    assert "earlier attempt" not in found.output
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    assert "earlier attempt" not in result.output
     longer = int((lengths_of(write_data(data)) > 10).sum())
-    assert f"{longer} samples were longer than data.max_length, and count as cut to it" in found.output
+    assert f"{longer} samples were longer than data.max_length, and count as cut to it" in result.output
     rows = OrderedFile.open(tmp_path / "order.npy").rows()
     assert rows["length"].max() == 10
     assert (np.diff(rows["mine_that_changes:score"][rows["length"] == 10]) >= 0).all()
@@ -298,8 +298,8 @@ def test_numbers_and_a_runs_config(data: Path, tmp_path: Path) -> None:
     assert call(tmp_path / "lengths.txt", "--output", tmp_path / "text.npy").exit_code == 0
     np.testing.assert_array_equal(OrderedFile.open(tmp_path / "text.npy").ids(), np.argsort(lengths, kind="stable"))
     config_of(tmp_path, data, tmp_path / "none.npy")
-    found = call(tmp_path / "run.toml", "--output", tmp_path / "third.npy")
-    assert found.exit_code == 0, found.output
+    result = call(tmp_path / "run.toml", "--output", tmp_path / "third.npy")
+    assert result.exit_code == 0, result.output
     assert len(OrderedFile.open(tmp_path / "third.npy")) == SIZE
 
 
@@ -332,9 +332,9 @@ def test_bad_input(data: Path, tmp_path: Path) -> None:
         ([data, "--output", tmp_path / "there.npy"], "is there already.*--overwrite"),
         ([data, "data.texxt=a", "--output", output], "unknown key data.texxt"),
     ):
-        found = call(*words)
-        assert found.exit_code == 1, words
-        assert re.search(message, " ".join(found.output.split())), (message, found.output)
+        result = call(*words)
+        assert result.exit_code == 1, words
+        assert re.search(message, " ".join(result.output.split())), (message, result.output)
         assert not output.exists()
     assert not (tmp_path / ".order.npy.parts").exists(), "nothing was measured, nothing is left"
 
@@ -343,7 +343,7 @@ def test_sorting_imports_no_torch(data: Path, tmp_path: Path) -> None:
     words = ["sort", str(data), f"data.tokenizer={data}", "--output", str(tmp_path / "order.npy")]
     code = (
         "import sys\nfrom typer.testing import CliRunner\nfrom ddpsched.cli import app\n"
-        f"found = CliRunner().invoke(app, {words!r})\n"
-        "assert found.exit_code == 0, found.output\nassert 'torch' not in sys.modules\n"
+        f"result = CliRunner().invoke(app, {words!r})\n"
+        "assert result.exit_code == 0, result.output\nassert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
