@@ -15,8 +15,8 @@ from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.partition import heterogeneous, several
-from ddpsched.planning.solvers.partition.candidates import candidates
 from ddpsched.planning.solvers.partition.heterogeneous import uneven_split
+from ddpsched.planning.solvers.partition.large_items import candidates
 from ddpsched.planning.solvers.partition.padding_bound import padded_bound, penalised_bound
 from ddpsched.planning.solvers.partition.several import accumulate_split, usable
 from ddpsched.planning.solvers.partition.sorted_batch import Line, line_of

@@ -12,11 +12,11 @@ from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.partition.heterogeneous import uneven_split
+from ddpsched.planning.solvers.partition.large_items import exchange
 from ddpsched.planning.solvers.partition.lpt import balance
 from ddpsched.planning.solvers.partition.padding_bound import padded_bound
 from ddpsched.planning.solvers.partition.several import accumulate_split, lower_bound
 from ddpsched.planning.solvers.partition.sorted_batch import line_of
-from ddpsched.planning.solvers.partition.swaps import exchange
 
 
 @given(

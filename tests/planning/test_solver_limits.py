@@ -8,11 +8,11 @@ from allocations import all_counts, brute_force, check, instance
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.allocation import SOLVERS, ilp, solve
 from ddpsched.planning.solvers.allocation.problem import FORBIDDEN
-from ddpsched.planning.solvers.allocation.separable import OverLimit, minimise_separable
+from ddpsched.planning.solvers.allocation.tie_break import OverLimit, minimise_separable
 
 
 def test_above_the_limit_the_tie_break_says_best_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddpsched.planning.solvers.allocation.separable.STEP_LIMIT", 0)
+    monkeypatch.setattr("ddpsched.planning.solvers.allocation.tie_break.STEP_LIMIT", 0)
     costs = np.cumsum(np.ones((8, 8), dtype=np.int64), axis=1)
     costs[0] += 7
     allocation = solve(costs, 20, method="threshold")

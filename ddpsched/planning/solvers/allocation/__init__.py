@@ -1,13 +1,12 @@
-"""Counts over windows: ``solve``, which finds how many samples each rank takes, and the exact solvers behind it.
+"""Counts over windows: ``solve`` returns how many samples each rank takes, by one of three exact solvers.
 
 ::
 
-    problem.py       Allocation, and the checks every problem passes
+    problem.py       Allocation, and the checks of a problem
     threshold.py     costs that do not fall, any size: microseconds to milliseconds
     enumeration.py   any costs, up to 1e5 allocations
     ilp.py           any costs, any size, slow: the fallback
     tie_break.py     of all allocations with the smallest maximum, the one every rank picks
-    separable.py     the sum-constrained minimum under the tie-break
 """
 
 from collections.abc import Callable
@@ -49,17 +48,17 @@ def solve(
 ) -> Allocation:
     """Return how many samples each rank takes so that the slowest rank is as fast as possible.
 
-    With c_r(k) = `costs[r, k - 1]`, the cost of rank r's first k samples, finds integers b_r that
+    With c_r(k) = `costs[r, k - 1]`, the cost of rank r's first k samples, these are the integers b_r that
 
         minimise  max_r c_r(b_r)   subject to   sum_r b_r = batch_size,   1 <= b_r <= caps[r];
 
-    of those the smallest variance of c_r(b_r) over the ranks, and of those the lexicographically
-    largest counts. All comparisons are between exact integers, so every rank that solves the same
-    table finds the same counts. (Only an "ilp" that ran into its time limit depends on the machine;
-    its status then is "feasible".)
+    of those, the ones with the smallest variance of c_r(b_r) over the ranks; of those, the
+    lexicographically largest. All comparisons are between exact integers, so every rank that solves
+    the same table returns the same counts. (Only an "ilp" that reached its time limit depends on the
+    machine; its status then is "feasible".)
 
-    A rank with cap 0 takes no part: it gets count 0, pays nothing, and its zero does not enter the
-    variance. What `costs` holds beyond a rank's cap is ignored.
+    A rank with cap 0 takes no part: it gets count 0, costs nothing, and its zero does not enter the
+    variance. Entries of `costs` beyond a rank's cap are ignored.
 
     Args:
         costs: integers `(world_size, K)` in 0 .. 2**63 - 2: tokens, tokens squared or whole nanoseconds.
@@ -79,7 +78,7 @@ def solve(
             the sum of caps; or too many rows for "enumeration".
         ValueError: costs or caps of a wrong shape, type or range (position and value are named), an
             unknown method, falling costs with "threshold".
-        SolverTimeout: "ilp" found no allocation within its time limit.
+        SolverTimeout: "ilp" has no allocation within its time limit.
 
     Example:
         Two ranks share five samples. Rank 0 holds long texts, so it takes fewer of them.
@@ -113,14 +112,10 @@ def solve(
 
 def _dispatch(costs: IntArray, batch_size: int, method: str, time_limit_s: float) -> Allocation:
     if method == "auto":
-        method = _choose(costs, batch_size)
+        method = "threshold"
+        if first_fall(costs) is not None:
+            few = row_bound((costs < FORBIDDEN).sum(axis=1), batch_size) <= ROW_LIMIT
+            method = "enumeration" if few else "ilp"
     if method not in SOLVERS:
         raise ValueError(f"method must be 'auto' or one of {sorted(SOLVERS)}, got {method!r}")
     return SOLVERS[method](costs, batch_size, time_limit_s)
-
-
-def _choose(costs: IntArray, batch_size: int) -> str:
-    if first_fall(costs) is None:
-        return "threshold"
-    few = row_bound((costs < FORBIDDEN).sum(axis=1), batch_size) <= ROW_LIMIT
-    return "enumeration" if few else "ilp"

@@ -1,4 +1,4 @@
-"""Every feasible allocation, listed and compared: the reference for small problems, falling costs too."""
+"""Allocation by enumeration: every feasible one is listed and compared, falling costs too; for small problems."""
 
 from math import comb
 
@@ -12,7 +12,7 @@ ROW_LIMIT = 100_000
 
 
 def by_enumeration(costs: IntArray, batch_size: int, time_limit_s: float) -> Allocation:
-    """Allocates by comparing all allocations; `solve` documents the problem.
+    """Return the best of all allocations; `solve` documents the problem.
 
     Args:
         costs: int64 `(world_size, K)`, checked, `FORBIDDEN` beyond a rank's cap.
@@ -25,9 +25,9 @@ def by_enumeration(costs: IntArray, batch_size: int, time_limit_s: float) -> All
     caps = (costs < FORBIDDEN).sum(axis=1)
     rows = row_bound(caps, batch_size)
     if rows > ROW_LIMIT:
-        named = f"{rows:,}" if rows < 10**15 else f"about 10**{int(rows.bit_length() * 0.30103)}"
+        size = f"{rows:,}" if rows < 10**15 else f"about 10**{int(rows.bit_length() * 0.30103)}"
         raise InfeasibleError(
-            f"method 'enumeration' would list up to {named} rows, its limit is {ROW_LIMIT:,}; use 'threshold' or 'ilp'"
+            f"method 'enumeration' would list up to {size} rows, its limit is {ROW_LIMIT:,}; use 'threshold' or 'ilp'"
         )
     # counts, chosen: (rows, world_size), lexicographically largest row first
     counts = all_allocations(caps, batch_size)
@@ -41,10 +41,10 @@ def by_enumeration(costs: IntArray, batch_size: int, time_limit_s: float) -> All
 
 
 def row_bound(caps: IntArray, batch_size: int) -> int:
-    """At least the number of allocations: the fewer of the ways to hand out samples and to hold them back.
+    """Return an upper bound of the number of allocations: the fewer of the ways to give samples and to withhold them.
 
-    Handing out `batch_size` with one for each rank has C(batch_size - 1, G - 1) ways if caps are
-    ignored; taking the surplus back from full caps has C(surplus + G - 1, G - 1) if the floor is.
+    Giving `batch_size` samples, one or more to each rank, has C(batch_size - 1, G - 1) ways if caps
+    are ignored; withholding the surplus from full caps has C(surplus + G - 1, G - 1) if that one is.
     """
     others = len(caps) - 1
     surplus = int(caps.sum()) - batch_size
@@ -52,7 +52,7 @@ def row_bound(caps: IntArray, batch_size: int) -> int:
 
 
 def all_allocations(caps: IntArray, batch_size: int) -> IntArray:
-    """All integer rows with `1 <= row[r] <= caps[r]` and sum `batch_size`, lexicographically largest first.
+    """Return all integer rows with `1 <= row[r] <= caps[r]` and sum `batch_size`, lexicographically largest first.
 
     Args:
         caps: int64 `(world_size,)`.

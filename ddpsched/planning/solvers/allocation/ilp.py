@@ -1,4 +1,4 @@
-"""Min-max allocation as an integer program: the fallback, for costs that fall in large problems."""
+"""Allocation by integer programming: the fallback, for costs that fall in large problems."""
 
 import numpy as np
 import pulp
@@ -10,7 +10,7 @@ from ddpsched.planning.solvers.allocation.tie_break import break_ties
 
 
 def by_ilp(costs: IntArray, batch_size: int, time_limit_s: float) -> Allocation:
-    """Allocates by mixed-integer programming (PuLP with HiGHS); `solve` documents the problem.
+    """Return an allocation by mixed-integer programming (PuLP with HiGHS); `solve` documents the problem.
 
     One binary x[r, k] per rank and count:
 
@@ -27,22 +27,21 @@ def by_ilp(costs: IntArray, batch_size: int, time_limit_s: float) -> Allocation:
         time_limit_s: seconds the solver may take.
 
     Raises:
-        SolverTimeout: no allocation found within `time_limit_s`.
+        SolverTimeout: no allocation within `time_limit_s`.
     """
     # Suffix minima do not fall and lie nowhere above the costs, so their threshold is a bound.
     relaxed = np.minimum.accumulate(costs[:, ::-1], axis=1)[:, ::-1]
     lower_bound = smallest_threshold(relaxed, batch_size)
     counts, proved = _solve_program(costs, batch_size, time_limit_s)
-    makespan = int(_chosen(costs, counts).max())
+    makespan = int(costs[np.arange(len(costs)), counts - 1].max())
     if not (proved or makespan == lower_bound):
         return Allocation(counts, makespan, lower_bound, "feasible", "best found", "ilp")
-    found = None if first_fall(costs) is None else counts
-    counts, tie_break = break_ties(costs, batch_size, makespan, found)
+    counts, tie_break = break_ties(costs, batch_size, makespan, None if first_fall(costs) is None else counts)
     return Allocation(counts, makespan, makespan, "optimal", tie_break, "ilp")
 
 
 def _solve_program(costs: IntArray, batch_size: int, time_limit_s: float) -> tuple[IntArray, bool]:
-    """Counts `(world_size,)` that add up, and whether the solver proved their makespan."""
+    """Return counts `(world_size,)` that add up, and whether the solver proved their makespan."""
     caps = (costs < FORBIDDEN).sum(axis=1).tolist()
     # levels: (world_size, K), 0 for the smallest cost; FORBIDDEN, the largest, is never looked up
     levels = np.searchsorted(np.unique(costs), costs)
@@ -68,8 +67,3 @@ def _solve_program(costs: IntArray, batch_size: int, time_limit_s: float) -> tup
             "raise time_limit_s, or use 'threshold' if costs do not fall"
         )
     return counts, program.sol_status == pulp.LpSolutionOptimal
-
-
-def _chosen(costs: IntArray, counts: IntArray) -> IntArray:
-    """c_r(b_r), int64 `(world_size,)`."""
-    return np.take_along_axis(costs, counts[:, None] - 1, axis=1)[:, 0]

@@ -1,4 +1,4 @@
-"""Min-max allocation by a threshold on the cost: exact for costs that do not fall, any world size."""
+"""Allocation by a threshold on the cost: exact for costs that do not fall, any world size."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from ddpsched.planning.solvers.allocation.tie_break import break_ties
 
 
 def by_threshold(costs: IntArray, batch_size: int, time_limit_s: float) -> Allocation:
-    """Allocates by the smallest feasible threshold; `solve` documents the problem.
+    """Return the allocation of the smallest feasible threshold; `solve` documents the problem.
 
     If no row falls, rank r can take every count up to the number of its entries that are at most T,
     so T is feasible when (i) each rank can pay its first sample and (ii) at least `batch_size`
@@ -18,7 +18,7 @@ def by_threshold(costs: IntArray, batch_size: int, time_limit_s: float) -> Alloc
     Args:
         costs: int64 `(world_size, K)`, checked, `FORBIDDEN` beyond a rank's cap.
         batch_size: samples to allocate.
-        time_limit_s: not needed; the answer takes microseconds to milliseconds.
+        time_limit_s: not needed; this takes microseconds to milliseconds.
 
     Raises:
         ValueError: a row falls.
@@ -41,13 +41,13 @@ def by_threshold(costs: IntArray, batch_size: int, time_limit_s: float) -> Alloc
 
 
 def smallest_threshold(costs: IntArray, batch_size: int) -> int:
-    """T* of rows that do not fall."""
+    """Return T* of rows that do not fall."""
     last = batch_size - 1
     return max(int(costs[:, 0].max()), int(np.partition(costs, last, axis=None)[last]))
 
 
 def first_fall(costs: IntArray) -> tuple[int, int] | None:
-    """Rank and column of the first entry below the one to its left, or None."""
+    """Return rank and column of the first entry below the one to its left, or None."""
     # falls: (world_size, K - 1), bool
     falls = costs[:, 1:] < costs[:, :-1]
     if not falls.any():
