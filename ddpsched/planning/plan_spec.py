@@ -80,10 +80,5 @@ class PlanSpec:
     def epoch_order(self, lengths: Lengths, epoch: int) -> Ids:
         """Return (N,), int64 ids: the order in which this epoch visits the samples."""
         return epoch_order(
-            self.order,
-            lengths,
-            seed=self.seed,
-            epoch=epoch,
-            world_size=self.world_size,
-            global_batch=self.global_batch,
+            self.order, lengths, seed=self.seed, epoch=epoch, world_size=self.world_size, global_batch=self.global_batch
         )

@@ -30,7 +30,7 @@ def num_steps(spec: PlanSpec, lengths: Lengths) -> int:
     if not spec.policy.varies:
         return epochs * -(-len(lengths) // spec.global_batch)
     local = LocalExchange(spec.world_size)
-    contexts = (_context(spec, lengths, local, Position(epoch)) for epoch in range(epochs))
+    contexts = (Context(spec, lengths, local, Position(epoch)) for epoch in range(epochs))
     return min(spec.steps or sys.maxsize, sum(1 for context in contexts for _ in spec.policy(context)))
 
 
@@ -99,7 +99,7 @@ def _epochs(
     step, memo = start.step, dict[str, Any]()
     epochs = spec.epochs if spec.policy.endless else spec.epochs or 1
     while start.epoch != epochs:
-        for plan in _plans(_context(spec, lengths, exchange, start, speeds, memo)):
+        for plan in _plans(Context(spec, lengths, exchange, start, speeds, memo)):
             yield plan
             step = plan.step + 1
         start = Position(start.epoch + 1, step)
@@ -107,19 +107,7 @@ def _epochs(
 
 def plan_epoch(spec: PlanSpec, lengths: Lengths, exchange: Exchange, start: Position) -> Iterator[StepPlan]:
     """Yield the plans of one epoch from ``start`` on, numbered from ``start.step``; none where it is its end."""
-    return _plans(_context(spec, lengths, exchange, start))
-
-
-def _context(
-    spec: PlanSpec,
-    lengths: Lengths,
-    exchange: Exchange,
-    start: Position,
-    speeds: Sequence[Speed] | None = None,
-    memo: dict[str, Any] | None = None,
-) -> Context:
-    order = spec.epoch_order(lengths, start.epoch)
-    return Context(spec, lengths, exchange, start, order, speeds, {} if memo is None else memo)
+    return _plans(Context(spec, lengths, exchange, start))
 
 
 def _plans(context: Context) -> Iterator[StepPlan]:
@@ -145,20 +133,10 @@ def _plan(context: Context, step: int, assignment: Assignment) -> StepPlan:
         for ids in windows:
             ids.flags.writeable = False
         after = Position(epoch, step + 1, assignment.cursor, windows)
-    return StepPlan.cut(
-        epoch,
-        step,
-        context.order[assignment.positions],
-        assignment.sizes,
-        assignment.packed,
-        assignment.pad_to,
-        predicted_cost=assignment.costs,
-        lower_bound=assignment.lower_bound,
-        status=assignment.status,
-        tie_break=assignment.tie_break,
-        method=assignment.method,
-        after=after,
-    )
+    rest = {name: getattr(assignment, name) for name in ("lower_bound", "status", "tie_break", "method")}
+    ids, sizes = context.order[assignment.positions], assignment.sizes
+    shape = (assignment.packed, assignment.pad_to)
+    return StepPlan.cut(epoch, step, ids, sizes, *shape, predicted_cost=assignment.costs, after=after, **rest)
 
 
 def prefetch_plans(plans: Iterator[StepPlan]) -> Generator[StepPlan, None, None]:

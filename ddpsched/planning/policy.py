@@ -78,18 +78,18 @@ class Policy(Table):
 
     @property
     def one_shape(self) -> bool:
-        """Whether all micro-batches of a step are padded to one length."""
-        return False
+        """Whether all micro-batches of a step are padded to one length: the option ``same_shape``."""
+        return bool(getattr(self, "same_shape", False))
 
     @property
     def repeats(self) -> bool:
-        """Whether an epoch may repeat samples and leave others out."""
-        return False
+        """Whether an epoch may repeat samples and leave others out: the option ``replacement``."""
+        return bool(getattr(self, "replacement", False))
 
     @property
     def endless(self) -> bool:
-        """Whether another epoch begins while steps are left."""
-        return True
+        """Whether another epoch begins while steps are left: the option ``infinite_loop``, else always."""
+        return bool(getattr(self, "infinite_loop", True))
 
     @property
     def remarks(self) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ddpsched.costs.cost_model import CostModel
 from ddpsched.data.lengths import Lengths
-from ddpsched.plan import PlanTimes, StepPlan
+from ddpsched.plan import StepPlan
 
 
 def rank_cost(cost: CostModel, plan: StepPlan, rank: int, source: Lengths) -> int:
@@ -16,7 +16,6 @@ def rank_cost(cost: CostModel, plan: StepPlan, rank: int, source: Lengths) -> in
 def plan_columns(labels: Mapping[str, Any], plan: StepPlan, rank: int, source: Lengths) -> dict[str, Any]:
     """Return the columns of a record that a plan and the rank's lengths decide. ``labels``: columns of the run."""
     micro = [(each, source.lengths(each.ids)) for each in plan.ranks[rank]]
-    times: PlanTimes = plan.times
     return {
         **labels,
         "epoch": plan.epoch,
@@ -35,9 +34,9 @@ def plan_columns(labels: Mapping[str, Any], plan: StepPlan, rank: int, source: L
         "loss_scale": plan.loss_scale(rank),
         "predicted_cost": None if plan.predicted_cost is None else plan.predicted_cost[rank],
         "lower_bound": plan.lower_bound,
-        "offer_s": times.offer_s,
-        "exchange_s": times.exchange_s,
-        "solve_s": times.solve_s,
-        "plan_wait_s": times.wait_s,
+        "offer_s": plan.times.offer_s,
+        "exchange_s": plan.times.exchange_s,
+        "solve_s": plan.times.solve_s,
+        "plan_wait_s": plan.times.wait_s,
         "plan_hash": f"{plan.digest & (2**64 - 1):016x}",
     }

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import InfeasibleError
-from ddpsched.planning.solvers.partition import heterogeneous, several
+from ddpsched.planning.solvers.partition import heterogeneous, large_items
 from ddpsched.planning.solvers.partition.heterogeneous import uneven_split
 from ddpsched.planning.solvers.partition.large_items import candidates
 from ddpsched.planning.solvers.partition.padding_bound import padded_bound, penalised_bound
@@ -143,7 +143,7 @@ def test_more_than_a_batch_can_use(monkeypatch: pytest.MonkeyPatch) -> None:
         tries.append(arguments)
         return candidates(*arguments)
 
-    monkeypatch.setattr(several, "candidates", counted)
+    monkeypatch.setattr(large_items, "candidates", counted)
     monkeypatch.setattr(heterogeneous, "candidates", counted)
     for cost in (TOKENS, COSTS["alpha"], COSTS["floor"]):
         line = line_of(sst2_lengths(16, np.random.default_rng(4)), cost)
@@ -173,8 +173,8 @@ def test_a_penalty_makes_a_lower_bound(lengths: list[int], ranks: int, most: int
 def test_candidates_know_their_work(lengths: list[int], ranks: int, most: int, cost: str) -> None:
     line = line_of(np.array(lengths), COSTS[cost])
     found = list(candidates(line, ranks, most, 10**9))
-    for large_items, place, work in found:
-        assert work == sum(item[0] for item in large_items) + sum(line.weights[place:])
+    for items, place, work in found:
+        assert work == sum(item[0] for item in items) + sum(line.weights[place:])
     assert [work for _, _, work in found] == sorted(work for _, _, work in found)
 
 
@@ -186,7 +186,7 @@ def test_tight_memory_tries_few_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         tries.append(most)
         return candidates(line, ranks, most, roof)
 
-    monkeypatch.setattr(several, "candidates", counted)
+    monkeypatch.setattr(large_items, "candidates", counted)
     line = line_of(sst2_lengths(256, np.random.default_rng(0)), COSTS["alpha"], lambda longest: 200 // longest)
     makespan = accumulate_split(line, 8, 16).makespan
     tries.clear()
@@ -202,7 +202,7 @@ def test_a_large_batch_with_limits_tries_few_counts(monkeypatch: pytest.MonkeyPa
         tries.append(most)
         return candidates(line, ranks, most, *roof)
 
-    monkeypatch.setattr(several, "candidates", counted)
+    monkeypatch.setattr(large_items, "candidates", counted)
     monkeypatch.setattr(heterogeneous, "candidates", counted)
     lengths = sst2_lengths(4096, np.random.default_rng(0))
     for room in (512, 4096):

@@ -7,7 +7,7 @@ fill micro-batches of varying sizes, so that B varies.
 ::
 
     static.py         equal counts, whatever the lengths
-    minmax.py         counts over each rank's own window
+    minmax.py         counts over each rank's window
     balanced.py       the same global batch, split by length
     packed.py         the same, rows without padding
     token_budget.py   as many samples as a budget of tokens allows

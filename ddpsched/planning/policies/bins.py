@@ -56,18 +56,16 @@ class Bins(FillingPolicy):
     per_rank_bins: bool = False
     replacement: bool = False
 
-    @property
-    def repeats(self) -> bool:
-        return self.replacement
-
     @model_validator(mode="after")
     def _belong_together(self) -> "Bins":
         for (_, high, _), (low, _, _) in pairwise(self.bins or []):
             if low != high + 1:
-                what = f"a gap: lengths {high + 1} to {low - 1} have" if low > high else "an overlap: some lengths have"
-                raise ValueError(f"bins = {self.bins} leave {what} no bin of their own; bin after bin must follow on")
+                fault = f"a gap: lengths {high + 1} to {low - 1} have no bin" if low > high else "an overlap"
+                raise ValueError(f"bins = {self.bins} leave {fault}; begin each bin one token after the one before")
         if self.bins is not None and self.median_batch != type(self).model_fields["median_batch"].default:
-            raise ValueError("median_batch sizes the four default bins; bins of your own bring their batch sizes")
+            raise ValueError(
+                "median_batch sizes the four default bins, bins have their batch sizes; give one of the two"
+            )
         for low, high, _ in self.bins or []:
             if low > high:
                 raise ValueError(f"bins: [{low}, {high}, ...] goes from long to short; write [from, to, batch size]")
@@ -84,7 +82,8 @@ class Bins(FillingPolicy):
             sizes = [min(size, most[min(high, len(most) - 1)]) for _, high, size in spans]
         schedule = _with_replacement if self.replacement else _once
         done = 0
-        for step in schedule(self, supply, members, sizes):
+        generator, width = np.random.default_rng([*supply.seed, 1]), supply.world_size * self.batches_per_optimizer_step
+        for step in schedule(generator, width, members, sizes, self.per_rank_bins):
             before, done = done, min(done + sum(map(len, step)), len(supply))
             if before >= supply.cursor:
                 yield deal(step, supply.world_size, done, method="bins")
@@ -96,31 +95,30 @@ class Bins(FillingPolicy):
 
 
 def _spans(policy: Bins, lengths: Int) -> list[Bin]:
-    shortest, longest = int(lengths.min()), int(lengths.max())
     if policy.bins is None:
-        return default_bins(longest, policy.median_batch, policy.replacement)
-    spans = [(low, high, size) for low, high, size in policy.bins]
-    if shortest < spans[0][0] or longest > spans[-1][1]:
-        outside = int(((lengths < spans[0][0]) | (lengths > spans[-1][1])).sum())
+        return default_bins(int(lengths.max()), policy.median_batch, policy.replacement)
+    least, most = policy.bins[0][0], policy.bins[-1][1]
+    outside = int(((lengths < least) | (lengths > most)).sum())
+    if outside:
         raise ConfigError(
-            f"policy.bins reach from {spans[0][0]} to {spans[-1][1]} tokens, but samples from {shortest} to {longest}: "
+            f"policy.bins reach from {least} to {most} tokens, but samples from {lengths.min()} to {lengths.max()}: "
             f"{outside} of {len(lengths)} have no bin; widen the first or the last"
         )
-    return spans
+    return [(low, high, size) for low, high, size in policy.bins]
 
 
-def _once(policy: Bins, supply: Supply, members: list[Int], sizes: list[int]) -> Iterator[Step]:
+def _once(
+    generator: np.random.Generator, width: int, members: list[Int], sizes: list[int], per_rank: bool
+) -> Iterator[Step]:
     """Yield every sample once: each bin's members in the epoch's order, cut into batches, and these shuffled."""
-    generator = np.random.default_rng([*supply.seed, 1])
-    width = supply.world_size * policy.batches_per_optimizer_step
-    micro = 1 if policy.per_rank_bins else width  # micro-batches that share a cut
+    micro = 1 if per_rank else width  # micro-batches that share a cut
     cuts = [
         positions[start : start + size * micro]
         for positions, size in zip(members, sizes, strict=True)
         for start in range(0, len(positions), size * micro)
     ]
     shuffled = [cuts[k] for k in generator.permutation(len(cuts)).tolist()]
-    if policy.per_rank_bins:
+    if per_rank:
         for start in range(0, len(shuffled), width):
             yield shuffled[start : start + width]
     else:
@@ -128,18 +126,19 @@ def _once(policy: Bins, supply: Supply, members: list[Int], sizes: list[int]) ->
             yield np.array_split(positions, width)
 
 
-def _with_replacement(policy: Bins, supply: Supply, members: list[Int], sizes: list[int]) -> Iterator[Step]:
+def _with_replacement(
+    generator: np.random.Generator, width: int, members: list[Int], sizes: list[int], per_rank: bool
+) -> Iterator[Step]:
     """Yield the recipe's steps until as many samples were drawn as there are."""
-    generator = np.random.default_rng([*supply.seed, 1])
-    width = supply.world_size * policy.batches_per_optimizer_step
-    held = np.array([len(positions) for positions in members]) / len(supply)
+    total = sum(map(len, members))
+    held = np.array([len(positions) for positions in members]) / total
     left = [positions[:0] for positions in members]
     done = 0
-    while done < len(supply):
-        drawn = generator.choice(len(members), width if policy.per_rank_bins else 1, p=held)
+    while done < total:
+        drawn = generator.choice(len(members), width if per_rank else 1, p=held)
         step: Step = [left[0][:0]] * width
         for number in np.unique(drawn).tolist():
-            places = np.flatnonzero(drawn == number).tolist() if policy.per_rank_bins else list(range(width))
+            places = np.flatnonzero(drawn == number).tolist() if per_rank else list(range(width))
             wanted = min(sizes[number] * len(places), len(members[number]))
             if len(left[number]) < wanted:  # its remainder is not seen in this round
                 left[number] = generator.permutation(members[number])

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -66,10 +67,6 @@ class Pool(FillingPolicy):
     @property
     def window(self) -> tuple[str, int]:
         return "pool_size", self.pool_size
-
-    @property
-    def endless(self) -> bool:
-        return self.infinite_loop
 
     @property
     def remarks(self) -> list[str]:
@@ -152,71 +149,36 @@ def _new_pool(policy: Pool, supply: Supply) -> Callable[[list[int]], "Waiting"]:
 
 
 class Waiting(ABC):
-    """The samples that wait at one rank, as they arrived, the oldest first."""
+    """The samples that wait at one rank."""
 
     def __init__(self, keys: list[int]) -> None:
-        self._arrived = sorted(keys, key=_age)
+        self._sorted, self._arrived = sorted(keys), sorted(keys, key=_age)
 
     def __len__(self) -> int:
-        return len(self._arrived)
+        return len(self._sorted)
 
     def waiting(self) -> list[int]:
         """Return the keys of all samples that wait."""
-        return self._arrived
+        return self._sorted
 
     def add(self, fresh: list[int]) -> None:
         """Add samples younger than all that wait, the oldest first."""
         self._arrived += fresh
+        self._sorted += fresh
+        self._sorted.sort()
 
     @abstractmethod
     def choose(self) -> list[int]:
         """Take a micro-batch out; at least one sample waits."""
 
 
-class First(Waiting):
-    """prefer_first."""
-
-    def __init__(self, keys: list[int], most: Most) -> None:
-        super().__init__(keys)
-        self._most = most
-
-    def choose(self) -> list[int]:
-        length = self._arrived[0] >> BITS
-        above = (length + 1) << BITS
-        chosen = [key for key in self._arrived if key < above][: self._most[length]]
-        if len(chosen) < self._most[length]:
-            chosen += _longer(sorted(key for key in self._arrived if key >= above), self._most, len(chosen))
-        gone = set(chosen)
-        self._arrived = [key for key in self._arrived if key not in gone]
-        return chosen
-
-
-class _Sorted(Waiting):
-    """A pool that is kept by length too."""
-
-    def __init__(self, keys: list[int]) -> None:
-        super().__init__(keys)
-        self._sorted = sorted(keys)
-
-    def add(self, fresh: list[int]) -> None:
-        super().add(fresh)
-        self._sorted += fresh
-        self._sorted.sort()
-
-
-class Closest(_Sorted):
+class Closest(Waiting):
     """prefer_closest."""
 
     def __init__(self, keys: list[int], most: Most) -> None:
         super().__init__(keys)
         self._most = most
         self._gone: set[int] = set()  # of those that arrived
-
-    def __len__(self) -> int:
-        return len(self._sorted)
-
-    def waiting(self) -> list[int]:
-        return self._sorted
 
     def choose(self) -> list[int]:
         place = next(place for place, key in enumerate(self._arrived) if key not in self._gone)
@@ -226,14 +188,28 @@ class Closest(_Sorted):
         del self._sorted[bisect_left(self._sorted, oldest)]
         length = oldest >> BITS
         room = self._most[length] - 1
-        others = _take(self._sorted, length, room)
+        others = self._not_longer(length, room)
         if len(others) < room:
             others += _longer(self._sorted, self._most, 1 + len(others))
         self._gone.update(others)
         return [oldest, *others]
 
+    def _not_longer(self, length: int, room: int) -> list[int]:
+        return _take(self._sorted, length, room)
 
-class Packing(_Sorted):
+
+class First(Closest):
+    """prefer_first."""
+
+    def _not_longer(self, length: int, room: int) -> list[int]:
+        above = (length + 1) << BITS
+        oldest = list(islice((key for key in self._arrived if key < above and key not in self._gone), room))
+        for key in oldest:
+            del self._sorted[bisect_left(self._sorted, key)]
+        return oldest
+
+
+class Packing(Waiting):
     """sequence_packing: rows of at most ``budget`` tokens, and of what every rank's memory holds."""
 
     def __init__(self, keys: list[int], budget: int, caps: tuple[Cap, ...]) -> None:

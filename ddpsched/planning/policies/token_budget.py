@@ -41,10 +41,6 @@ class TokenBudget(FillingPolicy):
     def bounds_parts(self) -> bool:
         return isinstance(self.max_tokens_for_batch, list)
 
-    @property
-    def one_shape(self) -> bool:
-        return self.same_shape
-
     @model_validator(mode="after")
     def _belong_together(self) -> "TokenBudget":
         if self.max_tokens_for_batch is None:
@@ -63,8 +59,20 @@ class TokenBudget(FillingPolicy):
 
     def fill(self, supply: Supply) -> Iterator[Assignment]:
         """Return the steps. Raises ConfigError for a sample over the budget, InfeasibleError for one over a memory."""
-        bounds = list(zip(*self._columns(supply), strict=True))
-        _check(bounds)
+        columns, budgets = [supply.lengths], self.max_tokens_for_batch
+        if isinstance(budgets, list):
+            assert supply.parts is not None, "two budgets need the lengths of both parts"
+            columns = [*supply.parts.T]
+        assert budgets is not None, "its validator refuses None"
+        bounds = list(zip(columns, budgets if isinstance(budgets, list) else [budgets], strict=True))
+        for lengths, budget in bounds:
+            over = int((lengths > budget).sum())
+            if over:
+                raise ConfigError(
+                    f"policy.max_tokens_for_batch = {budget}, but {over} of {len(lengths)} samples are longer, up to "
+                    f"{lengths.max()} tokens, and fit into no micro-batch; raise it to at least that, lower "
+                    "data.max_length, or use policy.kind = 'pool', which runs them alone"
+                )
         caps, num_micro = list[Limit](), supply.world_size * self.batches_per_optimizer_step
         if supply.caps is not None:
             caps = [(supply.lengths, most_samples(supply.lengths, None, supply.caps))]
@@ -75,25 +83,6 @@ class TokenBudget(FillingPolicy):
         if self.same_shape:
             return _same_shape(supply, limits, num_micro)
         return _in_runs(supply, [_within_padded(*limit) for limit in limits], num_micro)
-
-    def _columns(self, supply: Supply) -> tuple[list[Int], list[int]]:
-        budget = self.max_tokens_for_batch
-        if isinstance(budget, list):
-            assert supply.parts is not None, "two budgets need the lengths of both parts"
-            return [*supply.parts.T], budget
-        assert budget is not None, "its validator refuses None"
-        return [supply.lengths], [budget]
-
-
-def _check(bounds: list[tuple[Int, int]]) -> None:
-    for lengths, budget in bounds:
-        over = int((lengths > budget).sum())
-        if over:
-            raise ConfigError(
-                f"policy.max_tokens_for_batch = {budget}, but {over} of {len(lengths)} samples are longer, up to "
-                f"{lengths.max()} tokens, and fit into no micro-batch; raise it to at least that, lower "
-                "data.max_length, or use policy.kind = 'pool', which runs them alone"
-            )
 
 
 def _within_padded(lengths: Int, most: list[int]) -> Reach:

@@ -54,12 +54,7 @@ def batches(context: Context) -> Iterator[Batch]:
     """
     spec, cursor, total = context.spec, context.start.cursor, len(context.order)
     batch_of = partial(
-        Batch,
-        world_size=spec.world_size,
-        cost=spec.cost,
-        caps=spec.caps,
-        pad_to=spec.pad_to,
-        in_turn=spec.order.sorts,
+        Batch, world_size=spec.world_size, cost=spec.cost, caps=spec.caps, pad_to=spec.pad_to, in_turn=spec.order.sorts
     )
     left = total % spec.global_batch
     whole = total if spec.last == "smaller" or left >= min(spec.world_size, total) else total - left

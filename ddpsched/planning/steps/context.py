@@ -29,10 +29,12 @@ class Context:
     lengths: Lengths
     exchange: Exchange
     start: Position
-    order: Ids
     speeds: Sequence[Speed] | None = None
     memo: dict[str, Any] = field(default_factory=dict)
     times: PlanTimes = field(default_factory=PlanTimes)
+
+    def __post_init__(self) -> None:
+        self.order: Ids = self.spec.epoch_order(self.lengths, self.start.epoch)
 
     @cached_property
     def positions(self) -> Int:

@@ -6,7 +6,6 @@ the counts are, and the whole state is (cursor, windows): constant in the length
 the rest is dealt so that windows stay even. Windows are read-only, as a plan's position holds them.
 """
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -66,15 +65,9 @@ def _refill(windows: Windows, order: Int, wanted: Sequence[int]) -> Windows:
 def _even(sizes: Sequence[int], wanted: Sequence[int], available: int) -> list[int]:
     """Deal ``available`` samples one by one to the smallest window that still wants one."""
     shares = [0] * len(sizes)
-    heap = [(size, rank) for rank, size in enumerate(sizes) if wanted[rank]]
-    heapq.heapify(heap)
     for _ in range(available):
-        size, rank = heap[0]
-        shares[rank] += 1
-        if shares[rank] < wanted[rank]:
-            heapq.heapreplace(heap, (size + 1, rank))
-        else:
-            heapq.heappop(heap)
+        wanting = [rank for rank, share in enumerate(shares) if share < wanted[rank]]
+        shares[min(wanting, key=lambda rank: sizes[rank] + shares[rank])] += 1
     return shares
 
 
@@ -107,17 +100,11 @@ def take(context: Context, windows: Windows, costs: Int, chosen: Allocation) -> 
     """Return the assignment of ``chosen.counts`` from the front of each window, and the windows after it."""
     counts = chosen.counts.tolist()
     left = advance(windows, context.positions, counts)
-    return Assignment(
-        np.concatenate([ids[:n] for ids, n in zip(windows.ids, counts, strict=True)]),
-        tuple((n,) if n else () for n in counts),
-        tuple(int(row[n - 1]) if n else 0 for row, n in zip(costs, counts, strict=True)),
-        chosen.lower_bound,
-        chosen.status,
-        chosen.tie_break,
-        chosen.method,
-        cursor=left.cursor,
-        windows=left.ids,
-    ), left
+    positions = np.concatenate([ids[:n] for ids, n in zip(windows.ids, counts, strict=True)])
+    sizes = tuple((n,) if n else () for n in counts)
+    chosen_costs = tuple(int(row[n - 1]) if n else 0 for row, n in zip(costs, counts, strict=True))
+    proof = (chosen.lower_bound, chosen.status, chosen.tie_break, chosen.method)
+    return Assignment(positions, sizes, chosen_costs, *proof, cursor=left.cursor, windows=left.ids), left
 
 
 def _offer(context: Context, waiting: Int, index: int, rank: int) -> tuple[Int, int]:

@@ -2,11 +2,10 @@
 
 ::
 
-    problem.py       Allocation, and the checks of a problem
-    threshold.py     costs that do not fall, any size: microseconds to milliseconds
-    enumeration.py   any costs, up to 1e5 allocations
-    ilp.py           any costs, any size, slow: the fallback
-    tie_break.py     of all allocations with the smallest maximum, the one every rank picks
+    problem.py     Allocation, and the checks of a problem
+    methods.py     threshold: costs that do not fall, any size, microseconds to milliseconds;
+                   enumeration: any costs, up to 1e5 allocations; ilp: any costs, any size, slow, the fallback
+    tie_break.py   of all allocations with the smallest maximum, the one every rank picks
 """
 
 from collections.abc import Callable
@@ -15,26 +14,16 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from ddpsched.planning.solvers.allocation.enumeration import ROW_LIMIT, by_enumeration, row_bound
-from ddpsched.planning.solvers.allocation.ilp import by_ilp
-from ddpsched.planning.solvers.allocation.problem import (
-    FORBIDDEN,
-    Allocation,
-    IntArray,
-    check_range,
-    checked_batch_size,
-    checked_caps,
-    checked_costs,
-)
-from ddpsched.planning.solvers.allocation.threshold import by_threshold, first_fall
+from ddpsched.planning.solvers.allocation import methods, problem
+from ddpsched.planning.solvers.allocation.problem import FORBIDDEN, Allocation, IntArray
 
 __all__ = ["SOLVERS", "Allocation", "solve"]
 
 # Each takes (costs, batch_size, time_limit_s), checked, every rank with a cap of at least 1.
 SOLVERS: dict[str, Callable[[IntArray, int, float], Allocation]] = {
-    "threshold": by_threshold,
-    "enumeration": by_enumeration,
-    "ilp": by_ilp,
+    "threshold": methods.by_threshold,
+    "enumeration": methods.by_enumeration,
+    "ilp": methods.by_ilp,
 }
 
 
@@ -91,19 +80,19 @@ def solve(
     Reference:
         T. Ibaraki and N. Katoh, *Resource Allocation Problems*, MIT Press, 1988.
     """
-    table = checked_costs(costs)
+    table = problem.checked_costs(costs)
     world_size, window = table.shape
-    limits = None if caps is None else checked_caps(caps, table.shape)
+    limits = None if caps is None else problem.checked_caps(caps, table.shape)
     if limits is None or int(limits.min()) == window:
-        check_range(table)
-        size = checked_batch_size(batch_size, world_size, world_size * window)
+        problem.check_range(table)
+        size = problem.checked_batch_size(batch_size, world_size, world_size * window)
         return _dispatch(table, size, method, time_limit_s)
 
     # beyond: (world_size, K), bool; such entries may hold anything, so they are checked as zeros
     beyond = np.arange(1, window + 1) > limits[:, None]
-    check_range(np.where(beyond, 0, table))
+    problem.check_range(np.where(beyond, 0, table))
     taking_part = np.flatnonzero(limits)
-    size = checked_batch_size(batch_size, len(taking_part), int(limits.sum()))
+    size = problem.checked_batch_size(batch_size, len(taking_part), int(limits.sum()))
     allocation = _dispatch(np.where(beyond, FORBIDDEN, table)[taking_part], size, method, time_limit_s)
     counts = np.zeros(world_size, dtype=np.int64)
     counts[taking_part] = allocation.counts
@@ -113,8 +102,8 @@ def solve(
 def _dispatch(costs: IntArray, batch_size: int, method: str, time_limit_s: float) -> Allocation:
     if method == "auto":
         method = "threshold"
-        if first_fall(costs) is not None:
-            few = row_bound((costs < FORBIDDEN).sum(axis=1), batch_size) <= ROW_LIMIT
+        if methods.first_fall(costs) is not None:
+            few = methods.row_bound((costs < FORBIDDEN).sum(axis=1), batch_size) <= methods.ROW_LIMIT
             method = "enumeration" if few else "ilp"
     if method not in SOLVERS:
         raise ValueError(f"method must be 'auto' or one of {sorted(SOLVERS)}, got {method!r}")

@@ -10,7 +10,7 @@ batch is not (it counts ties at T*), so the work is counted in slack, not in B.
 
     n^3 Var(c)  =  sum (n c - S)^2  <=  sum (n c - s)^2,   equal if and only if s = S,
 
-so an optimum minimises sum_r (n c_r - s)^2 at s = its own S: a *fixed point* of s -> S(s), which does
+so an optimum minimises sum_r (n c_r - s)^2 at s = its S: a *fixed point* of s -> S(s), which does
 not fall in s. Iterating from below and from above brackets all optima; where the two ends differ,
 the optima lie on the lower convex hull of (sum c, sum c^2) between them, whose vertices are found by
 minimising a sum c^2 - b sum c along chords. All of these are one separable problem,
@@ -92,22 +92,17 @@ def scaled_variance(chosen: IntArray) -> npt.NDArray[Any]:
 def _best_of_all(costs: IntArray, top: IntArray, slack: int, makespan: int) -> IntArray:
     """Return the best counts of all ways to remove `slack` samples."""
     rows, highest = costs.tolist(), top.tolist()
-    best: tuple[int, list[int]] | None = None
+    ways: list[tuple[int, list[int]]] = []
     for picks in combinations_with_replacement(range(len(rows)), slack):
         counts = highest.copy()
         for rank in picks:
             counts[rank] -= 1
-        if min(counts) < 1:
-            continue
         chosen = [row[count - 1] for row, count in zip(rows, counts, strict=True)]
-        if max(chosen) > makespan:
-            continue
-        variance = len(rows) * sum(c * c for c in chosen) - sum(chosen) ** 2
-        # The largest of (-variance, counts) has the smallest variance, then the largest counts.
-        if best is None or (-variance, counts) > best:
-            best = (-variance, counts)
-    assert best is not None, "makespan is not reachable"
-    return np.array(best[1], dtype=np.int64)
+        if min(counts) >= 1 and max(chosen) <= makespan:
+            ways.append((sum(chosen) ** 2 - len(rows) * sum(c * c for c in chosen), counts))
+    assert ways, "makespan is not reachable"
+    # The largest of (-variance, counts) has the smallest variance, then the largest counts.
+    return np.array(max(ways)[1], dtype=np.int64)
 
 
 def _heaviest_first(costs: IntArray, top: IntArray, slack: int) -> IntArray:
@@ -220,10 +215,7 @@ def minimise_separable(weights: Weights, allowed: npt.NDArray[np.bool_], slack: 
     reduced -= reduced.min(axis=1)[:, None]
     # Bound and floors cancel: the gap is what a feasible x pays above the floors.
     rows = np.arange(n)
-    gap = reduced[rows, start].sum()
-    repaired = _repair(reduced, near, slack)
-    if repaired is not None:
-        gap = min(gap, reduced[rows, repaired].sum())
+    gap = min(reduced[rows, x].sum() for x in (start, _repair(reduced, near, slack)) if x is not None)
     keep = reduced <= gap
 
     # fewest, width: the kept choices of rank r lie in fewest[r] .. fewest[r] + width - 1

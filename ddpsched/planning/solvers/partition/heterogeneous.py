@@ -54,7 +54,7 @@ def uneven_split(
             "samples within their memory; raise memory.budget_bytes or policy.max_microbatches, or lower global_batch "
             "or data.max_length"
         )
-    return line.assignment(search.best, search.costs(search.best), bound)
+    return line.assignment(search.best, bound, search.costs(search.best))
 
 
 def lower_bound(line: Line, slowness: Sequence[int]) -> int:

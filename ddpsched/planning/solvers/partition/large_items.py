@@ -46,7 +46,7 @@ def candidates(
     weights, limits, size, whole = line.weights, line.limits, len(line), line.work
     share = max(1, whole // (ranks * most))
     largest = int(LARGEST * share)
-    starts, counts = runs(line, share)
+    starts, counts = _runs(line, share)
     total = len(starts)
     values = [weights[start] for start in starts]
     work = [0, *accumulate(map(mul, counts, values))]  # work[i]: real work before run i
@@ -100,7 +100,32 @@ def candidates(
             edge = k
 
 
-def runs(line: Line, share: int) -> tuple[list[int], list[int]]:
+def placements(line: Line, world_size: int, count: int, below: int, makespan: int) -> Iterator["Placement"]:
+    """Yield placements of up to ``count`` micro-batches a rank, before any exchange, each cheaper than ``below``.
+
+    Those with more work than the ranks can share below ``makespan`` are left out: no exchange changes the work.
+    """
+    if line.floored or 2 * world_size * count > len(line):
+        starts, sizes = _runs(line, max(1, line.work // (world_size * count)))
+        if len(starts) <= world_size * count and line.work + len(starts) * line.fixed <= world_size * (makespan - 1):
+            # samples of equal length together are few enough to be large items, without filler
+            items = [(line.cost_of(a, a + n), a, a + n) for a, n in zip(starts, sizes, strict=True)]
+            whole = _placed(line, sorted(items, reverse=True), len(line), world_size, count, below)
+            if whole is not None:
+                yield whole
+    best = None
+    roof = world_size * (min(below, makespan) - 1)
+    for large_items, place, least in candidates(line, world_size, count - 1, roof):
+        if least > world_size * (below - 1):
+            break
+        better = _placed(line, large_items, place, world_size, count - 1, below)
+        if better is not None:
+            best, below = better, better.makespan
+    if best is not None:
+        yield best
+
+
+def _runs(line: Line, share: int) -> tuple[list[int], list[int]]:
     """Return starts and counts of spans of equal samples, each within ``share`` of the work and within memory."""
     weights, limits = line.weights, line.limits
     starts, counts = list[int](), list[int]()
@@ -176,7 +201,7 @@ def counts_to_try(lowest: int, useful: int, most: int) -> list[int]:
     return counts
 
 
-def place_items(
+def _placed(
     line: Line, large_items: list[LargeItem], place: int, world_size: int, most: int, below: int
 ) -> Placement | None:
     """Place each large item on the lightest rank with fewer than ``most``, then the filler that begins at ``place``.

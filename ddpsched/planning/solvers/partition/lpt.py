@@ -74,10 +74,9 @@ def _longest_first_uneven(falls: list[int], rates: Sequence[int]) -> list[list[i
 def _swap(falls: list[int], members: list[list[int]], rates: Sequence[int], bound: int) -> list[int]:
     """Make up to SWAPS swaps, in place, each of which lowers the larger of two costs; return the sum of each rank."""
     loads = [sum([falls[place] for place in places]) for places in members]
-    costs = [load * rate for load, rate in zip(loads, rates, strict=True)]
     for _ in range(SWAPS):
-        high = max(range(len(costs)), key=costs.__getitem__)
-        low = min(range(len(costs)), key=costs.__getitem__)
+        costs = [load * rate for load, rate in zip(loads, rates, strict=True)]
+        high, low = costs.index(max(costs)), costs.index(min(costs))
         if costs[high] <= bound:
             break
         pair = _best_pair(falls, members[high], members[low], costs[high] - costs[low], rates[high], rates[low])
@@ -91,9 +90,8 @@ def _swap(falls: list[int], members: list[list[int]], rates: Sequence[int], boun
             members[low].remove(back)
             insort(members[high], back)
             difference -= falls[back]
-        for rank, change in ((high, -difference), (low, difference)):
-            loads[rank] += change
-            costs[rank] = loads[rank] * rates[rank]
+        loads[high] -= difference
+        loads[low] += difference
     return loads
 
 

@@ -14,21 +14,12 @@ count does not depend on M. Counts are tried from M downwards. A smaller one is 
 it cannot be better, so most steps try one or two.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.solvers.partition.exact import MILLION, exact_split
-from ddpsched.planning.solvers.partition.large_items import (
-    SPARE,
-    Placement,
-    candidates,
-    counts_to_try,
-    exchange,
-    place_items,
-    runs,
-)
+from ddpsched.planning.solvers.partition.large_items import SPARE, counts_to_try, exchange, placements
 from ddpsched.planning.solvers.partition.min_max_split import least_makespan, split_line
 from ddpsched.planning.solvers.partition.padding_bound import least_padded_spans, padded_bound, penalised_bound
 from ddpsched.planning.solvers.partition.sorted_batch import Line, Ranks, most_within
@@ -45,8 +36,7 @@ def accumulate_split(line: Line, world_size: int, max_microbatches: int) -> Assi
     """
     most = usable(line, world_size, max_microbatches)
     if most == 1:
-        ranks, bound = _one_each(line, world_size)
-        return line.assignment(ranks, line.costs(ranks), bound)
+        return line.assignment(*_one_each(line, world_size))
     bound = lower_bound(line, world_size, most)
     best = _best_of_counts(line, world_size, most, bound)
     if best.makespan > bound:
@@ -54,7 +44,7 @@ def accumulate_split(line: Line, world_size: int, max_microbatches: int) -> Assi
         if exact is not None:
             best.offer(exact, line.costs(exact))
             bound = best.makespan
-    return line.assignment(best.ranks, best.costs, bound)
+    return line.assignment(best.ranks, bound)
 
 
 def usable(line: Line, world_size: int, max_microbatches: int) -> int:
@@ -84,16 +74,15 @@ def lower_bound(line: Line, world_size: int, max_microbatches: int) -> int:
 
 @dataclass
 class _Best:
-    """The best placement so far: each rank's spans and its cost."""
+    """The best placement so far: its makespan and each rank's spans."""
 
     makespan: int
     ranks: Ranks = field(default_factory=list)
-    costs: list[int] = field(default_factory=list)
 
     def offer(self, ranks: Ranks, costs: list[int]) -> None:
         """Take this placement if its makespan is smaller."""
         if max(costs) < self.makespan:
-            self.makespan, self.ranks, self.costs = max(costs), ranks, costs
+            self.makespan, self.ranks = max(costs), ranks
 
 
 def _best_of_counts(line: Line, world_size: int, most: int, bound: int) -> _Best:
@@ -120,7 +109,7 @@ def _best_of_counts(line: Line, world_size: int, most: int, bound: int) -> _Best
         room = min(count + spare, most)
         if best.makespan <= bound or (count < tried[-1] and _fewer_cost_more(line, world_size, room, best.makespan)):
             break
-        for placement in _tries(line, world_size, count, below, best.makespan):
+        for placement in placements(line, world_size, count, below, best.makespan):
             for allowed in range(count, room + 1):
                 ranks = placement.spans(line)
                 best.offer(ranks, exchange(line, ranks, allowed))
@@ -128,7 +117,6 @@ def _best_of_counts(line: Line, world_size: int, most: int, bound: int) -> _Best
             best.offer(*_lightest_first(line, world_size, count))
     if not best.ranks:
         best.ranks, _ = _one_each(line, world_size)
-        best.costs = line.costs(best.ranks)
     return best
 
 
@@ -147,32 +135,7 @@ def _first(line: Line, world_size: int, most: int) -> tuple[_Best, int]:
         if fewest > most:
             raise
     ranks, costs = _lightest_first(line, world_size, fewest)
-    return _Best(max(costs), ranks, costs), fewest
-
-
-def _tries(line: Line, world_size: int, count: int, below: int, makespan: int) -> Iterator[Placement]:
-    """Yield placements of up to ``count`` micro-batches a rank, before any exchange, each cheaper than ``below``.
-
-    Those with more work than the ranks can share below ``makespan`` are left out: no exchange changes the work.
-    """
-    if line.floored or 2 * world_size * count > len(line):
-        starts, sizes = runs(line, max(1, line.work // (world_size * count)))
-        if len(starts) <= world_size * count and line.work + len(starts) * line.fixed <= world_size * (makespan - 1):
-            # samples of equal length together are few enough to be large items, without filler
-            items = [(line.cost_of(a, a + n), a, a + n) for a, n in zip(starts, sizes, strict=True)]
-            whole = place_items(line, sorted(items, reverse=True), len(line), world_size, count, below)
-            if whole is not None:
-                yield whole
-    best = None
-    roof = world_size * (min(below, makespan) - 1)
-    for large_items, place, least in candidates(line, world_size, count - 1, roof):
-        if least > world_size * (below - 1):
-            break
-        better = place_items(line, large_items, place, world_size, count - 1, below)
-        if better is not None:
-            best, below = better, better.makespan
-    if best is not None:
-        yield best
+    return _Best(max(costs), ranks), fewest
 
 
 def _fewer_cost_more(line: Line, world_size: int, count: int, makespan: int) -> bool:

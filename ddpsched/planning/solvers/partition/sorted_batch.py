@@ -68,11 +68,11 @@ class Line:
         """Return the cost of each rank's spans."""
         return [sum([self.cost_of(a, b) for a, b in spans]) for spans in ranks]
 
-    def assignment(self, ranks: Ranks, costs: Sequence[int], lower_bound: int) -> Assignment:
-        """Return the assignment in which rank r runs the spans ``ranks[r]``."""
+    def assignment(self, ranks: Ranks, lower_bound: int, costs: Sequence[int] | None = None) -> Assignment:
+        """Return the assignment in which rank r runs the spans ``ranks[r]``; ``costs``: if not those of the line."""
         positions = np.concatenate([self.order[a:b] for a, b in chain.from_iterable(ranks)])
         sizes = tuple(tuple([b - a for a, b in spans]) for spans in ranks)
-        return Assignment(positions, sizes, tuple(costs), lower_bound)
+        return Assignment(positions, sizes, tuple(costs or self.costs(ranks)), lower_bound)
 
 
 def falling(lengths: IntArray) -> IntArray:
