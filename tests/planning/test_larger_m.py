@@ -27,7 +27,7 @@ MOST = 6  # M = 1 .. 6 of each batch
 
 
 def makespans(lengths: Int, ranks: int, cost: Cost, room: int | None = None) -> list[int]:
-    """Return the makespans of M = 1 .. MOST; memory for ``room`` padded tokens. M for which it is too little are left out."""
+    """Return the makespans of M = 1 .. MOST; memory for ``room`` padded tokens. M that it cannot hold are left out."""
     line = line_of(lengths, cost, None if room is None else lambda longest: room // longest)
     result = []
     for most in range(1, MOST + 1):

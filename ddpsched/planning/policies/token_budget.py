@@ -89,13 +89,12 @@ def _within_padded(lengths: Int, most: list[int]) -> Reach:
     each = lengths.tolist()
 
     def reach(start: int) -> int:
-        longest, end = each[start], start + 1
-        while end < len(each):
+        longest = 0
+        for end in range(start, len(each)):
             longest = max(longest, each[end])
-            if end + 1 - start > most[longest]:
-                break
-            end += 1
-        return end
+            if end - start >= most[longest]:
+                return end
+        return len(each)
 
     return reach
 

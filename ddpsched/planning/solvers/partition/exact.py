@@ -58,7 +58,13 @@ def exact_split(line: Line, max_microbatches: int, slowness: Sequence[int], limi
             kinds.append(kind)
     kind_of = [kinds.index(kind) for kind in zip(slowness, limits, strict=True)]
     tree = tuple(sorted(kind_of))
-    if not _within_budget(line, counts, tree, max(slowness), any(each is not None for each in limits)):
+    states = prod(count + 1 for count in counts)
+    pairs = prod((count + 1) * (count + 2) // 2 for count in counts)
+    firsts = len(line) if line.floored or any(limits) else len(counts)
+    largest = line.cost_of(0, len(line)) * len(line)  # on the way to a cost
+    if max(slowness) != MILLION:
+        largest *= max(slowness)
+    if firsts * states > PAIRS or pairs * len(_inner(tree)) > PAIRS or largest >= UNREACHED:
         return None
     subsets = _Subsets(counts)
     costs = [_RankCosts(line, subsets, max_microbatches, rate, each) for rate, each in kinds]
@@ -87,14 +93,6 @@ def _counts(line: Line, limits: Sequence[Limits]) -> list[int] | None:
     counts = [len(list(equal)) for _, equal in groupby(zip(line.weights, *distinct, strict=True))]
     few = len(counts) < STATES.bit_length()  # else 2 ** D subsets at the least
     return counts if few and prod(count + 1 for count in counts) <= STATES else None
-
-
-def _within_budget(line: Line, counts: list[int], tree: Tree, slowest: int, limited: bool) -> bool:
-    states = prod(count + 1 for count in counts)
-    pairs = prod((count + 1) * (count + 2) // 2 for count in counts)
-    firsts = len(line) if limited or line.floored else len(counts)
-    largest = line.cost_of(0, len(line)) * len(line) * (1 if slowest == MILLION else slowest)  # on the way to a cost
-    return firsts * states <= PAIRS and pairs * len(_inner(tree)) <= PAIRS and largest < UNREACHED
 
 
 def _inner(tree: Tree) -> set[Tree]:

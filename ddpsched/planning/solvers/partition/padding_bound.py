@@ -30,10 +30,10 @@ def padded_bound(line: Line, world_size: int, max_microbatches: int) -> int:
     (21, 29)
     """
     assert line.weights, "the bound needs a cost that is linear in the count"
-    shares, layers, least, before = list[int](), _layers(_groups(line)[2]), None, 0
+    group = _groups(line)[2]
+    shares, layers, least, before = list[int](), _layers(group), group[0], 0
     for groups in range(1, world_size * max_microbatches + 1):
         least = next(layers, least)
-        assert least is not None
         total = int(least[-1]) + groups * line.fixed
         shares.append(-(-total // min(groups, world_size)))  # fewer groups than ranks leave ranks idle
         if groups > world_size and total >= before:  # work is convex in the groups, so it only rises from here

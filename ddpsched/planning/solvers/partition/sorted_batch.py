@@ -92,11 +92,9 @@ def line_of(lengths: IntArray, cost: GroupCost | CostModel, limit: Limit | None 
     limits = None if limit is None else limit(ordered).tolist()
     if limits is not None and limits[0] < 1:
         raise too_long(ordered[0])
-    if not isinstance(cost, CostModel):
-        return _general(order, ordered.tolist(), cost, limits)
-    if not cost.linear:
-        return _general(order, ordered.tolist(), cost.padded, limits)
-    return _linear(order, cost.sample(ordered).tolist(), cost.fixed, cost.least, limits)
+    if isinstance(cost, CostModel) and cost.linear:
+        return _linear(order, cost.sample(ordered).tolist(), cost.fixed, cost.least, limits)
+    return _general(order, ordered.tolist(), cost.padded if isinstance(cost, CostModel) else cost, limits)
 
 
 def most_within(line: Line, limits: Sequence[list[int]] | None) -> Callable[[int], int]:
