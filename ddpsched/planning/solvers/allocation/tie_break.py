@@ -97,8 +97,10 @@ def _best_of_all(costs: IntArray, top: IntArray, slack: int, makespan: int) -> I
         counts = highest.copy()
         for rank in picks:
             counts[rank] -= 1
+        if min(counts) < 1:
+            continue
         chosen = [row[count - 1] for row, count in zip(rows, counts, strict=True)]
-        if min(counts) >= 1 and max(chosen) <= makespan:
+        if max(chosen) <= makespan:
             ways.append((sum(chosen) ** 2 - len(rows) * sum(c * c for c in chosen), counts))
     assert ways, "makespan is not reachable"
     # The largest of (-variance, counts) has the smallest variance, then the largest counts.
