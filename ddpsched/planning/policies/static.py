@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from ddpsched.costs.cost_model import Int
+from ddpsched.costs.memory_cap import Cap
 from ddpsched.costs.rank_speed import slowed
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.assignment import Assignment
@@ -38,12 +39,13 @@ class Static(BatchPolicy):
             costs = batch.cost.price_ranks(lengths, sizes, pad_to=batch.pad_to)
             if batch.slowness is not None:
                 costs = tuple(slowed(cost, rate) for cost, rate in zip(costs, batch.slowness, strict=True))
-            _check_memory(batch, counts, lengths)
+            if batch.caps is not None:
+                _check_memory(batch, batch.caps, counts, lengths)
         return batch.assigned(chosen, sizes, costs=costs, method="static")
 
 
-def _check_memory(batch: Batch, counts: list[int], lengths: Int) -> None:
-    for rank, (cap, end, count) in enumerate(zip(batch.caps or (), np.cumsum(counts).tolist(), counts, strict=False)):
+def _check_memory(batch: Batch, caps: tuple[Cap, ...], counts: list[int], lengths: Int) -> None:
+    for rank, (cap, end, count) in enumerate(zip(caps, np.cumsum(counts).tolist(), counts, strict=True)):
         if not count:
             continue
         longest = max(batch.pad_to, int(lengths[end - count : end].max()))

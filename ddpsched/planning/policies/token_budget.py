@@ -127,8 +127,8 @@ def _same_shape(supply: Supply, limits: list[Limit], num_micro: int) -> Iterator
             longest = ahead[num_micro - 1 :: num_micro]  # of one sample a micro-batch, of two, ...
             over = counts[: len(longest)] > most[longest]
             counts = counts[: max(1, int(over.argmax()))] if over.any() else counts
-        number = min(num_micro, left)
-        positions = np.arange(cursor, cursor + len(counts) * number)
-        cursor += len(positions)
-        shape = int(supply.lengths[positions].max())
-        yield deal(np.split(positions, number), supply.world_size, cursor, shape, method="token_budget")
+        start, size = cursor, len(counts)
+        cursor += size * min(num_micro, left)
+        shape = int(supply.lengths[start:cursor].max())
+        micro = [np.arange(first, first + size) for first in range(start, cursor, size)]
+        yield deal(micro, supply.world_size, cursor, shape, method="token_budget")
