@@ -52,6 +52,12 @@ def plan_steps(
 
     Raises InfeasibleError where caps or windows cannot hold B, and ConfigError for a position that does not fit: at
     once, or where only the epoch's order shows it, with the first plan.
+
+    >>> from ddpsched.data.lengths import KnownLengths
+    >>> from ddpsched.planning.policies.balanced import Balanced
+    >>> spec = PlanSpec(world_size=2, global_batch=4, policy=Balanced(), epochs=1)
+    >>> [plan.predicted_cost for plan in plan_steps(spec, KnownLengths([5, 9, 2, 2]), LocalExchange(2))]
+    [(9, 15)]
     """
     start = start or Position()
     if spec.epochs is not None and start.epoch >= spec.epochs:

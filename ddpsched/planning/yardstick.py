@@ -41,6 +41,11 @@ class Ruler:
 
     ``lengths``: (N,), of all samples. ``cost``: of the yardstick. ``packed``: whether rows hold no padding, and cost
     the sum over their samples. ``time``: a cost in nanoseconds for the predicted step time.
+
+    >>> ruler = Ruler(np.array([2, 4]), 1, CostModel(0, 1, 0, scale=1))
+    >>> ruler.add_epoch([[[np.array([0, 1])]]])
+    >>> round(ruler.read().yardstick, 3)
+    1.333
     """
 
     def __init__(

@@ -33,6 +33,13 @@ def accumulate_split(line: Line, world_size: int, max_microbatches: int) -> Assi
 
     The cost decides how many a rank gets. A larger ``max_microbatches`` never raises the makespan. Where the makespan
     is proved, ``lower_bound`` equals it. Raises InfeasibleError where memory allows no placement.
+
+    >>> import numpy as np
+    >>> from ddpsched.costs.cost_model import padded_tokens
+    >>> from ddpsched.planning.solvers.partition.sorted_batch import line_of
+    >>> line = line_of(np.array([100, 3, 2, 1, 100]), padded_tokens)
+    >>> accumulate_split(line, world_size=2, max_microbatches=2).makespan
+    104
     """
     most = usable(line, world_size, max_microbatches)
     if most == 1:

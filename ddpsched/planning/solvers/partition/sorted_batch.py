@@ -86,6 +86,10 @@ def line_of(lengths: IntArray, cost: GroupCost | CostModel, limit: Limit | None 
     ``cost``: cost(counts, longest), which must fall with neither. ``limit``: limit(lengths), the most samples of a
     micro-batch by its longest sample. A linear cost with a floor counts as linear too; where many small micro-batches
     are placed, its floor enters only the last comparison.
+
+    >>> line = line_of(np.array([3, 9, 5]), CostModel(0, 1, 0, scale=1))
+    >>> line.order.tolist(), line.cost_of(0, 2), line.take(10, 1)
+    ([1, 2, 0], 18, 2)
     """
     order = falling(lengths)
     ordered = lengths[order]
