@@ -13,7 +13,7 @@ from ddpsched.planning.solvers.partition.sorted_batch import line_of
 from ddpsched.planning.steps.batches import Batch
 from ddpsched.table import Positive
 
-ALIKE = 0.95  # ranks whose memories lie within this share are planned for as if all had the smallest
+SIMILAR_MEMORY = 0.95  # ranks whose memories differ by less are planned for as if all had the smallest
 
 
 class Balanced(BatchPolicy):
@@ -40,7 +40,7 @@ class Balanced(BatchPolicy):
         assert batch.lengths is not None, "check() refuses unknown lengths"
         most, caps = self.max_microbatches, batch.caps
         rooms = sorted(cap.room for cap in caps or ())
-        if batch.slowness is not None or (rooms and rooms[0] / max(1, rooms[-1]) < ALIKE):
+        if batch.slowness is not None or (rooms and rooms[0] / max(1, rooms[-1]) < SIMILAR_MEMORY):
             return _answer(batch, _uneven(batch, most), "uneven split", 0)
         limit = min(caps, key=lambda cap: cap.room).limit if caps else None
         split = accumulate_split(line_of(batch.lengths, batch.cost, limit), batch.world_size, most)

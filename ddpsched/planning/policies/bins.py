@@ -13,8 +13,8 @@ from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.policies.filling import FillingPolicy, Supply, Tokens, deal, most_samples
 from ddpsched.table import Positive
 
-OURS = (2.0, 1.0, 0.75, 0.5)  # times the median batch: roughly as many tokens a batch in every bin
-SOURCE = (2.0, 1.0, 1.5, 0.5)  # the recipe's, whose third bin is larger than its second
+SHARES = (2.0, 1.0, 0.75, 0.5)  # times the median batch: roughly as many tokens a batch in every bin
+RECIPE_SHARES = (2.0, 1.0, 1.5, 0.5)  # the recipe's, whose third bin is larger than its second
 
 Bin = tuple[int, int, int]  # from, to, batch size
 Step = list[Int]  # positions of each micro-batch; micro-batch k is of rank k % world_size
@@ -27,7 +27,7 @@ def default_bins(longest: int, median_batch: int, replacement: bool) -> list[Bin
     [(1, 16, 64), (17, 33, 32), (34, 49, 24), (50, 66, 16)]
     """
     edges = [longest * quarter // 4 for quarter in range(5)]
-    sizes = [max(1, round(times * median_batch)) for times in (SOURCE if replacement else OURS)]
+    sizes = [max(1, round(times * median_batch)) for times in (RECIPE_SHARES if replacement else SHARES)]
     return [(low + 1, high, size) for (low, high), size in zip(pairwise(edges), sizes, strict=True) if high > low]
 
 

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, Literal, Protocol
 
@@ -106,7 +107,7 @@ class Pool(FillingPolicy):
                     fresh = keys[cursor : cursor + max(0, self.pool_size - len(pools[rank]))]
                     cursor += len(fresh)
                     pools[rank].add(fresh)
-                    if cursor == len(keys) and pools[0] is not pools[-1]:
+                    if cursor == len(keys) and pools[0] is not pools[-1]:  # the order ends: one pool for all ranks
                         pools = [new([key for pool in pools for key in pool.waiting()])] * len(pools)
                     if len(pools[rank]):
                         chosen[rank].append(pools[rank].choose())
@@ -143,9 +144,8 @@ def _new_pool(policy: Pool, supply: Supply) -> Callable[[list[int]], "Waiting"]:
     budget = policy.max_tokens_for_batch
     most = [max(1, fits) for fits in most_samples(supply.lengths, budget, supply.caps)]
     if policy.sequence_packing:
-        return lambda keys: Packing(keys, budget, supply.caps or ())
-    kind = Closest if policy.strategy == "prefer_closest" else First
-    return lambda keys: kind(keys, most)
+        return partial(Packing, budget=budget, caps=supply.caps or ())
+    return partial(Closest if policy.strategy == "prefer_closest" else First, most=most)
 
 
 class Waiting(ABC):

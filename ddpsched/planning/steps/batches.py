@@ -16,7 +16,7 @@ from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.steps.context import Context
 from ddpsched.planning.steps.lookahead import regroup
 
-ALIKE = 1.05  # ranks whose measured speeds differ by less are planned for as equal: proved, and taking turns
+SIMILAR_SPEED = 1.05  # ranks whose measured speeds differ by less are planned for as equal: proved, and taking turns
 
 
 @dataclass(frozen=True)
@@ -102,4 +102,4 @@ def _reported_slowness(context: Context, step: int) -> tuple[int, ...] | None:
     rows = [offer_row(epoch, step, np.array([speed.slowness_ppm]), 1, 1) for speed in context.speeds]
     slowness = read_offers(context.exchange.offer(np.stack(rows)), epoch, step)[0][:, 0].tolist()
     context.times.exchange_s = perf_counter() - begin
-    return tuple(slowness) if max(slowness) > ALIKE * min(slowness) else None
+    return tuple(slowness) if max(slowness) > SIMILAR_SPEED * min(slowness) else None

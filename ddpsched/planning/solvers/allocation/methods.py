@@ -181,7 +181,7 @@ def _solve_program(costs: IntArray, batch_size: int, time_limit_s: float) -> tup
     program.solve(pulp.HiGHS(msg=False, timeLimit=time_limit_s, gapRel=0.0, gapAbs=0.5))
 
     counts = np.array([1 + int(np.argmax([x.value() or 0.0 for x in row])) for row in takes], dtype=np.int64)
-    # After a time-out the values may be those of no solution at all: only the sum tells.
+    # After a time-out the values may be those of no solution, so their sum is checked.
     if counts.sum() != batch_size:
         raise SolverTimeout(
             f"method 'ilp' found no allocation of {batch_size} samples to {len(caps)} ranks within {time_limit_s} s; "
