@@ -60,8 +60,10 @@ class Bins(FillingPolicy):
     def _belong_together(self) -> "Bins":
         for (_, high, _), (low, _, _) in pairwise(self.bins or []):
             if low != high + 1:
-                fault = f"a gap: lengths {high + 1} to {low - 1} have no bin" if low > high else "an overlap"
-                raise ValueError(f"bins = {self.bins} leave {fault}; begin each bin one token after the one before")
+                fault = "an overlap: some lengths have two bins"
+                if low > high:
+                    fault = f"a gap: lengths {high + 1} to {low - 1} have no bin"
+                raise ValueError(f"bins = {self.bins} leave {fault}; begin each bin one token after the last one ends")
         if self.bins is not None and self.median_batch != type(self).model_fields["median_batch"].default:
             raise ValueError(
                 "median_batch sizes the four default bins, bins have their batch sizes; give one of the two"

@@ -1,10 +1,12 @@
 """Counts over windows: ``solve`` returns how many samples each rank takes, by one of three exact solvers.
 
+"threshold" takes costs that do not fall, of any size, in microseconds to milliseconds; "enumeration" takes any costs,
+up to 1e5 allocations; "ilp" takes any costs of any size, and is slow.
+
 ::
 
     problem.py     Allocation, and the checks of a problem
-    methods.py     threshold: costs that do not fall, any size, microseconds to milliseconds;
-                   enumeration: any costs, up to 1e5 allocations; ilp: any costs, any size, slow, the fallback
+    methods.py     the three solvers, by threshold, enumeration and integer programming
     tie_break.py   of all allocations with the smallest maximum, the one every rank picks
 """
 
