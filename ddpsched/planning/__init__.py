@@ -2,13 +2,13 @@
 
 ::
 
-    plan_spec.py        PlanSpec: what planning takes, as one value
+    plan_spec.py        PlanSpec: the input of planning, as one value
     planner.py          plan_steps: the stream of plans of a run
-    steps/              what policies are given, and the plans that their answers become
-    policies/           who runs what in a step: one file a policy
-    policy.py           what every policy is
-    assignment.py       who runs what in a step, as solvers and policies answer it
+    steps/              the input of policies, step by step
+    policies/           which rank runs which samples of a step: one file a policy
+    policy.py           the base of all policies
+    assignment.py       Assignment: the result of solvers and policies
     solvers/            allocation, counts over windows, and partition, a batch over ranks
-    yardstick.py        what a batching is worth
-    record_columns.py   what a plan says of a rank's share
+    yardstick.py        the figures by which batchings are compared
+    record_columns.py   the columns of a record that follow from a plan
 """

@@ -1,9 +1,11 @@
-"""Assignments: who runs which samples of a step, as solvers and policies return them."""
+"""Assignment: which rank runs which samples of a step, the result of solvers and policies."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from ddpsched.errors import InfeasibleError
 
 Int = npt.NDArray[np.int64]
 
@@ -13,16 +15,16 @@ class Assignment:
     """Samples of one step, rank by rank and micro-batch by micro-batch.
 
     Attributes:
-        positions: int64 `(B,)`; of a solver positions in the batch, of a policy in the epoch's order; each once.
+        positions: int64 `(B,)`, each once: of a solver positions in the batch, of a policy in the epoch's order.
         sizes: `sizes[r]`, how many samples each micro-batch of rank r takes from `positions`, in order.
         costs: of each rank, in the unit of the cost model; None where lengths are not known here.
-        lower_bound: no assignment of these samples has a smaller largest cost; None where none was found.
+        lower_bound: no assignment of these samples has a smaller largest cost; None where no bound is known.
         status: "optimal" where the makespan is proved, else "feasible".
-        tie_break: "exact" where among the best assignments the one was chosen that the method promises.
-        method: how it was found.
+        tie_break: "exact" if, of the best assignments, this is the one that the method promises.
+        method: the name of the algorithm.
         packed: whether each micro-batch is one row without padding.
         pad_to: tokens that every padded row has at least.
-        cursor: samples of the epoch's order that have been handed out after this step; None where it cannot go on.
+        cursor: samples of the epoch's order that have been handed out after this step; None if it cannot be resumed.
         windows: of these, the positions that each rank has waiting, as int64 arrays.
     """
 
@@ -43,3 +45,11 @@ class Assignment:
         """The largest cost of a rank."""
         assert self.costs is not None
         return max(self.costs)
+
+
+def too_long(tokens: int) -> InfeasibleError:
+    """Return the error for a sample that alone is over a rank's memory."""
+    return InfeasibleError(
+        f"one sample of {tokens} tokens alone needs more memory than a rank may use; "
+        "raise memory.budget_bytes, or lower data.max_length"
+    )

@@ -1,4 +1,4 @@
-"""PlanSpec: the value that planning takes, without paths, model or executor."""
+"""PlanSpec: the input of planning as one value, without paths, model or executor."""
 
 from dataclasses import dataclass, field
 
@@ -11,23 +11,23 @@ from ddpsched.orders.epoch_order import Order, epoch_order
 from ddpsched.plan import Ids
 from ddpsched.planning.policy import Policy, Setting
 
-LAST = ("smaller", "join", "drop")  # what becomes of an epoch's last step in which a rank has no samples
+LAST = ("smaller", "join", "drop")  # the ways to treat an epoch's last step in which a rank has no samples
 
 
 @dataclass(frozen=True, eq=False)
 class PlanSpec:
-    """All that the plans of a run follow from beside the lengths; equal on every rank.
+    """All options, beside the lengths, that the plans of a run follow from; equal on every rank.
 
     Attributes:
         world_size: G, ranks.
-        global_batch: B, samples of a step over all ranks; where the policy lets it vary, of orders alone.
+        global_batch: B, samples of a step over all ranks; where the policy lets it vary, only orders read it.
         policy: a member of ``ddpsched.planning.policies.POLICIES``, with its options.
-        seed: of orders, and of what policies draw.
+        seed: of orders, and of the random draws of policies.
         epochs: None where ``steps`` decide.
         steps: optimizer steps; None where ``epochs`` decide.
-        order: in which order an epoch visits the samples.
-        cost: what a micro-batch costs.
-        caps: ``caps[r]``, what the memory of rank r allows; None for no limit.
+        order: the order in which an epoch visits the samples.
+        cost: the cost of a micro-batch.
+        caps: ``caps[r]``, the memory limit of rank r; None for no limit.
         max_length: tokens of the longest sample that there may be.
         pad_to: tokens that every padded row has at least.
         refined: whether ranks report their measured speed, which scales their costs.
@@ -73,17 +73,12 @@ class PlanSpec:
             raise ConfigError(f"last = {self.last!r}; it is one of {', '.join(map(repr, LAST))}")
         if self.last != "smaller" and self.policy.takes != "batches":
             raise ConfigError(
-                f"last = {self.last!r} is of policies whose steps are the next samples of the order, such as "
-                f"'balanced'; {self.policy.kind!r} has a rule of its own for the last ones; give last = 'smaller'"
+                f"last = {self.last!r} is for policies whose steps are the next samples of the order, such as "
+                f"'balanced'; {self.policy.kind!r} has another rule for the last ones; give last = 'smaller'"
             )
 
     def epoch_order(self, lengths: Lengths, epoch: int) -> Ids:
         """Return (N,), int64 ids: the order in which this epoch visits the samples."""
         return epoch_order(
-            self.order,
-            lengths,
-            seed=self.seed,
-            epoch=epoch,
-            world_size=self.world_size,
-            global_batch=self.global_batch,
+            self.order, lengths, seed=self.seed, epoch=epoch, world_size=self.world_size, global_batch=self.global_batch
         )

@@ -1,4 +1,4 @@
-"""The stream of plans of a run, equal on every rank."""
+"""The stream of plans of a run, equal on every rank: a policy's assignments, numbered and timed, with a digest each."""
 
 import itertools
 import sys
@@ -13,14 +13,14 @@ from ddpsched.costs.rank_speed import Speed
 from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Exchange, LocalExchange
-from ddpsched.plan import Position, StepPlan
+from ddpsched.plan import PlanTimes, Position, StepPlan
+from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.steps.context import Context
-from ddpsched.planning.steps.stream import epoch_steps
 
 
 def num_steps(spec: PlanSpec, lengths: Lengths) -> int:
-    """Return the optimizer steps of the whole run: as given, or epochs * ceil(N / B).
+    """Return the optimizer steps of the whole run: ``spec.steps``, or epochs * ceil(N / B).
 
     Where the policy lets B vary, each epoch's assignments are made and counted.
     """
@@ -30,7 +30,7 @@ def num_steps(spec: PlanSpec, lengths: Lengths) -> int:
     if not spec.policy.varies:
         return epochs * -(-len(lengths) // spec.global_batch)
     local = LocalExchange(spec.world_size)
-    contexts = (_context(spec, lengths, local, Position(epoch)) for epoch in range(epochs))
+    contexts = (Context(spec, lengths, local, Position(epoch)) for epoch in range(epochs))
     return min(spec.steps or sys.maxsize, sum(1 for context in contexts for _ in spec.policy(context)))
 
 
@@ -43,15 +43,21 @@ def plan_steps(
 ) -> Iterator[StepPlan]:
     """Yield plans step by step until ``spec.steps`` or ``spec.epochs`` is reached.
 
-    ``speeds``: of each rank in ``exchange.ranks``, what it has measured of itself, where costs are refined while
-    running. In every epoch each id occurs once; the last step of an epoch is smaller where B does not divide it.
-    Raises InfeasibleError where caps or windows cannot hold B.
+    In every epoch each id occurs once; the last step of an epoch is smaller where B does not divide it.
 
-    ``start``: the ``after`` of an earlier plan, from where the same stream goes on; None from the beginning. It takes
-    the epoch's order and at most ``spec.policy.batches_at_once`` batches to go on, whatever the number of steps before.
-    Spec and lengths must be those of that plan, and so must ``speeds``: what ranks have measured is the caller's
-    state. Raises ConfigError for a position that does not fit: at once, or where only the epoch's order shows it, with
-    the first plan.
+    ``speeds``: of each rank in ``exchange.ranks``, its measured slowness, where costs are refined while running.
+    ``start``: the ``after`` of an earlier plan, from where the same stream goes on; None from the beginning. Going on
+    takes the epoch's order and at most ``spec.policy.batches_at_once`` batches, whatever the number of steps before.
+    Spec and lengths must be those of that plan, and so must ``speeds``: measurements are kept by the caller.
+
+    Raises InfeasibleError where caps or windows cannot hold B, and ConfigError for a position that does not fit: at
+    once, or where only the epoch's order shows it, with the first plan.
+
+    >>> from ddpsched.data.lengths import KnownLengths
+    >>> from ddpsched.planning.policies.balanced import Balanced
+    >>> spec = PlanSpec(world_size=2, global_batch=4, policy=Balanced(), epochs=1)
+    >>> [plan.predicted_cost for plan in plan_steps(spec, KnownLengths([5, 9, 2, 2]), LocalExchange(2))]
+    [(9, 15)]
     """
     start = start or Position()
     if spec.epochs is not None and start.epoch >= spec.epochs:
@@ -64,7 +70,7 @@ def plan_steps(
 
 
 def check_position(spec: PlanSpec, num_samples: int, position: Position) -> None:
-    """Raise ConfigError, naming both, where no epoch of this spec and data comes by this position."""
+    """Raise ConfigError, naming both, where no epoch of this spec and data reaches this position."""
     kind, size, windowed = spec.policy.kind, spec.global_batch, spec.policy.takes == "windows"
     name, prefetch = spec.policy.window or ("window", 0)
     if position.cursor > num_samples:
@@ -99,7 +105,7 @@ def _epochs(
     step, memo = start.step, dict[str, Any]()
     epochs = spec.epochs if spec.policy.endless else spec.epochs or 1
     while start.epoch != epochs:
-        for plan in epoch_steps(_context(spec, lengths, exchange, start, speeds, memo)):
+        for plan in _plans(Context(spec, lengths, exchange, start, speeds, memo)):
             yield plan
             step = plan.step + 1
         start = Position(start.epoch + 1, step)
@@ -107,26 +113,43 @@ def _epochs(
 
 def plan_epoch(spec: PlanSpec, lengths: Lengths, exchange: Exchange, start: Position) -> Iterator[StepPlan]:
     """Yield the plans of one epoch from ``start`` on, numbered from ``start.step``; none where it is its end."""
-    return epoch_steps(_context(spec, lengths, exchange, start))
+    return _plans(Context(spec, lengths, exchange, start))
 
 
-def _context(
-    spec: PlanSpec,
-    lengths: Lengths,
-    exchange: Exchange,
-    start: Position,
-    speeds: Sequence[Speed] | None = None,
-    memo: dict[str, Any] | None = None,
-) -> Context:
-    order = spec.epoch_order(lengths, start.epoch)
-    return Context(spec, lengths, exchange, start, order, speeds, {} if memo is None else memo)
+def _plans(context: Context) -> Iterator[StepPlan]:
+    """Yield the plans of one epoch from the context's start on."""
+    assignments = context.spec.policy(context)
+    for step in itertools.count(context.start.step):
+        begin = perf_counter()
+        times = context.times = PlanTimes()
+        assignment = next(assignments, None)
+        if assignment is None:
+            return
+        plan = _plan(context, step, assignment)
+        plan.times.offer_s, plan.times.exchange_s = times.offer_s, times.exchange_s
+        plan.times.solve_s = perf_counter() - begin - (times.offer_s or 0.0) - (times.exchange_s or 0.0)
+        yield plan
+
+
+def _plan(context: Context, step: int, assignment: Assignment) -> StepPlan:
+    """Return an assignment as a plan, with its digest and the position after it."""
+    epoch, after = context.start.epoch, None
+    if assignment.cursor is not None:
+        windows = tuple([context.order[positions] for positions in assignment.windows])
+        for ids in windows:
+            ids.flags.writeable = False
+        after = Position(epoch, step + 1, assignment.cursor, windows)
+    rest = {name: getattr(assignment, name) for name in ("lower_bound", "status", "tie_break", "method")}
+    ids, sizes = context.order[assignment.positions], assignment.sizes
+    shape = (assignment.packed, assignment.pad_to)
+    return StepPlan.cut(epoch, step, ids, sizes, *shape, predicted_cost=assignment.costs, after=after, **rest)
 
 
 def prefetch_plans(plans: Iterator[StepPlan]) -> Generator[StepPlan, None, None]:
     """Yield the same plans, each made by a background thread while the step before it runs.
 
-    What the caller still had to wait is written into ``plan.times.wait_s``. Only
-    this one thread speaks on the planning side of the exchange.
+    The time that the caller still waits is written into ``plan.times.wait_s``. Only this one thread calls the planning
+    side of the exchange.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="planner") as thread:
         pending = thread.submit(next, plans, None)

@@ -1,4 +1,4 @@
-"""Policy: the options of a policy, its refusals, and the assignments of an epoch."""
+"""Policy: the options of a policy, its checks, and the assignments of an epoch."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ class Setting:
 
     ``epochs``: None where steps decide. ``lengths_known``: on every rank. ``has_parts``: lengths are of prompt and
     text. ``pads_to_max``: every row is padded to the same length. ``squared_cost``: the cost does not add up.
-    ``refined_cost``: ranks report their measured speed. ``memory``: what caps micro-batches.
+    ``refined_cost``: ranks report their measured speed. ``memory``: the source of the cap on micro-batches.
     """
 
     world_size: int
@@ -33,10 +33,11 @@ class Setting:
 
 
 class Policy(Table):
-    """Decides who runs what. A subclass is one file: its options are its fields, its docstring is its page.
+    """The rule by which ranks get their samples. A subclass is one file: its fields are its options, its docstring its
+    page.
 
     ``policy(context)`` yields the assignment of each step of an epoch, from the context's start on. It must follow
-    from the context alone, so that every rank finds the same one.
+    from the context alone, so that every rank makes the same one.
     """
 
     kind: str
@@ -52,8 +53,8 @@ class Policy(Table):
 
     @property
     def most_microbatches(self) -> int:
-        """The most micro-batches of a rank in a step, where memory does not ask for more."""
-        return 1
+        """The most micro-batches of a rank in a step, unless memory needs more: option ``max_microbatches``, or 1."""
+        return int(getattr(self, "max_microbatches", 1))
 
     @property
     def needs_sums(self) -> bool:
@@ -62,37 +63,37 @@ class Policy(Table):
 
     @property
     def batches_at_once(self) -> int:
-        """W, global batches whose samples are dealt together."""
-        return 1
+        """W, global batches whose samples are dealt together: the option ``lookahead``, or 1."""
+        return int(getattr(self, "lookahead", 1))
 
     @property
     def window(self) -> tuple[str, int] | None:
-        """The option that says how many samples may wait at a rank, and its value; None where none wait."""
+        """The option that limits how many samples wait at a rank, and its value; None where none wait."""
         return None
 
     @property
     def bounds_parts(self) -> bool:
-        """Whether prompt and text have budgets of their own."""
+        """Whether prompt and text have a budget each."""
         return False
 
     @property
     def one_shape(self) -> bool:
-        """Whether all micro-batches of a step are padded to one length."""
-        return False
+        """Whether all micro-batches of a step are padded to one length: the option ``same_shape``."""
+        return bool(getattr(self, "same_shape", False))
 
     @property
     def repeats(self) -> bool:
-        """Whether samples of an epoch may be run again, or never."""
-        return False
+        """Whether an epoch may repeat samples and leave others out: the option ``replacement``."""
+        return bool(getattr(self, "replacement", False))
 
     @property
     def endless(self) -> bool:
-        """Whether another epoch follows where steps are left."""
-        return True
+        """Whether another epoch begins while steps are left: the option ``infinite_loop``, else always."""
+        return bool(getattr(self, "infinite_loop", True))
 
     @property
     def remarks(self) -> list[str]:
-        """Remarks on options that do something a user may not expect."""
+        """Remarks on options with an effect that a user may not expect."""
         return []
 
     def over_budget(self, lengths: Int) -> int | None:
@@ -104,7 +105,7 @@ class Policy(Table):
         """Yield the assignment of each step."""
 
     def check(self, setting: Setting) -> None:
-        """Raise ValueError where these options do not fit the rest of a run."""
+        """Raise ValueError where these options do not agree with the rest of a run."""
         s = setting
         if s.global_batch < s.world_size and not self.varies:
             raise ValueError(

@@ -1,11 +1,11 @@
-"""Columns of a rank's record that follow from a plan and the lengths of the rank's samples; its predicted cost."""
+"""The columns of a rank's record that follow from a plan and the lengths of the rank's samples."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from ddpsched.costs.cost_model import CostModel
 from ddpsched.data.lengths import Lengths
-from ddpsched.plan import PlanTimes, StepPlan
+from ddpsched.plan import StepPlan
 
 
 def rank_cost(cost: CostModel, plan: StepPlan, rank: int, source: Lengths) -> int:
@@ -14,34 +14,29 @@ def rank_cost(cost: CostModel, plan: StepPlan, rank: int, source: Lengths) -> in
 
 
 def plan_columns(labels: Mapping[str, Any], plan: StepPlan, rank: int, source: Lengths) -> dict[str, Any]:
-    """Return the columns of a record that a plan and the rank's lengths decide. ``labels``: what all say of its run."""
-    micro = [source.lengths(m.ids) for m in plan.ranks[rank]]
-    count = int(plan.counts[rank])
-    times: PlanTimes = plan.times
+    """Return the columns of a record that a plan and the rank's lengths decide. ``labels``: columns of the run."""
+    micro = [(each, source.lengths(each.ids)) for each in plan.ranks[rank]]
     return {
         **labels,
         "epoch": plan.epoch,
         "step": plan.step,
         "rank": rank,
         "world_size": plan.world_size,
-        "num_samples": count,
+        "num_samples": int(plan.counts[rank]),
         "global_batch": plan.global_batch,
-        "num_tokens": int(sum(m.sum() for m in micro)),
+        "num_tokens": int(sum(lengths.sum() for _, lengths in micro)),
         "padded_tokens": int(
-            sum(
-                m.sum() if own.packed else len(m) * own.padded_length(m)
-                for own, m in zip(plan.ranks[rank], micro, strict=True)
-            )
+            sum(lengths.sum() if each.packed else len(lengths) * each.padded_length(lengths) for each, lengths in micro)
         ),
-        "squared_tokens": int(sum(m @ m for m in micro)),
-        "max_length": int(max((m.max() for m in micro), default=0)),
+        "squared_tokens": int(sum(lengths @ lengths for _, lengths in micro)),
+        "max_length": int(max((lengths.max() for _, lengths in micro), default=0)),
         "num_microbatches": len(micro),
         "loss_scale": plan.loss_scale(rank),
         "predicted_cost": None if plan.predicted_cost is None else plan.predicted_cost[rank],
         "lower_bound": plan.lower_bound,
-        "offer_s": times.offer_s,
-        "exchange_s": times.exchange_s,
-        "solve_s": times.solve_s,
-        "plan_wait_s": times.wait_s,
+        "offer_s": plan.times.offer_s,
+        "exchange_s": plan.times.exchange_s,
+        "solve_s": plan.times.solve_s,
+        "plan_wait_s": plan.times.wait_s,
         "plan_hash": f"{plan.digest & (2**64 - 1):016x}",
     }

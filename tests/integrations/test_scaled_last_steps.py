@@ -53,7 +53,7 @@ def test_the_last_step_of_an_epoch(name: str, lookahead: int, size: int) -> None
 @pytest.mark.parametrize("name", ["minmax", "token_budget"])
 @pytest.mark.parametrize("last", ["join", "drop"])
 def test_last_steps_that_follow_a_rule_of_their_own(name: str, last: str) -> None:
-    with pytest.raises(ConfigError, match=f"last = '{last}' is of policies whose steps are the next samples"):
+    with pytest.raises(ConfigError, match=f"last = '{last}' is for policies whose steps are the next samples"):
         sampler(name, last=last)
     with pytest.raises(ConfigError, match="last = 'none'; it is one of 'smaller', 'join', 'drop'"):
         sampler(name, last="none")

@@ -28,11 +28,11 @@ def filled(lengths: Any, world_size: int = 1, seed: int = 0, caps: Any = None, *
 def batches(step: Assignment) -> list[list[int]]:
     """Positions of every micro-batch, rank by rank."""
     positions = iter(step.positions.tolist())
-    return [list(islice(positions, size)) for own in step.sizes for size in own]
+    return [list(islice(positions, size)) for share in step.sizes for size in share]
 
 
 def test_the_sources_defaults() -> None:
-    """A longest of 1,024 and a median batch of 64; the third size is the recipe's slip, kept for its own way only."""
+    """A longest of 1,024 and a median batch of 64; the third size is the recipe's slip, kept with replacement only."""
     recipe = Bins()
     assert default_bins(1024, recipe.median_batch, replacement=True) == [
         (1, 256, 128), (257, 512, 64), (513, 768, 96), (769, 1024, 32),
@@ -58,10 +58,10 @@ def test_once_an_epoch_one_bin_a_batch(
     spans = default_bins(max(lengths), median, replacement=False)
     for step in steps:
         drawn = []
-        for own in batches(step):
-            ((low, high, size),) = [s for s in spans if s[0] <= lengths[own[0]] <= s[1]]
-            assert all(low <= lengths[p] <= high for p in own)
-            assert len(own) <= size
+        for micro in batches(step):
+            ((low, high, size),) = [s for s in spans if s[0] <= lengths[micro[0]] <= s[1]]
+            assert all(low <= lengths[p] <= high for p in micro)
+            assert len(micro) <= size
             drawn.append(low)
         if not per_rank:
             assert len(set(drawn)) == 1, "all ranks draw the same bin"
@@ -72,7 +72,7 @@ def test_every_rank_draws_its_own_bin_where_asked() -> None:
     for per_rank in (False, True):
         steps = filled(lengths, 4, median_batch=8, per_rank_bins=per_rank)
         mixed = [
-            len({-(-4 * int(lengths[own].max()) // int(lengths.max())) for own in batches(step)}) for step in steps
+            len({-(-4 * int(lengths[micro].max()) // int(lengths.max())) for micro in batches(step)}) for step in steps
         ]
         assert (max(mixed) > 1) == per_rank
 
@@ -111,7 +111,7 @@ def test_bins_are_drawn_by_the_seed() -> None:
 
 def test_edges_of_ones_own() -> None:
     steps = filled([1, 5, 6, 9, 12], 1, bins=[[1, 5, 2], [6, 12, 1]])
-    assert sorted(map(sorted, (own for step in steps for own in batches(step)))) == [[0, 1], [2], [3], [4]]
+    assert sorted(map(sorted, (micro for step in steps for micro in batches(step)))) == [[0, 1], [2], [3], [4]]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_lengths_without_a_bin() -> None:
 def test_memory_is_never_outgrown() -> None:
     lengths = sst2_lengths(2000, np.random.default_rng(0))
     steps = filled(lengths, 2, caps=(probed(9, 66), probed(20, 66)))
-    assert max(size for step in steps for own in step.sizes for size in own) == 9
+    assert max(size for step in steps for share in step.sizes for size in share) == 9
     with pytest.raises(InfeasibleError, match="one sample of 66 tokens alone"):
         filled([5, 66], caps=(Cap(65, lambda length: length),))
 
@@ -149,7 +149,7 @@ def test_padding_on_sst2(data_dir: Path) -> None:
     lengths = table.lengths(np.arange(len(table)))
     for ranks in (1, 8):
         steps = filled(lengths, ranks, median_batch=32)
-        sizes = [size for step in steps for own in step.sizes for size in own]
-        efficiency = lengths.sum() / np.dot(sizes, [lengths[own].max() for step in steps for own in batches(step)])
+        sizes = [size for step in steps for share in step.sizes for size in share]
+        efficiency = lengths.sum() / np.dot(sizes, [lengths[micro].max() for step in steps for micro in batches(step)])
         print(f"four bins, median batch 32, {ranks} ranks: {efficiency:.4f} of the padded tokens are real")
         assert efficiency >= 0.60

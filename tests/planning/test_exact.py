@@ -22,9 +22,9 @@ from ddpsched.planning.steps.batches import Batch
 def test_two_long_samples_and_a_few_short_ones() -> None:
     """One long sample a rank and what is short beside them; together the long ones cost 200."""
     lengths = np.array([100, 3, 2, 1, 100])
-    found = accumulate_split(line_of(lengths, TOKENS), 2, 2)
-    check(found, lengths, 2, TOKENS, [MILLION] * 2)
-    assert found.makespan == found.lower_bound == 104
+    result = accumulate_split(line_of(lengths, TOKENS), 2, 2)
+    check(result, lengths, 2, TOKENS, [MILLION] * 2)
+    assert result.makespan == result.lower_bound == 104
     planned = Balanced(max_microbatches=2).assign(Batch(lengths, 5, 2, 0, padded_tokens))
     assert planned.status == "optimal"
     assert planned.lower_bound == 104
@@ -46,12 +46,12 @@ def test_equal_ranks(lengths: list[int], ranks: int, most: int, cost: str, room:
         with pytest.raises(InfeasibleError, match="memory"):
             accumulate_split(line, ranks, most)
         return
-    found = accumulate_split(line, ranks, most)
-    check(found, given, most, model, [MILLION] * ranks)
-    assert found.makespan == best == found.lower_bound
+    result = accumulate_split(line, ranks, most)
+    check(result, given, most, model, [MILLION] * ranks)
+    assert result.makespan == best == result.lower_bound
     start = 0
-    for size in (size for sizes in found.sizes for size in sizes):
-        assert room is None or size * given[found.positions[start : start + size]].max() <= room
+    for size in (size for sizes in result.sizes for size in sizes):
+        assert room is None or size * given[result.positions[start : start + size]].max() <= room
         start += size
 
 
@@ -65,20 +65,20 @@ def test_equal_ranks(lengths: list[int], ranks: int, most: int, cost: str, room:
 @settings(max_examples=150, deadline=None)
 def test_unlike_ranks(lengths: list[int], slow: list[int], most: int, cost: str, rooms: list[int] | None) -> None:
     given, model = np.array(lengths), COSTS[cost]
-    own = None if rooms is None else rooms[: len(slow)]
-    best = best_of_all(given, len(slow), most, model, slow, own)
-    if own is not None and max(own) < max(lengths):
+    rank_rooms = None if rooms is None else rooms[: len(slow)]
+    best = best_of_all(given, len(slow), most, model, slow, rank_rooms)
+    if rank_rooms is not None and max(rank_rooms) < max(lengths):
         return  # one sample alone is too long: refused before
-    line = line_of(given, model, None if own is None else lambda longest: max(own) // longest)
-    limits = None if own is None else [(room // given[line.order]).tolist() for room in own]
+    line = line_of(given, model, None if rank_rooms is None else lambda longest: max(rank_rooms) // longest)
+    limits = None if rank_rooms is None else [(room // given[line.order]).tolist() for room in rank_rooms]
     if best is None:
         with pytest.raises(InfeasibleError, match="memory"):
             uneven_split(line, slow, most, limits)
         return
-    found = uneven_split(line, slow, most, limits)
-    check(found, given, most, model, slow)
+    result = uneven_split(line, slow, most, limits)
+    check(result, given, most, model, slow)
     assert lower_bound(line, slow) <= best
-    assert found.makespan == best == found.lower_bound
+    assert result.makespan == best == result.lower_bound
 
 
 def least_without_padding(counts: tuple[int, int], weights: tuple[int, int], fixed: int, ranks: int) -> int:
@@ -101,9 +101,9 @@ def least_without_padding(counts: tuple[int, int], weights: tuple[int, int], fix
 def test_few_distinct_lengths(ranks: int, fixed: int) -> None:
     cost, counts, weights = CostModel(fixed, 1, 0, scale=1), (11, 9), (37, 10)
     lengths = np.repeat(weights, counts)
-    found = accumulate_split(line_of(lengths, cost), ranks, 8)
-    check(found, lengths, 8, cost, [MILLION] * ranks)
-    assert found.makespan == found.lower_bound == least_without_padding(counts, weights, fixed, ranks)
+    result = accumulate_split(line_of(lengths, cost), ranks, 8)
+    check(result, lengths, 8, cost, [MILLION] * ranks)
+    assert result.makespan == result.lower_bound == least_without_padding(counts, weights, fixed, ranks)
 
 
 def test_the_budget_holds_what_it_says() -> None:

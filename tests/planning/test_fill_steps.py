@@ -53,7 +53,7 @@ def config_of(values: dict[str, Any], world_size: int, **more: Any) -> RunConfig
 
 @pytest.fixture(scope="module")
 def lengths(data_dir: Path) -> KnownLengths:
-    """Of SST-2's whole training split."""
+    """The lengths of SST-2's whole training split."""
     lines = (data_dir / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
     table = tokenise(load_tokenizer(str(data_dir / "bert-uncased")), [line.split("\t")[1] for line in lines], 128)
     return KnownLengths(table.lengths(np.arange(len(table))))
@@ -104,10 +104,10 @@ def test_predicted_costs_are_those_of_the_records(arm: str) -> None:
     for plan in plan_steps(config.plan_spec(), source, LocalExchange(3)):
         assert plan.predicted_cost is not None
         for rank in range(3):
-            own = plan_columns(config.labels, plan, rank, source)
-            assert own["predicted_cost"] == own["padded_tokens"]
+            columns = plan_columns(config.labels, plan, rank, source)
+            assert columns["predicted_cost"] == columns["padded_tokens"]
             if not config.policy.packs:
-                assert own["padded_tokens"] == sum(
+                assert columns["padded_tokens"] == sum(
                     padded_tokens.price(m, source.lengths(m.ids)) for m in plan.ranks[rank]
                 )
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import InfeasibleError
-from ddpsched.planning.solvers.partition import heterogeneous, several
-from ddpsched.planning.solvers.partition.candidates import candidates
+from ddpsched.planning.solvers.partition import heterogeneous, large_items
 from ddpsched.planning.solvers.partition.heterogeneous import uneven_split
+from ddpsched.planning.solvers.partition.large_items import candidates
 from ddpsched.planning.solvers.partition.padding_bound import padded_bound, penalised_bound
 from ddpsched.planning.solvers.partition.several import accumulate_split, usable
 from ddpsched.planning.solvers.partition.sorted_batch import Line, line_of
@@ -27,28 +27,28 @@ MOST = 6  # M = 1 .. 6 of each batch
 
 
 def makespans(lengths: Int, ranks: int, cost: Cost, room: int | None = None) -> list[int]:
-    """What M = 1 .. MOST cost; memory for ``room`` padded tokens. M for which it is too little are left out."""
+    """Return the makespans of M = 1 .. MOST; memory for ``room`` padded tokens. M that it cannot hold are left out."""
     line = line_of(lengths, cost, None if room is None else lambda longest: room // longest)
-    found = []
+    result = []
     for most in range(1, MOST + 1):
         try:
-            found.append(accumulate_split(line, ranks, most).makespan)
+            result.append(accumulate_split(line, ranks, most).makespan)
         except InfeasibleError:
-            assert not found, "a larger M holds what a smaller one holds"
-    return found
+            assert not result, "a larger M holds what a smaller one holds"
+    return result
 
 
 def uneven_makespans(lengths: Int, slowness: list[int], cost: Cost, rooms: list[int] | None = None) -> list[int]:
     """The same for ranks of different speed and memory."""
     line = line_of(lengths, cost, None if rooms is None else lambda longest: max(rooms) // longest)
     limits = None if rooms is None else [(room // lengths[line.order]).tolist() for room in rooms]
-    found = []
+    result = []
     for most in range(1, MOST + 1):
         try:
-            found.append(uneven_split(line, slowness, most, limits).makespan)
+            result.append(uneven_split(line, slowness, most, limits).makespan)
         except InfeasibleError:
-            assert not found
-    return found
+            assert not result
+    return result
 
 
 def falls(costs: list[int]) -> bool:
@@ -72,8 +72,8 @@ def test_equal_ranks(lengths: list[int], ranks: int, cost: str, room: int | None
 )
 @settings(max_examples=100, deadline=None)
 def test_unlike_ranks(lengths: list[int], slowness: list[int], cost: str, rooms: list[int] | None) -> None:
-    own = None if rooms is None else rooms[: len(slowness)]
-    assert falls(uneven_makespans(np.array(lengths), slowness, COSTS[cost], own))
+    rank_rooms = None if rooms is None else rooms[: len(slowness)]
+    assert falls(uneven_makespans(np.array(lengths), slowness, COSTS[cost], rank_rooms))
 
 
 def batches(seed: int, number: int) -> Iterator[tuple[Int, int, np.random.Generator]]:
@@ -114,8 +114,8 @@ def test_1500_pairs_up_to_16_micro_batches(law: str) -> None:
 
 def test_2000_pairs_of_equal_ranks() -> None:
     costs = [*COSTS.values(), FLOORED]
-    found = [makespans(lengths, ranks, costs[rng.integers(len(costs))]) for lengths, ranks, rng in batches(0, 400)]
-    pairs = [pair for own in found for pair in pairwise(own)]
+    result = [makespans(lengths, ranks, costs[rng.integers(len(costs))]) for lengths, ranks, rng in batches(0, 400)]
+    pairs = [pair for costs in result for pair in pairwise(costs)]
     assert len(pairs) == 400 * (MOST - 1)
     assert sum(after > before for before, after in pairs) == 0
 
@@ -143,7 +143,7 @@ def test_more_than_a_batch_can_use(monkeypatch: pytest.MonkeyPatch) -> None:
         tries.append(arguments)
         return candidates(*arguments)
 
-    monkeypatch.setattr(several, "candidates", counted)
+    monkeypatch.setattr(large_items, "candidates", counted)
     monkeypatch.setattr(heterogeneous, "candidates", counted)
     for cost in (TOKENS, COSTS["alpha"], COSTS["floor"]):
         line = line_of(sst2_lengths(16, np.random.default_rng(4)), cost)
@@ -172,10 +172,10 @@ def test_a_penalty_makes_a_lower_bound(lengths: list[int], ranks: int, most: int
 @settings(max_examples=100, deadline=None)
 def test_candidates_know_their_work(lengths: list[int], ranks: int, most: int, cost: str) -> None:
     line = line_of(np.array(lengths), COSTS[cost])
-    found = list(candidates(line, ranks, most, 10**9))
-    for large_items, place, work in found:
-        assert work == sum(item[0] for item in large_items) + sum(line.weights[place:])
-    assert [work for _, _, work in found] == sorted(work for _, _, work in found)
+    result = list(candidates(line, ranks, most, 10**9))
+    for items, place, work in result:
+        assert work == sum(item[0] for item in items) + sum(line.weights[place:])
+    assert [work for _, _, work in result] == sorted(work for _, _, work in result)
 
 
 def test_tight_memory_tries_few_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_tight_memory_tries_few_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         tries.append(most)
         return candidates(line, ranks, most, roof)
 
-    monkeypatch.setattr(several, "candidates", counted)
+    monkeypatch.setattr(large_items, "candidates", counted)
     line = line_of(sst2_lengths(256, np.random.default_rng(0)), COSTS["alpha"], lambda longest: 200 // longest)
     makespan = accumulate_split(line, 8, 16).makespan
     tries.clear()
@@ -195,19 +195,19 @@ def test_tight_memory_tries_few_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_large_batch_with_limits_tries_few_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as half-full micro-batches fit into the cost, and doublings; all 4,096 took up to 117 s."""
+    """Counts end where half-full micro-batches no longer fit into the cost, but for doublings; all took up to 117 s."""
     tries: list[int] = []
 
     def counted(line: Line, ranks: int, most: int, *roof: int) -> Any:
         tries.append(most)
         return candidates(line, ranks, most, *roof)
 
-    monkeypatch.setattr(several, "candidates", counted)
+    monkeypatch.setattr(large_items, "candidates", counted)
     monkeypatch.setattr(heterogeneous, "candidates", counted)
     lengths = sst2_lengths(4096, np.random.default_rng(0))
     for room in (512, 4096):
-        line = line_of(lengths, CostModel(5, 1, 0, scale=1), partial(lambda own, longest: own // longest, room))
-        limits = [(own // lengths[line.order]).tolist() for own in (room, room // 2, room, room)]
+        line = line_of(lengths, CostModel(5, 1, 0, scale=1), partial(lambda tokens, longest: tokens // longest, room))
+        limits = [(tokens // lengths[line.order]).tolist() for tokens in (room, room // 2, room, room)]
         accumulate_split(line, 4, 100_000)
         uneven_split(line, [10**6, 12 * 10**5, 10**6, 15 * 10**5], 100_000, limits)
     assert 4 <= len(tries) <= 4 * 260
@@ -218,5 +218,5 @@ def test_far_larger_numbers_in_limits_cost_no_more(room: int) -> None:
     for size, cost in ((300, TOKENS), (300, CostModel(5, 1, 0, scale=1)), (500, TOKENS)):
         lengths = sst2_lengths(size, np.random.default_rng(size))
         line = line_of(lengths, cost, lambda longest: room // longest)
-        found = [accumulate_split(line, 4, most).makespan for most in (16, 20, 32, 40, 64, 80, 100, 128, 200, 400)]
-        assert falls(found), found
+        result = [accumulate_split(line, 4, most).makespan for most in (16, 20, 32, 40, 64, 80, 100, 128, 200, 400)]
+        assert falls(result), result

@@ -18,8 +18,8 @@ from ddpsched.planning.steps.lookahead import regroup
 
 
 def lasts(weights: Any, steps: list[Any], ranks: int) -> Any:
-    """What each step lasts at least: its longest sample, or its share of the work."""
-    return np.array([max(weights[own].max(), weights[own].sum() / ranks) for own in steps])
+    """Return the least time of each step: its longest sample, or its share of the work."""
+    return np.array([max(weights[ids].max(), weights[ids].sum() / ranks) for ids in steps])
 
 
 def in_turn(sizes: list[int]) -> list[Any]:
@@ -43,7 +43,7 @@ def test_each_sample_in_one_step_and_sizes_kept(
     weights = np.random.default_rng(seed).lognormal(2, spread, sum(sizes)).astype(np.int64) + 1
     before = weights.copy()
     steps = regroup(weights, sizes, ranks, strata)
-    assert [len(own) for own in steps] == sizes
+    assert [len(ids) for ids in steps] == sizes
     assert sorted(np.concatenate(steps).tolist()) == list(range(len(weights)))
     assert (weights == before).all()
     again = regroup(weights, sizes, ranks, strata)
@@ -70,7 +70,7 @@ def test_of_a_heavy_tail_long_samples_share_steps(strata: bool) -> None:
 def test_nothing_moves_where_no_step_waits_for_its_longest() -> None:
     weights = np.random.default_rng(1).integers(10, 20, 64)
     steps = regroup(weights, [16] * 4, 4, in_strata=False)
-    assert [sorted(own.tolist()) for own in steps] == [own.tolist() for own in in_turn([16] * 4)]
+    assert [sorted(ids.tolist()) for ids in steps] == [ids.tolist() for ids in in_turn([16] * 4)]
 
 
 def config(policy: str, ahead: int, most: int = 1, **values: Any) -> RunConfig:
@@ -86,13 +86,13 @@ def plans(lengths: Any, config: RunConfig) -> list[StepPlan]:
 @pytest.mark.parametrize("size", [32 * 10 + 5, 32 * 8, 32 * 2 + 31, 7])
 def test_samples_stay_among_w_steps_and_the_last_smaller_batch_is_kept(policy: str, most: int, size: int) -> None:
     lengths = sst2_lengths(size, np.random.default_rng(2))
-    found = plans(lengths, config(policy, 4, most, order={"kind": "sequential"}))
-    assert [plan.global_batch for plan in found] == [32] * (size // 32) + [size % 32] * (size % 32 > 0)
-    for start in range(0, len(found), 4):
-        pool = np.concatenate([plan.ids for plan in found[start : start + 4]])
+    result = plans(lengths, config(policy, 4, most, order={"kind": "sequential"}))
+    assert [plan.global_batch for plan in result] == [32] * (size // 32) + [size % 32] * (size % 32 > 0)
+    for start in range(0, len(result), 4):
+        pool = np.concatenate([plan.ids for plan in result[start : start + 4]])
         assert sorted(pool.tolist()) == list(range(32 * start, min(size, 32 * (start + 4))))
     if size % 32:
-        assert sorted(found[-1].ids.tolist()) == list(range(size - size % 32, size))
+        assert sorted(result[-1].ids.tolist()) == list(range(size - size % 32, size))
 
 
 def test_a_lookahead_of_one_is_none() -> None:

@@ -40,15 +40,15 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(folder: Path, *words: str) -> str:
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
     )
-    assert found.returncode == 0, found.stderr
-    return found.stdout
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def test_a_sampler_takes_it_with_its_option(extended: Path) -> None:

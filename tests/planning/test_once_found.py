@@ -1,4 +1,4 @@
-"""What was once found for a batch is found again: no plan becomes dearer for being one of many that are tried."""
+"""Makespans once reached are reached again: no plan becomes dearer for being one of many that are tried."""
 
 import numpy as np
 import pytest

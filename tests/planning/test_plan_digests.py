@@ -79,11 +79,11 @@ QUICK = sorted(set(quick()))
 @cache
 def samples(data: str, folder: Path) -> Any:
     values = DATA[data]
-    own = {**values["data"], "path": str(folder / values["data"]["path"]), "tokenizer": str(folder / "bert-uncased")}
-    return parse({**values, "data": own, "epochs": 1}).load_samples().train
+    table = {**values["data"], "path": str(folder / values["data"]["path"]), "tokenizer": str(folder / "bert-uncased")}
+    return parse({**values, "data": table, "epochs": 1}).load_samples().train
 
 
-def found(case: tuple[str, str, str, int], folder: Path) -> list[str | int]:
+def digest_of(case: tuple[str, str, str, int], folder: Path) -> list[str | int]:
     """[hexadecimal digest, sum of makespans] of the plans of a case, or its refusal."""
     data, policy, order, size = case
     options = dict(POLICIES[policy])
@@ -105,7 +105,7 @@ def name(case: tuple[str, str, str, int]) -> str:
 
 @pytest.mark.parametrize("case", QUICK, ids=name)
 def test_the_same_plans(case: tuple[str, str, str, int], data_dir: Path) -> None:
-    assert found(case, data_dir) == json.loads(FILE.read_text())[name(case)]
+    assert digest_of(case, data_dir) == json.loads(FILE.read_text())[name(case)]
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_the_same_plans(case: tuple[str, str, str, int], data_dir: Path) -> None
 def test_the_same_plans_in_every_case(data: str, policy: str, data_dir: Path) -> None:
     expected = json.loads(FILE.read_text())
     cases = [case for case in CASES if case[:2] == (data, policy)]
-    others = [name(case) for case in cases if found(case, data_dir) != expected[name(case)]]
+    others = [name(case) for case in cases if digest_of(case, data_dir) != expected[name(case)]]
     assert not others
 
 
@@ -125,6 +125,6 @@ def test_all_cases_are_listed() -> None:
 if __name__ == "__main__":
     folder, chosen = Path(sys.argv[1]), sys.argv[2:]
     written = json.loads(FILE.read_text()) if chosen else {}
-    written |= {name(case): found(case, folder) for case in CASES if not chosen or name(case) in chosen}
+    written |= {name(case): digest_of(case, folder) for case in CASES if not chosen or name(case) in chosen}
     lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in written.items())
     FILE.write_text("{\n" + lines + "\n}\n")

@@ -68,7 +68,7 @@ def test_static_and_balanced_draw_the_same_batches_and_minmax_the_same_order() -
     plans = {policy: plans_of(config_of(policy), lengths) for policy in POLICIES}
     for static, balanced in zip(plans["static"], plans["balanced"], strict=True):
         assert sorted(static.ids) == sorted(balanced.ids)
-    first = {policy: set(found[0].ids.tolist()) for policy, found in plans.items()}
+    first = {policy: set(result[0].ids.tolist()) for policy, result in plans.items()}
     window = set(range(500)) - set(i for plan in plans["minmax"][6:] for i in plan.ids.tolist())
     assert first["minmax"] <= window
 
@@ -90,8 +90,8 @@ def test_predicted_cost_is_the_cost_of_what_is_run() -> None:
         for plan in plans_of(config_of(policy), lengths):
             assert plan.predicted_cost is not None
             for rank, cost in enumerate(plan.predicted_cost):
-                own = lengths[plan.rank_ids(rank)]
-                assert cost == (len(own) * own.max() if len(own) else 0)
+                rank_lengths = lengths[plan.rank_ids(rank)]
+                assert cost == (len(rank_lengths) * rank_lengths.max() if len(rank_lengths) else 0)
             if plan.lower_bound is not None:
                 assert plan.status != "optimal" or max(plan.predicted_cost) == plan.lower_bound
 
@@ -114,9 +114,9 @@ class Tampered(LocalExchange):
 def test_what_a_rank_offers_changes_every_ranks_plan() -> None:
     lengths, config = sst2_lengths(500, np.random.default_rng(4)), config_of("minmax", world_size=3, global_batch=24)
     plain = plans_of(config, lengths)
-    told = list(plan_steps(config.plan_spec(), KnownLengths(lengths), Tampered(3)))
-    assert [plan.digest for plan in plain] != [plan.digest for plan in told]
-    assert sum(plan.counts[1] for plan in told) < 0.5 * sum(plan.counts[1] for plan in plain)
+    tampered = list(plan_steps(config.plan_spec(), KnownLengths(lengths), Tampered(3)))
+    assert [plan.digest for plan in plain] != [plan.digest for plan in tampered]
+    assert sum(plan.counts[1] for plan in tampered) < 0.5 * sum(plan.counts[1] for plan in plain)
 
 
 def test_an_offer_of_another_step_is_found() -> None:
@@ -199,11 +199,11 @@ def test_what_a_rank_has_measured_of_itself_lightens_its_load(policy: str) -> No
     work = np.zeros(3)
     for plan in plans:
         for rank in range(3):
-            own = [lengths[micro.ids] for micro in plan.ranks[rank]]
-            work[rank] += sum(x.sum() if policy == "packed" else len(x) * x.max() for x in own)
+            parts = [lengths[micro.ids] for micro in plan.ranks[rank]]
+            work[rank] += sum(x.sum() if policy == "packed" else len(x) * x.max() for x in parts)
     assert work[1] < 0.65 * work[[0, 2]].mean()
     alike = [speed_of(ppm) for ppm in (10**6, 1_020_000, 10**6)]
     if policy != "minmax":  # within 5 %, batch policies plan for ranks that are alike
         plain = list(plan_steps(config.plan_spec(), KnownLengths(lengths), LocalExchange(3)))
-        told = list(plan_steps(config.plan_spec(), KnownLengths(lengths), LocalExchange(3), alike))
-        assert [plan.digest for plan in plain] == [plan.digest for plan in told]
+        measured = list(plan_steps(config.plan_spec(), KnownLengths(lengths), LocalExchange(3), alike))
+        assert [plan.digest for plan in plain] == [plan.digest for plan in measured]

@@ -1,4 +1,4 @@
-"""pool: the choices against a plain telling of them, how full batches get, and how long choosing takes."""
+"""pool: the choices against their plain definition, how full batches get, and how long choosing takes."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -27,18 +27,18 @@ def pooled(lengths: Any, world_size: int = 1, **values: Any) -> Iterator[Assignm
 
 
 def batches(steps: list[Assignment]) -> list[list[list[int]]]:
-    """Of each step the micro-batches, rank by rank, as positions."""
-    found = []
+    """Return the micro-batches of each step, rank by rank, as positions."""
+    result = []
     for step in steps:
         positions = iter(step.positions.tolist())
-        found.append([list(islice(positions, size)) for own in step.sizes for size in own])
-    return found
+        result.append([list(islice(positions, size)) for share in step.sizes for size in share])
+    return result
 
 
-def told_plainly(lengths: list[int], size: int, budget: int, strategy: str) -> list[list[int]]:
+def by_definition(lengths: list[int], size: int, budget: int, strategy: str) -> list[list[int]]:
     """One rank: every choice by looking at the whole pool, as its definition says."""
     waiting: list[int] = []
-    fed, found = 0, []
+    fed, result = 0, []
     while fed < len(lengths) or waiting:
         while len(waiting) < size and fed < len(lengths):
             waiting.append(fed)
@@ -54,8 +54,8 @@ def told_plainly(lengths: list[int], size: int, budget: int, strategy: str) -> l
             best = min(fits, key=lambda p: (max(longest, lengths[p]), abs(lengths[p] - longest) * closest, p))
             waiting.remove(best)
             batch.append(best)
-        found.append(batch)
-    return found
+        result.append(batch)
+    return result
 
 
 @given(
@@ -65,10 +65,10 @@ def told_plainly(lengths: list[int], size: int, budget: int, strategy: str) -> l
     st.sampled_from(["prefer_closest", "prefer_first"]),
 )
 @example([5, 5, 5, 4, 9, 5], 4, 20, "prefer_closest")
-def test_choices_as_told_plainly(lengths: list[int], size: int, budget: int, strategy: str) -> None:
+def test_choices_as_by_definition(lengths: list[int], size: int, budget: int, strategy: str) -> None:
     steps = list(pooled(lengths, pool_size=size, max_tokens_for_batch=budget, strategy=strategy))
-    expected = told_plainly(lengths, size, budget, strategy)
-    assert [sorted(own) for step in batches(steps) for own in step] == [sorted(own) for own in expected]
+    expected = by_definition(lengths, size, budget, strategy)
+    assert [sorted(micro) for step in batches(steps) for micro in step] == [sorted(micro) for micro in expected]
 
 
 def test_strategies_differ() -> None:
@@ -96,11 +96,11 @@ def test_exactly_once_within_the_budget_and_together(
     steps = list(pooled(lengths, ranks, **values))
     assert sorted(p for step in steps for p in step.positions.tolist()) == list(range(len(lengths)))
     for step in batches(steps):
-        for own in step:
-            tokens = [lengths[p] for p in own]
-            used = sum(tokens) if kind == "sequence_packing" else len(own) * max(tokens)
-            assert used <= budget or len(own) == 1
-    counts = [[len(own) for own in step.sizes] for step in steps]
+        for micro in step:
+            tokens = [lengths[p] for p in micro]
+            used = sum(tokens) if kind == "sequence_packing" else len(micro) * max(tokens)
+            assert used <= budget or len(micro) == 1
+    counts = [[len(share) for share in step.sizes] for step in steps]
     assert all(count == [batches_a_step] * ranks for count in counts[:-1]), "only the last step may have fewer"
 
 
@@ -108,9 +108,9 @@ def test_the_oldest_is_always_in_the_next_batch() -> None:
     lengths = sst2_lengths(3000, np.random.default_rng(1))
     for how in ({}, {"strategy": "prefer_first"}, {"sequence_packing": True}):
         done: set[int] = set()
-        for (own,) in batches(list(pooled(lengths, pool_size=64, max_tokens_for_batch=200, **how))):
-            assert min(set(range(len(lengths))) - done) in own
-            done |= set(own)
+        for (micro,) in batches(list(pooled(lengths, pool_size=64, max_tokens_for_batch=200, **how))):
+            assert min(set(range(len(lengths))) - done) in micro
+            done |= set(micro)
 
 
 def test_longer_than_the_budget_runs_alone_and_is_counted() -> None:
@@ -129,11 +129,11 @@ def test_memory_is_never_outgrown() -> None:
         for how in ({}, {"strategy": "prefer_first"}, {"sequence_packing": True}):
             steps = list(pooled(lengths, 2, max_tokens_for_batch=10**6, caps=(cap, probed(50, 66)), **how))
             assert sum(len(step.positions) for step in steps) == len(lengths)
-            for own in (own for step in batches(steps) for own in step):
+            for micro in (micro for step in batches(steps) for micro in step):
                 if how.get("sequence_packing"):
-                    assert cap.weigh(lengths[own]).sum() <= cap.room
+                    assert cap.weigh(lengths[micro]).sum() <= cap.room
                 else:
-                    assert len(own) <= cap.limit(lengths[own].max()[None])[0]
+                    assert len(micro) <= cap.limit(lengths[micro].max()[None])[0]
     with pytest.raises(InfeasibleError, match="one sample of 66 tokens alone needs more memory"):
         next(pooled([5, 66], caps=(Cap(65, lambda length: length),)))
 
@@ -157,8 +157,8 @@ def shuffled(lengths: np.ndarray, world_size: int, **values: Any) -> tuple[np.nd
 def test_padding_on_sst2(sst2: np.ndarray) -> None:
     """A pool of 256 at 8 ranks and a budget of 32 times the mean: at most a tenth is padding, nothing lost."""
     lengths, steps, _ = shuffled(sst2, 8, pool_size=256)
-    sizes = [size for step in steps for own in step.sizes for size in own]
-    longest = [lengths[own].max() for step in batches(steps) for own in step]
+    sizes = [size for step in steps for share in step.sizes for size in share]
+    longest = [lengths[micro].max() for step in batches(steps) for micro in step]
     efficiency = sst2.sum() / np.dot(sizes, longest)
     print(f"prefer_closest, pool of 256, 8 ranks: {efficiency:.4f} of the padded tokens are real")
     assert efficiency >= 0.90
@@ -168,6 +168,6 @@ def test_padding_on_sst2(sst2: np.ndarray) -> None:
 @pytest.mark.parametrize("world_size", [1, 8])
 def test_packed_rows_are_full_on_sst2(sst2: np.ndarray, world_size: int) -> None:
     lengths, steps, budget = shuffled(sst2, world_size, pool_size=256, sequence_packing=True)
-    fill = np.array([lengths[own].sum() for step in batches(steps) for own in step]) / budget
+    fill = np.array([lengths[micro].sum() for step in batches(steps) for micro in step]) / budget
     print(f"sequence_packing, pool of 256, {world_size} ranks: {fill.mean():.5f} of the budget, last row included")
     assert fill.mean() >= 0.999

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsched.planning.steps.prefetch_windows import advance, fill
+from ddpsched.planning.steps.windows import advance, fill
 
 
 @given(st.integers(0, 60), st.integers(1, 5), st.integers(1, 8), st.randoms(use_true_random=False))

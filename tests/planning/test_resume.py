@@ -47,14 +47,14 @@ def config_of(arm: str, **values: Any) -> RunConfig:
 
 
 def plans_of(
-    config: RunConfig, lengths: Any = LENGTHS, start: Position | None = None, caps: Any = None, **told: Any
+    config: RunConfig, lengths: Any = LENGTHS, start: Position | None = None, caps: Any = None, **others: Any
 ) -> list[StepPlan]:
     exchange = LocalExchange(config.world_size)
-    return list(plan_steps(config.plan_spec(caps), KnownLengths(lengths), exchange, start=start, **told))
+    return list(plan_steps(config.plan_spec(caps), KnownLengths(lengths), exchange, start=start, **others))
 
 
 def saved(position: Position | None) -> Position:
-    """As a checkpoint on disk keeps it."""
+    """Return the position as a checkpoint on disk keeps it."""
     assert position is not None
     return Position.from_dict(json.loads(json.dumps(position.as_dict())))
 
@@ -94,11 +94,11 @@ def test_the_same_stream_from_any_cut(
 def test_memory_caps_and_measured_speeds_are_told_again(arm: str) -> None:
     speeds = [Speed(), Speed(), Speed()]
     speeds[1].slowness_ppm = 2 * 10**6
-    told: list[tuple[RunConfig, dict[str, Any]]] = [(config_of(arm), {"caps": [4, 4, 4]})]
+    cases: list[tuple[RunConfig, dict[str, Any]]] = [(config_of(arm), {"caps": [4, 4, 4]})]
     if ARMS[arm]["kind"] in ("minmax", "balanced", "packed"):  # which plan without a cost
         online = {"kind": "affine_quadratic", "beta": 1e-3, "online": True}
-        told.append((config_of(arm, cost=online), {"speeds": speeds}))
-    for config, values in told:
+        cases.append((config_of(arm, cost=online), {"speeds": speeds}))
+    for config, values in cases:
         whole = plans_of(config, **values)
         rest = plans_of(config, start=saved(whole[4].after), **values)
         assert [identity(plan) for plan in rest] == [identity(plan) for plan in whole[5:]]

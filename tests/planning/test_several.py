@@ -12,11 +12,11 @@ from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.partition.heterogeneous import uneven_split
+from ddpsched.planning.solvers.partition.large_items import exchange
 from ddpsched.planning.solvers.partition.lpt import balance
 from ddpsched.planning.solvers.partition.padding_bound import padded_bound
 from ddpsched.planning.solvers.partition.several import accumulate_split, lower_bound
 from ddpsched.planning.solvers.partition.sorted_batch import line_of
-from ddpsched.planning.solvers.partition.swaps import exchange
 
 
 @given(
@@ -28,13 +28,13 @@ from ddpsched.planning.solvers.partition.swaps import exchange
 @settings(max_examples=120, deadline=None)
 def test_between_the_bound_and_one_micro_batch(lengths: list[int], ranks: int, most: int, cost: str) -> None:
     given, model, even = np.array(lengths), COSTS[cost], [10**6] * ranks
-    found = accumulate_split(line_of(given, model), ranks, most)
-    check(found, given, most, model, even)
+    result = accumulate_split(line_of(given, model), ranks, most)
+    check(result, given, most, model, even)
     best = best_of_all(given, ranks, most, model, even)
-    assert found.lower_bound <= best <= found.makespan
+    assert result.lower_bound <= best <= result.makespan
     one = accumulate_split(line_of(given, model), ranks, 1)
     assert one.makespan == best_of_all(given, ranks, 1, model, even) == one.lower_bound
-    assert found.makespan <= one.makespan
+    assert result.makespan <= one.makespan
 
 
 def test_far_from_the_best_is_rare() -> None:
@@ -67,19 +67,19 @@ def test_no_micro_batch_is_over_its_limit(lengths: list[int], limit: int, most: 
         with pytest.raises(InfeasibleError, match=r"memory"):
             accumulate_split(line_of(given, TOKENS, at_most), ranks, most)
         return
-    found = accumulate_split(line_of(given, TOKENS, at_most), ranks, most)
-    check(found, given, most, TOKENS, [10**6] * ranks)
+    result = accumulate_split(line_of(given, TOKENS, at_most), ranks, most)
+    check(result, given, most, TOKENS, [10**6] * ranks)
     start = 0
-    for size in (size for sizes in found.sizes for size in sizes):
-        assert size * given[found.positions[start : start + size]].max() <= limit
+    for size in (size for sizes in result.sizes for size in sizes):
+        assert size * given[result.positions[start : start + size]].max() <= limit
         start += size
 
 
 def test_real_lengths_come_within_three_percent_of_the_bound() -> None:
     lengths = sst2_lengths(32 * 100, np.random.default_rng(1)).reshape(100, 32)
-    found = [accumulate_split(line_of(batch, TOKENS), 4, 4) for batch in lengths]
-    assert sum(f.makespan for f in found) / sum(f.lower_bound for f in found) < 1.035
-    assert sum(f.makespan for f in found) < 0.8 * sum(
+    result = [accumulate_split(line_of(batch, TOKENS), 4, 4) for batch in lengths]
+    assert sum(f.makespan for f in result) / sum(f.lower_bound for f in result) < 1.035
+    assert sum(f.makespan for f in result) < 0.8 * sum(
         accumulate_split(line_of(batch, TOKENS), 4, 1).makespan for batch in lengths
     )
 
@@ -103,8 +103,8 @@ def test_a_fixed_cost_decides_how_many_micro_batches() -> None:
 def test_packed_rows_against_all_assignments(weights: list[int], ranks: int, slow: list[int], even: bool) -> None:
     given, rates = np.array(weights), [10**6] * ranks if even else slow[:ranks]
     members, loads, bound = balance(given, ranks, None if even else rates)
-    assert loads == [int(given[own].sum()) for own in members]
-    assert sorted(place for own in members for place in own) == list(range(len(weights)))
+    assert loads == [int(given[positions].sum()) for positions in members]
+    assert sorted(place for positions in members for place in positions) == list(range(len(weights)))
 
     def makespan(owners: tuple[int, ...]) -> float:
         return (
@@ -112,9 +112,9 @@ def test_packed_rows_against_all_assignments(weights: list[int], ranks: int, slo
         )
 
     best = min(makespan(owners) for owners in product(range(ranks), repeat=len(weights)))
-    found = max(rates[rank] * int(given[own].sum()) for rank, own in enumerate(members)) / 1e6
-    assert bound <= best <= found
-    assert found <= (4 / 3 if even else 2) * best, "longest first is within a third (Graham 1969)"
+    result = max(rates[rank] * int(given[positions].sum()) for rank, positions in enumerate(members)) / 1e6
+    assert bound <= best <= result
+    assert result <= (4 / 3 if even else 2) * best, "longest first is within a third (Graham 1969)"
 
 
 @given(
@@ -125,26 +125,26 @@ def test_packed_rows_against_all_assignments(weights: list[int], ranks: int, slo
 @settings(max_examples=80, deadline=None)
 def test_unlike_ranks(lengths: list[int], slow: list[int], most: int) -> None:
     given, cost = np.array(lengths), COSTS["alpha"]
-    found = uneven_split(line_of(given, cost), slow, most)
-    check(found, given, most, cost, slow)
-    assert found.lower_bound <= best_of_all(given, len(slow), most, cost, slow) <= found.makespan
+    result = uneven_split(line_of(given, cost), slow, most)
+    check(result, given, most, cost, slow)
+    assert result.lower_bound <= best_of_all(given, len(slow), most, cost, slow) <= result.makespan
 
 
 def test_a_slow_rank_gets_less() -> None:
     lengths = sst2_lengths(64, np.random.default_rng(3))
-    found = uneven_split(line_of(lengths, TOKENS), [2_000_000, 10**6, 10**6], 4)
-    assert max(found.costs) < 1.03 * min(found.costs)
-    assert sum(map(sum, found.sizes)) == 64
-    assert accumulate_split(line_of(lengths, TOKENS), 3, 4).makespan * 2 > 1.3 * found.makespan, "blind plans wait"
+    result = uneven_split(line_of(lengths, TOKENS), [2_000_000, 10**6, 10**6], 4)
+    assert max(result.costs) < 1.03 * min(result.costs)
+    assert sum(map(sum, result.sizes)) == 64
+    assert accumulate_split(line_of(lengths, TOKENS), 3, 4).makespan * 2 > 1.3 * result.makespan, "blind plans wait"
 
 
 def test_a_sample_too_long_for_one_rank_goes_to_another() -> None:
     lengths = np.array([50, 9, 8, 7])
     line = line_of(lengths, TOKENS, lambda longest: 100 // longest)
     limits = [(20 // lengths[line.order]).tolist(), (100 // lengths[line.order]).tolist()]
-    found = uneven_split(line, [10**6, 10**6], 2, limits)
-    sizes = sum(found.sizes[0])
-    assert 0 not in found.positions[:sizes].tolist()
+    result = uneven_split(line, [10**6, 10**6], 2, limits)
+    sizes = sum(result.sizes[0])
+    assert 0 not in result.positions[:sizes].tolist()
     tight = [limits[0], (60 // lengths[line.order]).tolist()]
     with pytest.raises(InfeasibleError, match="raise memory"):
         uneven_split(line, [10**6, 10**6], 1, tight)
@@ -177,13 +177,13 @@ def test_exchange_evens_out_what_was_placed() -> None:
 def test_one_rank_has_the_least_padding() -> None:
     """Gradient accumulation on one device: nothing to level, so the optimum is found."""
     for lengths, most, best in (([9, 1], 2, 10), ([2, 1, 2, 2, 2, 3], 2, 13)):
-        found = accumulate_split(line_of(np.array(lengths), TOKENS), 1, most)
-        assert found.costs == (best,) == (found.lower_bound,)
+        result = accumulate_split(line_of(np.array(lengths), TOKENS), 1, most)
+        assert result.costs == (best,) == (result.lower_bound,)
     rng = np.random.default_rng(5)
     for cost in (TOKENS, COSTS["alpha"]):
         lengths = sst2_lengths(7, rng)
-        found = accumulate_split(line_of(lengths, cost), 1, 3)
-        assert found.makespan == best_of_all(lengths, 1, 3, cost, [10**6])
+        result = accumulate_split(line_of(lengths, cost), 1, 3)
+        assert result.makespan == best_of_all(lengths, 1, 3, cost, [10**6])
 
 
 def test_tight_memories_of_unlike_ranks() -> None:
@@ -191,8 +191,8 @@ def test_tight_memories_of_unlike_ranks() -> None:
     lengths = np.array([41, 27, 19, 32, 19])
     rooms = (67, 55, 53)
     line = line_of(lengths, TOKENS, lambda longest: 67 // longest)
-    found = uneven_split(line, [10**6] * 3, 1, [(room // lengths[line.order]).tolist() for room in rooms])
+    result = uneven_split(line, [10**6] * 3, 1, [(room // lengths[line.order]).tolist() for room in rooms])
     start = 0
-    for (size,), room in zip(found.sizes, rooms, strict=True):
-        assert size * lengths[found.positions[start : start + size]].max() <= room
+    for (size,), room in zip(result.sizes, rooms, strict=True):
+        assert size * lengths[result.positions[start : start + size]].max() <= room
         start += size

@@ -6,13 +6,13 @@ import pytest
 from allocations import all_counts, brute_force, check, instance
 
 from ddpsched.errors import InfeasibleError
-from ddpsched.planning.solvers.allocation import SOLVERS, ilp, solve
+from ddpsched.planning.solvers.allocation import SOLVERS, methods, solve
 from ddpsched.planning.solvers.allocation.problem import FORBIDDEN
-from ddpsched.planning.solvers.allocation.separable import OverLimit, minimise_separable
+from ddpsched.planning.solvers.allocation.tie_break import OverLimit, minimise_separable
 
 
 def test_above_the_limit_the_tie_break_says_best_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddpsched.planning.solvers.allocation.separable.STEP_LIMIT", 0)
+    monkeypatch.setattr("ddpsched.planning.solvers.allocation.tie_break.STEP_LIMIT", 0)
     costs = np.cumsum(np.ones((8, 8), dtype=np.int64), axis=1)
     costs[0] += 7
     allocation = solve(costs, 20, method="threshold")
@@ -67,7 +67,7 @@ def test_ilp_without_an_answer_says_so() -> None:
 def test_ilp_without_a_proof_is_feasible_above_a_valid_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     costs, caps = np.array([[4, 9, 2, 9], [1, 3, 9, 9]]), np.array([4, 4])
     unproved = np.array([2, 3])
-    monkeypatch.setattr(f"{ilp.__name__}._solve_program", lambda *_: (unproved, False))
+    monkeypatch.setattr(f"{methods.__name__}._solve_program", lambda *_: (unproved, False))
     allocation = solve(costs, 5, method="ilp")
     assert (allocation.status, allocation.tie_break) == ("feasible", "best found")
     assert (allocation.counts.tolist(), allocation.makespan) == ([2, 3], 9)
@@ -84,7 +84,7 @@ def test_ilp_bound_never_exceeds_the_optimum(monkeypatch: pytest.MonkeyPatch) ->
         costs, batch_size, caps = instance(rng, falling=True)
         listed = all_counts(tuple(caps[caps > 0].tolist()), batch_size)
         last = listed[-1]
-        monkeypatch.setattr(f"{ilp.__name__}._solve_program", lambda *_, last=last: (last, False))
+        monkeypatch.setattr(f"{methods.__name__}._solve_program", lambda *_, last=last: (last, False))
         allocation = solve(costs, batch_size, caps=caps, method="ilp")
         optimum = brute_force(costs, batch_size, caps)[1]
         assert allocation.lower_bound <= optimum <= allocation.makespan

@@ -55,11 +55,11 @@ def test_tie_break_by_dynamic_programming(monkeypatch: pytest.MonkeyPatch, falli
         batch_size = max(batch_size, len(caps))
         best, makespan = brute_force(costs, batch_size, caps)
         usable = np.where(np.arange(costs.shape[1]) < caps[:, None], costs, FORBIDDEN)
-        found = None
+        result = None
         if falling:  # the worst allocation of this makespan, which the answer must not depend on
             rows = all_counts(tuple(caps.tolist()), batch_size)
-            found = rows[costs[np.arange(len(caps)), rows - 1].max(axis=1) == makespan][-1]
-        counts, proved = break_ties(usable, batch_size, makespan, found)
+            result = rows[costs[np.arange(len(caps)), rows - 1].max(axis=1) == makespan][-1]
+        counts, proved = break_ties(usable, batch_size, makespan, result)
         assert (counts.tolist(), proved) == (best, "exact")
 
 

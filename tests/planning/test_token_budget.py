@@ -29,33 +29,33 @@ def filled(lengths: Any, tokens: Any, world_size: int = 1, caps: Any = None, **v
 def batches(step: Assignment) -> list[list[list[int]]]:
     """``[rank][micro-batch]``: positions."""
     positions = iter(step.positions.tolist())
-    return [[list(islice(positions, size)) for size in own] for own in step.sizes]
+    return [[list(islice(positions, size)) for size in share] for share in step.sizes]
 
 
 def in_turn(steps: list[Assignment]) -> list[list[int]]:
     """Micro-batches as they were dealt: the first of every rank, then the second, ..."""
-    found = []
+    result = []
     for step in steps:
         ranks = batches(step)
         most = max(map(len, ranks))
-        found += [own[k] for k in range(most) for own in ranks if k < len(own)]
-    return found
+        result += [rank[k] for k in range(most) for rank in ranks if k < len(rank)]
+    return result
 
 
 def counting_up(lengths: list[list[int]], budgets: list[int], padded: bool) -> list[list[int]]:
     """A sample joins while every column's size stays within its budget."""
-    found: list[list[int]] = []
+    result: list[list[int]] = []
     for sample in range(len(lengths)):
-        grown = [*found[-1], sample] if found else [sample]
+        grown = [*result[-1], sample] if result else [sample]
         sizes = [
             len(grown) * max(lengths[p][c] for p in grown) if padded else sum(lengths[p][c] for p in grown)
             for c in range(len(budgets))
         ]
-        if found and all(size <= budget for size, budget in zip(sizes, budgets, strict=True)):
-            found[-1].append(sample)
+        if result and all(size <= budget for size, budget in zip(sizes, budgets, strict=True)):
+            result[-1].append(sample)
         else:
-            found.append([sample])
-    return found
+            result.append([sample])
+    return result
 
 
 @given(
@@ -83,10 +83,10 @@ def test_runs_of_the_order_as_counted_up(
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=80), st.integers(20, 90), st.integers(1, 3), st.integers(1, 3))
 def test_one_shape_in_a_step(lengths: list[int], budget: int, ranks: int, accumulation: int) -> None:
     steps = filled(lengths, budget, ranks, same_shape=True, batches_per_optimizer_step=accumulation)
-    assert [p for own in in_turn(steps) for p in own] == list(range(len(lengths))), "nothing dropped or out of turn"
+    assert [p for micro in in_turn(steps) for p in micro] == list(range(len(lengths))), "nothing dropped or out of turn"
     width = ranks * accumulation
     for step in steps:
-        (size,) = {size for own in step.sizes for size in own}
+        (size,) = {size for share in step.sizes for size in share}
         number = sum(map(len, step.sizes))
         start, left = step.cursor - size * number, len(lengths) - step.cursor + size * number
         assert step.pad_to == max(lengths[start : step.cursor])
@@ -126,8 +126,8 @@ def test_a_sample_over_the_budget_is_refused() -> None:
 def test_memory_is_never_outgrown() -> None:
     lengths = [9, 3, 3, 3, 3, 3, 3, 3]
     steps = filled(lengths, 1000, caps=(probed(3, 10), probed(5, 10)))
-    assert [len(own) for own in in_turn(steps)] == [3, 3, 2]
+    assert [len(micro) for micro in in_turn(steps)] == [3, 3, 2]
     for values in ({"budget": "real"}, {"same_shape": True}):
-        assert max(len(own) for own in in_turn(filled(lengths, 1000, caps=(probed(3, 10),), **values))) == 3
+        assert max(len(micro) for micro in in_turn(filled(lengths, 1000, caps=(probed(3, 10),), **values))) == 3
     with pytest.raises(InfeasibleError, match="one sample of 9 tokens alone"):
         filled(lengths, 1000, caps=(Cap(8, lambda length: length),))

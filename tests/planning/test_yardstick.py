@@ -21,12 +21,12 @@ TOKENS = CostModel(0, 1, 0, scale=1)
 def read(lengths: Any, ranks: int, epochs: list[Steps], cost: Any = TOKENS, **rest: Any) -> Yardstick:
     ruler = Ruler(np.asarray(lengths), ranks, cost, **rest)
     for steps in epochs:
-        ruler.add_epoch([[[np.array(ids, dtype=np.int64) for ids in own] for own in step] for step in steps])
+        ruler.add_epoch([[[np.array(ids, dtype=np.int64) for ids in rank] for rank in step] for step in steps])
     return ruler.read()
 
 
 def cost_by_hand(lengths: list[int], alpha: int, gamma: float, packed: bool) -> int:
-    """Of one micro-batch, sample by sample."""
+    """Return the cost of one micro-batch, sample by sample."""
     paid = lengths if packed else [max(lengths)] * len(lengths)
     return alpha + sum(round(length + gamma * length**2) for length in paid)
 
@@ -34,14 +34,14 @@ def cost_by_hand(lengths: list[int], alpha: int, gamma: float, packed: bool) -> 
 def by_hand(lengths: list[int], ranks: int, epochs: list[Steps], alpha: int, gamma: float, packed: bool) -> Any:
     steps = [step for epoch in epochs for step in epoch]
     each = [
-        [sum(cost_by_hand([lengths[i] for i in ids], alpha, gamma, packed) for ids in own) for own in step]
+        [sum(cost_by_hand([lengths[i] for i in ids], alpha, gamma, packed) for ids in rank) for rank in step]
         for step in steps
     ]
-    micros = [[lengths[i] for i in ids] for step in steps for own in step for ids in own]
-    real = [length for own in micros for length in own]
-    computed = sum(real) if packed else sum(len(own) * max(own) for own in micros)
-    counts = [Counter(i for step in epoch for own in step for ids in own for i in ids) for epoch in epochs]
-    sizes = [[sum(len(ids) for own in step for ids in own) for step in epoch] for epoch in epochs]
+    micros = [[lengths[i] for i in ids] for step in steps for rank in step for ids in rank]
+    real = [length for micro in micros for length in micro]
+    computed = sum(real) if packed else sum(len(micro) * max(micro) for micro in micros)
+    counts = [Counter(i for step in epoch for rank in step for ids in rank for i in ids) for epoch in epochs]
+    sizes = [[sum(len(ids) for rank in step for ids in rank) for step in epoch] for epoch in epochs]
     full = [n for epoch in sizes for n in epoch[:-1]] or [n for epoch in sizes for n in epoch]
     dropped = sum(len(lengths) - len(count) for count in counts) / len(epochs)
     repeated = sum(count.total() - len(count) for count in counts) / len(epochs)
@@ -86,17 +86,19 @@ def test_as_by_hand(seed: int, ranks: int, epochs: int, alpha: int, gamma: float
     lengths = rng.integers(1, 60, int(rng.integers(2, 40))).tolist()
     order = [rng.permutation(len(lengths)) if whole else rng.integers(len(lengths), size=9) for _ in range(epochs)]
     steps = [cut(rng, ids, ranks) for ids in order]
-    found = read(lengths, ranks, steps, CostModel(alpha, 1, gamma, scale=1), packed=packed)
+    result = read(lengths, ranks, steps, CostModel(alpha, 1, gamma, scale=1), packed=packed)
     for name, value in by_hand(lengths, ranks, steps, alpha, gamma, packed).items():
-        assert getattr(found, name) == pytest.approx(value), name
-    sums = [[lengths[i] for own in step for ids in own for i in ids] for epoch in steps for step in epoch]
-    assert found.order_bias == pytest.approx(icc(sums), nan_ok=True)
-    assert whole == (found.dropped == 0) or not whole
+        assert getattr(result, name) == pytest.approx(value), name
+    sums = [[lengths[i] for rank in step for ids in rank for i in ids] for epoch in steps for step in epoch]
+    assert result.order_bias == pytest.approx(icc(sums), nan_ok=True)
+    assert whole == (result.dropped == 0) or not whole
 
 
 def icc(classes: list[list[int]]) -> float:
     """ICC(1) by an analysis of variance written out: squares of deviations from means, no shortcut."""
-    table = pd.DataFrame([(number, value) for number, own in enumerate(classes) for value in own], columns=["c", "x"])
+    table = pd.DataFrame(
+        [(number, value) for number, members in enumerate(classes) for value in members], columns=["c", "x"]
+    )
     means, sizes = table.groupby("c").x.transform("mean"), table.groupby("c").size()
     k, n = len(sizes), len(table)
     if k < 2 or n == k:
@@ -136,22 +138,22 @@ def test_perfect_is_one_and_static_by_hand_is_not() -> None:
 
 def test_a_sample_dropped_in_one_epoch_of_two_is_not_hidden() -> None:
     full, short, twice = [[[[0, 1]]]], [[[[0]]]], [[[[0, 1, 1]]]]
-    found = read([3, 4], 1, [full, short])
-    assert (found.dropped, found.repeated) == (1, 0)
+    result = read([3, 4], 1, [full, short])
+    assert (result.dropped, result.repeated) == (1, 0)
     assert read([3, 4], 1, [full, twice]).repeated == 1
 
 
 def test_seconds_are_of_the_slowest_rank_and_apart_from_the_yardstick() -> None:
     time = CostModel(1.0, 0.5, 0, floor=4.0)
     steps = [[[[0, 1]], [[2]]], [[[3]], []]]
-    found = read([4, 2, 2, 4], 2, [steps], time=time)
-    assert found.step_seconds == pytest.approx(((1 + 0.5 * 8) + max(4, 1 + 0.5 * 4)) / 2)
-    assert found.yardstick == pytest.approx((8 + 4) / (12 / 2))
+    result = read([4, 2, 2, 4], 2, [steps], time=time)
+    assert result.step_seconds == pytest.approx(((1 + 0.5 * 8) + max(4, 1 + 0.5 * 4)) / 2)
+    assert result.yardstick == pytest.approx((8 + 4) / (12 / 2))
     assert read([4, 2, 2, 4], 2, [steps]).step_seconds is None
 
 
 def test_a_floor_is_paid_and_not_needed() -> None:
     cost = CostModel(0, 1, 0, scale=1, floor=10)
     for packed in (False, True):
-        found = read([4, 4, 20], 2, [[[[[0, 1]], [[2]]], [[[0]], [[1]]]]], cost, packed=packed)
-        assert found.yardstick == pytest.approx((20 + 10) / (36 / 2))
+        result = read([4, 4, 20], 2, [[[[[0, 1]], [[2]]], [[[0]], [[1]]]]], cost, packed=packed)
+        assert result.yardstick == pytest.approx((20 + 10) / (36 / 2))

@@ -1,21 +1,21 @@
-"""Policies: who runs what in a step. Each is one file: its options, what it refuses, its page and its algorithm.
+"""Policies: which rank runs which samples of a step. Each is one file: page, options, checks and algorithm.
 
-By what they take: *batches*, the next B samples of the global order, which they only assign; *windows*, every rank's
-prefetched samples, of which they choose how many each rank takes; the whole *epoch* in order, of which they fill
-micro-batches of sizes of their own, so that B varies.
+They differ in their input: *batches*, the next B samples of the global order, which they only assign; *windows*, every
+rank's prefetched samples, of which they choose how many each rank takes; or the whole *epoch* in order, from which they
+fill micro-batches of varying sizes, so that B varies.
 
 ::
 
     static.py         equal counts, whatever the lengths
-    minmax.py         counts over each rank's own window
+    minmax.py         counts over each rank's window
     balanced.py       the same global batch, split by length
     packed.py         the same, rows without padding
     token_budget.py   as many samples as a budget of tokens allows
-    bins.py           ranges of length with batch sizes of their own
+    bins.py           ranges of length, each with a batch size
     pool.py           what fits together, from each rank's pool
     peer.py           another package's batching
-    batch_policy.py   what policies that assign a batch have in common
-    filling.py        what policies that fill micro-batches have in common
+    batch_policy.py   the base of policies that assign a batch
+    filling.py        the base of policies that fill micro-batches
 """
 
 from typing import TYPE_CHECKING, Annotated, Union

@@ -1,4 +1,4 @@
-"""Policies that are given the next B samples of the order and only assign them."""
+"""The base of policies that are given the next B samples of the order and only assign them to ranks."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from ddpsched.planning.steps.context import Context
 
 
 class BatchPolicy(Policy):
-    """Assigns one batch at a time, whatever came before; so an epoch goes on from any step."""
+    """A policy that assigns one batch at a time, whatever came before; so an epoch can resume at any step."""
 
     takes: ClassVar[Literal["batches", "windows", "epoch"]] = "batches"
 

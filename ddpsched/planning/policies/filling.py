@@ -1,4 +1,4 @@
-"""Policies that fill micro-batches, so that the global batch varies from step to step."""
+"""The base of policies that fill micro-batches, so that the global batch varies from step to step."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,7 @@ from pydantic import Field
 
 from ddpsched.costs.cost_model import Int
 from ddpsched.costs.memory_cap import Cap
-from ddpsched.errors import InfeasibleError
-from ddpsched.planning.assignment import Assignment
+from ddpsched.planning.assignment import Assignment, too_long
 from ddpsched.planning.policy import Policy
 from ddpsched.planning.steps.context import Context
 
@@ -21,10 +20,10 @@ Tokens = Annotated[int, Field(gt=0, le=2**40)]
 
 @dataclass(frozen=True, eq=False)
 class Supply:
-    """An epoch's samples, and where in it the policy begins.
+    """An epoch's samples, and the place in it at which the policy begins.
 
     ``lengths``: (N,), tokens of the epoch's samples in its order; ``parts``: (N, 2), likewise, of prompt and text,
-    where both are bounded. ``seed``: of what is drawn in this epoch. ``cursor``: samples handed out before;
+    where both are bounded. ``seed``: of random draws in this epoch. ``cursor``: samples handed out before;
     ``windows[r]``: of these, the positions in the order that rank r has waiting.
     """
 
@@ -41,7 +40,7 @@ class Supply:
 
 
 class FillingPolicy(Policy):
-    """Is given the whole epoch in order, and fills micro-batches of sizes of their own."""
+    """A policy that is given the whole epoch in order, and fills micro-batches of varying sizes."""
 
     batches_per_optimizer_step: Annotated[int, Field(gt=0, le=2**16)] = 1  # micro-batches of each rank
 
@@ -65,45 +64,43 @@ class FillingPolicy(Policy):
             context.waiting,
         )
         context.times.offer_s = perf_counter() - begin  # all at once, before the epoch's first step
-        for found in self.fill(supply):
-            lengths = supply.lengths[found.positions]
-            yield replace(found, costs=spec.cost.price_ranks(lengths, found.sizes, found.packed, found.pad_to))
+        for step in self.fill(supply):
+            lengths = supply.lengths[step.positions]
+            yield replace(step, costs=spec.cost.price_ranks(lengths, step.sizes, step.packed, step.pad_to))
 
     @abstractmethod
     def fill(self, supply: Supply) -> Iterator[Assignment]:
         """Yield each step; positions are of the epoch's order."""
 
 
-def most_samples(lengths: Int, budget: int, caps: tuple[Cap, ...] | None) -> list[int]:
-    """``[length]`` -> the most samples of a padded micro-batch whose longest has that length; all, for a part of 0.
+def most_samples(lengths: Int, budget: int | None, caps: tuple[Cap, ...] | None = None) -> list[int]:
+    """Return the most samples of a padded micro-batch, by the length of its longest; all of them for a length of 0.
 
-    By the ``budget`` of padded tokens, where it may be 0, and by every rank's memory. Raises InfeasibleError where a
-    sample there is does not fit into memory even alone.
+    They are limited by the ``budget`` of padded tokens, where there is one, and by every rank's memory. Raises
+    InfeasibleError where a sample does not fit into memory even alone.
+
+    >>> most_samples(np.array([2, 4, 3]), 8)
+    [3, 8, 4, 2, 2]
     """
     longest = int(lengths.max())
     each = np.arange(1, longest + 1)
-    fits = budget // each
+    fits = np.full(longest, len(lengths)) if budget is None else budget // each
     for cap in caps or ():
-        room = cap.limit(each)
-        if not room[-1]:
-            raise InfeasibleError(
-                f"one sample of {longest} tokens alone needs more memory than a rank may use; raise "
-                "memory.budget_bytes, or lower data.max_length"
-            )
-        fits = np.minimum(fits, room)
+        limit = cap.limit(each)
+        if not limit[-1]:
+            raise too_long(longest)
+        fits = np.minimum(fits, limit)
     return [len(lengths), *fits.tolist()]
 
 
-def deal(
-    runs: Sequence[tuple[int, int]], world_size: int, cursor: int, pad_to: int = 0, method: str = ""
-) -> Assignment:
-    """Return the step of micro-batches that are runs of positions, dealt to ranks in turn.
+def deal(micro: Sequence[Int], world_size: int, cursor: int, pad_to: int = 0, method: str = "") -> Assignment:
+    """Return the step of these micro-batches, positions each, dealt to ranks in turn; empty ones are left out.
 
-    >>> step = deal([(0, 2), (2, 3), (3, 6)], 2, cursor=6)
+    >>> step = deal([np.array([0, 1]), np.array([2]), np.array([3, 4, 5])], 2, cursor=6)
     >>> step.positions.tolist(), step.sizes
     ([0, 1, 3, 4, 5, 2], ((2, 3), (1,)))
     """
-    mine = [range(rank, len(runs), world_size) for rank in range(world_size)]
-    positions = np.concatenate([np.arange(*runs[k]) for own in mine for k in own])
-    sizes = tuple(tuple(runs[k][1] - runs[k][0] for k in own) for own in mine)
+    ranks = [micro[rank::world_size] for rank in range(world_size)]
+    sizes = tuple(tuple([len(positions) for positions in rank if len(positions)]) for rank in ranks)
+    positions = np.concatenate([positions for rank in ranks for positions in rank])
     return Assignment(positions, sizes, method=method, pad_to=pad_to, cursor=cursor)

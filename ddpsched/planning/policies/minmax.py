@@ -1,12 +1,4 @@
-"""minmax: how many samples each rank takes from the front of its own window.
-
-The report's method. Rank r offers c_r(k), the cost of its first k prefetched
-samples; with all rows at hand every rank solves
-
-    minimise  max_r c_r(b_r)   subject to  sum_r b_r = B,  1 <= b_r <= cap_r
-
-and takes its first b_r samples; the rest of the window stays, first in first out.
-"""
+"""minmax: how many samples each rank takes from the front of its window."""
 
 import itertools
 from collections.abc import Iterator
@@ -21,10 +13,21 @@ from ddpsched.table import Positive
 
 
 class Minmax(Policy):
-    """Choose the counts whose costliest rank is cheapest; see :func:`ddpsched.solve`."""
+    """Choose the counts whose costliest rank is cheapest, with lengths that only the rank of a sample knows.
+
+    Rank r offers c_r(k), the cost of its first k prefetched samples as one padded micro-batch. With the offers of all
+    ranks gathered, every rank solves (see :func:`ddpsched.solve`)
+
+        minimise  max_r c_r(b_r)   subject to  sum_r b_r = B,  1 <= b_r <= cap_r
+
+    and takes its first b_r samples; the rest of the window stays, first in first out.
+
+    Options: ``prefetch``, K, samples in each rank's window; at least B / G. ``solver``, the method of ``solve``.
+    Source: T. Ibaraki and N. Katoh, *Resource Allocation Problems*, MIT Press, 1988.
+    """
 
     kind: Literal["minmax"] = "minmax"
-    prefetch: Positive = 16  # K, samples in each rank's window
+    prefetch: Positive = 16
     solver: Literal["auto", "enumeration", "threshold", "ilp"] = "auto"
 
     takes: ClassVar[Literal["batches", "windows", "epoch"]] = "windows"
@@ -39,9 +42,9 @@ class Minmax(Policy):
         for step in itertools.count(context.start.step):
             if not sum(windows.sizes):
                 return
-            table = gather(context, windows, step, self.prefetch)
-            chosen = solve(table.costs, table.size, caps=table.caps, method=self.solver)
-            assignment, windows = take(context, table, chosen)
+            costs, caps, size = gather(context, windows, step, self.prefetch)
+            chosen = solve(costs, size, caps=caps, method=self.solver)
+            assignment, windows = take(context, windows, costs, chosen)
             yield assignment
 
     def check(self, setting: Setting) -> None:

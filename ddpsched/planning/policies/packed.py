@@ -1,17 +1,11 @@
-"""packed: the same global batch as static, rows without padding, the costliest rank cheapest.
+"""packed: the same global batch as static, in rows without padding, the costliest rank cheapest."""
 
-A rank's samples lie end to end in one row, each attending to itself alone; so a
-row costs the sum over its samples, and any sample may go to any rank.
-"""
-
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
 from ddpsched.costs.rank_speed import slowed
-from ddpsched.errors import InfeasibleError
-from ddpsched.planning.assignment import Assignment
+from ddpsched.planning.assignment import Assignment, too_long
 from ddpsched.planning.policies.batch_policy import BatchPolicy
 from ddpsched.planning.solvers.partition.lpt import balance
 from ddpsched.planning.steps.batches import Batch
@@ -19,68 +13,69 @@ from ddpsched.table import Positive
 
 
 class Packed(BatchPolicy):
-    """Balance by :func:`balance`; ranks that are alike take turns from step to step."""
+    """Put each rank's samples end to end in one row without padding, each attending to itself alone:
+
+        minimise  max_r (fixed cost per micro-batch + sum of cost(length) over the samples of rank r)
+
+    A row costs the sum over its samples, so any sample may go to any rank. A rank whose memory needs it runs several
+    rows. Ranks that are alike take turns from step to step.
+
+    Options: ``lookahead``, W, global batches planned at once; 1 keeps each as the order drew it.
+    Source: longest processing time first, R. L. Graham, 1969; see :func:`balance`.
+    """
 
     kind: Literal["packed"] = "packed"
-    lookahead: Positive = 1  # W, global batches planned at once; 1 keeps each as the order drew it
-
-    @property
-    def batches_at_once(self) -> int:
-        return self.lookahead
+    lookahead: Positive = 1
 
     @property
     def packs(self) -> bool:
         return True
 
     def assign(self, batch: Batch) -> Assignment:
-        """One row a rank, or as many as its memory needs.
+        """Return one row a rank, or as many as its memory needs.
 
         Raises InfeasibleError where one sample alone is over a rank's memory.
         """
         assert batch.lengths is not None, "check() refuses unknown lengths"
-        cost = batch.cost
+        cost, slowness = batch.cost, batch.slowness
         assert cost.linear, "check() refuses costs that do not add up over samples"
         weights = cost.sample(batch.lengths)
-        members, loads, bound = balance(weights, batch.world_size, batch.slowness)
-        if batch.slowness is None:
+        members, loads, bound = balance(weights, batch.world_size, slowness)
+        if slowness is None:
             turn = batch.step % batch.world_size
-            members, loads = members[turn:] + members[:turn], loads[turn:] + loads[:turn]
+            members, loads, bound = members[turn:] + members[:turn], loads[turn:] + loads[:turn], bound + cost.fixed
         if batch.caps is not None and len(set(batch.caps)) > 1:
             _mend(batch, members, loads, weights.tolist())
         sizes = _rows(batch, members)
-        positions = np.array([position for own in members for position in own], dtype=np.int64)
         costs = [
             max(load + cost.fixed * len(rows), cost.least * len(rows)) for load, rows in zip(loads, sizes, strict=True)
         ]
-        if batch.slowness is None:
-            bound += cost.fixed
-        else:
-            costs = [slowed(own, rate) for own, rate in zip(costs, batch.slowness, strict=True)]
-        status = "optimal" if max(costs) == bound else "feasible"
+        if slowness is not None:
+            costs = [slowed(each, rate) for each, rate in zip(costs, slowness, strict=True)]
         return batch.assigned(
-            positions,
+            np.array([position for positions in members for position in positions], dtype=np.int64),
             sizes,
             costs=tuple(costs),
             lower_bound=bound,
-            status=status,
+            status="optimal" if max(costs) == bound else "feasible",
             method="longest first and swaps",
             packed=True,
         )
 
 
 def _mend(batch: Batch, members: list[list[int]], loads: list[int], weights: list[int]) -> None:
-    """Exchange each sample that its rank cannot hold for a lighter one of a rank that can.
+    """Exchange each sample that its rank cannot hold for a lighter one of a rank that can, in place.
 
-    In place; it goes to the least laden such rank, and the heaviest sample that fits comes back.
+    It goes to the least laden such rank, and the heaviest sample that fits comes back.
     """
     assert batch.lengths is not None
     assert batch.caps is not None
     needs, rooms = batch.caps[0].weigh(batch.lengths).tolist(), [cap.room for cap in batch.caps]
-    for rank, own in enumerate(members):
-        for place in [place for place in own if needs[place] > rooms[rank]]:
+    for rank, positions in enumerate(members):
+        for place in [place for place in positions if needs[place] > rooms[rank]]:
             able = [other for other, room in enumerate(rooms) if needs[place] <= room]
             if not able:
-                return  # _rows says so
+                return  # _rows raises
             to = min(able, key=loads.__getitem__)
             back = max((p for p in members[to] if needs[p] <= rooms[rank]), key=weights.__getitem__, default=None)
             for giver, taker, moved in ((rank, to, place), (to, rank, back)):
@@ -91,21 +86,18 @@ def _mend(batch: Batch, members: list[list[int]], loads: list[int], weights: lis
                     loads[taker] += weights[moved]
 
 
-def _rows(batch: Batch, members: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+def _rows(batch: Batch, members: list[list[int]]) -> tuple[tuple[int, ...], ...]:
     """Return how many samples each row of each rank holds: the next one that fits, in turn."""
     if batch.caps is None:
-        return tuple((len(own),) if own else () for own in members)
+        return tuple((len(positions),) if positions else () for positions in members)
     assert batch.lengths is not None
     sizes = []
-    for own, cap in zip(members, batch.caps, strict=True):
-        rows, room = [], 0
-        needs = cap.weigh(batch.lengths[own]).tolist() if own else []
-        for need in needs:
+    for positions, cap in zip(members, batch.caps, strict=True):
+        rows, room = list[int](), 0
+        lengths = batch.lengths[np.array(positions, dtype=np.int64)]
+        for need in cap.weigh(lengths).tolist():
             if need > cap.room:
-                raise InfeasibleError(
-                    f"one sample of {batch.lengths[own].max()} tokens alone needs more memory than a rank may use; "
-                    "raise memory.budget_bytes, or lower data.max_length"
-                )
+                raise too_long(lengths.max())
             if need > room:
                 rows.append(0)
                 room = cap.room

@@ -1,4 +1,4 @@
-"""peer: another package's batching, as an arm to compare with."""
+"""peer: another package's batching, to compare with."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -18,12 +18,15 @@ class PeerPolicy(Policy):
     """Run a peer's steps as they come.
 
     Epochs may have more or fewer steps than ceil(N / B), and leave out or repeat samples where the peer does. A token
-    budget is found once, in the first epoch. There is no going on from within an epoch.
+    budget is searched for once, in the first epoch. A run cannot resume within an epoch.
+
+    Options: ``peer``, a name as in ``ddpsched plan --peers``. ``max_microbatches``, M, the most micro-batches of a rank
+    in a step, of peers that take it. Source: the package itself.
     """
 
     kind: Literal["peer"] = "peer"
-    peer: str  # named as in `ddpsched plan --peers`
-    max_microbatches: Positive = 1  # M, most micro-batches of a rank in a step, of peers that take it
+    peer: str
+    max_microbatches: Positive = 1
 
     takes: ClassVar[Literal["batches", "windows", "epoch"]] = "epoch"
     reads_cost: ClassVar[bool] = False
@@ -31,10 +34,6 @@ class PeerPolicy(Policy):
     @property
     def packs(self) -> bool:
         return self.peer in PEERS and PEERS[self.peer].packed
-
-    @property
-    def most_microbatches(self) -> int:
-        return self.max_microbatches
 
     @property
     def needs_sums(self) -> bool:
@@ -46,24 +45,25 @@ class PeerPolicy(Policy):
             raise ValueError("a peer knows no memory caps; leave memory out with policy.kind = 'peer'")
 
     def __call__(self, context: Context) -> Iterator[Assignment]:
-        """Raises ConfigError for an unknown peer, PeerMissing for one that cannot be asked here, RunError where a peer
-        gives a sample twice in one step, or no step at all.
+        """Yield each step. Raises ConfigError for an unknown peer, PeerMissing for one that is not installed, RunError
+        where a peer gives a sample twice in one step, or no step at all.
         """
         if self.peer not in PEERS:
             raise ConfigError(f"policy.peer = {self.peer!r} is none of: {', '.join(PEERS)}")
         peer, spec = PEERS[self.peer], context.spec
-        problem = Problem(
-            lengths=context.lengths.lengths(np.arange(len(context.order), dtype=np.int64)),
-            order=context.order,
-            world_size=spec.world_size,
-            global_batch=spec.global_batch,
-            max_microbatches=self.max_microbatches,
-            seed=spec.seed,
-            epoch=context.start.epoch,
-            cost=spec.cost,
-            budget=context.memo.get("budget"),
+        problem = peer.fitted(
+            Problem(
+                lengths=context.lengths.lengths(context.positions),
+                order=context.order,
+                world_size=spec.world_size,
+                global_batch=spec.global_batch,
+                max_microbatches=self.max_microbatches,
+                seed=spec.seed,
+                epoch=context.start.epoch,
+                cost=spec.cost,
+                budget=context.memo.get("budget"),
+            )
         )
-        problem = peer.fitted(problem)
         context.memo["budget"] = problem.budget
         places = np.argsort(context.order)
         step = None
@@ -78,8 +78,8 @@ class PeerPolicy(Policy):
 
 def _assignment(peer: Peer, step: Step, problem: Problem, places: np.ndarray) -> Assignment:
     ids = np.concatenate([ids for rank in step for ids in rank])
-    if len(np.unique(ids)) < len(ids):
-        values, counts = np.unique(ids, return_counts=True)
+    values, counts = np.unique(ids, return_counts=True)
+    if len(values) < len(ids):
         raise RunError(
             f"{peer.name} gives a sample twice in one step (ids {values[counts > 1][:5].tolist()} planned twice), "
             "which a plan cannot hold; train fewer steps than an epoch has, or on more samples"

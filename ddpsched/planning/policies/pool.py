@@ -1,24 +1,10 @@
-"""pool: each rank chooses what fits together from a pool of samples that the global order feeds.
+"""pool: each rank chooses what fits together from a pool of samples that the global order feeds."""
 
-A micro-batch begins with the oldest sample of the pool, so nothing waits for ever,
-and takes others as long as count * longest stays within the budget (their sum
-where rows are packed). Which others:
-
-================ =========================================================================
-prefer_closest   the longest of those not longer than its longest, the oldest of equals;
-                 when none is left, the shortest of the longer ones
-prefer_first     the oldest of those not longer than its longest; then the same
-sequence_packing the oldest, whatever their length; the last ones are those that fill the row
-================ =========================================================================
-
-The pool is filled up again before each micro-batch. When the order is spent all
-ranks choose from one common pool, so that they end together and the last
-micro-batches are as full as any.
-"""
-
+from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -39,21 +25,41 @@ LONGEST = 1 << (63 - BITS)
 
 
 class Pool(FillingPolicy):
-    """Steps of ``batches_per_optimizer_step`` micro-batches a rank, chosen from its pool."""
+    """Fill each micro-batch from the rank's pool: its oldest sample, so that none waits for ever, and others that fit.
+
+        padded    count * longest <= max_tokens_for_batch          packed    sum of lengths <= max_tokens_for_batch
+
+    Which others:
+
+    ================ =========================================================================
+    prefer_closest   the longest of those not longer than its longest, the oldest of equals;
+                     when none is left, the shortest of the longer ones
+    prefer_first     the oldest of those not longer than its longest; then the same
+    sequence_packing the oldest, whatever their length; the last ones are those that fill the row
+    ================ =========================================================================
+
+    The pool is filled up again before each micro-batch. At the end of the order all ranks choose from one common pool,
+    so that they end together and the last micro-batches are as full as any.
+
+    Options: ``max_tokens_for_batch``, tokens of a micro-batch; a longer sample runs alone. ``pool_size``, samples each
+    rank chooses from. ``strategy``. ``sequence_packing``: rows without padding; strategy is then ignored.
+    ``infinite_loop``: with steps, another epoch follows; false ends after one. ``batches_per_optimizer_step``,
+    micro-batches of each rank. Source: cosmos-rl's load-balanced dynamic batching.
+    """
 
     kind: Literal["pool"] = "pool"
-    max_tokens_for_batch: Tokens = 32768  # of a micro-batch
-    pool_size: Positive = 32  # samples each rank chooses from
+    max_tokens_for_batch: Tokens = 32768
+    pool_size: Positive = 32
     strategy: Literal["prefer_closest", "prefer_first"] = "prefer_closest"
-    sequence_packing: bool = False  # rows without padding, filled greedily; strategy is then ignored
-    infinite_loop: bool = True  # with steps: another epoch follows; false ends after one
+    sequence_packing: bool = False
+    infinite_loop: bool = True
 
     @field_validator("max_tokens_for_batch", mode="before")
     @classmethod
-    def _one_number(cls, given: Any) -> Any:
-        if isinstance(given, list | tuple):
-            raise ValueError(f"{given} bounds two parts, as kind = 'token_budget' does; pool takes one number")
-        return given
+    def _one_number(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            raise ValueError(f"{value} bounds two parts, as kind = 'token_budget' does; pool takes one number")
+        return value
 
     @property
     def packs(self) -> bool:
@@ -62,10 +68,6 @@ class Pool(FillingPolicy):
     @property
     def window(self) -> tuple[str, int]:
         return "pool_size", self.pool_size
-
-    @property
-    def endless(self) -> bool:
-        return self.infinite_loop
 
     @property
     def remarks(self) -> list[str]:
@@ -85,19 +87,18 @@ class Pool(FillingPolicy):
             )
 
     def fill(self, supply: Supply) -> Iterator[Assignment]:
-        """Raises InfeasibleError where one sample is over a rank's memory, over the budget it runs alone; DataError
-        for samples of millions of tokens.
+        """Yield each step; a sample over the budget runs alone.
+
+        Raises InfeasibleError where a sample is over a rank's memory, DataError for samples of millions of tokens.
         """
         cursor, longest = supply.cursor, int(supply.lengths.max())
         if longest >= LONGEST:
             raise DataError(f"a sample has {longest:,} tokens, a pool takes samples below {LONGEST:,}; cut or split it")
         positions = np.arange(len(supply), dtype=np.int64)
         keys: list[int] = ((supply.lengths << BITS) | (MASK - positions)).tolist()
-        waiting = supply.windows or tuple(positions[:0] for _ in range(supply.world_size))
-        new = _kind(self, supply)
-        pools = [new([keys[p] for p in own.tolist()]) for own in waiting]
-        if cursor == len(keys):
-            pools = _common(pools, new)
+        new = _new_pool(self, supply)
+        waiting = supply.windows or (positions[:0],) * supply.world_size
+        pools = [new([keys[p] for p in each.tolist()]) for each in waiting]
         while True:
             # of each rank, micro-batch by micro-batch
             chosen: list[list[list[int]]] = [[] for _ in pools]
@@ -106,8 +107,8 @@ class Pool(FillingPolicy):
                     fresh = keys[cursor : cursor + max(0, self.pool_size - len(pools[rank]))]
                     cursor += len(fresh)
                     pools[rank].add(fresh)
-                    if fresh and cursor == len(keys):
-                        pools = _common(pools, new)
+                    if cursor == len(keys) and pools[0] is not pools[-1]:  # the order ends: one pool for all ranks
+                        pools = [new([key for pool in pools for key in pool.waiting()])] * len(pools)
                     if len(pools[rank]):
                         chosen[rank].append(pools[rank].choose())
             taken = [key for rank in chosen for micro in rank for key in micro]
@@ -123,33 +124,14 @@ class Pool(FillingPolicy):
             )
 
 
-def _common(pools: list["Waiting"], new: Callable[[list[int]], "Waiting"]) -> list["Waiting"]:
-    """One pool for all ranks."""
-    return [new([key for own in pools for key in own.waiting()])] * len(pools)
-
-
 def _waiting(pools: list["Waiting"]) -> tuple[Int, ...]:
-    """Positions that wait at each rank, the oldest first; of a common pool at rank 0."""
-    mine = [own.waiting() if own not in pools[:rank] else [] for rank, own in enumerate(pools)]
-    return tuple(np.sort(_positions(keys)) for keys in mine)
+    """Return the positions that wait at each rank, the oldest first; of a common pool at rank 0."""
+    keys = [pool.waiting() if pool not in pools[:rank] else [] for rank, pool in enumerate(pools)]
+    return tuple(np.sort(_positions(each)) for each in keys)
 
 
 def _positions(keys: list[int]) -> Int:
     return MASK - (np.array(keys, dtype=np.int64) & MASK)
-
-
-class Waiting(Protocol):
-    """The samples that wait at one rank."""
-
-    def __len__(self) -> int: ...
-
-    def waiting(self) -> list[int]: ...
-
-    def add(self, fresh: list[int]) -> None:
-        """Samples younger than all that wait."""
-
-    def choose(self) -> list[int]:
-        """Take a micro-batch out; there is at least one sample."""
 
 
 class Most(Protocol):
@@ -158,95 +140,81 @@ class Most(Protocol):
     def __getitem__(self, length: int, /) -> int: ...
 
 
-def _kind(policy: Pool, supply: Supply) -> Callable[[list[int]], Waiting]:
+def _new_pool(policy: Pool, supply: Supply) -> Callable[[list[int]], "Waiting"]:
     budget = policy.max_tokens_for_batch
     most = [max(1, fits) for fits in most_samples(supply.lengths, budget, supply.caps)]
     if policy.sequence_packing:
-        return lambda keys: Packing(keys, budget, supply.caps or ())
-    kind = Closest if policy.strategy == "prefer_closest" else First
-    return lambda keys: kind(keys, most)
+        return partial(Packing, budget=budget, caps=supply.caps or ())
+    return partial(Closest if policy.strategy == "prefer_closest" else First, most=most)
 
 
-class Closest:
-    """prefer_closest."""
+class Waiting(ABC):
+    """The samples that wait at one rank."""
 
-    def __init__(self, keys: list[int], most: Most) -> None:
-        self._sorted, self._most = sorted(keys), most
-        self._ages = deque(sorted(keys, key=_age))  # some of them gone
-        self._gone: set[int] = set()
+    def __init__(self, keys: list[int]) -> None:
+        self._sorted, self._arrived = sorted(keys), sorted(keys, key=_age)
 
     def __len__(self) -> int:
         return len(self._sorted)
 
     def waiting(self) -> list[int]:
+        """Return the keys of all samples that wait."""
         return self._sorted
 
     def add(self, fresh: list[int]) -> None:
+        """Add samples younger than all that wait, the oldest first."""
+        self._arrived += fresh
         self._sorted += fresh
         self._sorted.sort()
-        self._ages += fresh
+
+    @abstractmethod
+    def choose(self) -> list[int]:
+        """Take a micro-batch out; at least one sample waits."""
+
+
+class Closest(Waiting):
+    """prefer_closest."""
+
+    def __init__(self, keys: list[int], most: Most) -> None:
+        super().__init__(keys)
+        self._most = most
+        self._gone: set[int] = set()  # of those that arrived
 
     def choose(self) -> list[int]:
-        oldest = self._ages.popleft()
-        while oldest in self._gone:
-            self._gone.remove(oldest)
-            oldest = self._ages.popleft()
+        place = next(place for place, key in enumerate(self._arrived) if key not in self._gone)
+        self._gone.difference_update(self._arrived[:place])
+        oldest = self._arrived[place]
+        del self._arrived[: place + 1]
         del self._sorted[bisect_left(self._sorted, oldest)]
         length = oldest >> BITS
         room = self._most[length] - 1
-        others = _take(self._sorted, length, room)
+        others = self._not_longer(length, room)
         if len(others) < room:
             others += _longer(self._sorted, self._most, 1 + len(others))
         self._gone.update(others)
         return [oldest, *others]
 
-
-class InTurn:
-    """A pool as its samples arrived, the oldest first."""
-
-    def __init__(self, keys: list[int]) -> None:
-        self._arrived = sorted(keys, key=_age)
-
-    def __len__(self) -> int:
-        return len(self._arrived)
-
-    def waiting(self) -> list[int]:
-        return self._arrived
-
-    def add(self, fresh: list[int]) -> None:
-        self._arrived += fresh
+    def _not_longer(self, length: int, room: int) -> list[int]:
+        return _take(self._sorted, length, room)
 
 
-class First(InTurn):
+class First(Closest):
     """prefer_first."""
 
-    def __init__(self, keys: list[int], most: Most) -> None:
-        super().__init__(keys)
-        self._most = most
-
-    def choose(self) -> list[int]:
-        length = self._arrived[0] >> BITS
+    def _not_longer(self, length: int, room: int) -> list[int]:
         above = (length + 1) << BITS
-        chosen = [key for key in self._arrived if key < above][: self._most[length]]
-        if len(chosen) < self._most[length]:
-            chosen += _longer(sorted(key for key in self._arrived if key >= above), self._most, len(chosen))
-        gone = set(chosen)
-        self._arrived = [key for key in self._arrived if key not in gone]
-        return chosen
+        oldest = list(islice((key for key in self._arrived if key < above and key not in self._gone), room))
+        for key in oldest:
+            del self._sorted[bisect_left(self._sorted, key)]
+        return oldest
 
 
-class Packing(InTurn):
+class Packing(Waiting):
     """sequence_packing: rows of at most ``budget`` tokens, and of what every rank's memory holds."""
 
     def __init__(self, keys: list[int], budget: int, caps: tuple[Cap, ...]) -> None:
         super().__init__(keys)
-        self._sorted = sorted(keys)
         self._budget, self._caps = budget, caps
-
-    def add(self, fresh: list[int]) -> None:
-        super().add(fresh)
-        self._sorted += fresh
-        self._sorted.sort()
 
     def choose(self) -> list[int]:
         # the end of a row is left to samples that fill it to the last token: room for one or two of middling length
@@ -280,7 +248,7 @@ def _age(key: int) -> int:
 
 
 def _take(keys: list[int], length: int, room: int) -> list[int]:
-    """Up to ``room`` of the sorted keys not longer than ``length`` taken out: the longest, the oldest of equals."""
+    """Take up to ``room`` of the sorted keys not longer than ``length`` out: the longest, the oldest of equals."""
     stop = bisect_left(keys, (length + 1) << BITS)
     start = max(0, stop - room)
     taken = keys[start:stop]
@@ -289,10 +257,7 @@ def _take(keys: list[int], length: int, room: int) -> list[int]:
 
 
 def _longer(keys: list[int], most: Most, count: int) -> list[int]:
-    """The shortest of the sorted keys, all longer than what a batch of ``count`` has, as long as it may grow by them.
-
-    They are taken out.
-    """
+    """Take the shortest of the sorted keys out, as long as a batch of ``count`` shorter samples may grow by them."""
     taken: list[int] = []
     while keys:
         length = keys[0] >> BITS
@@ -304,28 +269,22 @@ def _longer(keys: list[int], most: Most, count: int) -> list[int]:
 
 
 def _filling(keys: list[int], room: int) -> list[int]:
-    """Take the sorted keys that fill ``room`` to the last token, one or two; else the longest that fits, and on.
-
-    They are removed from ``keys``.
-    """
+    """Take the sorted keys out that fill ``room`` to the last token, one or two; else the longest that fits, and on."""
     taken: list[int] = []
     while keys and keys[0] >> BITS <= room:
-        found = _pair(keys, room) or [bisect_left(keys, (room + 1) << BITS) - 1]
-        for place in sorted(found, reverse=True):
+        for place in _pair(keys, room):
             taken.append(keys.pop(place))
             room -= taken[-1] >> BITS
     return taken
 
 
-def _pair(keys: list[int], room: int) -> list[int] | None:
-    """Places of one key of this length, or of two whose lengths sum to it; None where there are none."""
+def _pair(keys: list[int], room: int) -> list[int]:
+    """Return the places, falling, of one key of this length or of two of this sum; else of the longest that fits."""
     last = bisect_left(keys, (room + 1) << BITS) - 1
-    if keys[last] >> BITS == room:
-        return [last]
-    low, high = 0, last
+    low, high = 0, last if keys[last] >> BITS < room else 0
     while low < high:
         total = (keys[low] >> BITS) + (keys[high] >> BITS)
         if total == room:
-            return [low, high]
+            return [high, low]
         low, high = (low + 1, high) if total < room else (low, high - 1)
-    return None
+    return [last]

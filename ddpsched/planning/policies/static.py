@@ -1,9 +1,11 @@
-"""static: equal counts per rank, whatever the lengths. What a DistributedSampler does."""
+"""static: equal counts per rank, whatever the lengths."""
 
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from ddpsched.costs.cost_model import Int
+from ddpsched.costs.memory_cap import Cap
 from ddpsched.costs.rank_speed import slowed
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.assignment import Assignment
@@ -12,9 +14,11 @@ from ddpsched.planning.steps.batches import Batch
 
 
 class Static(BatchPolicy):
-    """Cut the batch, in the order it comes, into ``world_size`` runs of equal count (± 1 where B does not divide).
+    """Cut the global batch, in the order it comes, into one padded micro-batch a rank, all of equal size.
 
-    Where neighbours are alike, as in an order that sorts, ranks are dealt one sample each in turn instead.
+    With B samples and G ranks, each rank runs floor(B / G) or ceil(B / G) samples. Where neighbours have similar
+    lengths, as in an order that sorts, samples are dealt to the ranks in turn instead. It has no options and needs no
+    lengths. Source: ``torch.utils.data.DistributedSampler``.
     """
 
     kind: Literal["static"] = "static"
@@ -22,7 +26,7 @@ class Static(BatchPolicy):
     reads_cost: ClassVar[bool] = False
 
     def assign(self, batch: Batch) -> Assignment:
-        """Raises InfeasibleError where a rank's share does not fit: no rank takes over another's samples."""
+        """Return the equal shares. Raises InfeasibleError where memory cannot hold one: no other rank takes it over."""
         even, more = divmod(batch.size, batch.world_size)
         counts = [even + (rank < more) for rank in range(batch.world_size)]
         chosen = np.arange(batch.size)
@@ -34,20 +38,18 @@ class Static(BatchPolicy):
             lengths = batch.lengths[chosen]
             costs = batch.cost.price_ranks(lengths, sizes, pad_to=batch.pad_to)
             if batch.slowness is not None:
-                costs = tuple(slowed(own, rate) for own, rate in zip(costs, batch.slowness, strict=True))
-            _check_memory(batch, counts, lengths)
+                costs = tuple(slowed(cost, rate) for cost, rate in zip(costs, batch.slowness, strict=True))
+            if batch.caps is not None:
+                _check_memory(batch, batch.caps, counts, lengths)
         return batch.assigned(chosen, sizes, costs=costs, method="static")
 
 
-def _check_memory(batch: Batch, counts: list[int], lengths: np.ndarray) -> None:
-    if batch.caps is None:
-        return
-    for rank, end in enumerate(np.cumsum(counts).tolist()):
-        count = counts[rank]
+def _check_memory(batch: Batch, caps: tuple[Cap, ...], counts: list[int], lengths: Int) -> None:
+    for rank, (cap, end, count) in enumerate(zip(caps, np.cumsum(counts).tolist(), counts, strict=True)):
         if not count:
             continue
         longest = max(batch.pad_to, int(lengths[end - count : end].max()))
-        allowed = int(batch.caps[rank].limit(np.array([longest]))[0])
+        allowed = int(cap.limit(np.array([longest]))[0])
         if count > allowed:
             raise InfeasibleError(
                 f"static gives each rank {counts[0]} of {batch.size} samples, but memory allows rank {rank} only "

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -15,17 +16,17 @@ from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.steps.context import Context
 from ddpsched.planning.steps.lookahead import regroup
 
-ALIKE = 1.05  # ranks whose measured speeds lie within this share are planned for as equal: proved, and taking turns
+SIMILAR_SPEED = 1.05  # ranks whose measured speeds differ by less are planned for as equal: proved, and taking turns
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The next samples of the global order, and whom they are for.
+    """The next samples of the global order, and the ranks that share them.
 
     ``lengths``: (size,), or None where they are not known here. ``caps`` and ``slowness`` (in millionths) are of each
-    rank, None where all are alike. ``pad_to``: tokens that every padded row has at least. ``in_turn``: neighbours are
-    alike, so runs of them would make ranks unlike. ``positions``: (size,), in the epoch's order; None for 0, 1, ...
-    ``cursor``: samples of the order that have been handed out with this batch.
+    rank, None where all are alike. ``pad_to``: tokens that every padded row has at least. ``in_turn``: neighbours have
+    similar lengths, so runs of them would make ranks differ. ``positions``: (size,), in the epoch's order; None for
+    0, 1, ... ``cursor``: samples of the order that have been handed out with this batch.
     """
 
     lengths: Int | None
@@ -47,59 +48,35 @@ class Batch:
 
 
 def batches(context: Context) -> Iterator[Batch]:
-    """Yield the batch of each step."""
-    spec, cursor = context.spec, context.start.cursor
-    found = _positions(context)
+    """Yield the batch of each step.
+
+    An epoch's last samples, where they are fewer than the ranks, may be in the step before, or in none.
+    """
+    spec, cursor, total = context.spec, context.start.cursor, len(context.order)
+    batch_of = partial(
+        Batch, world_size=spec.world_size, cost=spec.cost, caps=spec.caps, pad_to=spec.pad_to, in_turn=spec.order.sorts
+    )
+    left = total % spec.global_batch
+    whole = total if spec.last == "smaller" or left >= min(spec.world_size, total) else total - left
+    steps = _in_order(context, whole)
     for step in itertools.count(context.start.step):
         begin = perf_counter()
-        positions = next(found, None)
+        positions = next(steps, None)
         if positions is None:
             return
+        if spec.last == "join" and cursor + len(positions) == whole:
+            positions = np.concatenate((positions, np.arange(whole, total)))
         lengths = context.lengths.lengths(context.order[positions]) if spec.lengths_known else None
         context.times.offer_s = perf_counter() - begin
         slowness = _reported_slowness(context, step)
         cursor += len(positions)
-        yield Batch(
-            lengths,
-            len(positions),
-            spec.world_size,
-            step,
-            spec.cost,
-            spec.caps,
-            slowness,
-            spec.pad_to,
-            spec.order.sorts,
-            positions,
-            cursor,
-        )
-
-
-def _positions(context: Context) -> Iterator[Int]:
-    """Yield each step's positions in the order, from the cursor on.
-
-    An epoch's last samples, where they are fewer than the ranks, may be in the step before, or in none.
-    """
-    spec, size = context.spec, context.spec.global_batch
-    total = len(context.order)
-    left = total % size
-    if spec.last == "smaller" or not 0 < left < min(spec.world_size, total):
-        yield from _in_order(context, total)
-        return
-    steps = _in_order(context, total - left)
-    if spec.last == "drop":
-        yield from steps
-        return
-    step = next(steps, None)
-    while step is not None:
-        after = next(steps, None)
-        yield step if after is not None else np.concatenate((step, np.arange(total - left, total)))
-        step = after
+        yield batch_of(lengths, len(positions), step=step, slowness=slowness, positions=positions, cursor=cursor)
 
 
 def _in_order(context: Context, total: int) -> Iterator[Int]:
-    """Yield the next B positions, or with a lookahead of W the next W * B dealt anew.
+    """Yield the positions of each step: the next B, or with a lookahead of W the next W * B dealt anew.
 
-    From the cursor on: where it lies within W batches, these are dealt as they were, and the first of them left out.
+    Where the cursor lies within W batches, these are dealt as they were, and the first of them are left out.
     """
     spec, size, cursor = context.spec, context.spec.global_batch, context.start.cursor
     if spec.policy.batches_at_once == 1:
@@ -118,11 +95,11 @@ def _in_order(context: Context, total: int) -> Iterator[Int]:
 
 
 def _reported_slowness(context: Context, step: int) -> tuple[int, ...] | None:
-    """Return each rank's own measurement; None where none is made or all are about alike."""
+    """Return the slowness that each rank has measured; None where none is measured or all are about alike."""
     if context.speeds is None:
         return None
     begin, epoch = perf_counter(), context.start.epoch
     rows = [offer_row(epoch, step, np.array([speed.slowness_ppm]), 1, 1) for speed in context.speeds]
     slowness = read_offers(context.exchange.offer(np.stack(rows)), epoch, step)[0][:, 0].tolist()
     context.times.exchange_s = perf_counter() - begin
-    return tuple(slowness) if max(slowness) > ALIKE * min(slowness) else None
+    return tuple(slowness) if max(slowness) > SIMILAR_SPEED * min(slowness) else None

@@ -1,5 +1,12 @@
-"""Each rank's window and the offers of all ranks: the input of policies that choose counts."""
+"""Prefetch windows over one global order, and what all ranks offer for them: the input of policies that choose counts.
 
+Ranks have no shards. Rank r's window is refilled, after each step, with as many samples as that step took from it, cut
+from the global order in rank order. So the cursor moves by what was consumed, each sample is handed out once whatever
+the counts are, and the whole state is (cursor, windows): constant in the length of the epoch. Where the order runs out,
+the rest is dealt so that windows stay even. Windows are read-only, as a plan's position holds them.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -12,65 +19,98 @@ from ddpsched.exchange import offer_row, read_offers
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.solvers.allocation import Allocation
 from ddpsched.planning.steps.context import Context
-from ddpsched.planning.steps.prefetch_windows import Windows, advance, fill
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """The offers of all ranks for a step.
+@dataclass(frozen=True)
+class Windows:
+    """``ids[r]``: rank r's next samples, first in first out; ``cursor``: samples of the order handed out so far."""
 
-    ``costs``: (world_size, K), of the first 1 .. K samples of each rank's window; ``caps``: (world_size,), how many
-    of these the rank may be given; ``size``: samples of the step.
+    cursor: int
+    ids: tuple[Int, ...]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Samples that each rank has waiting."""
+        return [len(ids) for ids in self.ids]
+
+
+def fill(order: Int, world_size: int, prefetch: int) -> Windows:
+    """Return the windows at the start of an epoch: ``prefetch`` samples each, or an even share of fewer.
+
+    >>> fill(np.arange(5), 2, 8).sizes
+    [3, 2]
     """
+    return _refill(Windows(0, (order[:0],) * world_size), order, [prefetch] * world_size)
 
-    costs: Int
-    caps: Int
-    size: int
-    windows: Windows
+
+def advance(windows: Windows, order: Int, counts: Sequence[int]) -> Windows:
+    """Return the windows after a step that took ``counts[r]`` from the front of each."""
+    left = tuple(ids[count:] for ids, count in zip(windows.ids, counts, strict=True))
+    return _refill(Windows(windows.cursor, left), order, counts)
+
+
+def _refill(windows: Windows, order: Int, wanted: Sequence[int]) -> Windows:
+    remaining = len(order) - windows.cursor
+    shares = list(wanted) if sum(wanted) <= remaining else _even(windows.sizes, wanted, remaining)
+    ends = windows.cursor + np.cumsum(shares)
+    parts = tuple(
+        np.concatenate([ids, order[end - share : end]])
+        for ids, end, share in zip(windows.ids, ends, shares, strict=True)
+    )
+    for ids in parts:
+        ids.setflags(write=False)
+    return Windows(int(ends[-1]), parts)
+
+
+def _even(sizes: Sequence[int], wanted: Sequence[int], available: int) -> list[int]:
+    """Deal ``available`` samples one by one to the smallest window that still wants one."""
+    shares = [0] * len(sizes)
+    for _ in range(available):
+        wanting = [rank for rank, share in enumerate(shares) if share < wanted[rank]]
+        shares[min(wanting, key=lambda rank: sizes[rank] + shares[rank])] += 1
+    return shares
 
 
 def first_windows(context: Context, prefetch: int) -> Windows:
-    """Return each rank's window at the context's start."""
+    """Return each rank's window at the context's start, as positions in the epoch's order."""
     if context.waiting:
         return Windows(context.start.cursor, context.waiting)
     return fill(context.positions, context.spec.world_size, prefetch)
 
 
-def gather(context: Context, windows: Windows, step: int, prefetch: int) -> Table:
-    """Return what every rank offers for its window. Raises InfeasibleError where caps or windows cannot hold B."""
-    begin = perf_counter()
+def gather(context: Context, windows: Windows, step: int, prefetch: int) -> tuple[Int, Int, int]:
+    """Return the offers of all ranks for a step: costs, caps and the number of samples.
+
+    Costs: (world_size, K), of the first 1 .. K samples of each rank's window. Caps: (world_size,), how many of these
+    the rank may be given. Raises InfeasibleError where caps or windows cannot hold B.
+    """
+    begin, epoch, times = perf_counter(), context.start.epoch, context.times
     offers = [
-        offer_row(context.start.epoch, step, *_offer(context, windows.ids[rank], index, rank), prefetch)
+        offer_row(epoch, step, *_offer(context, windows.ids[rank], index, rank), prefetch)
         for index, rank in enumerate(context.exchange.ranks)
     ]
-    context.times.offer_s = perf_counter() - begin
+    times.offer_s = perf_counter() - begin
     table = context.exchange.offer(np.stack(offers))
-    context.times.exchange_s = perf_counter() - begin - context.times.offer_s
-    costs, caps = read_offers(table, context.start.epoch, step)
-    return Table(costs, caps, _step_size(context, windows, caps, prefetch), windows)
+    times.exchange_s = perf_counter() - begin - times.offer_s
+    costs, caps = read_offers(table, epoch, step)
+    return costs, caps, _step_size(context, windows, caps, prefetch)
 
 
-def take(context: Context, table: Table, chosen: Allocation) -> tuple[Assignment, Windows]:
+def take(context: Context, windows: Windows, costs: Int, chosen: Allocation) -> tuple[Assignment, Windows]:
     """Return the assignment of ``chosen.counts`` from the front of each window, and the windows after it."""
     counts = chosen.counts.tolist()
-    left = advance(table.windows, context.positions, counts)
-    return Assignment(
-        np.concatenate([own[:n] for own, n in zip(table.windows.ids, counts, strict=True)]),
-        tuple((n,) if n else () for n in counts),
-        tuple(int(row[n - 1]) if n else 0 for row, n in zip(table.costs, counts, strict=True)),
-        chosen.lower_bound,
-        chosen.status,
-        chosen.tie_break,
-        chosen.method,
-        cursor=left.cursor,
-        windows=left.ids,
-    ), left
+    left = advance(windows, context.positions, counts)
+    positions = np.concatenate([ids[:n] for ids, n in zip(windows.ids, counts, strict=True)])
+    sizes = tuple((n,) if n else () for n in counts)
+    chosen_costs = tuple(int(row[n - 1]) if n else 0 for row, n in zip(costs, counts, strict=True))
+    proof = (chosen.lower_bound, chosen.status, chosen.tie_break, chosen.method)
+    return Assignment(positions, sizes, chosen_costs, *proof, cursor=left.cursor, windows=left.ids), left
 
 
 def _offer(context: Context, waiting: Int, index: int, rank: int) -> tuple[Int, int]:
     """Return the costs of prefixes on this rank, the ``index``-th of this process, and how many fit its memory."""
     if not len(waiting):
-        return np.empty(0, dtype=np.int64), 0
+        return waiting, 0
     lengths, caps = context.lengths.lengths(context.order[waiting]), context.spec.caps
     costs = context.spec.cost.prefixes(lengths)
     if context.speeds is not None:
@@ -79,15 +119,14 @@ def _offer(context: Context, waiting: Int, index: int, rank: int) -> tuple[Int, 
 
 
 def _step_size(context: Context, windows: Windows, caps: Int, prefetch: int) -> int:
-    """B, or what is left at the end of an epoch, where caps may make the tail take a step more."""
-    size = context.spec.global_batch
+    """Return B, or what is left at the end of an epoch, where caps may make the tail take a step more."""
+    size, allowed = context.spec.global_batch, int(caps.sum())
     for rank, (cap, waiting) in enumerate(zip(caps.tolist(), windows.sizes, strict=True)):
         if waiting and not cap:  # it would never move on
             raise InfeasibleError(
                 f"the next sample of rank {rank} alone needs more memory than the rank may use; raise "
                 "memory.budget_bytes, or lower data.max_length"
             )
-    allowed = int(caps.sum())
     if allowed < size and windows.cursor < len(context.order):
         raise InfeasibleError(
             f"the windows and memory caps allow {caps.tolist()} = {allowed} samples in a step, fewer than "

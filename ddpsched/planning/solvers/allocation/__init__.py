@@ -1,13 +1,13 @@
-"""Counts over windows: ``solve``, which finds how many samples each rank takes, and the exact solvers behind it.
+"""Counts over windows: ``solve`` returns how many samples each rank takes, by one of three exact solvers.
+
+"threshold" takes costs that do not fall, of any size, in microseconds to milliseconds; "enumeration" takes any costs,
+up to 1e5 allocations; "ilp" takes any costs of any size, and is slow.
 
 ::
 
-    problem.py       Allocation, and the checks every problem passes
-    threshold.py     costs that do not fall, any size: microseconds to milliseconds
-    enumeration.py   any costs, up to 1e5 allocations
-    ilp.py           any costs, any size, slow: the fallback
-    tie_break.py     of all allocations with the smallest maximum, the one every rank picks
-    separable.py     the sum-constrained minimum under the tie-break
+    problem.py     Allocation, and the checks of a problem
+    methods.py     the three solvers, by threshold, enumeration and integer programming
+    tie_break.py   of all allocations with the smallest maximum, the one every rank picks
 """
 
 from collections.abc import Callable
@@ -16,26 +16,16 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from ddpsched.planning.solvers.allocation.enumeration import ROW_LIMIT, by_enumeration, row_bound
-from ddpsched.planning.solvers.allocation.ilp import by_ilp
-from ddpsched.planning.solvers.allocation.problem import (
-    FORBIDDEN,
-    Allocation,
-    IntArray,
-    check_range,
-    checked_batch_size,
-    checked_caps,
-    checked_costs,
-)
-from ddpsched.planning.solvers.allocation.threshold import by_threshold, first_fall
+from ddpsched.planning.solvers.allocation import methods, problem
+from ddpsched.planning.solvers.allocation.problem import FORBIDDEN, Allocation, IntArray
 
 __all__ = ["SOLVERS", "Allocation", "solve"]
 
 # Each takes (costs, batch_size, time_limit_s), checked, every rank with a cap of at least 1.
 SOLVERS: dict[str, Callable[[IntArray, int, float], Allocation]] = {
-    "threshold": by_threshold,
-    "enumeration": by_enumeration,
-    "ilp": by_ilp,
+    "threshold": methods.by_threshold,
+    "enumeration": methods.by_enumeration,
+    "ilp": methods.by_ilp,
 }
 
 
@@ -49,17 +39,17 @@ def solve(
 ) -> Allocation:
     """Return how many samples each rank takes so that the slowest rank is as fast as possible.
 
-    With c_r(k) = `costs[r, k - 1]`, the cost of rank r's first k samples, finds integers b_r that
+    With c_r(k) = `costs[r, k - 1]`, the cost of rank r's first k samples, these are the integers b_r that
 
         minimise  max_r c_r(b_r)   subject to   sum_r b_r = batch_size,   1 <= b_r <= caps[r];
 
-    of those the smallest variance of c_r(b_r) over the ranks, and of those the lexicographically
-    largest counts. All comparisons are between exact integers, so every rank that solves the same
-    table finds the same counts. (Only an "ilp" that ran into its time limit depends on the machine;
-    its status then is "feasible".)
+    of those, the ones with the smallest variance of c_r(b_r) over the ranks; of those, the
+    lexicographically largest. All comparisons are between exact integers, so every rank that solves
+    the same table returns the same counts. (Only an "ilp" that reached its time limit depends on the
+    machine; its status then is "feasible".)
 
-    A rank with cap 0 takes no part: it gets count 0, pays nothing, and its zero does not enter the
-    variance. What `costs` holds beyond a rank's cap is ignored.
+    A rank with cap 0 takes no part: it gets count 0, costs nothing, and its zero does not enter the
+    variance. Entries of `costs` beyond a rank's cap are ignored.
 
     Args:
         costs: integers `(world_size, K)` in 0 .. 2**63 - 2: tokens, tokens squared or whole nanoseconds.
@@ -79,7 +69,7 @@ def solve(
             the sum of caps; or too many rows for "enumeration".
         ValueError: costs or caps of a wrong shape, type or range (position and value are named), an
             unknown method, falling costs with "threshold".
-        SolverTimeout: "ilp" found no allocation within its time limit.
+        SolverTimeout: "ilp" has no allocation within its time limit.
 
     Example:
         Two ranks share five samples. Rank 0 holds long texts, so it takes fewer of them.
@@ -92,19 +82,19 @@ def solve(
     Reference:
         T. Ibaraki and N. Katoh, *Resource Allocation Problems*, MIT Press, 1988.
     """
-    table = checked_costs(costs)
+    table = problem.checked_costs(costs)
     world_size, window = table.shape
-    limits = None if caps is None else checked_caps(caps, table.shape)
+    limits = None if caps is None else problem.checked_caps(caps, table.shape)
     if limits is None or int(limits.min()) == window:
-        check_range(table)
-        size = checked_batch_size(batch_size, world_size, world_size * window)
+        problem.check_range(table)
+        size = problem.checked_batch_size(batch_size, world_size, world_size * window)
         return _dispatch(table, size, method, time_limit_s)
 
     # beyond: (world_size, K), bool; such entries may hold anything, so they are checked as zeros
     beyond = np.arange(1, window + 1) > limits[:, None]
-    check_range(np.where(beyond, 0, table))
+    problem.check_range(np.where(beyond, 0, table))
     taking_part = np.flatnonzero(limits)
-    size = checked_batch_size(batch_size, len(taking_part), int(limits.sum()))
+    size = problem.checked_batch_size(batch_size, len(taking_part), int(limits.sum()))
     allocation = _dispatch(np.where(beyond, FORBIDDEN, table)[taking_part], size, method, time_limit_s)
     counts = np.zeros(world_size, dtype=np.int64)
     counts[taking_part] = allocation.counts
@@ -113,14 +103,10 @@ def solve(
 
 def _dispatch(costs: IntArray, batch_size: int, method: str, time_limit_s: float) -> Allocation:
     if method == "auto":
-        method = _choose(costs, batch_size)
+        method = "threshold"
+        if methods.first_fall(costs) is not None:
+            few = methods.row_bound((costs < FORBIDDEN).sum(axis=1), batch_size) <= methods.ROW_LIMIT
+            method = "enumeration" if few else "ilp"
     if method not in SOLVERS:
         raise ValueError(f"method must be 'auto' or one of {sorted(SOLVERS)}, got {method!r}")
     return SOLVERS[method](costs, batch_size, time_limit_s)
-
-
-def _choose(costs: IntArray, batch_size: int) -> str:
-    if first_fall(costs) is None:
-        return "threshold"
-    few = row_bound((costs < FORBIDDEN).sum(axis=1), batch_size) <= ROW_LIMIT
-    return "enumeration" if few else "ilp"

@@ -1,4 +1,4 @@
-"""The answer every solver gives, and the checks every problem passes first."""
+"""Allocation, which every solver returns, and the checks of a problem before it is solved."""
 
 from dataclasses import dataclass
 from operator import index
@@ -11,8 +11,8 @@ from ddpsched.errors import InfeasibleError
 
 IntArray = npt.NDArray[np.int64]
 
-# Stands in a cost row for a count beyond the rank's cap. As the largest int64 it lies above every
-# threshold and behind every cost, so rows that do not fall still do not fall.
+# The entry of a cost row for a count beyond the rank's cap. As the largest int64 it is above every threshold and after
+# every cost, so rows that do not fall still do not fall.
 FORBIDDEN = int(np.iinfo(np.int64).max)
 
 
@@ -27,7 +27,7 @@ class Allocation:
         status: "optimal" if the makespan is proved to be the smallest, else "feasible".
         tie_break: "exact" if among all allocations of this makespan the variance is proved to be the
             smallest and the counts the lexicographically largest, else "best found".
-        method: the solver that answered.
+        method: the name of the solver.
     """
 
     counts: IntArray
@@ -39,17 +39,19 @@ class Allocation:
 
 
 def checked_costs(costs: npt.ArrayLike) -> IntArray:
-    """`costs` as int64 `(world_size, K)`, or a `ValueError` that names what is wrong and where."""
-    given = np.asarray(costs)
-    if given.ndim != 2 or given.size == 0:
-        raise ValueError(f"costs must have shape (world_size, K) with both at least 1, got shape {given.shape}")
-    if given.dtype.kind not in "iu":
-        raise ValueError(_not_integers(given))
-    return given.astype(np.int64, copy=False) if given.dtype != np.uint64 else _from_unsigned(given)
+    """Return `costs` as int64 `(world_size, K)`; raise ValueError that names what is wrong and where."""
+    table = np.asarray(costs)
+    if table.ndim != 2 or table.size == 0:
+        raise ValueError(f"costs must have shape (world_size, K) with both at least 1, got shape {table.shape}")
+    if table.dtype.kind not in "iu":
+        raise ValueError(_not_integers(table))
+    if table.dtype == np.uint64:  # above the int64 range it would wrap to negative numbers in silence
+        table = np.minimum(table, np.uint64(FORBIDDEN))
+    return table.astype(np.int64, copy=False)
 
 
 def check_range(costs: IntArray) -> None:
-    """Refuses costs below 0 and the one value that is `FORBIDDEN`."""
+    """Raise ValueError for costs below 0 and for the one value that is `FORBIDDEN`."""
     # Read as unsigned, negative costs are the largest: one pass finds both ends.
     if int(costs.view(np.uint64).max()) >= FORBIDDEN:
         rank, column = np.unravel_index(int(costs.view(np.uint64).argmax()), costs.shape)
@@ -59,19 +61,19 @@ def check_range(costs: IntArray) -> None:
 
 
 def checked_caps(caps: npt.ArrayLike, shape: tuple[int, ...]) -> IntArray:
-    """`caps` as int64 `(world_size,)` with entries in 0 .. K."""
+    """Return `caps` as int64 `(world_size,)`; raise ValueError where they are not integers in 0 .. K."""
     world_size, window = shape
-    given = np.asarray(caps)
-    if given.shape != (world_size,) or given.dtype.kind not in "iu":
-        raise ValueError(f"caps must be integers of shape ({world_size},), got {given.dtype} of shape {given.shape}")
-    wrong = np.flatnonzero((given < 0) | (given > window))
+    array = np.asarray(caps)
+    if array.shape != (world_size,) or array.dtype.kind not in "iu":
+        raise ValueError(f"caps must be integers of shape ({world_size},), got {array.dtype} of shape {array.shape}")
+    wrong = np.flatnonzero((array < 0) | (array > window))
     if wrong.size:
-        raise ValueError(f"caps must lie in 0 .. {window} (K), got {given[wrong[0]]} at rank {wrong[0]}")
-    return given.astype(np.int64)
+        raise ValueError(f"caps must lie in 0 .. {window} (K), got {array[wrong[0]]} at rank {wrong[0]}")
+    return array.astype(np.int64)
 
 
 def checked_batch_size(batch_size: int, ranks: int, total_cap: int) -> int:
-    """`batch_size` as int if `ranks` ranks, holding `total_cap` samples, can share it."""
+    """Return `batch_size` as int; raise InfeasibleError unless `ranks` ranks, of `total_cap` samples, can share it."""
     size = index(batch_size)
     if size < 1:
         raise ValueError(f"batch_size must be at least 1, got {size}")
@@ -85,17 +87,12 @@ def checked_batch_size(batch_size: int, ranks: int, total_cap: int) -> int:
     return size
 
 
-def _from_unsigned(given: npt.NDArray[Any]) -> IntArray:
-    # uint64 above the int64 range would wrap to negative numbers in silence.
-    return np.minimum(given, np.uint64(FORBIDDEN)).astype(np.int64)
-
-
-def _not_integers(given: npt.NDArray[Any]) -> str:
-    message = f"costs must be integers (tokens, tokens squared or whole nanoseconds), got dtype {given.dtype}"
-    if given.dtype.kind != "f":
+def _not_integers(table: npt.NDArray[Any]) -> str:
+    message = f"costs must be integers (tokens, tokens squared or whole nanoseconds), got dtype {table.dtype}"
+    if table.dtype.kind != "f":
         return message
-    fractional = np.argwhere(~(np.isfinite(given) & (given == np.floor(given))))
+    fractional = np.argwhere(~(np.isfinite(table) & (table == np.floor(table))))
     if fractional.size == 0:
         return f"{message}; round them and convert to int64"
     rank, column = fractional[0]
-    return f"{message} with {given[rank, column]} at rank {rank}, count {column + 1}"
+    return f"{message} with {table[rank, column]} at rank {rank}, count {column + 1}"

@@ -2,12 +2,11 @@
 
     minimise  max_r slowness[r] * sum_{m in rank r} cost(|m|, longest of m)   with |m| <= limit_r(longest of m)
 
-For given sizes and owners of the micro-batches the best split is still contiguous by falling length, but the order of
-the ranks along the line is now part of the question. Few samples or few distinct lengths are solved exactly; else a few
-orders are tried, so this is a heuristic with a bound.
+For given sizes and ranks of the micro-batches the best split is still contiguous by falling length, but the order of
+the ranks along the line now matters. Few samples or few distinct lengths are solved exactly. Else a few orders are
+tried, so this is a heuristic with a bound.
 
-A larger M never costs more: counts are tried from one upwards, each with what is tried for it alone, so a larger M goes
-on where a smaller one ended.
+A larger M never costs more: counts are tried from one upwards, and what is tried for a count does not depend on M.
 """
 
 from bisect import bisect_left
@@ -15,28 +14,26 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, permutations
 
+from ddpsched.costs.rank_speed import slowed
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.assignment import Assignment
-from ddpsched.planning.solvers.partition.candidates import LargeItem, candidates
 from ddpsched.planning.solvers.partition.exact import MILLION, exact_split
-from ddpsched.planning.solvers.partition.levelling import SPARE, counts_to_try
-from ddpsched.planning.solvers.partition.placement import assignment_of
-from ddpsched.planning.solvers.partition.sorted_batch import Line, Span, most_within
+from ddpsched.planning.solvers.partition.large_items import SPARE, LargeItem, candidates, counts_to_try
+from ddpsched.planning.solvers.partition.sorted_batch import Line, Ranks, most_within
 
 ALL_ORDERS = 6  # so few ranks are tried in every order, where memory is tight
-Ranks = list[list[Span]]
 
 
 def uneven_split(
     line: Line, slowness: Sequence[int], max_microbatches: int, limits: Sequence[list[int]] | None = None
 ) -> Assignment:
-    """The best found placement of at most ``max_microbatches`` spans on each rank.
+    """Return the best placement found of at most ``max_microbatches`` spans on each rank.
 
-    ``line``: its own limits are those of the roomiest rank. ``slowness``: of each rank, in millionths.
-    ``limits[r]``: along the line, the most samples of a micro-batch of rank r; None for no limit.
-    Raises InfeasibleError where no placement was found that memory allows.
+    ``line``: its limits are those of the roomiest rank. ``slowness``: of each rank, in millionths. ``limits[r]``: along
+    the line, the most samples of a micro-batch of rank r; None for no limit. Raises InfeasibleError where it finds no
+    placement that memory allows.
     """
-    assert line.weights, "ranks that are not alike need a cost that is linear in the count"
+    assert line.weights, "ranks that differ need a cost that is linear in the count"
     search, bound = _Search(line, slowness, limits), lower_bound(line, slowness)
     most = min(max_microbatches, len(line))
     if limits is None:  # micro-batches of a rank whose longest samples are equally long are better joined
@@ -57,7 +54,7 @@ def uneven_split(
             "samples within their memory; raise memory.budget_bytes or policy.max_microbatches, or lower global_batch "
             "or data.max_length"
         )
-    return assignment_of(line, search.best, search.costs(search.best), bound)
+    return line.assignment(search.best, bound, search.costs(search.best))
 
 
 def lower_bound(line: Line, slowness: Sequence[int]) -> int:
@@ -70,35 +67,34 @@ def lower_bound(line: Line, slowness: Sequence[int]) -> int:
     def holds(makespan: int) -> bool:
         return sum(max(0, makespan * MILLION // rate - line.fixed) for rate in slowness) >= line.work
 
-    low = -(-line.cost_of(0, 1) * min(slowness) // MILLION)
-    high = -(-(line.work + line.fixed) * max(slowness) // MILLION)
+    low = slowed(line.cost_of(0, 1), min(slowness))
+    high = slowed(line.work + line.fixed, max(slowness))
     return low + bisect_left(range(low, high), True, key=holds) if low < high else low
 
 
 class _Search:
-    """The best placement so far, and how another one is tried."""
+    """The best placement so far, and the trial of another one."""
 
     def __init__(self, line: Line, slowness: Sequence[int], limits: Sequence[list[int]] | None) -> None:
         self.line, self.slowness, self.limits = line, slowness, limits
         self._most = most_within(line, limits)
         self.best: Ranks | None = None
-        self.makespan = self._above_any = -(-line.cost_of(0, len(line)) * len(line) * max(slowness) // MILLION) + 1
+        self.makespan = self._above_any = slowed(line.cost_of(0, len(line)) * len(line), max(slowness)) + 1
 
     def usable(self) -> int:
-        """No rank of a placement cheaper than the best one needs more micro-batches."""
+        """Return the most micro-batches that a rank of a cheaper placement can need."""
         return self._most((self.makespan - 1) * MILLION // min(self.slowness))
 
     def orders(self) -> Iterator[list[int]]:
-        """Ranks along the line: the roomiest first, since the longest need most; then fastest and slowest first."""
-        rates, ranks = self.slowness, range(len(self.slowness))
-        if self.limits is not None:
-            limits = self.limits
+        """Yield ranks along the line: the roomiest first, since the longest need most; then fastest, slowest first."""
+        rates, limits, ranks = self.slowness, self.limits, range(len(self.slowness))
+        if limits is not None:
             yield sorted(ranks, key=lambda r: (-limits[r][0], rates[r]))
         yield sorted(ranks, key=rates.__getitem__)
         yield sorted(ranks, key=rates.__getitem__, reverse=True)
 
     def try_count(self, count: int) -> None:
-        """Try what there is for up to ``count`` micro-batches a rank; all that is tried where there are no others."""
+        """Try placements of up to ``count`` micro-batches a rank."""
         ranks, holds = range(len(self.slowness)), False
         if count == 1:
             for order in self.orders():
@@ -116,25 +112,22 @@ class _Search:
                 self.try_with([[] for _ in ranks], 0, order * count)
 
     def _may_hold(self, spans: int) -> bool:
-        """Whether so many spans would hold all samples if every rank were the roomiest."""
-        start = 0
-        for _ in range(spans):
-            start += len(self.line) if self.line.limits is None else self.line.limits[start]
-            if start >= len(self.line):
-                return True
-        return False
+        """Return whether so many spans would hold all samples if every rank were the roomiest."""
+        start, limits = 0, self.line.limits or [len(self.line)]
+        while start < len(self.line) and spans:
+            start, spans = start + limits[start], spans - 1
+        return start >= len(self.line)
 
     def costs(self, ranks: Ranks) -> list[int]:
         """Return the cost of each rank, rounded up."""
-        work = [sum(self.line.cost_of(a, b) for a, b in spans) for spans in ranks]
-        return [-(-cost * rate // MILLION) for cost, rate in zip(work, self.slowness, strict=True)]
+        return [slowed(cost, rate) for cost, rate in zip(self.line.costs(ranks), self.slowness, strict=True)]
 
     def place(self, large_items: list[LargeItem], most: int) -> Ranks | None:
-        """Each large item where it ends earliest, among ranks with fewer than ``most`` that can hold it."""
+        """Place each large item where it ends earliest, among ranks with fewer than ``most`` that can hold it."""
         ranks: Ranks = [[] for _ in self.slowness]
-        loads = [0] * len(ranks)
+        loads, limits = [0] * len(ranks), self.limits
         for cost, a, b in large_items:
-            able = [r for r in range(len(ranks)) if len(ranks[r]) < most and self._holds(r, a, b)]
+            able = [r for r in range(len(ranks)) if len(ranks[r]) < most and (not limits or b - a <= limits[r][a])]
             if not able:
                 return None
             rank = min(able, key=lambda r: (loads[r] + cost) * self.slowness[r])
@@ -143,22 +136,20 @@ class _Search:
         return ranks
 
     def try_with(self, ranks: Ranks, place: int, sequence: list[int]) -> bool:
-        """Pour the line from ``place`` on, a span for each rank of the sequence, at the least makespan.
+        """Fill spans from ``place`` on, one for each rank of the sequence, at the least makespan.
 
-        Returns whether memory holds it, at whatever makespan.
+        Return whether memory holds it, at whatever makespan.
         """
         low, high = max(self.costs(ranks)), self.makespan - 1
-        if low > high or self._poured(ranks, place, sequence, high) is None:
-            return self.limits is None or self._poured(ranks, place, sequence, self._above_any) is not None
-        holds = partial(self._poured, ranks, place, sequence)
-        self.makespan = low + bisect_left(range(low, high), True, key=lambda makespan: holds(makespan) is not None)
-        self.best = holds(self.makespan)
+        filled = partial(self._filled, ranks, place, sequence)
+        if low > high or filled(high) is None:
+            return self.limits is None or filled(self._above_any) is not None
+        self.makespan = low + bisect_left(range(low, high), True, key=lambda makespan: filled(makespan) is not None)
+        self.best = filled(self.makespan)
         return True
 
-    def _poured(self, ranks: Ranks, place: int, sequence: list[int], makespan: int) -> Ranks | None:
-        line, result = self.line, [list(spans) for spans in ranks]
-        loads = [sum(line.cost_of(a, b) for a, b in spans) for spans in ranks]
-        start = place
+    def _filled(self, ranks: Ranks, place: int, sequence: list[int], makespan: int) -> Ranks | None:
+        line, result, loads, start = self.line, [list(spans) for spans in ranks], self.line.costs(ranks), place
         for rank in sequence:
             if start == len(line):
                 break
@@ -171,6 +162,3 @@ class _Search:
                 loads[rank] += line.cost_of(start, end)
                 start = end
         return result if start == len(line) else None
-
-    def _holds(self, rank: int, start: int, end: int) -> bool:
-        return self.limits is None or end - start <= self.limits[rank][start]

@@ -54,31 +54,36 @@ def min_max_split(
         >>> [group.tolist() for group in split], makespan
         ([[1], [5, 3], [4, 2, 0]], 60)
     """
-    given = np.asarray(lengths)
-    if given.ndim != 1 or given.size == 0 or given.dtype.kind not in "iu":
-        raise ValueError(f"lengths must be integers of shape (B,), B >= 1, got {given.dtype} of shape {given.shape}")
+    array = np.asarray(lengths)
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
+        raise ValueError(f"lengths must be integers of shape (B,), B >= 1, got {array.dtype} of shape {array.shape}")
     if groups < 1:
         raise ValueError(f"groups must be at least 1, got {groups}")
-    line = line_of(given.astype(np.int64, copy=False), cost, limit)
+    line = line_of(array.astype(np.int64, copy=False), cost, limit)
     spans, makespan = split_line(line, groups)
     split = [line.order[a:b] for a, b in spans]
     return split + [line.order[:0]] * (groups - len(spans)), makespan, makespan
 
 
 def split_line(line: Line, groups: int) -> tuple[list[Span], int]:
-    """The spans of :func:`min_max_split`, at most one a sample, and the makespan. Raises InfeasibleError."""
+    """Return the spans of :func:`min_max_split`, at most one a sample, and the makespan. Raises InfeasibleError."""
     used = min(groups, len(line))
     makespan = least_makespan(line, used)
-    spans = _balance(line, _split_until(line, _fill(line, makespan), used))
-    return spans, makespan
+    bounds, size = [0], len(line)
+    while bounds[-1] < size:  # each as full as the makespan allows
+        bounds.append(min(size, bounds[-1] + line.take(makespan, bounds[-1])))
+    if len(bounds) <= used:
+        _split_until(line, bounds, used)
+    for i in range(len(bounds) - 2, 0, -1):
+        bounds[i] = _best_boundary(line, bounds[i - 1], bounds[i + 1])
+    return list(pairwise(bounds)), makespan
 
 
 def least_makespan(line: Line, groups: int) -> int:
-    """The smallest largest cost of at most ``groups`` spans. Raises InfeasibleError where memory allows none."""
+    """Return the smallest largest cost of at most ``groups`` spans. Raises InfeasibleError where memory allows none."""
     size, take = len(line), line.take
 
     def reaches(budget: int) -> bool:
-        """Whether spans from the longest sample on, each as full as the budget allows, hold all samples."""
         start = 0
         for _ in range(groups):
             start += take(budget, start)
@@ -86,6 +91,7 @@ def least_makespan(line: Line, groups: int) -> int:
                 return True
         return False
 
+    # reaches(budget): whether spans from the longest sample on, each as full as the budget allows, hold all samples
     low, high = line.cost_of(0, 1), line.cost_of(0, -(-size // groups))
     if line.limits is not None and not reaches(high):  # without limits an even split costs at most this
         high = line.cost_of(0, size)
@@ -99,49 +105,26 @@ def least_makespan(line: Line, groups: int) -> int:
     return low + bisect_left(range(low, high), True, key=reaches)
 
 
-def _fill(line: Line, budget: int) -> list[Span]:
-    """Spans from the longest sample on, each as full as the budget allows."""
-    spans: list[Span] = []
-    take, size, start = line.take, len(line), 0
-    while start < size:
-        end = min(size, start + take(budget, start))
-        spans.append((start, end))
-        start = end
-    return spans
-
-
-def _split_until(line: Line, spans: list[Span], groups: int) -> list[Span]:
-    """Halves the costliest span of two or more samples until there are ``groups``."""
-    if len(spans) == groups:
-        return spans
-    heap = [(-line.cost_of(a, b), a, b) for a, b in spans if b - a > 1]
+def _split_until(line: Line, bounds: list[int], groups: int) -> None:
+    """Split the costliest span of two or more samples in two until there are ``groups``, in place."""
+    heap = [(-line.cost_of(a, b), a, b) for a, b in pairwise(bounds) if b - a > 1]
     heapify(heap)
-    starts = {a for a, _ in spans}
-    while len(starts) < groups:
+    while len(bounds) <= groups:
         _, a, b = heappop(heap)
         middle = _best_boundary(line, a, b)
-        starts.add(middle)
+        bounds.append(middle)
         for start, end in ((a, middle), (middle, b)):
             if end - start > 1:
                 heappush(heap, (-line.cost_of(start, end), start, end))
-    ordered = sorted(starts)
-    return list(zip(ordered, [*ordered[1:], len(line)], strict=True))
-
-
-def _balance(line: Line, spans: list[Span]) -> list[Span]:
-    """Moves each boundary once, that of the shortest samples first."""
-    bounds = [a for a, _ in spans] + [len(line)]
-    for i in range(len(spans) - 1, 0, -1):
-        bounds[i] = _best_boundary(line, bounds[i - 1], bounds[i + 1])
-    return list(pairwise(bounds))
+    bounds.sort()
 
 
 def _best_boundary(line: Line, start: int, end: int) -> int:
     """Return where to split a span in two so that the larger cost is smallest and both fit; the leftmost such place."""
-    cost_of, places = line.cost_of, range(start + 1, end)
-    if line.limits is not None:  # the left part fits up to a place, the right part from a place on
-        first = bisect_left(places, True, key=lambda m: line.fits(m, end))
-        places = range(start + 1 + first, min(end, start + line.limits[start] + 1))
+    cost_of, limits, places = line.cost_of, line.limits, range(start + 1, end)
+    if limits is not None:  # the left part fits up to a place, the right part from a place on
+        first = bisect_left(places, True, key=lambda m: end - m <= limits[m])
+        places = range(start + 1 + first, min(end, start + limits[start] + 1))
     # The left cost grows with the boundary and the right one shrinks: the best place is where they cross.
     low, high = places.start, places.stop - 1
     while low < high:

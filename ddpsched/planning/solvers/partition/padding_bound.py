@@ -10,6 +10,7 @@ weights: D**2 * K operations, a few milliseconds. So plans carry the quick bound
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -29,32 +30,30 @@ def padded_bound(line: Line, world_size: int, max_microbatches: int) -> int:
     (21, 29)
     """
     assert line.weights, "the bound needs a cost that is linear in the count"
-    least: int | None = None
-    before = 0
-    for groups, work in enumerate(least_padded_work(line, world_size * max_microbatches), 1):
-        total = work + groups * line.fixed
-        share = -(-total // min(groups, world_size))  # fewer groups than ranks leave ranks idle
-        least = share if least is None else min(least, share)
+    group = _groups(line)[2]
+    shares, layers, least, before = list[int](), _layers(group), group[0], 0
+    for groups in range(1, world_size * max_microbatches + 1):
+        least = next(layers, least)
+        total = int(least[-1]) + groups * line.fixed
+        shares.append(-(-total // min(groups, world_size)))  # fewer groups than ranks leave ranks idle
         if groups > world_size and total >= before:  # work is convex in the groups, so it only rises from here
             break
         before = total
-    assert least is not None
-    return max(line.cost_of(0, 1), least)
+    return max(line.cost_of(0, 1), min(shares))
 
 
 def penalised_bound(line: Line, world_size: int, max_microbatches: int, penalty: int) -> int:
-    """A lower bound in one pass over the D distinct weights: a Lagrangian relaxation of :func:`padded_bound`.
+    """Return a lower bound in one pass over the D distinct weights: a Lagrangian relaxation of :func:`padded_bound`.
 
     For any penalty p >= 0, K groups have at least this much work together, for every K up to M*G:
 
         min over all splits of (padded work + (fixed + p) * groups) - p * M*G
 
-    The best p is what one more group would save. A group that starts at place a makes the work up to place b a line in
-    b, of slope ``weights[a]``. Lines come by falling slope and are asked at rising b, so the least of them is the head
-    of a queue: O(D) steps.
+    The best p is what one more group would save. With a group that starts at place a, the work up to place b is linear
+    in b, of slope ``weights[a]``. These lines come by falling slope and are evaluated at rising b, so the least of them
+    is the head of a queue: O(D) steps.
     """
-    slopes: list[int] = []
-    heights: list[int] = []  # of a line at place 0
+    slopes, heights = list[int](), list[int]()  # of each line, and its height at place 0
     head = least = 0
     for place, count in line.runs:
         weight = line.weights[place]
@@ -76,40 +75,35 @@ def penalised_bound(line: Line, world_size: int, max_microbatches: int, penalty:
     return max(line.cost_of(0, 1), -(-work // world_size))
 
 
-def least_padded_work(line: Line, most: int) -> Iterator[int]:
-    """For K = 1 .. most: the least sum of count * weight over a split into at most K groups, without fixed costs."""
-    starts, _, group = _groups(line)
-    least = group[0]
-    yield int(least[-1])
-    for groups in range(1, most):
-        if groups < len(starts):
-            before = np.concatenate(([0], least[:-1]))  # all that lies before a group that starts at i
-            least = np.minimum(least, (before[:, None] + group).min(axis=0))
-        yield int(least[-1])
-
-
 def least_padded_spans(line: Line, most: int) -> list[Span]:
-    """At most ``most`` spans whose costs, fixed ones included, add up to the least; for linear costs."""
+    """Return at most ``most`` spans whose costs, fixed ones included, have the least sum; for linear costs."""
     starts, ends, group = _groups(line)
-    least, costs = group[0], [int(group[0, -1]) + line.fixed]
-    cuts = []  # cuts[k][j]: where the last of k + 2 groups that end with distinct weight j begins
-    for groups in range(2, min(most, len(starts)) + 1):
-        before = np.concatenate(([UNREACHED], least[:-1]))[:, None] + group
-        cuts.append(before.argmin(axis=0))
-        least = before.min(axis=0)
-        costs.append(int(least[-1]) + groups * line.fixed)
+    layers = list(islice(_layers(group), most))
+    costs = [int(least[-1]) + groups * line.fixed for groups, least in enumerate(layers, 1)]
     last, spans = len(starts) - 1, []
-    for cut in reversed(cuts[: costs.index(min(costs))]):
-        first = int(cut[last])
+    for least in reversed(layers[: costs.index(min(costs))]):
+        first = int((_before(least) + group[:, last]).argmin())
         spans.append((int(starts[first]), int(ends[last])))
         last = first - 1
     return [(0, int(ends[last])), *reversed(spans)]
 
 
+def _layers(group: IntArray) -> Iterator[IntArray]:
+    """Yield, for K = 1 .. D, the least work of K groups up to each distinct weight, without fixed costs, (D,)."""
+    least = group[0]
+    for _ in range(len(group)):
+        yield least
+        least = (_before(least)[:, None] + group).min(axis=0)
+
+
+def _before(least: IntArray) -> IntArray:
+    """Return the least work of all that lies before a group that starts at each distinct weight."""
+    return np.concatenate(([UNREACHED], least[:-1]))
+
+
 def _groups(line: Line) -> tuple[IntArray, IntArray, IntArray]:
     """Return starts and ends of distinct weights, and ``group[i, j]``: the work of weights i .. j as one group."""
-    weights = np.array(line.weights)
-    starts = np.flatnonzero(np.concatenate(([True], weights[1:] != weights[:-1])))
-    ends = np.concatenate((starts[1:], [len(weights)]))
+    starts, sizes = np.array(line.runs).T
+    ends = starts + sizes
     counts = ends[None, :] - starts[:, None]
-    return starts, ends, np.where(counts > 0, weights[starts][:, None] * counts, UNREACHED)
+    return starts, ends, np.where(counts > 0, np.array(line.weights)[starts][:, None] * counts, UNREACHED)

@@ -2,56 +2,56 @@
 
     minimise  max_r sum_{m in rank r} cost(|m|, longest of m)   with at most M micro-batches m on a rank
 
-One micro-batch a rank is :func:`split_line`, proved; so are few samples or few distinct lengths, :func:`exact_split`,
-and one rank, :func:`least_padded_spans`. Else this is a heuristic, and the lower bound tells by how much it can be off:
-no micro-batches have less work than the real tokens, each rank that works pays ``fixed`` at least once, and the longest
-sample is on some rank:
+The optimum is proved for one micro-batch a rank (:func:`split_line`), for few samples or few distinct lengths
+(:func:`exact_split`) and for one rank (:func:`least_padded_spans`). Else this is a heuristic, and a lower bound shows
+by how much it can be off: no micro-batches have less work than the real tokens, each rank that works pays ``fixed`` at
+least once, and some rank runs the longest sample:
 
     makespan >= max(cost(1, longest), ceil(sum of weights / G) + fixed)
 
-A larger M never costs more: the answer is the best of all counts m of micro-batches up to M, and what is tried for a
-count does not depend on M. Counts are tried from M downwards, and a smaller one is left out only where a bound proves
-that it cannot be better, so most steps try one or two.
+A larger M never costs more: the result is the best of all counts m of micro-batches up to M, and what is tried for a
+count does not depend on M. Counts are tried from M downwards. A smaller one is left out only where a bound proves that
+it cannot be better, so most steps try one or two.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.assignment import Assignment
-from ddpsched.planning.solvers.partition.candidates import candidates, runs
 from ddpsched.planning.solvers.partition.exact import MILLION, exact_split
-from ddpsched.planning.solvers.partition.levelling import SPARE, Found, counts_to_try, placed, spans_of
+from ddpsched.planning.solvers.partition.large_items import SPARE, counts_to_try, exchange, placements
 from ddpsched.planning.solvers.partition.min_max_split import least_makespan, split_line
 from ddpsched.planning.solvers.partition.padding_bound import least_padded_spans, padded_bound, penalised_bound
-from ddpsched.planning.solvers.partition.placement import assignment_of
-from ddpsched.planning.solvers.partition.sorted_batch import Line, Span, most_within
-from ddpsched.planning.solvers.partition.swaps import exchange
+from ddpsched.planning.solvers.partition.sorted_batch import Line, Ranks, most_within
 
 QUICK = 10**7  # operations, some 10 ms
 PENALTIES = (3, 6)  # halves of the estimate; these two prove most of what any penalty proves on SST-2
 
-Ranks = list[list[Span]]
-
 
 def accumulate_split(line: Line, world_size: int, max_microbatches: int) -> Assignment:
-    """The best found placement of at most ``max_microbatches`` spans on each of ``world_size`` equal ranks.
+    """Return the best placement found of at most ``max_microbatches`` spans on each of ``world_size`` equal ranks.
 
-    How many a rank gets follows from the cost. A larger ``max_microbatches`` never raises the makespan. Where the
-    makespan is proved, ``lower_bound`` equals it. Raises InfeasibleError where memory allows no placement.
+    The cost decides how many a rank gets. A larger ``max_microbatches`` never raises the makespan. Where the makespan
+    is proved, ``lower_bound`` equals it. Raises InfeasibleError where memory allows no placement.
+
+    >>> import numpy as np
+    >>> from ddpsched.costs.cost_model import padded_tokens
+    >>> from ddpsched.planning.solvers.partition.sorted_batch import line_of
+    >>> line = line_of(np.array([100, 3, 2, 1, 100]), padded_tokens)
+    >>> accumulate_split(line, world_size=2, max_microbatches=2).makespan
+    104
     """
     most = usable(line, world_size, max_microbatches)
     if most == 1:
-        spans, makespan = split_line(line, world_size)
-        return _placement(line, _one_each(spans, world_size), makespan)
+        return line.assignment(*_one_each(line, world_size))
     bound = lower_bound(line, world_size, most)
     best = _best_of_counts(line, world_size, most, bound)
     if best.makespan > bound:
-        ranks = exact_split(line, most, [MILLION] * world_size, [line.limits] * world_size)
-        if ranks is not None:
-            best.offer(ranks, _costs(line, ranks))
+        exact = exact_split(line, most, [MILLION] * world_size, [line.limits] * world_size)
+        if exact is not None:
+            best.offer(exact, line.costs(exact))
             bound = best.makespan
-    return assignment_of(line, best.ranks, best.costs, bound)
+    return line.assignment(best.ranks, bound)
 
 
 def usable(line: Line, world_size: int, max_microbatches: int) -> int:
@@ -81,25 +81,23 @@ def lower_bound(line: Line, world_size: int, max_microbatches: int) -> int:
 
 @dataclass
 class _Best:
-    """The best placement so far: each rank's spans and its cost."""
+    """The best placement so far: its makespan and each rank's spans."""
 
     makespan: int
     ranks: Ranks = field(default_factory=list)
-    costs: list[int] = field(default_factory=list)
 
     def offer(self, ranks: Ranks, costs: list[int]) -> None:
         """Take this placement if its makespan is smaller."""
         if max(costs) < self.makespan:
-            self.makespan, self.ranks, self.costs = max(costs), ranks, costs
+            self.makespan, self.ranks = max(costs), ranks
 
 
 def _best_of_counts(line: Line, world_size: int, most: int, bound: int) -> _Best:
-    """The best of the first placement and of each count up to ``most``; ``bound``: where to stop.
+    """Return the best of the first placement and of each count up to ``most``; ``bound``: where to stop.
 
     No rank of a cheaper placement needs more micro-batches than fit into its cost, so above that (and ``SPARE`` more)
-    only doublings are tried, which help to level the ranks, and above ``DENSE`` an eighth more each time. Why a larger
-    ``most`` ends no worse: its run comes to each smaller count with a makespan that is no larger, and leaves out only
-    what cannot get below that.
+    only doublings are tried, which help to level the ranks. A larger ``most`` ends no worse: its run comes to each
+    smaller count with a makespan that is no larger, and leaves out only what cannot get below that.
     """
     best, fewest = _first(line, world_size, most)
     within = most_within(line, None if line.limits is None else [line.limits])
@@ -110,7 +108,7 @@ def _best_of_counts(line: Line, world_size: int, most: int, bound: int) -> _Best
         quick = min(most, useful, QUICK // len(line.runs) ** 2)
         if quick > 1:
             alone = [least_padded_spans(line, quick)]
-            best.offer(alone, _costs(line, alone))
+            best.offer(alone, line.costs(alone))
             lowest = quick + 1
     spare = int(line.floored or line.limits is not None)  # exchanges level these better with one more micro-batch
     tried = counts_to_try(lowest, useful, most)
@@ -118,68 +116,40 @@ def _best_of_counts(line: Line, world_size: int, most: int, bound: int) -> _Best
         room = min(count + spare, most)
         if best.makespan <= bound or (count < tried[-1] and _fewer_cost_more(line, world_size, room, best.makespan)):
             break
-        for found in _tries(line, world_size, count, below, best.makespan):
+        for placement in placements(line, world_size, count, below, best.makespan):
             for allowed in range(count, room + 1):
-                ranks = spans_of(line, found)
+                ranks = placement.spans(line)
                 best.offer(ranks, exchange(line, ranks, allowed))
         if fewest > 1:
             best.offer(*_lightest_first(line, world_size, count))
     if not best.ranks:
-        spans, _ = split_line(line, world_size)
-        best.ranks = _one_each(spans, world_size)
-        best.costs = _costs(line, best.ranks)
+        best.ranks, _ = _one_each(line, world_size)
     return best
 
 
 def _first(line: Line, world_size: int, most: int) -> tuple[_Best, int]:
-    """One micro-batch a rank, or as few as memory allows, and how many: the same for every ``most`` that is enough.
+    """Return a placement with as few micro-batches a rank as memory allows, and how many: the same for every ``most``.
 
-    Raises InfeasibleError. The spans of one micro-batch a rank are found where they are needed.
+    The spans of one micro-batch a rank are left out until they are needed. Raises InfeasibleError.
     """
     try:
         return _Best(least_makespan(line, min(world_size, len(line)))), 1
     except InfeasibleError:
         spans = start = 0
         while start < len(line):
-            start += line.take(line.cost_of(0, len(line)), start)
-            spans += 1
+            start, spans = start + line.take(line.cost_of(0, len(line)), start), spans + 1
         fewest = -(-spans // world_size)
         if fewest > most:
             raise
     ranks, costs = _lightest_first(line, world_size, fewest)
-    return _Best(max(costs), ranks, costs), fewest
-
-
-def _tries(line: Line, world_size: int, count: int, below: int, makespan: int) -> Iterator[Found]:
-    """Yield candidates of up to ``count`` micro-batches a rank, before any exchange, each from below ``below``.
-
-    Left out is what has so much work that the ranks cannot share it below ``makespan``: no exchange changes the work.
-    """
-    if line.floored or 2 * world_size * count > len(line):
-        starts, sizes = runs(line, max(1, line.work // (world_size * count)))
-        if len(starts) <= world_size * count and line.work + len(starts) * line.fixed <= world_size * (makespan - 1):
-            # samples of equal length together are few enough to be large items, without filler
-            items = [(line.cost_of(a, a + n), a, a + n) for a, n in zip(starts, sizes, strict=True)]
-            whole = placed(line, sorted(items, reverse=True), len(line), world_size, count, below)
-            if whole is not None:
-                yield whole
-    best = None
-    roof = world_size * (min(below, makespan) - 1)
-    for large_items, place, least in candidates(line, world_size, count - 1, roof):
-        if least > world_size * (below - 1):
-            break
-        better = placed(line, large_items, place, world_size, count - 1, below)
-        if better is not None:
-            best, below = better, better.makespan
-    if best is not None:
-        yield best
+    return _Best(max(costs), ranks), fewest
 
 
 def _fewer_cost_more(line: Line, world_size: int, count: int, makespan: int) -> bool:
-    """Whether it is proved that no placement of up to ``count`` micro-batches a rank costs less than ``makespan``.
+    """Return whether it is proved that up to ``count`` micro-batches a rank never cost less than ``makespan``.
 
-    What a group saves is estimated as if padding fell as 1 / groups from what the makespan leaves for it, and penalties
-    are multiples of that. Where each distinct weight may have a group of its own, only fixed costs can prove anything.
+    The saving of one more group is estimated as if padding fell as 1 / groups from what the makespan leaves for it, and
+    penalties are multiples of that. Where each distinct weight may have its group, only fixed costs can prove anything.
     """
     if not line.fixed and len(line.runs) <= world_size * count:
         return False
@@ -192,7 +162,7 @@ def _fewer_cost_more(line: Line, world_size: int, count: int, makespan: int) -> 
 
 
 def _lightest_first(line: Line, world_size: int, count: int) -> tuple[Ranks, list[int]]:
-    """As many spans as there may be, where memory is tight: by falling cost, each on the lightest rank."""
+    """Return as many spans as there may be, where memory is tight: by falling cost, each on the lightest rank."""
     spans, _ = split_line(line, world_size * count)
     ranks: Ranks = [[] for _ in range(world_size)]
     loads = [0] * world_size
@@ -203,13 +173,6 @@ def _lightest_first(line: Line, world_size: int, count: int) -> tuple[Ranks, lis
     return ranks, loads
 
 
-def _placement(line: Line, ranks: Ranks, bound: int) -> Assignment:
-    return assignment_of(line, ranks, _costs(line, ranks), bound)
-
-
-def _costs(line: Line, ranks: Ranks) -> list[int]:
-    return [sum(line.cost_of(a, b) for a, b in spans) for spans in ranks]
-
-
-def _one_each(spans: list[Span], world_size: int) -> Ranks:
-    return [[span] for span in spans] + [[]] * (world_size - len(spans))
+def _one_each(line: Line, world_size: int) -> tuple[Ranks, int]:
+    spans, makespan = split_line(line, world_size)
+    return [[span] for span in spans] + [[]] * (world_size - len(spans)), makespan

@@ -1,19 +1,20 @@
-"""Samples in the order of falling length: what a padded micro-batch of neighbours costs, and how many fit.
+"""A batch by falling length, as a line: what a padded micro-batch of neighbours costs, and how many samples fit.
 
-A *span* ``(a, b)`` of the line is one micro-batch: samples a .. b-1, padded to
-sample a, its longest. All solvers of padded micro-batches cut the line into spans.
+A *span* ``(a, b)`` of the line is one micro-batch: samples a .. b-1, padded to sample a, its longest. All solvers of
+padded micro-batches cut the line into spans.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain, groupby
 
 import numpy as np
 import numpy.typing as npt
 
 from ddpsched.costs.cost_model import CostModel
-from ddpsched.errors import InfeasibleError
+from ddpsched.planning.assignment import Assignment, too_long
 from ddpsched.planning.solvers.allocation.problem import IntArray
 
 # cost(counts, max_length): int64, one entry per count
@@ -21,14 +22,17 @@ GroupCost = Callable[[IntArray, int], npt.ArrayLike]
 # limit(lengths): int64, the most samples of a micro-batch whose longest is this long
 Limit = Callable[[IntArray], IntArray]
 Span = tuple[int, int]
+Ranks = list[list[Span]]  # the spans of each rank
 
 
 @dataclass(frozen=True)
 class Line:
-    """``order``: (B,), positions by falling length, equal ones by position. All else is indexed along that order.
+    """The samples of a batch by falling length, and the cost of spans of them.
 
-    ``take(budget, a)``: how many samples a span from a on may hold within a cost of ``budget`` and within memory.
-    ``weights[a]`` and ``fixed``, of linear costs alone: a span costs ``fixed + (b - a) * weights[a]`` (or its floor).
+    ``order``: (B,), positions by falling length, equal ones by position. All else is indexed along that order.
+    ``cost_of(a, b)``: the cost of a span. ``take(budget, a)``: how many samples a span from a on may hold within a cost
+    of ``budget`` and within memory. ``limits[a]``: the most that memory holds, None for no limit. ``weights[a]`` and
+    ``fixed``, of linear costs alone: a span costs ``fixed + (b - a) * weights[a]`` (or its floor).
     """
 
     order: IntArray
@@ -44,12 +48,10 @@ class Line:
     @cached_property
     def runs(self) -> list[tuple[int, int]]:
         """Starts and counts of samples of equal weight, by falling weight; for linear costs."""
-        runs, start, last = [], 0, self.weights[0]
-        for place, weight in enumerate(self.weights):
-            if weight != last:
-                runs.append((start, place - start))
-                start, last = place, weight
-        runs.append((start, len(self) - start))
+        runs, start = [], 0
+        for _, equal in groupby(self.weights):
+            runs.append((start, len(list(equal))))
+            start += runs[-1][1]
         return runs
 
     @cached_property
@@ -62,57 +64,57 @@ class Line:
         """Whether a small span costs more than its linear cost; for linear costs."""
         return self.cost_of(len(self) - 1, len(self)) > self.fixed + self.weights[-1]
 
-    def fits(self, start: int, end: int) -> bool:
-        """Whether memory holds the span."""
-        return self.limits is None or end - start <= self.limits[start]
+    def costs(self, ranks: Ranks) -> list[int]:
+        """Return the cost of each rank's spans."""
+        return [sum([self.cost_of(a, b) for a, b in spans]) for spans in ranks]
+
+    def assignment(self, ranks: Ranks, lower_bound: int, costs: Sequence[int] | None = None) -> Assignment:
+        """Return the assignment in which rank r runs the spans ``ranks[r]``; ``costs``: if not those of the line."""
+        positions = np.concatenate([self.order[a:b] for a, b in chain.from_iterable(ranks)])
+        sizes = tuple(tuple([b - a for a, b in spans]) for spans in ranks)
+        return Assignment(positions, sizes, tuple(costs or self.costs(ranks)), lower_bound)
 
 
 def falling(lengths: IntArray) -> IntArray:
-    """(B,), positions by falling length, equal ones by position."""
+    """Return positions by falling length, equal ones by position, (B,) -> (B,)."""
     return np.argsort(-lengths, kind="stable")
 
 
 def line_of(lengths: IntArray, cost: GroupCost | CostModel, limit: Limit | None = None) -> Line:
     """Return the line of these lengths, int64 ``(B,)``. Raises InfeasibleError where one sample is over the limit.
 
-    A linear cost with a floor counts as linear too; where many small micro-batches are placed, its floor is not seen
-    before the last comparison.
+    ``cost``: cost(counts, longest), which must fall with neither. ``limit``: limit(lengths), the most samples of a
+    micro-batch by its longest sample. A linear cost with a floor counts as linear too; where many small micro-batches
+    are placed, its floor enters only the last comparison.
+
+    >>> line = line_of(np.array([3, 9, 5]), CostModel(0, 1, 0, scale=1))
+    >>> line.order.tolist(), line.cost_of(0, 2), line.take(10, 1)
+    ([1, 2, 0], 18, 2)
     """
     order = falling(lengths)
     ordered = lengths[order]
-    limits = None if limit is None else limits_of(ordered, limit)
-    if not isinstance(cost, CostModel):
-        return _general(order, ordered.tolist(), cost, limits)
-    if not cost.linear:
-        return _general(order, ordered.tolist(), cost.padded, limits)
-    return _linear(order, cost.sample(ordered).tolist(), cost.fixed, cost.least, limits)
+    limits = None if limit is None else limit(ordered).tolist()
+    if limits is not None and limits[0] < 1:
+        raise too_long(ordered[0])
+    if isinstance(cost, CostModel) and cost.linear:
+        return _linear(order, cost.sample(ordered).tolist(), cost.fixed, cost.least, limits)
+    return _general(order, ordered.tolist(), cost.padded if isinstance(cost, CostModel) else cost, limits)
 
 
 def most_within(line: Line, limits: Sequence[list[int]] | None) -> Callable[[int], int]:
-    """most(budget): no rank needs more spans for what it runs within a cost of ``budget``; for linear costs.
+    """Return most(budget): no rank needs more spans for what it runs within a cost of ``budget``; for linear costs.
 
     A span costs at least what the shortest sample does alone. Two spans of a rank whose longest samples are alike are
-    better joined where both are at most half full. So where there are limits (one list for each kind of rank) all but
-    one span of each kind are fuller than that, and cost as much.
+    better joined where both are at most half full. So where there are limits (a list for each rank) all but one span of
+    each kind are fuller than that, and cost as much.
     """
     least = line.cost_of(len(line) - 1, len(line))
     if limits is None:
         return lambda budget: budget // least
     kinds = len(set(zip(line.weights, *limits, strict=True)))
-    pairs = [pair for own in limits for pair in zip(line.weights, own, strict=True)]
+    pairs = [pair for each in limits for pair in zip(line.weights, each, strict=True)]
     half = min(line.fixed + weight * (most // 2 + 1) for weight, most in pairs if most)
     return lambda budget: min(budget // least, kinds + budget // half)
-
-
-def limits_of(ordered: IntArray, limit: Limit) -> list[int]:
-    """``limit`` along the line; InfeasibleError where the longest sample alone is over it."""
-    limits = limit(ordered).tolist()
-    if limits[0] < 1:
-        raise InfeasibleError(
-            f"one sample of {ordered[0]} tokens alone needs more memory than a rank may use; "
-            "raise memory.budget_bytes, or lower data.max_length"
-        )
-    return limits
 
 
 def _linear(order: IntArray, weights: list[int], fixed: int, least: int, limits: list[int] | None) -> Line:
