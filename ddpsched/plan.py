@@ -150,7 +150,8 @@ class StepPlan:
         >>> [len(micro) for micro in StepPlan.cut(0, 0, np.arange(6), [[2, 1], [3]]).ranks[0]]
         [2, 1]
         """
-        ids, start, ranks = _read_only(ids), 0, []
+        ids, start, ranks = np.array(ids, dtype=np.int64), 0, []
+        ids.flags.writeable = False
         for rank_sizes in sizes:
             microbatches = []
             for size in rank_sizes:

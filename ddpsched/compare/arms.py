@@ -22,7 +22,6 @@ from ddpsched.orders.config import OrderConfig
 from ddpsched.orders.epoch_order import Order
 from ddpsched.peers import PEERS, Problem
 from ddpsched.peers.budget import fit_budget
-from ddpsched.plan import StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.policies import AnyPolicy
@@ -63,8 +62,9 @@ class Question:
         if policy["kind"] == "minmax":
             policy.setdefault("prefetch", self.prefetch or -(-2 * self.global_batch // self.world_size))
         numbers = {name: getattr(self, name) for name in ("world_size", "global_batch", "seed", "epochs")}
-        values = {"policy": policy, "order": arm.get("order", {}), "cost": self.cost or {}, "memory": self.memory or {}}
-        tables = validate(Tables, {**values, **numbers}, "ddpsched plan")
+        given = {"order": arm.get("order"), "cost": self.cost, "memory": self.memory}
+        given = {name: table for name, table in given.items() if table is not None}
+        tables = validate(Tables, {"policy": policy, **given, **numbers}, "ddpsched plan")
         longest, budget = int(self.lengths.max()), tables.memory.budget_bytes
         try:
             return PlanSpec(
@@ -84,9 +84,9 @@ class Tables(Table):
     """The options of a comparison, checked like the tables of a run."""
 
     policy: AnyPolicy
-    order: OrderConfig
-    cost: CostConfig
-    memory: MemoryConfig
+    order: OrderConfig = OrderConfig()
+    cost: CostConfig = CostConfig()
+    memory: MemoryConfig = MemoryConfig()
     seed: Annotated[int, Field(ge=0)]
     epochs: Positive
     global_batch: Positive
@@ -114,14 +114,28 @@ class Row:
 def arms(question: Question, policies: Sequence[str]) -> dict[str, Arm]:
     """Return the tables of a config by arm: of the policies that are named, or of all that apply."""
     most, ahead = question.max_microbatches, question.lookahead
+
+    def arm(kind: str, most: int = 1, ahead: int = 1) -> tuple[str, Arm]:
+        policy: dict[str, Any] = {"kind": kind}
+        words = [kind]
+        if kind == "pool":
+            policy["pool_size"] = max(POOL, POOL_BATCHES * question.global_batch // question.world_size)
+        if kind == "balanced" and most > 1:
+            policy["max_microbatches"] = most
+            words.append(f"M = {most}")
+        if kind in ("balanced", "packed") and ahead > 1:
+            policy["lookahead"] = ahead
+            words.append(f"W = {ahead}")
+        return ", ".join(words), {"policy": policy}
+
     if policies:
-        return dict(_arm(question, kind, most or 1, ahead) for kind in policies)
+        return dict(arm(kind, most or 1, ahead) for kind in policies)
     several = most or MICROBATCHES
     # of equal arms one stays
     wanted: list[tuple[Any, ...]] = [("static",), ("minmax",), ("balanced",), ("balanced", several), ("packed",)]
     if ahead > 1:
         wanted += [("balanced", 1, ahead), ("balanced", several, ahead), ("packed", 1, ahead)]
-    chosen = dict(_arm(question, *each) for each in [*wanted, *((kind,) for kind in FITTED)])
+    chosen = dict(arm(*each) for each in [*wanted, *((kind,) for kind in FITTED)])
     return {
         "padded to the longest": {"policy": {"kind": "static"}, "pads_to_max": True},
         **chosen,
@@ -130,24 +144,9 @@ def arms(question: Question, policies: Sequence[str]) -> dict[str, Arm]:
     }
 
 
-def _arm(question: Question, kind: str, most: int = 1, ahead: int = 1) -> tuple[str, Arm]:
-    policy: dict[str, Any] = {"kind": kind}
-    words = [kind]
-    if kind == "pool":
-        policy["pool_size"] = max(POOL, POOL_BATCHES * question.global_batch // question.world_size)
-    if kind == "balanced" and most > 1:
-        policy["max_microbatches"] = most
-        words.append(f"M = {most}")
-    if kind in ("balanced", "packed") and ahead > 1:
-        policy["lookahead"] = ahead
-        words.append(f"W = {ahead}")
-    return ", ".join(words), {"policy": policy}
-
-
 def fitted(question: Question, arm: Arm) -> PlanSpec:
     """Return an arm's spec, its budget or batch size such that the first epoch's steps have B samples on average."""
-    key = FITTED.get(arm["policy"]["kind"])
-    if key is None:
+    if (key := FITTED.get(arm["policy"]["kind"])) is None:
         return question.spec(arm)
     source, tokens = KnownLengths(question.lengths), key == "max_tokens_for_batch"
     lowest = int(question.lengths.max()) if tokens else 1
@@ -183,20 +182,16 @@ def compare(question: Question, policies: Sequence[str] = (), peers: Sequence[st
             yield Row(name, skipped=error.reason)
 
 
-def plans(question: Question, spec: PlanSpec) -> Iterator[StepPlan]:
-    """Yield all plans of the epochs asked for."""
-    return plan_steps(spec, KnownLengths(question.lengths), LocalExchange(question.world_size))
-
-
 def measure(question: Question, name: str, spec: PlanSpec) -> Row:
     """Return the row of an arm whose epochs are planned, timed, and then scored."""
     ruler = Ruler(question.lengths, question.world_size, spec.cost, spec.policy.packs, question.time)
-    gc.collect()
-    gc.freeze()  # this arm's time does not include a search of earlier arms' objects for garbage
+    collects = gc.isenabled()
+    gc.disable()  # this arm's time does not include a search of other objects for garbage
     try:
-        made = list(plans(question, spec))
+        made = list(plan_steps(spec, KnownLengths(question.lengths), LocalExchange(question.world_size)))
     finally:
-        gc.unfreeze()
+        if collects:
+            gc.enable()
     times = [plan.times for plan in made]
     seconds = sum((t.offer_s or 0.0) + (t.exchange_s or 0.0) + (t.solve_s or 0.0) for t in times)
     for epoch in range(question.epochs):

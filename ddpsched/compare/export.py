@@ -6,10 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ddpsched.compare.arms import Question, plans
+from ddpsched.compare.arms import Question
 from ddpsched.costs.cost_model import Int
+from ddpsched.data.lengths import KnownLengths
+from ddpsched.exchange import LocalExchange
 from ddpsched.plan import StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
+from ddpsched.planning.planner import plan_steps
 
 EXPORTED = ("epoch", "step", "rank", "microbatch", "position", "id", "length", "pad_to")
 CHUNK = 4096  # micro-batches written at a time
@@ -26,7 +29,8 @@ def export(question: Question, spec: PlanSpec, path: Path) -> int:
 
     schema = pa.schema([(name, pa.int64()) for name in EXPORTED])
     aside, rows = path.with_name(f"{path.name}.part"), 0
-    blocks = itertools.chain.from_iterable(_exported(plan, question.lengths) for plan in plans(question, spec))
+    plans = plan_steps(spec, KnownLengths(question.lengths), LocalExchange(spec.world_size))
+    blocks = itertools.chain.from_iterable(_exported(plan, question.lengths) for plan in plans)
     try:
         with pq.ParquetWriter(aside, schema) as writer:
             while chunk := list(itertools.islice(blocks, CHUNK)):

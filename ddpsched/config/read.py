@@ -24,7 +24,9 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     if tables := ", ".join(f"[{name}]" for name in ("base", "grid", "also") if name in values):
         remedy = f"run them with: python -m experiments.sweep {path}"
         raise ConfigError(f"config {path}: {tables} make it a study of several runs; {remedy}")
-    return parse(apply_overrides(values, overrides), source=str(path))
+    if words := list(overrides):
+        values = apply_overrides(values, words)
+    return validate(RunConfig, values, str(path))
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -14,11 +14,6 @@ from typing import IO, Any
 import numpy as np
 
 
-def default_folder() -> Path:
-    """Return ``$DDPSCHED_CACHE``, or else ``~/.cache/ddpsched``."""
-    return Path(os.environ.get("DDPSCHED_CACHE") or "~/.cache/ddpsched").expanduser()
-
-
 def load_arrays(path: Path) -> dict[str, np.ndarray] | None:
     """Return the arrays of ``path`` by name; None where there is no such file, or a damaged one."""
     try:

@@ -39,12 +39,11 @@ class RowSource:
 
 def training_rows(config: DataConfig) -> RowSource | None:
     """Return the training split that ``config`` names; None for the embedded sentences, which have no source."""
-    splits = stored_splits(config)
-    return None if splits is None else splits[0]
+    return stored_splits(config)[0] if config.path or config.name else None
 
 
-def stored_splits(config: DataConfig) -> tuple[RowSource, RowSource | None] | None:
-    """Return the training split that ``config`` names, and the dev split beside it; None for the embedded sentences.
+def stored_splits(config: DataConfig) -> tuple[RowSource, RowSource | None]:
+    """Return the training split that ``path`` or ``name`` gives, and the dev split beside it.
 
     Raises DataError where there is none, or it cannot be opened.
     """
@@ -54,11 +53,10 @@ def stored_splits(config: DataConfig) -> tuple[RowSource, RowSource | None] | No
             beside = [path.with_name(name + path.suffix) for name in DEV_NAMES if path.stem == "train"]
             return file_rows(path), next((file_rows(file) for file in beside if file.exists()), None)
         loaded, name, short = _load_saved(path), str(path), path.name
-    elif config.name:
+    else:
+        assert config.name
         name = short = f"{config.name}/{config.subset}" if config.subset else config.name
         loaded = _load_hub(config, name)
-    else:
-        return None
     splits = loaded if isinstance(loaded, dict) else {"train": loaded}
     if "train" not in splits:
         raise DataError(f"{name}: no train split; it has {', '.join(splits)}")

@@ -80,14 +80,13 @@ def load_dataset(config: DataConfig, seed: int, task: Task = "classification") -
         wanted["data.label"] = config.label
     elif config.prompt is not None:
         wanted["data.prompt"] = config.prompt
-    stored = stored_splits(config)
-    if stored is None:
-        dataset = _embedded(config, wanted, seed)
-    else:
-        rows, beside = stored
+    if config.path or config.name:
+        rows, beside = stored_splits(config)
         train = _read(rows, config, wanted, config.rows)
         dev = None if beside is None or config.dev else _read(beside, config, wanted)
         dataset = Dataset(train, dev, rows.name, rows)
+    else:
+        dataset = _embedded(config, wanted, seed)
     if config.dev:
         file = Path(config.dev).expanduser()
         dataset = replace(dataset, dev=_read(file_rows(file), config, wanted), source=f"{dataset.source}, dev {file}")

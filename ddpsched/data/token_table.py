@@ -11,6 +11,7 @@ slice's first token to predict it from.
 """
 
 import hashlib
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -23,7 +24,7 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import Tokenizer
 
-from ddpsched.data.array_cache import default_folder, load_arrays, save_arrays
+from ddpsched.data.array_cache import load_arrays, save_arrays
 from ddpsched.data.tokenizer import Encoder, Ids, Row
 from ddpsched.errors import DataError
 
@@ -300,7 +301,8 @@ def tokenise(
     encoder = Encoder(tokenizer, max_length, prompts is not None, least)
     path, places = None, None if rows is None else np.array(rows, dtype=np.int64) - 1
     if cache_dir is not None:
-        folder = default_folder() if cache_dir == "default" else cache_dir
+        default = os.environ.get("DDPSCHED_CACHE") or "~/.cache/ddpsched"
+        folder = Path(default).expanduser() if cache_dir == "default" else cache_dir
         path = folder / f"tokens-{_digest(tokenizer, texts, prompts, max_length, least)}.npz"
         arrays: dict[str, Any] | None = load_arrays(path)
         if arrays and arrays.keys() == CACHED and len(arrays["offsets"]) == len(texts) + 1:

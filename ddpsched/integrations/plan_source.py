@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ from ddpsched.orders.config import OrderConfig
 from ddpsched.orders.epoch_order import Order
 from ddpsched.plan import Position, StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
-from ddpsched.planning.planner import check_position, plan_epoch
+from ddpsched.planning.planner import check_position, plan_steps
 from ddpsched.planning.policies import AnyPolicy
 from ddpsched.table import Positive, Table
 from ddpsched.world import World
@@ -128,8 +129,8 @@ class PlanSource(LoaderWorld):
     def plans(self, start: Position) -> Iterator[StepPlan]:
         """Yield the plans of the epoch of ``start``, from there on; none where it is the epoch's end."""
         size = self.world.size
-        check_position(self._spec_of(size), len(self.lengths), start)  # loaded, maybe, before the world was known
-        return plan_epoch(self._spec_of(size), self.lengths, LocalExchange(size), start)
+        spec = replace(self._spec_of(size), epochs=start.epoch + 1)
+        return plan_steps(spec, self.lengths, LocalExchange(size), start=start)
 
     def run(self, start: Position, end: int | None, most: int | None) -> Iterator[StepPlan]:
         """Yield the plans of epoch after epoch, up to epoch ``end``, or to ``most`` steps in all; None for no limit."""

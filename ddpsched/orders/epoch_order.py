@@ -98,13 +98,3 @@ def curriculum_local(draw: Draw) -> Ids:
 
 KINDS: tuple[Callable[[Draw], Ids], ...] = (shuffled, sequential, length_grouped, curriculum, curriculum_local)
 ORDERS = {order.__name__: order for order in KINDS}
-
-
-def epoch_order(order: Order, source: Lengths, *, seed: int, epoch: int, world_size: int, global_batch: int) -> Ids:
-    """Return each id once, int64 (N,), in the order that the options name.
-
-    ``world_size`` and ``global_batch`` matter to orders that deal shards or sort batches together.
-    """
-    batches = max(1, min(order.options.mega_batches, len(source) // (4 * global_batch)))
-    draw = Draw(source, order, seed, epoch, world_size, global_batch, global_batch * batches)
-    return ORDERS[order.options.kind](draw)

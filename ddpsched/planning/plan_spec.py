@@ -7,7 +7,7 @@ from ddpsched.costs.cost_model import CostModel, padded_tokens
 from ddpsched.costs.memory_cap import Cap
 from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError
-from ddpsched.orders.epoch_order import Order, epoch_order
+from ddpsched.orders.epoch_order import ORDERS, Draw, Order
 from ddpsched.plan import Ids
 from ddpsched.planning.policy import Policy, Setting
 
@@ -78,7 +78,7 @@ class PlanSpec:
             )
 
     def epoch_order(self, lengths: Lengths, epoch: int) -> Ids:
-        """Return (N,), int64 ids: the order in which this epoch visits the samples."""
-        return epoch_order(
-            self.order, lengths, seed=self.seed, epoch=epoch, world_size=self.world_size, global_batch=self.global_batch
-        )
+        """Return each id once, int64 (N,): the order in which this epoch visits the samples."""
+        size, options = self.global_batch, self.order.options
+        batches = max(1, min(options.mega_batches, len(lengths) // (4 * size)))
+        return ORDERS[options.kind](Draw(lengths, self.order, self.seed, epoch, self.world_size, size, size * batches))

@@ -14,7 +14,6 @@ from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Exchange, LocalExchange
 from ddpsched.plan import PlanTimes, Position, StepPlan
-from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.steps.context import Context
 
@@ -59,13 +58,15 @@ def plan_steps(
     >>> [plan.predicted_cost for plan in plan_steps(spec, KnownLengths([5, 9, 2, 2]), LocalExchange(2))]
     [(9, 15)]
     """
-    start = start or Position()
-    if spec.epochs is not None and start.epoch >= spec.epochs:
-        raise ConfigError(f"the position is in epoch {start.epoch} (from 0), but epochs = {spec.epochs}")
-    if spec.steps is not None and start.step > spec.steps:
-        raise ConfigError(f"the position is after {start.step} steps, but steps = {spec.steps}")
-    check_position(spec, len(lengths), start)
-    plans = _epochs(spec, lengths, exchange, speeds, start)
+    if start is None:
+        start = Position()
+    else:
+        if spec.epochs is not None and start.epoch >= spec.epochs:
+            raise ConfigError(f"the position is in epoch {start.epoch} (from 0), but epochs = {spec.epochs}")
+        if spec.steps is not None and start.step > spec.steps:
+            raise ConfigError(f"the position is after {start.step} steps, but steps = {spec.steps}")
+        check_position(spec, len(lengths), start)
+    plans = _plans(spec, lengths, exchange, speeds, start)
     return plans if spec.steps is None else itertools.islice(plans, spec.steps - start.step)
 
 
@@ -99,50 +100,42 @@ def check_position(spec: PlanSpec, num_samples: int, position: Position) -> None
         )
 
 
-def _epochs(
+def _plans(
     spec: PlanSpec, lengths: Lengths, exchange: Exchange, speeds: Sequence[Speed] | None, start: Position
 ) -> Iterator[StepPlan]:
+    """Yield each assignment of the policy as a plan, with its digest, its times and the position after it."""
     step, memo = start.step, dict[str, Any]()
     epochs = spec.epochs if spec.policy.endless else spec.epochs or 1
     while start.epoch != epochs:
-        for plan in _plans(Context(spec, lengths, exchange, start, speeds, memo)):
+        context = Context(spec, lengths, exchange, start, speeds, memo)
+        assignments, order = spec.policy(context), context.order
+        while True:
+            begin = perf_counter()
+            times = context.times = PlanTimes()
+            if (assignment := next(assignments, None)) is None:
+                break
+            after = None
+            if assignment.cursor is not None:
+                windows = tuple([order[positions] for positions in assignment.windows])
+                for ids in windows:
+                    ids.flags.writeable = False
+                after = Position(start.epoch, step + 1, assignment.cursor, windows)
+            plan = StepPlan.cut(
+                start.epoch,
+                step,
+                order[assignment.positions],
+                assignment.sizes,
+                assignment.packed,
+                assignment.pad_to,
+                predicted_cost=assignment.costs,
+                after=after,
+                **{name: getattr(assignment, name) for name in ("lower_bound", "status", "tie_break", "method")},
+            )
+            plan.times.offer_s, plan.times.exchange_s = times.offer_s, times.exchange_s
+            plan.times.solve_s = perf_counter() - begin - (times.offer_s or 0.0) - (times.exchange_s or 0.0)
             yield plan
-            step = plan.step + 1
+            step += 1
         start = Position(start.epoch + 1, step)
-
-
-def plan_epoch(spec: PlanSpec, lengths: Lengths, exchange: Exchange, start: Position) -> Iterator[StepPlan]:
-    """Yield the plans of one epoch from ``start`` on, numbered from ``start.step``; none where it is its end."""
-    return _plans(Context(spec, lengths, exchange, start))
-
-
-def _plans(context: Context) -> Iterator[StepPlan]:
-    """Yield the plans of one epoch from the context's start on."""
-    assignments = context.spec.policy(context)
-    for step in itertools.count(context.start.step):
-        begin = perf_counter()
-        times = context.times = PlanTimes()
-        assignment = next(assignments, None)
-        if assignment is None:
-            return
-        plan = _plan(context, step, assignment)
-        plan.times.offer_s, plan.times.exchange_s = times.offer_s, times.exchange_s
-        plan.times.solve_s = perf_counter() - begin - (times.offer_s or 0.0) - (times.exchange_s or 0.0)
-        yield plan
-
-
-def _plan(context: Context, step: int, assignment: Assignment) -> StepPlan:
-    """Return an assignment as a plan, with its digest and the position after it."""
-    epoch, after = context.start.epoch, None
-    if assignment.cursor is not None:
-        windows = tuple([context.order[positions] for positions in assignment.windows])
-        for ids in windows:
-            ids.flags.writeable = False
-        after = Position(epoch, step + 1, assignment.cursor, windows)
-    rest = {name: getattr(assignment, name) for name in ("lower_bound", "status", "tie_break", "method")}
-    ids, sizes = context.order[assignment.positions], assignment.sizes
-    shape = (assignment.packed, assignment.pad_to)
-    return StepPlan.cut(epoch, step, ids, sizes, *shape, predicted_cost=assignment.costs, after=after, **rest)
 
 
 def prefetch_plans(plans: Iterator[StepPlan]) -> Generator[StepPlan, None, None]:

@@ -56,36 +56,33 @@ class Ruler:
         self._epochs = self._dropped = self._repeated = 0
         self._seen = np.zeros(len(lengths), dtype=np.int64)
         self._full_sizes: list[int] = []
-        self._steps: list[tuple[int, ...]] = []  # what _measure returns of each
+        # samples, micro-batches, tokens, tokens squared, tokens computed, nanoseconds, and the cost of the largest
+        # rank, of all ranks, and without padding
+        self._steps: list[tuple[int, ...]] = []
 
     def add_epoch(self, steps: Iterable[Step], pad_to: Iterable[int] = repeat(0)) -> None:
         """Add all steps of one epoch. ``pad_to``: of each step, a length that its rows are padded to at least."""
         self._seen[:] = 0
         first = len(self._steps)
-        self._steps += [self._measure(step, width) for step, width in zip(steps, pad_to, strict=False)]
+        for step, width in zip(steps, pad_to, strict=False):
+            sizes = [[len(ids) for ids in rank] for rank in step]
+            counts = np.array([size for rank in sizes for size in rank if size])
+            ids = np.concatenate([ids for rank in step for ids in rank])
+            np.add.at(self._seen, ids, 1)
+            lengths = self._lengths[ids]
+            tokens = computed = int(lengths.sum())
+            if not self._packed:
+                longest = np.maximum(np.maximum.reduceat(lengths, np.cumsum(counts) - counts), width)
+                computed = int((counts * longest).sum())
+            costs = self._cost.price_ranks(lengths, sizes, self._packed, width)
+            time = 0 if self._time is None else max(self._time.price_ranks(lengths, sizes, self._packed, width))
+            needed, squares = int(self._cost.unpadded(lengths).sum()), int(lengths @ lengths)
+            row = (len(ids), len(counts), tokens, squares, computed, time, max(costs), sum(costs), needed)
+            self._steps.append(row)
         self._full_sizes += [samples for samples, *_ in self._steps[first:-1]]
         self._epochs += 1
         self._dropped += int((self._seen == 0).sum())
         self._repeated += int(np.maximum(self._seen - 1, 0).sum())
-
-    def _measure(self, step: Step, pad_to: int) -> tuple[int, ...]:
-        """Return samples, micro-batches, tokens, tokens squared, tokens computed, nanoseconds, and the largest rank's
-        cost, that of all ranks and the cost without padding.
-        """
-        sizes = [[len(ids) for ids in rank] for rank in step]
-        counts = np.array([size for rank in sizes for size in rank if size])
-        ids = np.concatenate([ids for rank in step for ids in rank])
-        np.add.at(self._seen, ids, 1)
-        lengths = self._lengths[ids]
-        tokens = computed = int(lengths.sum())
-        if not self._packed:
-            longest = np.maximum(np.maximum.reduceat(lengths, np.cumsum(counts) - counts), pad_to)
-            computed = int((counts * longest).sum())
-        costs = self._cost.price_ranks(lengths, sizes, self._packed, pad_to)
-        nanoseconds = 0 if self._time is None else max(self._time.price_ranks(lengths, sizes, self._packed, pad_to))
-        needed = int(self._cost.unpadded(lengths).sum())
-        squares = int(lengths @ lengths)
-        return len(ids), len(counts), tokens, squares, computed, nanoseconds, max(costs), sum(costs), needed
 
     def read(self) -> Yardstick:
         """Return the figures of all epochs added so far; at least one."""

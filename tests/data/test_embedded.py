@@ -10,10 +10,10 @@ from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.embedded.sentences import (
     CONTINUATIONS,
     OPENINGS,
+    SLOTS,
     SPECIAL_TOKENS,
     compose,
     embedded_tokenizer,
-    slots,
 )
 
 
@@ -57,8 +57,8 @@ def test_counting_words_gives_most_labels_away() -> None:
 def test_every_sentence_opens_with_a_word_of_its_label() -> None:
     for template in OPENINGS:
         assert set(template.split()) & {"ADJ", "THING", "VERB", "WELL", "OTHER"}, template
-    assert not set(slots(0)["ADJ"]) & set(slots(1)["ADJ"])
-    assert (slots(0)["OTHER"], slots(1)["OTHER"]) == (slots(1)["ADJ"], slots(0)["ADJ"])
+    assert not set(SLOTS[0]["ADJ"]) & set(SLOTS[1]["ADJ"])
+    assert (SLOTS[0]["OTHER"], SLOTS[1]["OTHER"]) == (SLOTS[1]["ADJ"], SLOTS[0]["ADJ"])
 
 
 def test_any_number_of_words_can_be_composed() -> None:
@@ -68,7 +68,7 @@ def test_any_number_of_words_can_be_composed() -> None:
 
 def test_every_slot_of_a_template_has_a_word_list() -> None:
     used = {word for template in OPENINGS + CONTINUATIONS for word in template.split() if word.isupper()}
-    assert used == set(slots(0)) == set(slots(1))
+    assert used == set(SLOTS[0]) == set(SLOTS[1])
 
 
 def test_the_tokenizer_knows_special_tokens_case_and_punctuation() -> None:

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from ddpsched.data import tokenizer as module
-from ddpsched.data.embedded.sentences import embedded_tokenizer, vocabulary
+from ddpsched.data.embedded.sentences import VOCABULARY, embedded_tokenizer
 from ddpsched.data.tokenizer import Encoded, Encoder
 from ddpsched.errors import DataError
 
 TOKENIZER = embedded_tokenizer()
 SEP = 3
-sentences = st.lists(st.sampled_from(vocabulary()), min_size=1, max_size=12).map(" ".join)
+sentences = st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=12).map(" ".join)
 pairs = st.lists(st.tuples(sentences, sentences), min_size=1, max_size=8)
 
 

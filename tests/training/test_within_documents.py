@@ -16,7 +16,7 @@ from torch.nn import functional
 from transformers import BloomConfig
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.data.embedded.sentences import embedded_tokenizer, vocabulary
+from ddpsched.data.embedded.sentences import VOCABULARY, embedded_tokenizer
 from ddpsched.data.samples import Samples
 from ddpsched.data.token_table import SliceTable
 from ddpsched.errors import ConfigError
@@ -35,7 +35,7 @@ LENGTH = 32
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Prompts and texts of embedded words, some longer than a slice, and their tokenizer."""
-    random, words = np.random.default_rng(0), sorted(vocabulary())
+    random, words = np.random.default_rng(0), sorted(VOCABULARY)
     lines = []
     for _ in range(60):
         prompt, text = (" ".join(random.choice(words, random.integers(1, most))) for most in (8, 40))

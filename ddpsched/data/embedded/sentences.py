@@ -31,6 +31,17 @@ POSITIVE_SHARE = 0.55
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 WORDS = json.loads(files("ddpsched.data.embedded").joinpath("words.json").read_text(encoding="utf-8"))
 OPENINGS, CONTINUATIONS = tuple(WORDS["openings"]), tuple(WORDS["continuations"])
+# SLOTS[label]: the words for each slot in a sentence of this label; OTHER is an ADJ of the opposite one
+SLOTS = [
+    {slot: words.split() for slot, words in {**WORDS["neutral"], **same, "OTHER": opposite["ADJ"]}.items()}
+    for same, opposite in (WORDS["sentiment"], WORDS["sentiment"][::-1])
+]
+# every word that a sentence can hold
+VOCABULARY = sorted(
+    {"an", "."}
+    | {word for template in OPENINGS + CONTINUATIONS for word in template.split() if not word.isupper()}
+    | {word for slots in SLOTS for words in slots.values() for word in words}
+)
 
 
 def compose(size: int, seed: int) -> tuple[list[str], npt.NDArray[np.int64]]:
@@ -47,9 +58,8 @@ def compose(size: int, seed: int) -> tuple[list[str], npt.NDArray[np.int64]]:
     lengths = sst2_lengths(size, rng)
     labels = (rng.random(size) < POSITIVE_SHARE).astype(np.int64)
     # scalar draws, some 20 a sentence: much cheaper from the standard library than from numpy
-    draw, fillings = random.Random(seed), [slots(label) for label in (0, 1)]
-    pairs = zip(lengths.tolist(), labels.tolist(), strict=True)
-    return [_sentence(length - 2, fillings[label], draw) for length, label in pairs], labels
+    draw, pairs = random.Random(seed), zip(lengths.tolist(), labels.tolist(), strict=True)
+    return [_sentence(length - 2, SLOTS[label], draw) for length, label in pairs], labels
 
 
 def _sentence(num_words: int, filling: dict[str, list[str]], draw: random.Random) -> str:
@@ -72,28 +82,13 @@ def _fitting(templates: tuple[str, ...], room: int) -> list[tuple[str, ...]]:
     return [words for words in map(tuple, map(str.split, templates)) if len(words) <= room]
 
 
-def slots(label: int) -> dict[str, list[str]]:
-    """Return the words for each slot in a sentence of this label; OTHER is an ADJ of the opposite one."""
-    sentiment = WORDS["sentiment"]
-    lists = {**WORDS["neutral"], **sentiment[label], "OTHER": sentiment[1 - label]["ADJ"]}
-    return {slot: words.split() for slot, words in lists.items()}
-
-
-def vocabulary() -> list[str]:
-    """Return every word that a sentence can hold, sorted."""
-    words = {"an", "."}
-    words.update(word for template in OPENINGS + CONTINUATIONS for word in template.split() if not word.isupper())
-    words.update(word for label in (0, 1) for choices in slots(label).values() for word in choices)
-    return sorted(words)
-
-
 def embedded_tokenizer() -> Tokenizer:
-    """Return a word-level, lower-case tokenizer over ``vocabulary()``: ``[CLS] words [SEP]``; ``[PAD]`` is 0.
+    """Return a word-level, lower-case tokenizer over ``VOCABULARY``: ``[CLS] words [SEP]``; ``[PAD]`` is 0.
 
     >>> embedded_tokenizer().encode("A superb film.").tokens
     ['[CLS]', 'a', 'superb', 'film', '.', '[SEP]']
     """
-    ids = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *vocabulary()])}
+    ids = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *VOCABULARY])}
     tokenizer = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.normalizer, tokenizer.pre_tokenizer = Lowercase(), BertPreTokenizer()

@@ -1,7 +1,7 @@
 """The next samples of the order, step by step: the input of policies that only assign them."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -11,6 +11,7 @@ import numpy as np
 
 from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.costs.memory_cap import Cap
+from ddpsched.costs.rank_speed import Speed
 from ddpsched.exchange import offer_row, read_offers
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.steps.context import Context
@@ -58,7 +59,11 @@ def batches(context: Context) -> Iterator[Batch]:
     )
     left = total % spec.global_batch
     whole = total if spec.last == "smaller" or left >= min(spec.world_size, total) else total - left
-    steps = _in_order(context, whole)
+    steps: Iterator[Int]
+    if spec.policy.batches_at_once > 1:
+        steps = _dealt_anew(context, whole)
+    else:
+        steps = (np.arange(i, min(i + spec.global_batch, whole)) for i in range(cursor, whole, spec.global_batch))
     for step in itertools.count(context.start.step):
         begin = perf_counter()
         positions = next(steps, None)
@@ -68,21 +73,17 @@ def batches(context: Context) -> Iterator[Batch]:
             positions = np.concatenate((positions, np.arange(whole, total)))
         lengths = context.lengths.lengths(context.order[positions]) if spec.lengths_known else None
         context.times.offer_s = perf_counter() - begin
-        slowness = _reported_slowness(context, step)
+        slowness = None if context.speeds is None else _reported_slowness(context, context.speeds, step)
         cursor += len(positions)
         yield batch_of(lengths, len(positions), step=step, slowness=slowness, positions=positions, cursor=cursor)
 
 
-def _in_order(context: Context, total: int) -> Iterator[Int]:
-    """Yield the positions of each step: the next B, or with a lookahead of W the next W * B dealt anew.
+def _dealt_anew(context: Context, total: int) -> Iterator[Int]:
+    """Yield the positions of each step with a lookahead of W: the next W * B are dealt anew to W steps.
 
     Where the cursor lies within W batches, these are dealt as they were, and the first of them are left out.
     """
     spec, size, cursor = context.spec, context.spec.global_batch, context.start.cursor
-    if spec.policy.batches_at_once == 1:
-        for start in range(cursor, total, size):
-            yield np.arange(start, min(start + size, total))
-        return
     group, in_runs = size * spec.policy.batches_at_once, not spec.policy.packs and spec.policy.most_microbatches == 1
     for start in range(cursor // group * group, total, group):
         pool = np.arange(start, min(start + group, total))
@@ -94,12 +95,10 @@ def _in_order(context: Context, total: int) -> Iterator[Int]:
             yield pool[positions]
 
 
-def _reported_slowness(context: Context, step: int) -> tuple[int, ...] | None:
-    """Return the slowness that each rank has measured; None where none is measured or all are about alike."""
-    if context.speeds is None:
-        return None
+def _reported_slowness(context: Context, speeds: Sequence[Speed], step: int) -> tuple[int, ...] | None:
+    """Return the slowness that each rank has measured; None where all are about alike."""
     begin, epoch = perf_counter(), context.start.epoch
-    rows = [offer_row(epoch, step, np.array([speed.slowness_ppm]), 1, 1) for speed in context.speeds]
+    rows = [offer_row(epoch, step, np.array([speed.slowness_ppm]), 1, 1) for speed in speeds]
     slowness = read_offers(context.exchange.offer(np.stack(rows)), epoch, step)[0][:, 0].tolist()
     context.times.exchange_s = perf_counter() - begin
     return tuple(slowness) if max(slowness) > SIMILAR_SPEED * min(slowness) else None

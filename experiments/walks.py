@@ -1,0 +1,120 @@
+"""Print two walks through the package, file by file: from lengths to the yardstick, and from a config to the step loop.
+
+A walk is the functions and methods of ``ddpsched`` that a call enters, each once, in the order of their first entry.
+Not counted: properties, special methods and nested functions, which are read where they are used.
+
+    python -m experiments.walks          # the section of CONTRIBUTING.md
+"""
+
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+import ddpsched
+from ddpsched.compare.arms import Question, compare
+from ddpsched.config import load
+from ddpsched.data.length_files import read_lengths
+from ddpsched.run_loop import run
+
+PACKAGE = Path(ddpsched.__file__).parent
+CONFIG = """
+epochs = 1
+global_batch = 8
+world_size = 2
+policy = { kind = "static" }
+executor = { kind = "virtual" }
+"""
+
+Entry = tuple[str, str]  # file, function
+
+
+class _Arrived(Exception):
+    """The walk is at its end."""
+
+
+@contextmanager
+def entered(until: str = "") -> Iterator[list[Entry]]:
+    """Collect the functions entered in here, and stop as the one named ``until`` is."""
+    entries: dict[Entry, None] = {}
+    walk: list[Entry] = []
+
+    def enter(frame: FrameType, event: str, _: Any) -> None:
+        path, name = Path(frame.f_code.co_filename), frame.f_code.co_qualname
+        if event == "call" and path.is_relative_to(PACKAGE):
+            entries[str(path.relative_to(PACKAGE)), name] = None
+            if name == until:
+                raise _Arrived
+
+    threading.setprofile(enter)  # plans are made by a thread
+    sys.setprofile(enter)
+    try:
+        yield walk
+    except _Arrived:
+        pass
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+        walk += filter(_is_counted, entries)
+
+
+def _is_counted(entry: Entry) -> bool:
+    file, name = entry
+    if "<" in name or name.rpartition(".")[2].startswith("__"):
+        return False
+    found: Any = import_module("ddpsched." + file.removesuffix(".py").replace("/", "."))
+    for part in name.split("."):
+        if (found := vars(found).get(part)) is None:
+            return not part.istitle()  # the body of a class is none
+    return not isinstance(found, property | cached_property | type)
+
+
+def lengths_to_yardstick(folder: Path) -> list[Entry]:
+    """Return the walk of ``ddpsched plan`` over a file of lengths with policy static, from the file to the figures."""
+    path = folder / "lengths.npy"
+    np.save(path, np.random.default_rng(0).integers(5, 60, 500))
+    with entered() as walk:
+        question = Question(lengths=read_lengths(path), world_size=4, global_batch=32)
+        (row,) = compare(question, ["static"])
+    assert row.figures is not None, row.skipped
+    return walk
+
+
+def config_to_loop(folder: Path) -> list[Entry]:
+    """Return the walk of a run on virtual ranks with the embedded data, from its config to the first step."""
+    path = folder / "walk.toml"
+    path.write_text(CONFIG + f'name = "walk"\noutputs = "{folder}"\n', encoding="utf-8")
+    with entered("_Loop.run") as walk:
+        run(load(path))
+    return walk
+
+
+def listed(walk: list[Entry]) -> str:
+    """Return the walk as Markdown: a line for each stay in a file, in order."""
+    return "\n".join(
+        f"- `{file}`: " + ", ".join(f"`{name}`" for _, name in names)
+        for file, names in groupby(walk, lambda each: each[0])
+    )
+
+
+def main() -> None:
+    """Print both walks."""
+    with tempfile.TemporaryDirectory() as folder:
+        for title, walk in (
+            ("From lengths to the yardstick", lengths_to_yardstick(Path(folder))),
+            ("From a config to the step loop", config_to_loop(Path(folder))),
+        ):
+            print(f"**{title}**: {len(walk)} functions in {len({file for file, _ in walk})} files.\n\n{listed(walk)}\n")
+
+
+if __name__ == "__main__":
+    main()
