@@ -56,7 +56,7 @@ class LaunchedRanks(Ranks):
         import torch
 
         from ddpsched.processes import host_id
-        from ddpsched.training.distributed import start_group
+        from ddpsched.training.group_exchange import start_group
         from ddpsched.watch import start_watch
 
         super().__init__(world)

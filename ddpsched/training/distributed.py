@@ -1,10 +1,8 @@
 """This process is one rank of many, started by torchrun."""
 
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from datetime import timedelta
 from time import perf_counter
 from typing import Any
 
@@ -21,7 +19,7 @@ from ddpsched.planning.record_columns import plan_columns
 from ddpsched.records import StepRecord
 from ddpsched.training.calibrate import allowance, check_calibrations
 from ddpsched.training.clock import pick_device
-from ddpsched.training.group_exchange import GroupExchange
+from ddpsched.training.group_exchange import GroupExchange, start_group
 from ddpsched.training.learner import Evaluation, Learner, RankStep, step_seed
 from ddpsched.training.loss import Counts, sum_scale
 from ddpsched.training.out_of_memory import flag_of
@@ -137,30 +135,6 @@ class DistributedExecutor:
     def close(self) -> None:
         """Leave the process group."""
         dist.destroy_process_group()
-
-
-def start_group(device: torch.device, world: World, timeout_s: float) -> None:
-    """Join the ranks that the launcher started: NCCL for gradients on CUDA, gloo on a CPU.
-
-    ``timeout_s``: seconds that a collective waits for a silent rank. Raises RankFailure,
-    with the address, where the other ranks cannot be reached.
-    """
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    alone = None if World.launched() else dist.HashStore()  # a single rank needs no rendezvous
-    try:
-        dist.init_process_group(
-            backend, store=alone, timeout=timedelta(seconds=timeout_s), rank=world.rank, world_size=world.size
-        )
-    except (RuntimeError, ValueError) as error:
-        address = f"{os.environ.get('MASTER_ADDR', '(unset)')}:{os.environ.get('MASTER_PORT', '(unset)')}"
-        in_use = "EADDRINUSE" in str(error) or "address already in use" in str(error)
-        why = "this port is in use by another program" if in_use else str(error).splitlines()[0]
-        raise RankFailure(
-            f"rank {world.rank} of {world.size} could not reach the other ranks at {address}: {why}; start the ranks "
-            "with torchrun --standalone, which finds a free port, or set MASTER_ADDR and MASTER_PORT to a free one"
-        ) from None
 
 
 def _lost_connection(error: Exception) -> bool:

@@ -4,6 +4,7 @@ Offers travel in the planning thread, votes in the training thread: two threads
 must never interleave collectives on one group.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +13,7 @@ from time import monotonic, perf_counter, sleep
 import torch
 import torch.distributed as dist
 
+from ddpsched.errors import RankFailure
 from ddpsched.exchange import Rows
 from ddpsched.world import World
 
@@ -137,3 +139,27 @@ def _round_trip(message: torch.Tensor, group: dist.ProcessGroup) -> tuple[float,
     dist.recv(message, src=0, group=group)
     end = perf_counter()
     return (end - begin) / 2, float(message) - (begin + end) / 2
+
+
+def start_group(device: torch.device, world: World, timeout_s: float) -> None:
+    """Join the ranks that the launcher started: NCCL for gradients on CUDA, gloo on a CPU.
+
+    ``timeout_s``: seconds that a collective waits for a silent rank. Raises RankFailure,
+    with the address, where the other ranks cannot be reached.
+    """
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    alone = None if World.launched() else dist.HashStore()  # a single rank needs no rendezvous
+    try:
+        dist.init_process_group(
+            backend, store=alone, timeout=timedelta(seconds=timeout_s), rank=world.rank, world_size=world.size
+        )
+    except (RuntimeError, ValueError) as error:
+        address = f"{os.environ.get('MASTER_ADDR', '(unset)')}:{os.environ.get('MASTER_PORT', '(unset)')}"
+        in_use = "EADDRINUSE" in str(error) or "address already in use" in str(error)
+        why = "this port is in use by another program" if in_use else str(error).splitlines()[0]
+        raise RankFailure(
+            f"rank {world.rank} of {world.size} could not reach the other ranks at {address}: {why}; start the ranks "
+            "with torchrun --standalone, which finds a free port, or set MASTER_ADDR and MASTER_PORT to a free one"
+        ) from None
