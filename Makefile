@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 ARGS ?=
 OUTPUTS ?= outputs
 
+# one more than processors: many tests wait for other processes
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) + 1)" 2>/dev/null || echo 2)
+
 # pip compiles every module of every package, most of which is never imported; Python compiles what is, at first use
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -17,7 +20,7 @@ demo: $(VENV)/installed
 	$(BIN)/python -m report.build outputs/demo --output outputs/demo
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow

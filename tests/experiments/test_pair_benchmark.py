@@ -5,18 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from experiments.benchmarks.pair import Product, Rates, Training, cores, main, rate, verdict
+from experiments.benchmarks.pair import Product, Rates, Training, Workload, cores, main, rate, verdict
 
 
-def test_tiny_workloads(capsys: pytest.CaptureFixture[str]) -> None:
-    workloads = (Training("tiny", 2, 8), Product(64))
+@pytest.mark.parametrize(
+    "workloads", [(Product(64),), pytest.param((Training("tiny", 2, 8), Product(64)), marks=pytest.mark.slow)], ids=len
+)
+def test_tiny_workloads(capsys: pytest.CaptureFixture[str], workloads: tuple[Workload, ...]) -> None:
     assert main(["--rounds", "2", "--seconds", "0.3"], workloads) == 0
     said = capsys.readouterr().out
     for workload in workloads:
         (line,) = (line for line in said.splitlines() if str(workload) in line and " + " in line)
         assert all(float(number) > 0 for number in re.findall(r"\d+\.\d+", line)), line
         assert f"{workload}: " in said
-    assert len(re.findall(r"slow each other.* \(ratio ", said)) == 2
+    assert len(re.findall(r"slow each other.* \(ratio ", said)) == len(workloads)
     assert re.search(r"taken for granted: \d+ processor", said)
     assert re.search(r"steal: .*; load average before", said)
 

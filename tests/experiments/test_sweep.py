@@ -246,7 +246,11 @@ def ranks_of(folder: Path) -> dict[int, int]:
 
 
 @pytest.mark.parametrize(
-    ("how", "sync"), [(signal.SIGKILL, "ddp"), (signal.SIGSTOP, "ddp"), (signal.SIGSTOP, "bucketed")]
+    ("how", "sync"),
+    [
+        (signal.SIGKILL, "ddp"),
+        *(pytest.param(signal.SIGSTOP, sync, marks=pytest.mark.slow) for sync in ("ddp", "bucketed")),
+    ],
 )
 def test_a_rank_that_dies_or_stops_is_named_and_all_end(tmp_path: Path, how: signal.Signals, sync: str) -> None:
     study = write_study(tmp_path, LONG)
@@ -271,7 +275,7 @@ def test_a_rank_that_dies_or_stops_is_named_and_all_end(tmp_path: Path, how: sig
 def test_ctrl_c_in_a_sweep_keeps_finished_runs(tmp_path: Path) -> None:
     text = (
         LONG.replace('["minmax"]', '["static", "minmax"]').replace("steps = 100000", "")
-        + 'length = [{ name = "short", steps = 3 }, { name = "long", steps = 100000 }]\n'
+        + 'length = [{ name = "short", steps = 3, "executor.kind" = "simulated" }, { name = "long", steps = 100000 }]\n'
     )
     study = write_study(tmp_path, text)
     process = launch(tmp_path, str(study), f"outputs={tmp_path}", "policy.kind=minmax")

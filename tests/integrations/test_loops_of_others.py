@@ -252,7 +252,7 @@ def all_loops() -> tuple[dict[str, Steps], dict[str, str], list[str]]:
 Found = list[tuple[dict[str, Steps], dict[str, str], list[str]]]
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def ran(request: pytest.FixtureRequest) -> Found:
     for package in ("accelerate", "torchdata"):
         pytest.importorskip(package)

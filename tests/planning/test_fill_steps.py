@@ -85,7 +85,7 @@ def test_three_epochs(arm: str, world_size: int) -> None:
     once_an_epoch(config_of(ARMS[arm], world_size), KnownLengths(sst2_lengths(3001, np.random.default_rng(0))))
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("world_size", [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 2, 3, 8))])
 @pytest.mark.parametrize("arm", ARMS)
 def test_three_epochs_of_sst2(arm: str, world_size: int, lengths: KnownLengths) -> None:
     once_an_epoch(config_of(ARMS[arm], world_size), lengths)

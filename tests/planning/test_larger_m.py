@@ -127,8 +127,9 @@ def test_2000_pairs_in_tight_memory() -> None:
         assert falls(makespans(lengths, ranks, COSTS["alpha"], room))
 
 
-def test_1500_pairs_of_unlike_ranks() -> None:
-    for lengths, ranks, rng in batches(2, 300):
+@pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.slow)])
+def test_pairs_of_unlike_ranks(count: int) -> None:
+    for lengths, ranks, rng in batches(2, count):
         slowness = rng.integers(MOST * 10**5, 3 * 10**6, ranks).tolist()
         rooms = (lengths.max() * rng.uniform(1.0, 4, ranks)).astype(int).tolist() if rng.random() < 0.5 else None
         if rooms is None or max(rooms) >= lengths.max():

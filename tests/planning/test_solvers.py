@@ -28,9 +28,10 @@ def test_falling_costs_equal_brute_force(problem: tuple[IntArray, int, IntArray]
         check(solve(costs, batch_size, caps=caps, method=method), costs, batch_size, caps)
 
 
-def test_sweep_of_20000_problems() -> None:
+@pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_sweep_of_problems(count: int) -> None:
     rng = np.random.default_rng(0)
-    for _ in range(20_000):
+    for _ in range(count):
         costs, batch_size, caps = instance(rng)
         check(solve(costs, batch_size, caps=caps, method="threshold"), costs, batch_size, caps)
         check(solve(costs, batch_size, caps=caps, method="enumeration"), costs, batch_size, caps)

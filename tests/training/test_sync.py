@@ -51,7 +51,9 @@ def every_case() -> dict[Any, Any]:
     return found
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "world_size", [1, 3, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_all_kinds(world_size: int) -> None:
     ranks = run_ranks(every_case, world_size)
     worst: dict[tuple[str, str], float] = {}
