@@ -1,1 +1,23 @@
-"""Records in, tables and figures out: load -> settings -> metrics -> tables -> figures."""
+"""Records in, tables and figures out: load -> settings -> metrics -> tables -> figures.
+
+::
+
+    load.py            the finished runs of a study
+    settings.py        which runs are compared: settings, arms, static partners
+    metrics.py         records to numbers: a row per step, per run, per ratio of arms
+    tables.py          the metrics of a setting as tables
+    figures.py         figures 1 to 5 of the report, a function each
+    draw.py            figures written into folders
+    arms.py            the arms of a setting: speed, padding, balance, bias
+    batches.py         padding, balance and size of a run's steps
+    curves.py          training loss against samples and time
+    draw_curves.py     these as a figure
+    stability.py       gradient norms, and rises of the loss
+    comparison.py      `python -m analysis.comparison`: all arms of each setting
+    terminal.py        the comparison as a table in the terminal
+    timeline.py        `python -m analysis.timeline`: the timeline of a run
+    waits.py           which rank the others waited for
+    draw_timeline.py   steps of a timeline as a figure
+    transfers.py       messages of gradients, from timelines
+    trace.py           a timeline for ui.perfetto.dev
+"""

@@ -4,15 +4,15 @@
 
     errors.py        the errors, as one tree
     world.py         World(rank, size): this process's rank and world size
-    table.py         the base of each table of a config
+    table.py         the base class of every [table] of a config
     plan.py          Microbatch, StepPlan: the samples of each rank; a digest
     records.py       StepRecord: one row per rank and step
-    exchange.py      the two messages that ranks exchange: offer and vote
+    exchange.py      messages of ranks: offer, what the next samples cost; vote, how a step went
     run_folder.py    outputs/<study>/<run>: status, config, evaluations
     run_lock.py      one run at a time in a folder
     processes.py     identity of a process and its machine, and whether it lives
-    watch.py         a rank's watch on its peers, its launcher and signals
-    local_ranks.py   start ranks on this machine, and name the one at fault
+    watch.py         in each rank under torchrun: name a rank that died or is suspended; handle signals
+    local_ranks.py   start ranks without torchrun, and say which failed first
     environment.py   versions, machine, commit
     terminal.py      a console that prints text as it is written
     arguments.py     checks of output files, and functions by name
@@ -25,7 +25,7 @@
     training/        StepPlan in, gradients and records out; torch
     run_loop.py      run(config): the one loop
     simulated.py     an executor that computes times instead of running a model
-    guard.py         a run's logs, and the reason of its failure
+    guard.py         a run's logs, and the reason of its failure, as status.json has it
     certify/         checks that the gradient is exact and each sample runs once
     compare/         policies and peers side by side, without training
     sort/            the difficulty of samples, and their order in a file

@@ -84,7 +84,7 @@ class Position:
         needed = sorted(each.name for each in fields(cls))
         if not isinstance(state, Mapping) or set(state) != set(needed):
             given = sorted(map(str, state)) if isinstance(state, Mapping) else repr(state)
-            raise ConfigError(f"a position needs exactly {needed}, got {given}")
+            raise ConfigError(f"a position needs exactly {needed}, got {given}; give what as_dict() returned")
         for name in ("epoch", "step", "cursor"):
             if not _is_number(state[name]):
                 raise ConfigError(f"position: {name} = {state[name]!r}, needs an integer of 0 or more")

@@ -22,7 +22,10 @@ class World:
 
     def __post_init__(self) -> None:
         if self.size < 1 or not 0 <= self.rank < self.size:
-            raise ConfigError(f"rank {self.rank} of {self.size}: rank must lie in 0..size-1 and size be at least 1")
+            raise ConfigError(
+                f"rank = {self.rank}, size = {self.size}: size must be at least 1 and rank from 0 to size - 1; give "
+                "RANK and WORLD_SIZE as the launcher sets them"
+            )
 
     @property
     def is_main(self) -> bool:

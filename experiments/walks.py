@@ -3,7 +3,8 @@
 A walk is the functions and methods of ``ddpsched`` that a call enters, each once, in the order of their first entry.
 Not counted: properties, special methods and nested functions, which are read where they are used.
 
-    python -m experiments.walks          # the section of CONTRIBUTING.md
+    python -m experiments.walks            # print them
+    python -m experiments.walks --write    # and into CONTRIBUTING.md
 """
 
 import sys
@@ -27,6 +28,8 @@ from ddpsched.data.length_files import read_lengths
 from ddpsched.run_loop import run
 
 PACKAGE = Path(ddpsched.__file__).parent
+CONTRIBUTING = Path(__file__).parents[1] / "CONTRIBUTING.md"
+BEGIN, END = "<!-- walks -->", "<!-- end of walks -->"
 CONFIG = """
 epochs = 1
 global_batch = 8
@@ -106,14 +109,31 @@ def listed(walk: list[Entry]) -> str:
     )
 
 
-def main() -> None:
-    """Print both walks."""
+def section() -> str:
+    """Return both walks as Markdown."""
+    parts = []
     with tempfile.TemporaryDirectory() as folder:
         for title, walk in (
             ("From lengths to the yardstick", lengths_to_yardstick(Path(folder))),
             ("From a config to the step loop", config_to_loop(Path(folder))),
         ):
-            print(f"**{title}**: {len(walk)} functions in {len({file for file, _ in walk})} files.\n\n{listed(walk)}\n")
+            files = len({file for file, _ in walk})
+            public = sum(not name.rpartition(".")[2].startswith("_") for _, name in walk)
+            parts.append(
+                f"{title}: {len(walk)} functions, of them {public} public, in {files} files.\n\n{listed(walk)}\n"
+            )
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Print the section, and write it where that is asked for."""
+    text = section()
+    print(text)
+    if "--write" in sys.argv[1:]:
+        before, _, rest = CONTRIBUTING.read_text(encoding="utf-8").partition(BEGIN)
+        after = rest.partition(END)[2]
+        assert after, f"{CONTRIBUTING} has no {BEGIN} and {END}"
+        CONTRIBUTING.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markdown_it import MarkdownIt
+try:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markdown_it import MarkdownIt
+except ImportError as error:
+    raise ImportError(f'{error.name} is missing; install what builds the report: pip install -e ".[report]"') from None
 from markupsafe import Markup
 
 from report import compared, compared_words, wording

@@ -112,7 +112,7 @@ class LoaderRank:
         if ids is None or ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
             what = sorted(batch) if isinstance(batch, Mapping) else type(batch).__name__
             raise DataError(f"{self.target}: which samples a batch holds cannot be read from it ({what}); {HOW}")
-        return ids.tolist()
+        return [int(id) for id in ids]
 
 
 def _positions(dataset: Any) -> tuple[Sequence[int], int]:

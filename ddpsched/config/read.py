@@ -88,7 +88,7 @@ def _describe(fault: Any, table: type[Table]) -> str:
     place = [str(part) for part in fault["loc"]]
     kind = place.pop(1) if place[:1] == ["policy"] and len(place) > 1 and place[1] in POLICIES else None
     if fault["type"] == "extra_forbidden":
-        return _unknown(".".join(place), kind, table)
+        return _unknown(".".join(place), kind, table, fault["input"])
     # a value of several types has their names in its place, "constrained-int" and the like
     key = ".".join(part for part in place if not ({"-", "["} & set(part)))
     message = fault["msg"].removeprefix("Value error, ")
@@ -101,12 +101,13 @@ def _describe(fault: Any, table: type[Table]) -> str:
     return f"{key} = {fault['input']!r}: {message[:1].lower()}{message[1:]}"
 
 
-def _unknown(key: str, kind: str | None, table: type[Table]) -> str:
+def _unknown(key: str, kind: str | None, table: type[Table], given: Any) -> str:
     """Return which policies have this key, or the nearest known key."""
     last = key.rpartition(".")[2]
     owners = [repr(name) for name, policy in POLICIES.items() if last in policy.model_fields]
     if kind is not None and owners:
-        return f"policy: {last} belongs to kind = {' or '.join(owners)}, not {kind!r}"
+        belongs = f"belongs to kind = {' or '.join(owners)}, not {kind!r}"
+        return f"policy: {last} {belongs} (got {last} = {given!r}); leave it out, or change policy.kind"
     known = _known_keys(table)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
     near = near or [k for k in known if k.rpartition(".")[2] == last]

@@ -172,9 +172,12 @@ class RunConfig(Table):
             remedy = "use 'distributed', or leave it out (`python -m analysis.timeline` draws any run)"
             raise ValueError(f"{fault}; {remedy}")
         if simulated and self.memory.probe:
-            raise ValueError("memory.probe measures a device; a simulated run has none")
+            remedy = "leave it out, or give memory.path and memory.budget_bytes"
+            raise ValueError(f"memory.probe = true measures a device; a simulated run has none; {remedy}")
         if slowness is not None and len(slowness) != self.world_size:
-            raise ValueError(f"executor.slowness names {len(slowness)} ranks, world_size = {self.world_size}")
+            raise ValueError(
+                f"executor.slowness names {len(slowness)} ranks, world_size = {self.world_size}; give a number a rank"
+            )
         if self.sync.kind == "fsdp" and (slowness or self.memory.probe or self.memory.path):
             fault = "executor.slowness and memory run the model outside a step, but sync.kind = 'fsdp' shards it"
             raise ValueError(f"{fault}; use 'bucketed' or 'ddp'")

@@ -43,7 +43,7 @@ class KnownLengths:
         if given.ndim == 0 or given.shape[1:] not in ((), (2,)) or len(given) == 0 or given.dtype.kind not in "iu":
             raise DataError(
                 f"lengths must be a flat array of integers, or one of two columns, got {given.dtype} of shape "
-                f"{given.shape}"
+                f"{given.shape}; give the tokens of each sample as whole numbers"
             )
         numbers = given.astype(np.int64, copy=False)
         self._parts = numbers if given.ndim == 2 else None
@@ -51,7 +51,9 @@ class KnownLengths:
             raise DataError(f"lengths[{int(self._parts.min(axis=1).argmin())}] has a negative part")
         self._lengths = numbers if self._parts is None else numbers.sum(axis=1)
         if self._lengths[where := int(self._lengths.argmin())] < 1:
-            raise DataError(f"lengths[{where}] = {given[where]}: every sample has at least one token")
+            raise DataError(
+                f"lengths[{where}] = {given[where]}: every sample has at least one token; remove or correct it"
+            )
 
     def __len__(self) -> int:
         return len(self._lengths)

@@ -8,7 +8,7 @@
     scaled.py          batches paired with the scales of their losses
     losses.py          the exact loss for transformers' Trainer
     agreement.py       the world of a loader; its ranks compare what they are about to iterate
-    identity.py        the values that ranks, or a state and its loader, must have in common
+    identity.py        the values that must be equal on all ranks, and of a state and its loader
     agree.py           a sum over ranks in each step, for streams that end
     plan_source.py     the plans of samplers and loaders, and their state
     step_share.py      one rank's share of a step, in numbers

@@ -289,8 +289,7 @@ def _process_group() -> Any:
 def _timeout(c10d: Any) -> timedelta:
     """Return the time-out of the default process group, or torch's default."""
     group = c10d._get_default_group()
-    for device in group._device_types:
-        timeout = getattr(getattr(group._get_backend(device), "options", None), "_timeout", None)
-        if timeout is not None:
-            return timeout
-    return c10d.default_pg_timeout
+    options = (getattr(group._get_backend(device), "options", None) for device in group._device_types)
+    timeouts = (getattr(each, "_timeout", None) for each in options)
+    timeout: timedelta = next((each for each in timeouts if each is not None), c10d.default_pg_timeout)
+    return timeout

@@ -39,11 +39,13 @@ def check_keys(owner: str, state: Any, keys: Iterable[str]) -> None:
     needed = sorted(keys)
     if not isinstance(state, Mapping) or set(state) != set(needed):
         given = sorted(map(str, state)) if isinstance(state, Mapping) else repr(state)
-        raise ConfigError(f"the state of a {owner} needs exactly {needed}, got {given}")
+        raise ConfigError(
+            f"the state of a {owner} needs exactly {needed}, got {given}; give what state_dict() returned"
+        )
 
 
 def check_same(owner: str, state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
     """Raise ConfigError, naming all differences, where the state's identity is not this one."""
     differing = differences(as_texts({key: state[key] for key in identity}), as_texts(identity), "here")
     if differing:
-        raise ConfigError(f"the state is of another {owner}: {differing}")
+        raise ConfigError(f"the state is of another {owner}: {differing}; make this one as that was, or begin anew")

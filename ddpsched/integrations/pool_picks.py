@@ -65,7 +65,8 @@ class SampleReader:
             self._iterable.load_state_dict(self._loaded)
             self._loaded = None
             return iter(self._iterable)
-        samples, count, check = iter(self._iterable), self._count, self._check
+        count, check = self._count, self._check
+        samples: Iterator[Any] = iter(self._iterable)
         self._count = self._check = 0
         for sample in itertools.islice(samples, count):
             self._counted(sample)

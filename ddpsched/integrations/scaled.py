@@ -97,8 +97,10 @@ class Scaled:
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batch yielded last."""
         if self._sampler is None or self._reached is None or self._sampler.lists is None:
-            return self._planner.state_dict()
-        return self._sampler.state_at(self._reached)
+            state: dict[str, Any] = self._planner.state_dict()
+        else:
+            state = self._sampler.state_at(self._reached)
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue after the batch of ``state``. Raises ConfigError where it is of another loader; see BatchSampler."""

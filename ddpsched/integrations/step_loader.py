@@ -118,7 +118,8 @@ class StepLoader:
             )
         taken = [name for name in OURS if name in loader_options]
         if taken:
-            raise ConfigError(f"StepLoader: {', '.join(taken)}: the policy decides which samples come when; leave out")
+            given = ", ".join(f"{name} = {loader_options[name]!r}" for name in taken)
+            raise ConfigError(f"StepLoader: {given}: the policy decides which samples come when; leave this out")
         self.order, self.over_budget = source.order.options.kind, source.over_budget
         self._batches, self._keys = MicroBatches(dataset, collate_fn, sample_padding_fn), Keys()
         self._loader = DataLoader(
@@ -171,7 +172,7 @@ class StepLoader:
             assert plan.after is not None
             position, done = plan.after, done + 1
         if done < self._skip:
-            raise ConfigError(f"skip_batches({self._skip}): only {done} optimizer steps are left")
+            raise ConfigError(f"skip_batches({self._skip}): only {done} optimizer steps are left; skip at most these")
         return position
 
     def stand_in(self) -> Any:

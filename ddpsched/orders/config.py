@@ -24,15 +24,24 @@ class OrderConfig(Table):
     @model_validator(mode="after")
     def _belong_together(self) -> "OrderConfig":
         if self.kind != "length_grouped" and self.mega_batches != 50:
-            raise ValueError(f"mega_batches belongs to kind = 'length_grouped', not {self.kind!r}")
+            raise ValueError(
+                f"mega_batches = {self.mega_batches} belongs to kind = 'length_grouped', not {self.kind!r}; leave it "
+                "out"
+            )
         if self.path is not None and not self.kind.startswith("curriculum"):
-            raise ValueError(f"path, a file of `ddpsched sort`, belongs to kind = 'curriculum', not {self.kind!r}")
+            owners = "kind = 'curriculum' or 'curriculum_local'"
+            raise ValueError(
+                f"path = {self.path!r}, a file of `ddpsched sort`, belongs to {owners}, not {self.kind!r}; leave it out"
+            )
         keys = ("window", "pacing", "start", "over", "stairs")
         changed = {key for key in keys if getattr(self, key) != type(self).model_fields[key].default}
         if changed and self.kind != "curriculum":
             raise ValueError(f"{', '.join(sorted(changed))} belong to kind = 'curriculum', not {self.kind!r}")
         if self.pacing is None and changed & {"start", "over", "stairs"}:
-            raise ValueError("start, over and stairs are options of pacing; name pacing = 'linear', 'root' or 'step'")
+            raise ValueError(
+                f"{', '.join(sorted(changed))} needs pacing, how the share of samples in use grows; set pacing = "
+                "'linear', 'root' or 'step', or leave this out"
+            )
         if self.pacing is not None and self.window > 1:
             raise ValueError("pacing draws from all open samples, window reshuffles neighbours: give one of the two")
         if self.stairs != 5 and self.pacing != "step":

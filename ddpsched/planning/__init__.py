@@ -7,7 +7,7 @@
     steps/              the input of policies, step by step
     policies/           which rank runs which samples of a step: one file a policy
     policy.py           the base of all policies
-    assignment.py       Assignment: the result of solvers and policies
+    assignment.py       Assignment: the result of solvers and policies; refuse a sample over the memory cap
     solvers/            allocation, counts over windows, and partition, a batch over ranks
     yardstick.py        the figures by which batchings are compared
     record_columns.py   the columns of a record that follow from a plan

@@ -47,9 +47,8 @@ class Assignment:
         return max(self.costs)
 
 
-def too_long(tokens: int) -> InfeasibleError:
-    """Return the error for a sample that alone is over a rank's memory."""
-    return InfeasibleError(
-        f"one sample of {tokens} tokens alone needs more memory than a rank may use; "
-        "raise memory.budget_bytes, or lower data.max_length"
-    )
+def too_long(tokens: int | None, rank: str = "a rank") -> InfeasibleError:
+    """Return the error for a sample, of unknown length for None, that alone is over the memory cap of a rank."""
+    sample = "the next sample" if tokens is None else f"one sample of {tokens} tokens"
+    remedy = "raise memory.budget_bytes, or lower data.max_length"
+    return InfeasibleError(f"{sample} alone needs more memory than {rank} may use; {remedy}")

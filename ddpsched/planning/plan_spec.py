@@ -73,8 +73,9 @@ class PlanSpec:
             raise ConfigError(f"last = {self.last!r}; it is one of {', '.join(map(repr, LAST))}")
         if self.last != "smaller" and self.policy.takes != "batches":
             raise ConfigError(
-                f"last = {self.last!r} is for policies whose steps are the next samples of the order, such as "
-                f"'balanced'; {self.policy.kind!r} has another rule for the last ones; give last = 'smaller'"
+                f"last = {self.last!r} is for policies whose steps are the next samples of the order ('static', "
+                f"'balanced', 'packed'); {self.policy.kind!r} chooses them in another way; give last = 'smaller', or "
+                "one of those policies"
             )
 
     def epoch_order(self, lengths: Lengths, epoch: int) -> Ids:

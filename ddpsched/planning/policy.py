@@ -123,7 +123,10 @@ class Policy(Table):
                 "use 'padded_tokens' (with gamma for attention), 'affine_quadratic' or 'calibrated'"
             )
         if s.refined_cost and not self.reads_cost:
-            raise ValueError(f"cost.online refines a cost, but policy.kind = {self.kind!r} plans without one")
+            raise ValueError(
+                f"cost.online = true measures each rank's speed to plan with, but policy.kind = {self.kind!r} plans "
+                "without costs; leave it out, or use 'minmax', 'balanced' or 'packed'"
+            )
         if s.pads_to_max and self.kind != "static":
             raise ValueError(
                 "data.pad_to = 'max_length' makes all samples as long, which leaves policy.kind = "

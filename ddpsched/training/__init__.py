@@ -4,16 +4,16 @@
 
     distributed.py         this process is one rank under torchrun
     virtual.py             all ranks in turn on one device
-    learner.py             model, data and optimizer on one device; one rank's micro-batches, timed and measured
+    learner.py             model and optimizer on one device: forward, scaled loss, backward of micro-batches
     collate.py             a micro-batch's tensors, padded or packed
-    loss.py                the one scale: of samples, of label tokens
+    loss.py                the summed cross-entropy, and its factor 1/B or 1/label tokens
     model.py               the model: from a built-in shape, a folder, a hub name; its weights' digest, its logits
     masks.py               attention masks that hide padding
     packed.py              one row for many samples: attention, positions, head
     optimise.py            clip, AdamW, schedule
     variable_lr.py         a warm-up; any torch scheduler, scaled by the size of each step
     sync/                  gradient synchronisers: naive, overlap, bucketed, ddp, fsdp
-    group_exchange.py      offers and votes over gloo; the offset of each rank's clock from rank 0's
+    group_exchange.py      offers and votes of ranks over gloo; the offset of each rank's clock from rank 0's
     sample_sort.py         rows sorted over a process group
     clock.py               the device; time and peak memory, on CPU and CUDA
     out_of_memory.py       which errors are out-of-memory

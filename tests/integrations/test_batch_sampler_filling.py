@@ -90,13 +90,13 @@ def test_filled_lists_go_on_from_a_state(name: str, done: int | None) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"policy": {**FILLING["pool"], "pool_size": 17}}, "policy.pool_size = 16, here 17$"),
-        ({"policy": {**FILLING["pool"], "pool_size": 32}}, "policy.pool_size = 16, here the default$"),
+        ({"policy": {**FILLING["pool"], "pool_size": 17}}, "policy.pool_size = 16, here 17;"),
+        ({"policy": {**FILLING["pool"], "pool_size": 32}}, "policy.pool_size = 16, here the default;"),
         ({"policy": {**FILLING["pool"], "strategy": "prefer_first"}}, "policy.strategy = the default, here 'prefer_f"),
-        ({"policy": {**FILLING["pool"], "max_tokens_for_batch": 99}}, "max_tokens_for_batch = 192, here 99$"),
+        ({"policy": {**FILLING["pool"], "max_tokens_for_batch": 99}}, "max_tokens_for_batch = 192, here 99;"),
         ({"policy": FILLING["token_budget"]}, "policy.kind = 'pool', here 'token_budget'; policy.pool_size = 16"),
-        ({"world": World(0, 2)}, "world_size = 4, here 2$"),
-        ({"seed": 1}, "seed = 0, here 1$"),
+        ({"world": World(0, 2)}, "world_size = 4, here 2;"),
+        ({"seed": 1}, "seed = 0, here 1;"),
         ({"lengths": LENGTHS[::-1]}, r"data \(the digest"),
         ({"order": "length_grouped"}, "order.kind = 'shuffled', here 'length_grouped'"),
     ],

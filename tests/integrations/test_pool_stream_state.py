@@ -125,10 +125,10 @@ def test_skipping_before_and_after_an_epoch_is_named(rows: type[Rows]) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"pool_size": 16}, "the state is of another PoolStream: pool_size = 32, here 16$"),
-        ({"strategy": "prefer_first"}, "strategy = 'prefer_closest', here 'prefer_first'$"),
-        ({"sequence_packing": True}, "strategy = 'prefer_closest', here 'sequence_packing'$"),
-        ({"world": World(0, 2)}, "world_size = 1, here 2$"),
+        ({"pool_size": 16}, "the state is of another PoolStream: pool_size = 32, here 16;"),
+        ({"strategy": "prefer_first"}, "strategy = 'prefer_closest', here 'prefer_first';"),
+        ({"sequence_packing": True}, "strategy = 'prefer_closest', here 'sequence_packing';"),
+        ({"world": World(0, 2)}, "world_size = 1, here 2;"),
         ({"max_num_steps": 2}, "after 3 steps, but max_num_steps = 2"),
     ],
 )

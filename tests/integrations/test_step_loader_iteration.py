@@ -119,7 +119,7 @@ class Stream(IterableDataset[int]):
         ({"epochs": 1.5}, "StepLoader: epochs = 1.5: input should be a valid integer"),
         ({"dataset": Stream()}, "Stream has no samples by id; use ddpsched.PoolStream"),
         ({"dataset": iter([])}, "list_iterator has no samples by id"),
-        ({"batch_size": 8, "shuffle": True}, "batch_size, shuffle: the policy decides"),
+        ({"batch_size": 8, "shuffle": True}, "batch_size = 8, shuffle = True: the policy decides"),
         ({"global_batch": 16}, "global_batch = 16, but policy 'pool' fills"),
         ({"policy": "balanced"}, "policy 'balanced' needs global_batch"),
         ({"policy": {"kind": "pool", "strategy": "best"}}, "StepLoader: policy.strategy = 'best'"),

@@ -139,10 +139,10 @@ def test_skipping_goes_on_from_a_loaded_state() -> None:
     ("changes", "words"),
     [
         ({"lengths": LENGTHS[::-1]}, r"the state is of another StepLoader: data \(the digest of its lengths\) = "),
-        ({"seed": 6}, "seed = 5, here 6$"),
-        ({"order": "sequential"}, "order.kind = 'shuffled', here 'sequential'$"),
-        ({"world": World(0, 3)}, "world_size = 2, here 3$"),
-        ({"policy": {**POLICIES["pool"], "batches_per_optimizer_step": 3}}, "batches_per_optimizer_step = 2, here 3$"),
+        ({"seed": 6}, "seed = 5, here 6;"),
+        ({"order": "sequential"}, "order.kind = 'shuffled', here 'sequential';"),
+        ({"world": World(0, 3)}, "world_size = 2, here 3;"),
+        ({"policy": {**POLICIES["pool"], "batches_per_optimizer_step": 3}}, "batches_per_optimizer_step = 2, here 3;"),
         ({"policy": POLICIES["bins"]}, "policy.kind = 'pool', here 'bins'"),
     ],
 )

@@ -184,10 +184,10 @@ def test_a_file_orders_the_rows_that_are_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("order", "words"),
     [
-        ({"kind": "shuffled", "path": "x.npy"}, "path, a file of `ddpsched sort`, belongs to"),
+        ({"kind": "shuffled", "path": "x.npy"}, "path = 'x.npy', a file of `ddpsched sort`, belongs to"),
         ({"kind": "shuffled", "window": 5}, "window belong to kind = 'curriculum'"),
         ({"kind": "curriculum_local", "pacing": "root"}, "pacing belong to kind = 'curriculum'"),
-        ({"start": 0.3}, "name pacing = 'linear', 'root' or 'step'"),
+        ({"start": 0.3}, "start needs pacing, .*; set pacing = 'linear', 'root' or 'step'"),
         ({"pacing": "linear", "window": 5}, "give one of the two"),
         ({"pacing": "linear", "stairs": 4}, "stairs belongs to pacing = 'step'"),
         ({"pacing": "linear", "start": 0.0}, "greater than 0"),

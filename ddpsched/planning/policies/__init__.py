@@ -1,4 +1,4 @@
-"""Policies: which rank runs which samples of a step. Each is one file: page, options, checks and algorithm.
+"""Policies: which rank runs which samples of a step. Each is one file: documentation, options, checks, algorithm.
 
 They differ in their input: *batches*, the next B samples of the global order, which they only assign; *windows*, every
 rank's prefetched samples, of which they choose how many each rank takes; or the whole *epoch* in order, from which they
@@ -9,10 +9,10 @@ fill micro-batches of varying sizes, so that B varies.
     static.py         equal counts, whatever the lengths
     minmax.py         counts over each rank's window
     balanced.py       the same global batch, split by length
-    packed.py         the same, rows without padding
+    packed.py         the same global batch in rows without padding
     token_budget.py   as many samples as a budget of tokens allows
     bins.py           ranges of length, each with a batch size
-    pool.py           what fits together, from each rank's pool
+    pool.py           samples of similar length, from each rank's pool
     peer.py           another package's batching
     batch_policy.py   the base of policies that assign a batch
     filling.py        the base of policies that fill micro-batches

@@ -58,19 +58,20 @@ class Bins(FillingPolicy):
 
     @model_validator(mode="after")
     def _belong_together(self) -> "Bins":
-        for (_, high, _), (low, _, _) in pairwise(self.bins or []):
-            if low != high + 1:
-                fault = "an overlap: some lengths have two bins"
-                if low > high:
-                    fault = f"a gap: lengths {high + 1} to {low - 1} have no bin"
-                raise ValueError(f"bins = {self.bins} leave {fault}; begin each bin one token after the last one ends")
-        if self.bins is not None and self.median_batch != type(self).model_fields["median_batch"].default:
-            raise ValueError(
-                "median_batch sizes the four default bins, bins have their batch sizes; give one of the two"
-            )
         for low, high, _ in self.bins or []:
             if low > high:
                 raise ValueError(f"bins: [{low}, {high}, ...] goes from long to short; write [from, to, batch size]")
+        for (_, high, _), (low, _, _) in pairwise(self.bins or []):
+            if low != high + 1:
+                fault = f"leave a gap: lengths {high + 1} to {low - 1} have no bin"
+                if low <= high:
+                    fault = f"have an overlap or another order: the bin from {low} follows one that ends at {high}"
+                raise ValueError(f"bins = {self.bins} {fault}; begin each bin one token after the previous one ends")
+        if self.bins is not None and self.median_batch != type(self).model_fields["median_batch"].default:
+            raise ValueError(
+                f"median_batch = {self.median_batch} sizes the default bins, but bins = {self.bins} has batch sizes "
+                "itself; give one of the two"
+            )
         return self
 
     def fill(self, supply: Supply) -> Iterator[Assignment]:

@@ -1,1 +1,7 @@
-"""Solvers, arrays in and arrays out: ``allocation``, counts over windows, and ``partition``, a batch over ranks."""
+"""Solvers, arrays in and arrays out.
+
+::
+
+    allocation/   minmax's counts: ``solve``, by three exact methods
+    partition/    balanced's and packed's split of a batch over ranks and micro-batches
+"""

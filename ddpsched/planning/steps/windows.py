@@ -16,7 +16,7 @@ from ddpsched.costs.cost_model import Int
 from ddpsched.costs.rank_speed import slowed
 from ddpsched.errors import InfeasibleError
 from ddpsched.exchange import offer_row, read_offers
-from ddpsched.planning.assignment import Assignment
+from ddpsched.planning.assignment import Assignment, too_long
 from ddpsched.planning.solvers.allocation import Allocation
 from ddpsched.planning.steps.context import Context
 
@@ -123,10 +123,7 @@ def _step_size(context: Context, windows: Windows, caps: Int, prefetch: int) -> 
     size, allowed = context.spec.global_batch, int(caps.sum())
     for rank, (cap, waiting) in enumerate(zip(caps.tolist(), windows.sizes, strict=True)):
         if waiting and not cap:  # it would never move on
-            raise InfeasibleError(
-                f"the next sample of rank {rank} alone needs more memory than the rank may use; raise "
-                "memory.budget_bytes, or lower data.max_length"
-            )
+            raise too_long(None, f"rank {rank}")
     if allowed < size and windows.cursor < len(context.order):
         raise InfeasibleError(
             f"the windows and memory caps allow {caps.tolist()} = {allowed} samples in a step, fewer than "

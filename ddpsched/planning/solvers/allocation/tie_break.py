@@ -86,7 +86,8 @@ def scaled_variance(chosen: IntArray) -> npt.NDArray[Any]:
     n = chosen.shape[1]
     if n * n * int(np.abs(chosen).max()) ** 2 >= 2**62:
         chosen = chosen.astype(object)
-    return n * (chosen * chosen).sum(axis=1) - chosen.sum(axis=1) ** 2
+    spread: npt.NDArray[Any] = n * (chosen * chosen).sum(axis=1) - chosen.sum(axis=1) ** 2
+    return spread
 
 
 def _best_of_all(costs: IntArray, top: IntArray, slack: int, makespan: int) -> IntArray:
@@ -230,7 +231,7 @@ def minimise_separable(weights: Weights, allowed: npt.NDArray[np.bool_], slack: 
         raise OverLimit
     column = np.minimum(fewest[active, None] + np.arange(width), choices - 1)
     inside = keep[active[:, None], column] & (fewest[active, None] + np.arange(width) < choices)
-    x = fewest.copy()
+    x: IntArray = fewest.copy()
     x[active] += _dynamic_program(np.where(inside, weights[active[:, None], column], infinity), surplus, infinity)
     return x
 

@@ -1,0 +1,19 @@
+"""The walks through the package that CONTRIBUTING.md lists are those that calls take."""
+
+import subprocess
+import sys
+
+import pytest
+
+from experiments.walks import BEGIN, CONTRIBUTING, END
+
+
+@pytest.mark.slow
+def test_they_are_as_listed() -> None:
+    """In a process of its own, as values that are kept from earlier calls would shorten them."""
+    printed = subprocess.run(
+        [sys.executable, "-m", "experiments.walks"], cwd=CONTRIBUTING.parent, text=True, stdout=subprocess.PIPE
+    )
+    assert printed.returncode == 0
+    listed = CONTRIBUTING.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    assert listed.strip() == printed.stdout.strip(), "write it anew: python -m experiments.walks --write"
