@@ -135,7 +135,7 @@ def blame(outcomes: Sequence[Outcome]) -> str:
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody listens on."""
+    """Return a TCP port that nobody listens on. Raises RankFailure where 100 of them are in use."""
     for port in random.SystemRandom().sample(PORTS, 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))

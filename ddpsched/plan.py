@@ -112,10 +112,12 @@ def _read_only(ids: Any) -> Ids:
 class StepPlan:
     """One optimizer step: ``ranks[r]`` are rank r's micro-batches, run in this order.
 
-    ``predicted_cost``: one integer per rank in the units of the cost model, or None where lengths are learnt online and
-    the policy needs none. ``lower_bound``: no plan of these samples has a smaller largest cost. ``status``: "optimal"
-    where the largest cost is proved to be the smallest, else "feasible". ``after``: the position right after this step,
-    None where it is not known. It and ``times`` are not part of the plan's identity.
+    ``epoch``, ``step``: from 0; steps are numbered over all epochs. ``predicted_cost``: one integer per rank in the
+    units of the cost model, or None where lengths are learnt online and the policy needs none. ``lower_bound``: no plan
+    of these samples has a smaller largest cost. ``status``: "optimal" where the largest cost is proved to be the
+    smallest, else "feasible". ``tie_break``, ``method``: how one of several smallest was chosen, and by which solver.
+    ``after``: the position right after this step, None where it is not known. It and ``times`` are not part of the
+    plan's identity.
 
     >>> plan = StepPlan(0, 0, ((Microbatch([3, 1]),), (Microbatch([2]),)))
     >>> plan.global_batch, plan.counts.tolist(), plan.world_size

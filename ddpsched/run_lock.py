@@ -116,6 +116,7 @@ class RunLock:
         """Return once rank 0 of this launch holds the folder.
 
         Or of one that looks alike and may live: ``may_write`` keeps apart what this rank writes from that one's.
+        Raises RankFailure where it does not within ``timeout_s`` seconds, RunHeldError where another run holds it.
         """
         deadline = time.monotonic() + timeout_s
         while not self._this_launch_holds():

@@ -10,7 +10,7 @@ from ddpsched.errors import ConfigError
 
 @dataclass(frozen=True)
 class World:
-    """A rank, of ``size`` in all.
+    """A rank, of ``size`` in all. ``local_rank``: its number on its machine, which picks its GPU.
 
     >>> [World(r, 2).is_main for r in range(2)]
     [True, False]

@@ -30,7 +30,7 @@ def test_a_whole_environment(environ: dict[str, str], expected: World) -> None:
         ({"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, "WORLD_SIZE = 2, but RANK is not set"),
         ({"RANK": "0"}, "RANK = 0, but WORLD_SIZE is not set"),
         ({"RANK": "a", "WORLD_SIZE": "2"}, "RANK = 'a': must be a whole number"),
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "rank 2 of 2: rank must lie in 0..size-1"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "rank = 2, size = 2: size must be at least 1"),
     ],
 )
 def test_half_an_environment(environ: dict[str, str], words: str) -> None:

@@ -88,7 +88,10 @@ class LoaderRank:
         return list(able)
 
     def steps(self, iterator: Iterator[Any], most: int = MOST_STEPS, by: Scaled | None = None) -> Stream:
-        """Return the ids that an iterator's first ``most`` steps train; those of a stand-in are none."""
+        """Return the ids that an iterator's first ``most`` steps train; those of a stand-in are none.
+
+        Raises DataError where it goes on beyond ``MOST_STEPS``.
+        """
         if self.sampler is None:
             stream = [self._ids_of(batch) for batch in itertools.islice(iterator, most)]
         else:

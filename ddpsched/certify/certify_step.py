@@ -103,7 +103,10 @@ def certify_step(
     tolerance: float | None = None,
     timeout_s: float = 60.0,
 ) -> Certificate:
-    """Return the certificate that ``assert_gradient_exact`` asks for, whether it holds or not."""
+    """Return the certificate that ``assert_gradient_exact`` asks for, whether it holds or not.
+
+    Arguments and errors are the same; a certificate that does not hold is returned and not raised. Raises ConfigError.
+    """
     _check(train_step, build_model, batches, losses, target)
     if tolerance is not None and not 0 < tolerance < 1:
         raise ConfigError(f"tolerance = {tolerance!r}: a relative error between 0 and 1, such as 1e-6")

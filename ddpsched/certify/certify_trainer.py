@@ -57,6 +57,7 @@ class Case:
     arguments: dict[str, Any] = field(default_factory=dict)
 
     def num_samples(self, world_size: int) -> int:
+        """Return the samples of all its steps."""
         return PER_DEVICE * self.accumulation * world_size * STEPS + self.extra
 
 
@@ -99,7 +100,11 @@ def certify_trainer(world_size: int, loss: str | None = None) -> list[Certificat
 
 
 def certify_cases(world_size: int, cases: Sequence[tuple[Case, str | None]]) -> list[Certificate]:
-    """Return a certificate for each case and loss, from ranks that are started once."""
+    """Return a certificate for each case and loss, from ranks that are started once.
+
+    ``cases``: each with the name of a loss, ``module:function``, or None for the Trainer's. Raises ConfigError where a
+    loss cannot be imported or accelerate is missing.
+    """
     if world_size < 1:
         raise ConfigError(f"world_size = {world_size}: at least 1 rank is needed")
     if importlib.util.find_spec("accelerate") is None:

@@ -63,6 +63,7 @@ class Likeness:
 
     @property
     def holds(self) -> bool:
+        """Whether the gradient is the target's."""
         return self.cause is None
 
     @property

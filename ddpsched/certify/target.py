@@ -47,6 +47,7 @@ class Target:
 
     @property
     def num_ranks(self) -> int:
+        """The number of ranks, with or without samples."""
         return self.world_size or int(np.max(self.ranks)) + 1
 
     @property

@@ -40,7 +40,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Return a copy of ``values`` with each ``table.key=value`` set; value in TOML, or else plain text."""
+    """Return a copy of ``values`` with each ``table.key=value`` set; value in TOML, or else plain text.
+
+    Raises ConfigError for a word without ``=``, or a key below a value.
+    """
     result: dict[str, Any] = {k: dict(v) if isinstance(v, dict) else v for k, v in values.items()}
     for word in overrides:
         key, equals, text = word.partition("=")
@@ -51,7 +54,7 @@ def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict
 
 
 def set_key(values: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set ``values["a"]["b"]`` for ``"a.b"``, making tables on the way."""
+    """Set ``values["a"]["b"]`` for ``"a.b"``, making tables on the way. Raises ConfigError where "a" is a value."""
     *tables, last = dotted.split(".")
     for table in tables:
         values = values.setdefault(table, {})

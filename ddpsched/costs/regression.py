@@ -78,6 +78,7 @@ def least_relative(design: Float, measured: Float, from_above: bool = False) -> 
 
     ``design``: (points, coefficients), ``measured``: (points,), positive -> (coefficients,). With ``from_above``, only
     c for which no point lies above the fit. Unlike least squares, a few disturbed points do not shift the rest.
+    Raises DataError where there is no such fit.
     Source: Wagner, Linear programming techniques for regression analysis (1959).
     """
     from scipy.optimize import linprog

@@ -59,9 +59,11 @@ class KnownLengths:
         return len(self._lengths)
 
     def lengths(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """Return the tokens of each sample, (n,)."""
         return self._lengths[ids]
 
     def parts(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """Return the two parts of each sample, (n, 2). Raises ConfigError where only whole lengths are known."""
         if self._parts is None:
             raise ConfigError(
                 "policy.max_tokens_for_batch bounds two parts of a sample, but lengths are of the whole; give lengths "

@@ -75,7 +75,10 @@ def file_rows(path: Path) -> RowSource:
 
 
 def number_rows(path: Path) -> RowSource:
-    """Return the rows of a file that :func:`read_numbers` reads, as one column "value"."""
+    """Return the rows of a file that :func:`read_numbers` reads, as one column "value".
+
+    Raises DataError where it holds anything but one number a sample.
+    """
     values = read_numbers(path)
     if values.ndim != 1 or values.dtype.kind not in ("U" if path.suffix.lower() == ".txt" else "iuf"):
         raise DataError(f"{path}: not a flat array of numbers; give one number a sample")

@@ -155,7 +155,10 @@ class Agreement:
             )
 
     def compare(self) -> None:
-        """Compare with all ranks, and wait for those that have not begun."""
+        """Compare with all ranks, and wait for those that have not begun.
+
+        Raises ConfigError where they would iterate something else, RankFailure where one does not begin in time.
+        """
         if self._compared(PATIENCE_S, strict=True):
             return
         if not self._has_warned:

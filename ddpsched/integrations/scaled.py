@@ -66,7 +66,10 @@ class Scaled:
             yield batches, self._loader.step.weight
 
     def pairs(self, batches: Iterator[Any]) -> Iterator[tuple[Any, float]]:
-        """Yield the same from an iterator of the loader, from its first batch on."""
+        """Yield the same from an iterator of the loader, from its first batch on.
+
+        Raises ConfigError where its batches are not the sampler's lists, one by one.
+        """
         assert self._sampler is not None
         lists = batches if isinstance(batches, RankLists) else getattr(batches, "_sampler_iter", None)
         # a StatefulDataLoader that continues between two snapshots has passed over the first of these lists

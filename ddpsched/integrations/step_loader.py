@@ -53,8 +53,8 @@ class StepLoader:
 
     *How samples become batches*: ``sample_padding_fn(sample, length)`` fills one sample up to ``length``, its
     micro-batch's longest or what ``same_shape`` asks for; ``collate_fn(samples)`` makes the batch, else torch's. Packed
-    rows come to collate_fn as the list of their samples, unpadded, and ``strategy`` is ignored. ``num_workers``,
-    ``pin_memory`` and further options are DataLoader's; a worker loads a whole step.
+    rows come to collate_fn as the list of their samples, unpadded, and ``strategy`` is ignored. ``loader_options``, as
+    ``num_workers`` and ``pin_memory``, are DataLoader's; a worker loads a whole step.
 
     ``step``: the :class:`StepShare` of the list yielded last. ``state_dict()`` is the position after that list,
     whatever workers have loaded ahead, and is the same on every rank; with it loaded, the next iteration continues

@@ -12,9 +12,9 @@ from ddpsched.world import World
 class StepShare:
     """One optimizer step and this rank's share of it.
 
-    ``step``: from 0, over the whole iteration. ``num_samples``: B, samples of the step over all ranks, which
-    ``VariableBatchSizeLR.scale`` takes; None where ranks do not exchange it. ``num_tokens``: their tokens, without
-    padding, likewise. ``rank_samples``, ``rank_tokens`` and ``rank_microbatches``: this rank's.
+    ``epoch``: from 0. ``step``: from 0, over the whole iteration. ``num_samples``: B, samples of the step over all
+    ranks, which ``VariableBatchSizeLR.scale`` takes; None where ranks do not exchange it. ``num_tokens``: their tokens,
+    without padding, likewise. ``rank_samples``, ``rank_tokens`` and ``rank_microbatches``: this rank's.
 
     >>> share = StepShare(0, 7, world_size=2, rank_samples=5, rank_tokens=60, rank_microbatches=2, num_samples=8)
     >>> share.sum_scale, share.add_scale

@@ -33,7 +33,7 @@ class Sorting:
         self.world = self.ranks.world
 
     def run(self) -> Callable[[], None]:
-        """Measure, sort and write; return what prints a summary, for rank 0."""
+        """Measure, sort and write; return what prints a summary, for rank 0. Raises DataError for no rows."""
         ranks, begin = self.ranks, perf_counter()
         self.work = work = ranks.together(lambda: Work.of(self.request))
         self._check_same_data()

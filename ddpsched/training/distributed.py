@@ -66,7 +66,11 @@ class DistributedExecutor:
         return True
 
     def execute(self, plan: StepPlan) -> list[StepRecord]:
-        """Run this rank's share of the step; return its one record."""
+        """Run this rank's share of the step; return its one record.
+
+        Raises on every rank alike: StepOutOfMemory, NonFiniteError or the error of a rank that fails, once all have
+        voted; then no weights were changed.
+        """
         begin = perf_counter()
         rank, target = self._world.rank, self._config.target
         counts = self.learner.counts(plan.rank_ids(rank))

@@ -15,4 +15,5 @@
     slow_rank.py      how soon plans know that a rank is slow
     sample_sort.py    sorting over ranks
     bookkeeping.py    the cost of timing and records
+    versions.py       planning time against another checkout
 """

@@ -125,7 +125,10 @@ class BucketedSync(Synchroniser):
             self._live = False
 
     def wait(self) -> None:
-        """Return when every bucket is reduced; where this rank ran no backward, its zeros are reduced here."""
+        """Return when every bucket is reduced; where this rank ran no backward, its zeros are reduced here.
+
+        Raises RunError where a gradient was made outside the two contexts.
+        """
         for index, parameter in enumerate(self._parameters):
             bucket, place = self._place[index]
             stray = parameter.grad is not None and parameter.grad is not bucket.views[place]

@@ -72,7 +72,7 @@ class DdpSync(Synchroniser):
             yield
 
     def wait(self) -> None:
-        """Check that backward, which has waited for all buckets, has reduced all."""
+        """Check that backward, which has waited for all buckets, has reduced all. Raises RunError where not."""
         if self._launched != self._sizes:
             raise RunError(
                 f"DDP reduced {len(self._launched)} of {len(self._sizes)} buckets: a parameter that had a gradient at "

@@ -73,7 +73,10 @@ def checked_caps(caps: npt.ArrayLike, shape: tuple[int, ...]) -> IntArray:
 
 
 def checked_batch_size(batch_size: int, ranks: int, total_cap: int) -> int:
-    """Return `batch_size` as int; raise InfeasibleError unless `ranks` ranks, of `total_cap` samples, can share it."""
+    """Return `batch_size` as int.
+
+    Raises ValueError below 1, and InfeasibleError unless `ranks` ranks, of `total_cap` samples in all, can share it.
+    """
     size = index(batch_size)
     if size < 1:
         raise ValueError(f"batch_size must be at least 1, got {size}")

@@ -1,0 +1,63 @@
+"""Docstrings of the package: every public function has one, begins plainly, and names its parameters and errors."""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ddpsched
+from ddpsched import errors
+
+PACKAGE = Path(ddpsched.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+# a summary begins with a verb or a noun phrase
+OPENINGS = {"Of", "What", "How", "Where", "Whose", "Why", "That", "Those", "For", "As", "It"}
+ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+EXPORTED = [name for name in ddpsched.__all__ if name not in ERRORS]
+
+
+def public(node: ast.AST, bases: tuple[str, ...] = ()) -> Iterator[tuple[ast.FunctionDef | ast.ClassDef, bool]]:
+    """Yield public classes, functions and methods; and whether a base class may document it."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.ClassDef | ast.FunctionDef) or child.name.startswith("_"):
+            continue
+        yield child, bool(bases)
+        if isinstance(child, ast.ClassDef):
+            yield from public(child, tuple(map(ast.unparse, child.bases)))
+
+
+def faults(path: Path) -> Iterator[str]:
+    """Yield what is wrong with the docstrings of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node, inherits in [(tree, False), *public(tree)]:
+        name, text = getattr(node, "name", "the module"), ast.get_docstring(node)
+        if text is None:
+            if not inherits:
+                yield f"{name} has none"
+            continue
+        if text.split()[0] in OPENINGS:
+            yield f"{name} begins with {text.split()[0]!r}"
+        if isinstance(node, ast.FunctionDef) and path.name != "cli.py":  # whose docstrings are pages of --help
+            raised = {
+                ast.unparse(each.exc).partition("(")[0]
+                for each in ast.walk(node)
+                if isinstance(each, ast.Raise) and each.exc
+            }
+            lost = sorted(each for each in raised & ERRORS if each not in text)
+            if lost:
+                yield f"{name} does not name {', '.join(lost)}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_docstrings(path: Path) -> None:
+    assert not list(faults(path))
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_exported_names_describe_their_parameters(name: str) -> None:
+    value = getattr(ddpsched, name)
+    text = inspect.getdoc(value) or ""
+    lost = [each for each in inspect.signature(value).parameters if each not in text]
+    assert not lost, f"{name} does not describe {lost}"
