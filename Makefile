@@ -20,7 +20,7 @@ demo: $(VENV)/installed
 	$(BIN)/python -m report.build outputs/demo --output outputs/demo
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow

@@ -25,8 +25,11 @@ def data_dir() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _throwaway_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    temporary = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # one cache for all workers, whose folders lie in the session's
+        temporary = temporary.parent
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DDPSCHED_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("DDPSCHED_CACHE", str(temporary / "cache"))
         yield
 
 

@@ -74,9 +74,7 @@ def quick(*few: tuple[int, str]) -> list[Any]:
     return [pytest.param(*each, marks=() if each in few else pytest.mark.slow) for each in MOMENTS]
 
 
-@pytest.mark.parametrize(
-    ("rank", "at"), quick((1, "start"), (0, "ddpsched.config:RunConfig.load_samples"), (0, LATE[0]))
-)
+@pytest.mark.parametrize(("rank", "at"), quick((0, "ddpsched.config:RunConfig.load_samples"), (0, LATE[0])))
 def test_a_killed_rank_is_named_whenever_it_dies(tmp_path: Path, rank: int, at: str) -> None:
     late = "0 3 ddpsched.run_loop:compact;" if at == LATE[1] else ""  # rank 0 is still at it
     code, status, printed = launch(tmp_path, f"{late}{rank} kill {at}")
@@ -89,7 +87,7 @@ def test_a_killed_rank_is_named_whenever_it_dies(tmp_path: Path, rank: int, at: 
 IN_THE_LOCK = (0, "ddpsched.run_lock:_is_file")  # with the lock's file in hand, which rank 1 must write under
 
 
-@pytest.mark.parametrize(("rank", "at"), [IN_THE_LOCK, *quick((1, "start"))])
+@pytest.mark.parametrize(("rank", "at"), [IN_THE_LOCK, *quick()])
 def test_a_suspended_rank_is_named_and_ended(tmp_path: Path, rank: int, at: str) -> None:
     late = "0 6 ddpsched.run_loop:compact;" if at == LATE[1] else ""
     code, status, printed = launch(tmp_path, f"{late}{rank} stop {at}", suspended_s=2.0)

@@ -51,7 +51,7 @@ class CostConfig(Table):
         if self.kind == "calibrated" and (not self.path or self.alpha or self.beta or self.gamma):
             raise ValueError("calibrated needs path, a file that `ddpsched calibrate` wrote, and no other numbers")
         if self.kind == "affine_quadratic" and not given:
-            raise ValueError("affine_quadratic needs path (a fit), or alpha, beta and gamma in seconds")
+            raise ValueError("affine_quadratic needs path, a fit, or at least one of alpha, beta and gamma, in seconds")
         if self.kind not in ("affine_quadratic", "calibrated") and (self.path or self.beta):
             raise ValueError(f"path and beta belong to kind = 'affine_quadratic', not {self.kind!r}")
         if self.online and self.kind not in ("affine_quadratic", "calibrated"):

@@ -28,6 +28,7 @@ def test_what_the_page_says_of_it(found: Panels) -> None:
     assert f"dealt in turn (e): {imbalance(found.dealt):.2f} (f)" in said
 
 
+@pytest.mark.slow
 def test_what_depends_on_the_number_of_ranks(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The page's table is what the command prints."""
     main([str(data_dir)])

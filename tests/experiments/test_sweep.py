@@ -293,6 +293,7 @@ def test_ctrl_c_in_a_sweep_keeps_finished_runs(tmp_path: Path) -> None:
     assert not ranks_of(running)
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_sweep_and_its_ranks(tmp_path: Path) -> None:
     process = launch(tmp_path, str(write_study(tmp_path, LONG)), f"outputs={tmp_path}")
     folder = tmp_path / "small" / "minmax"
@@ -322,6 +323,7 @@ def test_torchrun_entry_and_its_refusal(tmp_path: Path) -> None:
     assert read_status(tmp_path / "runs" / "run")["state"] == "done"
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     import socket
 

@@ -140,6 +140,7 @@ def slow(columns):
 """
 
 
+@pytest.mark.slow
 def test_a_killed_rank_leaves_nothing_under_the_final_name(data: Path, tmp_path: Path) -> None:
     (tmp_path / "slow_of_this_test.py").write_text(SLOW)
     (tmp_path / "kill").touch()

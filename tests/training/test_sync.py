@@ -52,7 +52,7 @@ def every_case() -> dict[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    "world_size", [1, 3, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+    "world_size", [1, 2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
 )
 def test_all_kinds(world_size: int) -> None:
     ranks = run_ranks(every_case, world_size)
