@@ -74,7 +74,7 @@ def quick(*few: tuple[int, str]) -> list[Any]:
     return [pytest.param(*each, marks=() if each in few else pytest.mark.slow) for each in MOMENTS]
 
 
-@pytest.mark.parametrize(("rank", "at"), quick((0, "ddpsched.config:RunConfig.load_samples"), (0, LATE[0])))
+@pytest.mark.parametrize(("rank", "at"), quick((0, "ddpsched.config:RunConfig.load_samples")))
 def test_a_killed_rank_is_named_whenever_it_dies(tmp_path: Path, rank: int, at: str) -> None:
     late = "0 3 ddpsched.run_loop:compact;" if at == LATE[1] else ""  # rank 0 is still at it
     code, status, printed = launch(tmp_path, f"{late}{rank} kill {at}")

@@ -22,6 +22,7 @@ def test_the_histogram_has_the_known_statistics() -> None:
     assert np.all(counts > 0)
 
 
+@pytest.mark.slow
 def test_the_histogram_is_counted_from_the_real_sentences(data_dir: Path) -> None:
     with (data_dir / "sst2" / "train.tsv").open(encoding="utf-8", newline="") as file:
         texts = [row[1] for row in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)][1:]

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader
 from ddpsched import scaled
 
 pl = pytest.importorskip("pytorch_lightning", exc_type=ImportError)
-WORLDS = [2, pytest.param(4, marks=pytest.mark.slow)]
 BUDGET = {"policy": {"kind": "token_budget", "max_tokens_for_batch": 60}, "global_batch": None}
 
 
@@ -54,7 +53,8 @@ def fit(folder: Path, ranks: int = 1, most: int = -1, resumed: Path | None = Non
         trainer.fit(Module(folder), loader, ckpt_path=None if resumed is None else str(resumed))
 
 
-@pytest.mark.parametrize("ranks", WORLDS)
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_lightning(ranks: int, tmp_path: Path) -> None:
     fit(tmp_path, ranks)
     error = worst_error(tmp_path, ranks)

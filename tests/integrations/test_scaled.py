@@ -58,7 +58,7 @@ def pairs_at_end(name: str, workers: int) -> list[Pair]:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize(("workers", "every"), [(0, 1), (2, 1), (2, 3)])
+@pytest.mark.parametrize(("workers", "every"), [(0, 1), pytest.param(2, 1, marks=pytest.mark.slow), (2, 3)])
 def test_torchdatas_loader_resumes_at_every_step(name: str, workers: int, every: int) -> None:
     """The loop of the docstring with the loader's state; between two snapshots it passes over lists again."""
     epochs = epochs_of(name)

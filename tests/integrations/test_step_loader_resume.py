@@ -22,8 +22,14 @@ def shares(made: StepLoader) -> list[Any]:
     return [(batches, made.step) for batches in made]
 
 
-@pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("workers", "name"),
+    [
+        pytest.param(workers, name, marks=pytest.mark.slow if workers and name not in ("minmax", "pool") else ())
+        for workers in (0, 2)
+        for name in POLICIES
+    ],
+)
 def test_the_same_lists_in_the_middle_of_an_epoch(name: str, workers: int) -> None:
     """Of the state of rank 1, which is rank 0's; with workers that had loaded ahead when it was taken."""
     whole = [loader(name, rank, max_num_steps=25) for rank in range(2)]

@@ -183,6 +183,7 @@ def wait_for_parts(folder: Path, more_than: int) -> None:
     raise AssertionError(f"{folder}: no more than {more_than} chunks were measured")
 
 
+@pytest.mark.slow
 def test_one_command_at_a_time(data: Path, tmp_path: Path) -> None:
     """A second one on the same output is refused, and takes nothing of the first one's away."""
     (tmp_path / "slow_of_this_test.py").write_text(SLOW)

@@ -108,7 +108,7 @@ def distance(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
     return max(float(np.linalg.norm(f - e) / np.linalg.norm(e)) for f, e in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_virtual_ranks(tmp_path: Path, policy: str, precision: str) -> None:
     config = config_of(tmp_path, policy, "virtual", 4, precision)

@@ -78,6 +78,7 @@ def every_case(outputs: Path, ports: list[int]) -> list[list[np.ndarray]]:
     return found
 
 
+@pytest.mark.slow
 def test_gloo_gradients_stay(tmp_path: Path) -> None:
     for ddp, slow_ddp, naive, slow_naive in run_ranks(every_case, 2, tmp_path, [free_port() for _ in CASES]):
         assert_equal(slow_ddp, ddp)

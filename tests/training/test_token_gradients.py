@@ -134,7 +134,7 @@ def distance(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
     return max(float(np.linalg.norm(f - e) / np.linalg.norm(e)) for f, e in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_virtual_ranks(tmp_path: Path, policy: str, target: str, precision: str) -> None:
@@ -146,7 +146,7 @@ def test_virtual_ranks(tmp_path: Path, policy: str, target: str, precision: str)
     assert own > 1e-2
 
 
-@pytest.mark.parametrize("world_size", [1, 4])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("policy", FILLING)
 def test_steps_that_vary(tmp_path: Path, policy: str, target: str, world_size: int) -> None:
