@@ -146,7 +146,7 @@ def test_memory_is_never_outgrown() -> None:
 
 
 def test_padding_on_sst2(data_dir: Path) -> None:
-    """Four default bins with median batch 32 give at least 0.6 real tokens for each padded one."""
+    """Four default bins and median batch 32: at least 0.6 of the padded tokens are real."""
     lines = (data_dir / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
     table = tokenise(load_tokenizer(str(data_dir / "bert-uncased")), [line.split("\t")[1] for line in lines], 128)
     lengths = table.lengths(np.arange(len(table)))
