@@ -1,4 +1,4 @@
-"""Placements of a few samples on ranks by brute force, and the check that a placement is what it says."""
+"""Placements of a few samples on ranks by brute force, and a check of a placement's claims."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -11,13 +11,13 @@ COSTS = {
     "tokens": TOKENS,
     "alpha": CostModel(7, 1, 0, scale=1),
     "attention": CostModel(3, 1, 0.5, scale=1),
-    "launches": CostModel(0.010, 0, 0, delta=0.001),  # a length costs nothing, though memory asks for it
+    "launches": CostModel(0.010, 0, 0, delta=0.001),  # lengths cost no time, but need memory
     "floor": CostModel(2, 1, 0, scale=1, floor=15),
 }
 
 
 def partitions(size: int, groups: int) -> Iterator[list[list[int]]]:
-    """Every way to cut ``size`` things into at most ``groups`` unnamed groups."""
+    """Yield every way to cut ``size`` things into at most ``groups`` unnamed groups."""
 
     def grow(place: int, held: list[list[int]]) -> Iterator[list[list[int]]]:
         if place == size:
@@ -43,9 +43,9 @@ def best_of_all(
     slowness: list[int],
     rooms: list[int] | None = None,
 ) -> int | None:
-    """The smallest makespan over every partition into micro-batches and every owner of each; None where none fits.
+    """Return the least makespan over all partitions into micro-batches and their ranks; None where none fits.
 
-    ``rooms[r]``: the most padded tokens of a micro-batch of rank r.
+    ``rooms[r]``: the most padded tokens in a micro-batch of rank r.
     """
     best = None
     for groups in partitions(len(lengths), ranks * most):
@@ -65,7 +65,7 @@ def best_of_all(
 
 
 def check(found: Assignment, lengths: Int, most: int, cost: CostModel, slowness: list[int]) -> None:
-    """A placement is what it says: each sample once, at most M micro-batches, costs as the model has them."""
+    """Check that a placement holds each sample once and at most M micro-batches, and has the model's costs."""
     assert sorted(found.positions.tolist()) == list(range(len(lengths)))
     assert max(map(len, found.sizes)) <= most
     start, costs = 0, []

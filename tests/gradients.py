@@ -1,4 +1,4 @@
-"""The gradients that a run's optimizer gets."""
+"""The gradients that a run's optimizer receives."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from ddpsched.training.optimise import Optimiser
 
 @contextmanager
 def kept_gradients() -> Iterator[list[np.ndarray]]:
-    """A list that grows by one flat gradient with each optimizer step; the step itself is taken."""
+    """Yield a list that grows by one flat gradient with each optimizer step; the step still runs."""
     kept: list[np.ndarray] = []
     step = Optimiser.step
 

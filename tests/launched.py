@@ -1,4 +1,4 @@
-"""A loop whose every gradient is known: what each rank records of a step, and what it must be."""
+"""A loop with known gradients: what each rank records of a step, and its expected value."""
 
 import math
 from pathlib import Path
@@ -16,7 +16,7 @@ LENGTHS = sst2_lengths(NUM_SAMPLES, np.random.default_rng(3))
 
 
 def sampler(**changes: Any) -> BatchSampler:
-    """Made before there are ranks."""
+    """Return a sampler made before there are ranks."""
     return BatchSampler(LENGTHS, **{"global_batch": 16, "seed": 8, **changes})
 
 
@@ -35,16 +35,16 @@ def gradient(net: nn.Module) -> torch.Tensor:
 
 
 def worst_error(folder: Path, ranks: int) -> float:
-    """The largest relative error of a step's gradient, on whichever rank, against one process with the whole batch.
+    """Return the largest relative error of a step's gradient on any rank, against one process with the whole batch.
 
     Each rank saved a list of (ids, scale, gradient) as ``rank{r}``. Every id must have run once an epoch.
     """
     steps: list[Any] = [torch.load(folder / f"rank{rank}") for rank in range(ranks)]
-    assert len({len(own) for own in steps}) == 1
+    assert len({len(records) for records in steps}) == 1
     seen: list[int] = []
     worst = 0.0
     for shares in zip(*steps, strict=True):
-        ids = [i for own, scale, _ in shares if scale for i in own]
+        ids = [i for rank_ids, scale, _ in shares if scale for i in rank_ids]
         seen += ids
         net = model()
         (summed_loss(net, torch.tensor(ids)) / len(ids)).backward()

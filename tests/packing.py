@@ -1,4 +1,4 @@
-"""Attention as it must not be, for tests that have to notice it."""
+"""Wrong attention, for tests that must notice it."""
 
 from typing import Any
 
@@ -8,6 +8,6 @@ from ddpsched.training import packed
 
 
 def whole_row(module: Any, row: Any, packing: Any, sliding_window: Any, options: Any) -> torch.Tensor:
-    """Attention as it would be without packing's: every token to every token of the row."""
+    """Attend from every token to every token of the row, as without packing's mask."""
     query, key, value = (tensor.transpose(0, 1).unsqueeze(0) for tensor in row)
     return packed.sdpa_attention_forward(module, query, key, value, None, **options)[0].squeeze(0)

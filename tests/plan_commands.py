@@ -1,4 +1,4 @@
-"""`ddpsched plan` as a user calls it, for tests."""
+"""`ddpsched plan` called as a user does, for tests."""
 
 import json
 from pathlib import Path
@@ -15,10 +15,10 @@ from ddpsched.data.embedded.length_histogram import sst2_lengths
 SIZES = ["--world-size", "4", "--global-batch", "32"]
 
 
-SAME = ["static", "minmax", "balanced", "balanced, M = 4", "packed"]  # of B samples in every step, in this order
+SAME = ["static", "minmax", "balanced", "balanced, M = 4", "packed"]  # B samples in every step, in this order
 
 
-FITTED = ["token_budget", "bins", "pool", "pool, packed"]  # of B samples on average
+FITTED = ["token_budget", "bins", "pool", "pool, packed"]  # B samples on average
 
 
 ARMS = ["padded to the longest", *SAME, *FITTED, "static, length_grouped"]
@@ -28,7 +28,7 @@ COUNTS = ("yardstick", "padding_efficiency", "imbalance", "order_bias", "samples
 
 
 def fill(folder: Path) -> Path:
-    """Lengths like SST-2's, no multiple of the global batch, and a calibration."""
+    """Write lengths like SST-2's, no multiple of the global batch, and a calibration."""
     np.save(folder / "lengths.npy", sst2_lengths(1003, np.random.default_rng(0)))
     off = Residuals(train_mean=0, train_max=0, held_out_mean=0, held_out_max=0, worst_underestimate=0)
     calibration = Calibration(
@@ -45,7 +45,7 @@ def call(folder: Path, *words: str, sizes: list[str] = SIZES) -> Result:
 
 
 def rows(folder: Path, *words: str, **rest: Any) -> dict[str, dict[str, Any]]:
-    """The rows of --json by arm."""
+    """Return the rows of --json by arm."""
     result = call(folder, *words, "--json", **rest)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)["rows"]

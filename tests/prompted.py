@@ -1,4 +1,4 @@
-"""Prompts and texts of very unequal lengths in a file, with the tokenizer that knows their words."""
+"""Prompts and texts of very unequal lengths in a file, with the tokenizer for their words."""
 
 import json
 import os
@@ -12,9 +12,9 @@ from ddpsched.data.embedded.sentences import compose, embedded_tokenizer
 
 
 def write_prompted(folder: Path, size: int = 64, seed: int = 0) -> dict[str, Any]:
-    """Keys of [data] for it: half of the prompts are short before long texts, half the other way round.
+    """Write the files, unless they exist, and return their [data] keys.
 
-    Files that are there already stay: ranks may ask for the same folder.
+    Half of the prompts are short with long texts, the others the reverse. Several ranks may request the same folder.
     """
     keys = {"path": str(folder / "train.jsonl"), "prompt": "question", "text": "answer", "tokenizer": str(folder)}
     if folder.exists():

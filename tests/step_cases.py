@@ -1,4 +1,4 @@
-"""Steps for ``assert_gradient_exact``, one after another in the same ranks: to start ranks costs seconds."""
+"""Steps for ``assert_gradient_exact``, run one after another in the same ranks, as starting ranks costs seconds."""
 
 import shutil
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ Case = tuple[Any, Any, list[list[Any]]]  # train_step, build_model, batches
 
 
 def _on_rank(cases: list[Case], folder: Path) -> list[Outcome]:
-    """Do in a rank what ``assert_gradient_exact`` would have it do, case by case."""
+    """Run a rank's part of ``assert_gradient_exact``, case by case."""
     join_group()
     certify_step.join_group = lambda timeout_s: None  # type: ignore # it has
     outcomes = []
@@ -29,14 +29,14 @@ def _on_rank(cases: list[Case], folder: Path) -> list[Outcome]:
 
 
 class StepCases:
-    """Cases run by ranks that are started once."""
+    """Runs cases in ranks that are started once."""
 
     def __init__(self, cases: Mapping[str, Case], world_size: int, folder: Path) -> None:
         self._cases, self._folder = dict(cases), folder
         self._ran = answers(run_ranks(_on_rank, world_size, list(cases.values()), folder))
 
     def certify(self, name: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
-        """Return ``assert_gradient_exact`` of a case, given the results of the ranks that ran."""
+        """Return ``assert_gradient_exact`` of a case, from the results of the ranks that ran."""
         index = list(self._cases).index(name)
 
         def ranks(function: Any, size: int, step: Any, build: Any, batches: Any, path: Path, *_: Any, **__: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Finished runs made of numbers, as a run would leave them, for tests of what reads them."""
+"""Finished runs made of numbers, as a run would leave them, for tests of their readers."""
 
 import json
 from contextlib import closing
@@ -44,7 +44,10 @@ def write_run(
     name: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> Path:
-    """A run's folder. ``slower`` multiplies compute time; columns in ``drop`` are null; ``options``: dotted keys."""
+    """Write a run's folder.
+
+    ``slower`` multiplies compute time; columns in ``drop`` are null; ``options`` have dotted keys.
+    """
     name = name or f"{policy}-{mode}-g{world_size}-s{seed}"
     table = {"kind": policy, **({"prefetch": prefetch} if policy == "minmax" else {})}
     values = {
@@ -78,9 +81,8 @@ def write_run(
 def put_on_one_clock(folder: Path, exposed_s: float = 0.004, uncertainty_s: float = 5e-5, files: bool = True) -> Path:
     """Give a run of ``write_run`` a common clock and, with ``files``, timeline files; its ranks' compute stays.
 
-    All ranks begin a step together and have everybody's gradients ``exposed_s``
-    after the last of them is ready. Three buckets are launched at a half, three
-    quarters and the end of a rank's compute; 3 MiB takes ``exposed_s``.
+    All ranks begin a step together and have all gradients ``exposed_s`` after the last of them is ready. Three buckets
+    are launched at a half, three quarters and the end of a rank's compute; 3 MiB takes ``exposed_s``.
     """
     table = pd.read_parquet(folder / "records.parquet").sort_values(["step", "rank"])
     table[["wait_s", "step_s"]] += exposed_s
@@ -90,14 +92,14 @@ def put_on_one_clock(folder: Path, exposed_s: float = 0.004, uncertainty_s: floa
                     for part in (0.5, 0.75, 1.0)}  # fmt: skip
         done = [max(at for (_, part), at in launched.items() if part == p) + exposed_s for p in (0.5, 0.75, 1.0)]
         for row in step.itertuples():
-            own = [launched[row.rank, part] for part in (0.5, 0.75, 1.0)]
-            table.loc[row.Index, ["began_at_s", "comm_s"]] = began_s, min(done[-1] - own[0], 3 * exposed_s)
+            launches = [launched[row.rank, part] for part in (0.5, 0.75, 1.0)]
+            table.loc[row.Index, ["began_at_s", "comm_s"]] = began_s, min(done[-1] - launches[0], 3 * exposed_s)
             half, ready = row.num_samples // 2, began_s + row.compute_s
             middle = began_s + half / row.num_samples * row.compute_s
             micro = [
                 [a, a + 0.05 * (b - a), a + 0.4 * (b - a), b] for a, b in ((began_s, middle), (middle, ready)) if b > a
             ]
-            moved = [[f"bucket {i}", 3 * 2**20, own[i], done[i]] for i in range(3)]
+            moved = [[f"bucket {i}", 3 * 2**20, launches[i], done[i]] for i in range(3)]
             end = {"ready": ready, "done": began_s + row.compute_s + row.wait_s}
             lines.append((row.rank, {"step": row.step, "microbatches": micro, "collectives": moved, **end}))
         began_s += step["step_s"].max()
@@ -112,7 +114,7 @@ def put_on_one_clock(folder: Path, exposed_s: float = 0.004, uncertainty_s: floa
 
 
 def rows(policy: str, seed: int, steps: int, world_size: int, mode: str, slower: float) -> list[StepRecord]:
-    """Steps of 32 samples with SST-2-like lengths; 90 ms and 2.6 ms a padded token, with noise."""
+    """Return steps of 32 samples with SST-2-like lengths; 90 ms and 2.6 ms a padded token, with noise."""
     order = np.random.default_rng(seed).lognormal(2.4, 0.6, 32 * steps + 64).round().clip(3, 66).astype(int).tolist()
     noise = np.random.default_rng([seed, len(policy)])
     measured = mode != "simulated"
@@ -142,7 +144,7 @@ def rows(policy: str, seed: int, steps: int, world_size: int, mode: str, slower:
 
 
 def split(policy: str, queue: Any, windows: list[list[int]], world_size: int) -> list[list[int]]:
-    """The lengths of each rank's samples in one step, as the policy would hand them out (nearly)."""
+    """Return the lengths of each rank's samples in one step, nearly as the policy would assign them."""
     if policy != "minmax":
         batch = [next(queue) for _ in range(32)]
         if policy == "static":
@@ -164,7 +166,7 @@ def split(policy: str, queue: Any, windows: list[list[int]], world_size: int) ->
 
 
 def greedy(lengths: list[int], budget: int) -> list[list[int]]:
-    """Contiguous groups of rising lengths with count * longest <= budget."""
+    """Return contiguous groups of rising lengths with count * longest <= budget."""
     groups: list[list[int]] = []
     for length in reversed(lengths):
         if groups and groups[-1][0] * (len(groups[-1]) + 1) <= budget:

@@ -1,4 +1,4 @@
-"""The library's front: plans of one rank inside the user's loop."""
+"""BatchSampler: one rank's plans inside the user's loop."""
 
 import json
 from collections import Counter
@@ -69,7 +69,7 @@ def sampler(policy: Any, rank: int = 0, **changes: Any) -> BatchSampler:
 
 
 def epochs_of(policy: str, count: int = 3) -> list[list[list[int]]]:
-    """What rank 0 runs in each epoch."""
+    """Return rank 0's lists of each epoch."""
     whole, lists = sampler(policy), []
     for epoch in range(count):
         whole.set_epoch(epoch)
@@ -80,7 +80,7 @@ def epochs_of(policy: str, count: int = 3) -> list[list[list[int]]]:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("done", [0, 1, 6, 7])
 def test_a_loaded_state_goes_on_and_the_scale_with_it(policy: str, done: int) -> None:
-    """All ranks save the same state; the scale of a step is that of its place in the epoch."""
+    """All ranks save the same state; a step's scale follows its place in the epoch."""
     states, got = [], []
     for rank in range(4):
         first = sampler(policy, rank)
@@ -140,7 +140,7 @@ def test_states_around_the_end_of_an_epoch() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_plain_data_loader_goes_on(workers: int) -> None:
-    """With worker processes it calls iter() twice, and neither call uses the state up."""
+    """A loader with worker processes calls iter() twice, and neither call consumes the state."""
     first, expected = sampler("minmax"), epochs_of("minmax")[0]
     list(islice(first, 3))
     resumed = sampler("minmax")
@@ -150,7 +150,10 @@ def test_a_plain_data_loader_goes_on(workers: int) -> None:
 
 
 class Stateful:
-    """How torchdata's StatefulDataLoader resumes: both states kept, the sampler's loaded, then a new iterator's."""
+    """Resumes as torchdata's StatefulDataLoader does.
+
+    Both states are kept; the sampler's is loaded first, then a new iterator's.
+    """
 
     def __init__(self, sampler: BatchSampler, state: dict[str, Any] | None = None) -> None:
         self.sampler, self.lists = sampler, iter(sampler)
@@ -184,7 +187,7 @@ def test_the_protocol_of_stateful_loaders(policy: str, done: int) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("done", [0, 2, 7])
 def test_torchdatas_loader_itself(workers: int, done: int) -> None:
-    """With workers it asks ahead, yet its state is that of the batch it handed out; also once an epoch is over."""
+    """A loader with workers reads ahead, yet its state is that of the last batch it returned, also after an epoch."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
     epochs = epochs_of("minmax")
 
@@ -241,7 +244,7 @@ def test_a_state_that_cannot_be_read() -> None:
 
 
 def test_an_epoch_may_be_named_until_the_first_list() -> None:
-    """Lightning makes its iterator first, and names the epoch that it resumes then."""
+    """Lightning makes its iterator first, and then sets the epoch that it resumes."""
     made, epochs = sampler("balanced"), epochs_of("balanced")
     lists = iter(made)
     made.set_epoch(2)

@@ -1,4 +1,4 @@
-"""A config says what is wrong with it."""
+"""A wrong config is refused with a message about its fault."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who am I among how many: the process group first, then a whole environment."""
+"""The detected rank and world size come from the process group first, then from a complete environment."""
 
 import sys
 from types import SimpleNamespace

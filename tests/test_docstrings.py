@@ -1,4 +1,4 @@
-"""Docstrings of the package: every public function has one, begins plainly, and names its parameters and errors."""
+"""Public functions of the package have docstrings that begin plainly and name parameters and errors."""
 
 import ast
 import inspect
@@ -19,7 +19,7 @@ EXPORTED = [name for name in ddpsched.__all__ if name not in ERRORS]
 
 
 def public(node: ast.AST, bases: tuple[str, ...] = ()) -> Iterator[tuple[ast.FunctionDef | ast.ClassDef, bool]]:
-    """Yield public classes, functions and methods; and whether a base class may document it."""
+    """Yield public classes, functions and methods, each with whether a base class may document it."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.ClassDef | ast.FunctionDef) or child.name.startswith("_"):
             continue
@@ -29,7 +29,7 @@ def public(node: ast.AST, bases: tuple[str, ...] = ()) -> Iterator[tuple[ast.Fun
 
 
 def faults(path: Path) -> Iterator[str]:
-    """Yield what is wrong with the docstrings of a file."""
+    """Yield the faults of the docstrings in a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node, inherits in [(tree, False), *public(tree)]:
         name, text = getattr(node, "name", "the module"), ast.get_docstring(node)
@@ -39,7 +39,7 @@ def faults(path: Path) -> Iterator[str]:
             continue
         if text.split()[0] in OPENINGS:
             yield f"{name} begins with {text.split()[0]!r}"
-        if isinstance(node, ast.FunctionDef) and path.name != "cli.py":  # whose docstrings are pages of --help
+        if isinstance(node, ast.FunctionDef) and path.name != "cli.py":  # cli.py's docstrings are pages of --help
             raised = {
                 ast.unparse(each.exc).partition("(")[0]
                 for each in ast.walk(node)

@@ -1,4 +1,4 @@
-"""The house's floors: who may import whom, read from the imports themselves."""
+"""The allowed imports between the package's rooms and floors, read from the imports themselves."""
 
 import ast
 import subprocess
@@ -12,7 +12,7 @@ import ddpsched
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ddpsched"
 
-# A room imports only from rooms above it in this list, and a module only from floors of its room below its own.
+# A room imports only from rooms above it in this list; a module only from lower floors of its room.
 ROOMS = {
     "ground": {
         "errors": 0, "world": 1, "plan": 1, "records": 1, "table": 0, "exchange": 1, "run_folder": 2, "environment": 1,
@@ -47,7 +47,7 @@ HALL = {"run_loop", "guard", "cli", "certify", "compare", "integrations", "simul
 
 
 def imports(path: Path) -> set[str]:
-    """Every module that a file imports, at its top or inside a function; type-checking imports left out."""
+    """Return all modules that a file imports, at its top or inside a function, except for type checking."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     hidden = {
         id(inner)
@@ -69,13 +69,13 @@ def imports(path: Path) -> set[str]:
 
 
 def is_module(name: str) -> bool:
-    """``from ddpsched.training import loss`` names a module, ``from ddpsched.plan import StepPlan`` does not."""
+    """Return whether a dotted name is a module: ``ddpsched.training.loss`` is, ``ddpsched.plan.StepPlan`` is not."""
     path = ROOT / Path(*name.split("."))
     return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
 def place(module: str) -> tuple[str, str]:
-    """``ddpsched.planning.solvers.allocation`` -> ("planning", "solvers")."""
+    """Return the room and module: ``ddpsched.planning.solvers.allocation`` -> ("planning", "solvers")."""
     parts = module.split(".")[1:]
     if parts and parts[0] in ROOMS:
         return parts[0], parts[1] if len(parts) > 1 else ""
@@ -83,7 +83,7 @@ def place(module: str) -> tuple[str, str]:
 
 
 def faults(importer: str, imported: str) -> str | None:
-    """Why ``importer`` may not import ``imported``; None where it may."""
+    """Return the reason why ``importer`` may not import ``imported``, or None if it may."""
     (room, module), (other_room, other) = place(importer), place(imported)
     if room == "hall" or (room == other_room and other in (module, "")):
         return None
@@ -113,8 +113,8 @@ def test_floors(path: Path) -> None:
             why = faults(importer, imported)
             assert why is None, f"{importer} imports {imported}: {why}"
         elif place(importer)[0] != "training":
-            # the device's name for environment.json, in a run that has torch; what ranks that sort tell each other;
-            # what checks training's gradients; a loss, loops and loaders of torch; a group's store
+            # the device's name for environment.json, in a run that has torch; messages between ranks that sort;
+            # checks of training's gradients; a loss, loops and loaders of torch; a group's store
             integrations = ("losses", "step_loader", "agree", "agreement", "scaled")
             rooms = (
                 "ddpsched.run_loop",
@@ -171,7 +171,7 @@ def test_planning_and_help_import_no_torch(code: str) -> None:
 
 
 def test_public_names_load_and_are_typed() -> None:
-    """What ``dir`` lists, what type checkers see and what loads are the same names."""
+    """``dir``, the type stub and the loadable names agree."""
     stub = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
     typed = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert typed == set(ddpsched.__all__) <= set(dir(ddpsched))
@@ -182,7 +182,7 @@ def test_public_names_load_and_are_typed() -> None:
 
 
 def listed(text: str) -> set[str]:
-    """The first words of the lines of a tree, up to a comment's two blanks."""
+    """Return the first words of a tree's lines, up to the two blanks before a comment."""
     return {name for line in text.splitlines() for name in line.strip().split("  ")[0].split(", ") if name}
 
 
@@ -193,7 +193,7 @@ OTHERS = [ROOT / name for name in ("analysis", "experiments", "experiments/bench
     "room", sorted({path.parent for path in FILES} | {*OTHERS}), ids=lambda room: str(room.relative_to(ROOT))
 )
 def test_each_room_lists_its_files(room: Path) -> None:
-    """In its docstring: all of them, and none that is gone."""
+    """The room's docstring lists all its files, and no others."""
     docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
     there = {path.name for path in room.glob("*.py")} - {"__init__.py", "__main__.py"}
     there |= {f"{path.parent.name}/" for path in room.glob("*/__init__.py")}
@@ -201,7 +201,7 @@ def test_each_room_lists_its_files(room: Path) -> None:
 
 
 def test_the_readmes_tree_is_true() -> None:
-    """Every room is named, a line each, and nothing that is not there."""
+    """The tree names every room, a line each, and nothing that does not exist."""
     tree = (ROOT / "README.md").read_text(encoding="utf-8").split("## The house")[1].split("```")[1]
     named: set[str] = set()
     folders: list[str] = []

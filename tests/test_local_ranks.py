@@ -1,4 +1,4 @@
-"""Ranks that fail in all ways: the one at fault is named, and none hangs."""
+"""Ranks that fail in many ways: the one at fault is named, and none hangs."""
 
 import json
 import os
@@ -12,11 +12,11 @@ from ddpsched.certify.certificate import Certificate, Check
 from ddpsched.errors import ConfigError, RankFailure
 from ddpsched.local_ranks import answers, at_fault, blame, join_group, post, run_ranks
 
-ALONE = "Connection closed by peer"  # what gloo says to the others
+ALONE = "Connection closed by peer"  # gloo's message on the other ranks
 
 
 def misbehave(how: str) -> Any:
-    """Fail on rank 1; the others wait for it and raise, as they would in a collective."""
+    """Fail on rank 1. The others wait for it and raise, as in a collective."""
     rank = int(os.environ["RANK"])
     post(f"rank {rank} was here")
     print(f"printed by rank {rank}")

@@ -1,4 +1,4 @@
-"""Whatever goes wrong on one rank ends all of them alike, with a reason, and nothing that was finished is lost."""
+"""A failure on one rank ends all ranks alike, with a reason, and finished steps are kept."""
 
 import math
 import os
@@ -31,7 +31,7 @@ from ddpsched.training.learner import Learner
 
 
 def out_of_memory_on_rank_1(rank: int) -> None:
-    """In the middle of backward: the gradient of one layer has been made, the others not."""
+    """Run out of memory during backward, when one layer's gradient is made and the others are not."""
     honest = Learner.loss_sum
 
     def loss_sum(self: Learner, batch: Any) -> Any:
@@ -58,7 +58,7 @@ def other_plan_on_rank_1(rank: int) -> None:
 
 
 def nan_on_rank_1(rank: int) -> None:
-    """Rank 0 takes longer to end, so that it sees the other go."""
+    """Poison rank 1's loss, and delay rank 0 so that it sees the other end."""
     honest, honest_close, calls = Learner.loss_sum, DistributedExecutor.close, []
 
     def poisoned(self: Learner, batch: Any) -> Any:
@@ -105,7 +105,7 @@ TROUBLES = {
 
 
 def in_trouble(outputs: Path, kind: str, sync: str) -> tuple[str, str]:
-    """Rank 1 gets into trouble in step 2; what each rank raises."""
+    """Make rank 1 fail in step 2, and return the error that this rank raises."""
     TROUBLES[kind](int(os.environ["RANK"]))
     config = config_of(outputs, "distributed", sync={"kind": sync})
     try:
@@ -121,7 +121,7 @@ def _no_memory(gradient: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("sync", ["ddp", "naive", "bucketed", "overlap"])
 def test_out_of_memory_ends_all_ranks_alike(tmp_path: Path, sync: str) -> None:
-    """In the middle of a backward whose buckets are partly under way, too."""
+    """Memory runs out within a backward some of whose buckets are under way."""
     messages = run_ranks(in_trouble, 2, tmp_path, "memory", sync, timeout_s=60)
     for name, text in messages:
         assert name == StepOutOfMemory.__name__, text
@@ -175,7 +175,7 @@ def test_virtual_ranks_report_memory_and_nan_like_real_ones(tmp_path: Path, monk
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB."""
+    """Mount a file system of 64 KiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True)
@@ -220,7 +220,7 @@ def test_out_of_memory_outside_a_step_is_named_too(tmp_path: Path, monkeypatch: 
 
 
 def test_machines_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By more than the first letters of a name: a pid of another machine must not be looked up here."""
+    """Names are compared in full, as a pid of another machine must not be looked up here."""
     names = iter(["gpu-node-01", "gpu-node-02", "gpu-node-01"])
     monkeypatch.setattr(os, "uname", lambda: type("Name", (), {"nodename": next(names)}))
     first, second, again = host_id(), host_id(), host_id()
@@ -228,7 +228,7 @@ def test_machines_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_first_reason_of_a_try_is_kept(tmp_path: Path) -> None:
-    """What its peers say of a rank that failed is an echo; a later try speaks for itself."""
+    """Later reports of the same attempt only echo the first; a later attempt reports its reason."""
     config = config_of(tmp_path)
     one, two, later = (folder_of(config) for _ in range(3))
     one.failed("rank 0: no space left")

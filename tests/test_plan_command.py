@@ -1,4 +1,4 @@
-"""`ddpsched plan` as it is called: its table and JSON, its files, what it refuses, and the figures of real data."""
+"""`ddpsched plan` as called by users: its table, JSON and files, its refusals, and the figures of real data."""
 
 from pathlib import Path
 from typing import Any
@@ -62,12 +62,12 @@ def test_the_same_words_give_the_same_figures_and_another_seed_others(folder: Pa
     once, again, other = (rows(folder, "--seed", seed) for seed in ("1", "1", "2"))
     for arm in ARMS:
         assert [once[arm][name] for name in COUNTS] == [again[arm][name] for name in COUNTS]
-        if arm not in ("padded to the longest", "pool, packed"):  # in which every micro-batch is as large in any order
+        if arm not in ("padded to the longest", "pool, packed"):  # their micro-batches have the same size in any order
             assert once[arm]["yardstick"] != other[arm]["yardstick"]
 
 
 def test_alpha_and_gamma_are_planned_for_and_charged(folder: Path) -> None:
-    """A dear micro-batch makes them few; without padding the square is of each sample's length."""
+    """A high cost per micro-batch makes them few; without padding each sample's length is squared."""
     words = ["--policy", "balanced", "--max-microbatches", "4"]
     few, many = (rows(folder, *words, "--alpha", alpha)["balanced, M = 4"] for alpha in ("500", "1"))
     assert few["microbatches"] < many["microbatches"]
@@ -97,7 +97,7 @@ def test_in_a_calibrations_time(folder: Path) -> None:
 
 
 def test_within_a_memory(folder: Path) -> None:
-    """Room for 300 padded tokens beside the model: too little for static, whose arm is skipped with its reason."""
+    """Memory holds 300 padded tokens beside the model, too few for static, which is skipped with the reason."""
     words = ["--calibration", str(folder / "calibration.json"), "--memory", "1300000"]
     by_arm = rows(folder, *words)
     assert "static gives each rank 8 of 32 samples" in by_arm["static"]["skipped"]
@@ -112,7 +112,7 @@ def test_within_a_memory(folder: Path) -> None:
 
 
 def test_no_arm_fits_the_memory(folder: Path, tmp_path: Path) -> None:
-    """Then there is nothing to draw, and the message names the arms."""
+    """Nothing is drawn, and the message names the arms."""
     words = ["--calibration", str(folder / "calibration.json"), "--memory", "1000001"]
     result = call(folder, *words, "--figure", str(tmp_path / "none.png"))
     assert isinstance(result.exception, SystemExit | None), result.exception

@@ -1,7 +1,7 @@
-"""Wrong configs, samplers and commands, each with the message that it gets, side by side in ``refusals.txt``.
+"""Wrong configs, samplers and commands with their messages, side by side in ``refusals.txt``.
 
-The file is there to be read: a refusal names the value, what is allowed and what to do. A message that is changed on
-purpose is written anew, and its difference read:
+A refusal names the value, what is allowed and what to do. After changing a message on purpose, write the file anew and
+read the difference:
 
     python tests/test_refusals.py
 """
@@ -31,13 +31,13 @@ BUDGET = {"kind": "token_budget", "max_tokens_for_batch": 16}
 
 
 def config(*words: str) -> Any:
-    """A config of 10 steps with these overrides."""
+    """Return a config of 10 steps with these overrides."""
     given = apply_overrides({}, words)
     return parse(given if {"steps", "epochs"} & set(given) else {"steps": 10, **given}, source="study.toml")
 
 
 def command(*words: str) -> None:
-    """`ddpsched` with these words; its message as an error."""
+    """Run `ddpsched` with these words, and raise its message as an error."""
     from ddpsched.cli import main
 
     printed = io.StringIO()
@@ -152,7 +152,7 @@ def _skipped(count: int) -> None:
 
 
 def messages() -> str:
-    """Each case and its message."""
+    """Return each case with its message."""
     lines = []
     for name, wrong in CASES:
         try:

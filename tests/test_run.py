@@ -1,4 +1,4 @@
-"""The one loop: three executors, one stream of plans, records that keep the schema."""
+"""The one training loop: three executors, one stream of plans, and records in the schema."""
 
 import json
 import os
@@ -39,7 +39,7 @@ POLICIES = ["static", "minmax", "balanced"]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every policy on every executor, two ranks."""
+    """Run every policy on every executor, with two ranks."""
     outputs = tmp_path_factory.mktemp("outputs")
     run_ranks(run_all, 2, outputs, POLICIES, [free_port() for _ in POLICIES], {})
     for policy in POLICIES:
@@ -115,7 +115,7 @@ def test_online_lengths_give_the_plans_of_known_ones(tmp_path: Path, finished: P
 
 
 def offer_more(outputs: Path) -> None:
-    """Rank 1 alone doubles what its samples cost, in its offer."""
+    """Multiply the sample costs that rank 1 offers by four."""
     if os.environ["RANK"] == "1":
         honest = CostModel.prefixes
         CostModel.prefixes = lambda cost, lengths: 4 * honest(cost, lengths)  # type: ignore[method-assign]
@@ -133,7 +133,7 @@ def test_one_ranks_offer_changes_every_ranks_plan(tmp_path: Path, finished: Path
 
 
 def only_its_window(outputs: Path) -> int:
-    """How many samples a rank tokenised."""
+    """Return how many samples a rank tokenised."""
     kept = []
     load = RunConfig.load_samples
     RunConfig.load_samples = lambda config: kept.append(load(config)) or kept[-1]
@@ -215,7 +215,7 @@ def test_compaction_keeps_what_was_not_measured_null(finished: Path) -> None:
 
 
 def test_a_rate_that_falls_over_all_steps_that_memory_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Smaller micro-batches are more steps than a plan without caps has; the rate must not be 0 before their end."""
+    """Smaller micro-batches need more steps than an uncapped plan; the rate must not reach 0 early."""
     off = Residuals(train_mean=0, train_max=0, held_out_mean=0, held_out_max=0, worst_underestimate=0)
     memory = MemoryModel(base=0, per_sample=0, per_token=1, per_square=0)
     calibration = Calibration(
@@ -234,7 +234,7 @@ def test_a_rate_that_falls_over_all_steps_that_memory_makes(tmp_path: Path, monk
             "train": {"warmup": 0.0},
         }
     )
-    monkeypatch.setattr(virtual, "allowance", lambda learner, config: 400)  # as if no more were free
+    monkeypatch.setattr(virtual, "allowance", lambda learner, config: 400)  # simulates little free memory
     table = pd.read_parquet(run(config, force=True) / "records.parquet")
     rates = table.groupby("step")["lr"].first()
     assert table["padded_tokens"].max() <= 400
@@ -244,7 +244,7 @@ def test_a_rate_that_falls_over_all_steps_that_memory_makes(tmp_path: Path, monk
 
 
 def test_evaluations_come_once_whatever_the_number_of_steps(tmp_path: Path) -> None:
-    """Epochs of a token budget have unlike numbers of steps; the last one is evaluated once, none at rate 0."""
+    """Token-budget epochs differ in steps; the last is evaluated once, and none at rate 0."""
     for seed in (2, 5):
         config = parse(
             {

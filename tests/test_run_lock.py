@@ -1,4 +1,4 @@
-"""One run at a time in a folder: a lock that names its holder, and that a dead one does not keep."""
+"""One run at a time in a folder: a lock names its holder, and a dead holder does not keep it."""
 
 import json
 import multiprocessing
@@ -24,7 +24,7 @@ from ddpsched.run_lock import RunLock, holder, launch_id
 from ddpsched.run_loop import run
 
 HERE = Place.here()
-GONE = Process(HERE.process.pid, 1)  # this number, but another start: it was given to somebody else
+GONE = Process(HERE.process.pid, 1)  # this process number with another start time, as if it was reused
 
 
 def write_lock(folder: Path, place: Place) -> None:
@@ -34,7 +34,7 @@ def write_lock(folder: Path, place: Place) -> None:
 
 @pytest.fixture
 def neighbour() -> Any:
-    """Another process that lives."""
+    """Start another process that lives."""
     process = subprocess.Popen(["sleep", "60"])
     yield Process.of(process.pid)
     process.kill()
@@ -59,7 +59,7 @@ def test_a_living_runs_folder_is_refused_and_untouched(tmp_path: Path, neighbour
 
 def refused_rank(outputs: Path) -> str:
     if os.environ["RANK"] == "0":
-        time.sleep(0.5)  # the others are there first
+        time.sleep(0.5)  # the others arrive first
     with pytest.raises(RunHeldError) as refused:
         run(config_of(outputs, "distributed"), overwrite=True)
     return str(refused.value)
@@ -117,13 +117,13 @@ MACHINE = Host("node", "its id", "this start", FIRST_NAMESPACE)
 def test_another_start_is_seen_outside_containers_only(
     monkeypatch: pytest.MonkeyPatch, host: Host, verdict: str
 ) -> None:
-    """Containers of one image have its machine id, on whichever machine: that may live elsewhere."""
+    """Containers of one image share its machine id on any machine, so the holder may live elsewhere."""
     monkeypatch.setattr(Host, "here", lambda: host)
     assert Place(replace(host, boot="an earlier one"), GONE).judge() == verdict
 
 
 def test_what_proc_hides_is_not_gone(monkeypatch: pytest.MonkeyPatch, neighbour: Process) -> None:
-    """Another user's process under hidepid; this process itself is known to live."""
+    """Another user's process may be hidden by hidepid; this process is known to live."""
     monkeypatch.setattr(processes, "_stat", lambda pid: None)
     assert replace(HERE, process=neighbour).judge() == "unknown"
     assert replace(HERE, process=Process(2**22 + 1, 1)).judge() == "gone"
@@ -132,7 +132,7 @@ def test_what_proc_hides_is_not_gone(monkeypatch: pytest.MonkeyPatch, neighbour:
 
 @pytest.mark.parametrize("field", ["node", "machine", "pid_namespace"])
 def test_what_cannot_be_judged_is_refused_with_the_file_to_delete(tmp_path: Path, field: str) -> None:
-    """Another machine's lock, or another container's, even where the process number is one of here."""
+    """The lock of another machine or container is refused, even if its process number exists here."""
     config = config_of(tmp_path, "simulated")
     elsewhere = {field: "another", "boot": "its own"} if field != "pid_namespace" else {field: "another"}
     write_lock(config.run_dir, Place(replace(HERE.host, **elsewhere), GONE))
@@ -164,12 +164,12 @@ def contend(folder: Path, start: Any, results: Any) -> None:
         results.put("got it")
     except RunHeldError:
         results.put("refused")
-    start.wait()  # as long as anyone is at it the holder lives
+    start.wait()  # the holder lives while others still try
 
 
 @pytest.mark.parametrize("stale", [False, True])
 def test_of_many_at_the_same_moment_one_wins(tmp_path: Path, stale: bool) -> None:
-    """A fresh lock, and one that all of them see is a dead run's."""
+    """The lock is new, or all of them see that its run is dead."""
     many, context = 6, multiprocessing.get_context("fork")
     for number in range(8):
         folder = tmp_path / str(number)
@@ -203,7 +203,7 @@ def test_a_run_in_another_thread_is_another_run(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_is_not_said_to_be_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody was left to write that it failed; a reader sees it by the lock."""
+    """Nobody was left to record the failure, so a reader recognises it by the lock."""
     config = config_of(tmp_path, "simulated")
     context = multiprocessing.get_context("fork")
     process = context.Process(target=run_until_killed, args=(config,))
@@ -241,7 +241,7 @@ def stored(folder: Path) -> dict[str, Any]:
 
 
 def test_a_rank_that_has_not_met_rank_0_leaves_a_living_run_alone(tmp_path: Path) -> None:
-    """A second launch at the same address and port looks like the first; here both are this process."""
+    """A second launch at the same address and port looks like the first; both are this process."""
     config = config_of(tmp_path, "simulated")
     first, second, stranger = (folder_of(config) for _ in range(3))
     with first.held(is_main=True), stranger.held(is_main=False):
@@ -249,7 +249,7 @@ def test_a_rank_that_has_not_met_rank_0_leaves_a_living_run_alone(tmp_path: Path
         stranger.lock.await_rank_0(1.0)
         stranger.failed("rank 0 died")
         assert stored(first.path)["state"] == "running"
-        stranger.lock.set_attempt(stranger.lock.attempt + 1)  # its rank 0, which was refused, had another
+        stranger.lock.set_attempt(stranger.lock.attempt + 1)  # the refused launch's rank 0 had another attempt number
         stranger.failed("rank 0 died")
         assert stored(first.path)["state"] == "running"
         second.lock.set_attempt(first.lock.attempt)
@@ -258,7 +258,7 @@ def test_a_rank_that_has_not_met_rank_0_leaves_a_living_run_alone(tmp_path: Path
 
 
 def test_a_rank_that_has_not_met_rank_0_says_why_it_failed(tmp_path: Path) -> None:
-    """Over what an earlier run left, too: rank 0, which lives, has not begun."""
+    """Its reason replaces an earlier run's status too, as the living rank 0 has not begun."""
     config = config_of(tmp_path, "simulated")
     run(config)
     left = stored(config.run_dir) | {"state": "running"}
@@ -297,7 +297,7 @@ def test_the_first_reason_of_each_restart_stands(tmp_path: Path, monkeypatch: py
 
 
 def test_a_reader_of_the_lock_always_sees_a_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also between the two steps of its writing over a longer one."""
+    """A holder is also seen between the two steps of overwriting a longer lock."""
     write_lock(tmp_path, replace(HERE, process=GONE))
     (tmp_path / "lock").write_text((tmp_path / "lock").read_text().ljust(2000))
     honest, seen = os.ftruncate, []

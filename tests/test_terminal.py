@@ -1,4 +1,4 @@
-"""What is printed is what was written: brackets, backslashes and colons are text, never markup."""
+"""Text is printed as written: brackets, backslashes and colons are never markup."""
 
 import ast
 import io
@@ -34,7 +34,7 @@ COMMANDS = {
 
 
 def assert_whole(printed: str) -> None:
-    """Whether each word stands in it, unwrapped."""
+    """Check that each word is printed, unwrapped."""
     for word in WORDS:
         assert word in printed, f"{word} of {TEXT} is missing in\n{printed}"
 
@@ -124,7 +124,7 @@ def test_conclusions_of_a_reproduction() -> None:
 
 
 def markup(tree: ast.AST) -> Sequence[str]:
-    """Where a file lets rich or typer read text as markup."""
+    """Return the places where a file lets rich or typer read text as markup."""
     uses = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in ("rich", "rich.markup"):
@@ -141,7 +141,7 @@ def markup(tree: ast.AST) -> Sequence[str]:
             "TextColumn": given.get("markup") != "False",
             "from_markup": True,
         }
-        plain = ast.unparse(node.func) == "typer.run"  # it makes a Typer of its own, which reads markup
+        plain = ast.unparse(node.func) == "typer.run"  # it makes another Typer, which reads markup
         if wrong.get(name) or plain or given.get("markup") == "True":
             uses.append(ast.unparse(node))
     return uses

@@ -1,4 +1,4 @@
-"""The walks through the package that CONTRIBUTING.md lists are those that calls take."""
+"""The walks through the package that CONTRIBUTING.md lists are those that real calls take."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from experiments.walks import BEGIN, CONTRIBUTING, END
 
 @pytest.mark.slow
 def test_they_are_as_listed() -> None:
-    """In a process of its own, as values that are kept from earlier calls would shorten them."""
+    """A new process runs the walks, as values cached by earlier calls would shorten them."""
     printed = subprocess.run(
         [sys.executable, "-m", "experiments.walks"], cwd=CONTRIBUTING.parent, text=True, stdout=subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""Metrics against numbers worked out by hand, figures against the data they should show."""
+"""Metrics agree with numbers worked out by hand, and figures show their data."""
 
 import json
 import os
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def tiny() -> pd.DataFrame:
-    """Two ranks, three steps; the first step is warm-up."""
+    """Return records of two ranks and three steps; the first step is warm-up."""
     rows = [
         # step, rank, num_samples, num_tokens, padded, predicted, compute, wait, step_s, plan_wait, loss, memory
         (0, 0, 2, 10, 12, 12, 9.0, 0.0, 10.0, 5.0, 1.0, 100),
@@ -63,7 +63,7 @@ def test_metrics_by_hand() -> None:
     assert row["cost_time_r"] == pytest.approx(pearson([8, 12, 9, 5], [3, 4, 2, 1]))
     assert row["heaviest_share"] == 1
     assert row["length_drift"] == pytest.approx(((17 + 11) / 8) / (16 / 4) - 1)
-    assert row["count_length_r"] < 0  # short samples in company
+    assert row["count_length_r"] < 0  # short samples share a rank
     assert np.isnan(row["max_cpu_mean_s"])
     assert np.isnan(row["dev_accuracy"])
 

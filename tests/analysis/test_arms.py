@@ -1,4 +1,4 @@
-"""Arms side by side: which runs stand in one setting, how they are called, and what is read off them."""
+"""Arms side by side: which runs share a setting, how they are named, and what is read from them."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_all_ways_to_put_steps_together_are_arms_of_one_setting(study: Path) -> 
 
 
 def test_orders_of_rising_difficulty_are_arms(tmp_path: Path) -> None:
-    """Options that an arm leaves as they are go without saying; the study says what its setting is about."""
+    """An arm's name leaves out the options at their defaults; the study names the setting."""
     curriculum = {"order.kind": "curriculum"}
     arms: dict[str, dict[str, Any]] = {
         "static": {"order.kind": "shuffled", "order.start": 0.1},
@@ -112,7 +112,7 @@ def test_a_table_of_all_arms(study: Path) -> None:
     assert (found["unit"], found["budget"], found["window"]) == ("num_samples", 960, 96)
     assert found["budget_s"] == min(row["total_s"] for row in rows.values())
     assert static["loss_at_equal"] == static["final_loss"]
-    assert static["loss_at_equal_s"] > static["loss_at_equal"]  # in the time that the fastest takes, it sees less
+    assert static["loss_at_equal_s"] > static["loss_at_equal"]  # it runs fewer samples in the fastest arm's time
     assert static["seen_at_equal_s"] < 960
     assert (found["slug"], found["label"]) == ("policies-embedded-distributed-g2", "embedded, G = 2, distributed")
 

@@ -1,4 +1,4 @@
-"""What steps hold, against numbers worked out by hand and against the definition on the samples themselves."""
+"""The contents of steps, compared with numbers worked out by hand and with the definition on the samples."""
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ from ddpsched.planning.yardstick import Ruler
 
 
 def steps() -> pd.DataFrame:
-    """Three steps of two ranks; the first is warm-up, the last one what an epoch has left."""
+    """Return three steps of two ranks; the first is warm-up, and the last is the rest of an epoch."""
     return pd.DataFrame(
         {
             "epoch": 0.0,

@@ -1,4 +1,4 @@
-"""Losses along a run, by hand: windows of samples and not of steps."""
+"""Losses along a run, compared with windows of samples (not of steps) computed by hand."""
 
 import numpy as np
 import pandas as pd

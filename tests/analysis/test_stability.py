@@ -1,4 +1,4 @@
-"""Gradient norms and rises of the loss, by hand."""
+"""Gradient norms and rises of the loss, computed by hand."""
 
 import numpy as np
 import pandas as pd

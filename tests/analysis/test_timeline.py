@@ -1,4 +1,4 @@
-"""Stragglers and waits against numbers worked out by hand; the trace as a viewer needs it; the figure's names."""
+"""Stragglers and waits against numbers worked out by hand; the trace that a viewer reads; the figure's names."""
 
 import json
 from collections import defaultdict
@@ -23,7 +23,7 @@ from ddpsched.run_lock import RunLock
 
 
 def by_hand() -> pd.DataFrame:
-    """Three ranks, three steps: rank 1 last, rank 2 last as it begins late, ranks 0 and 1 too close to tell."""
+    """Return three ranks' three steps: rank 1 is last, rank 2 is last as it begins late, ranks 0 and 1 nearly tie."""
     rows = [
         # step, rank, began, compute, wait, comm, step
         (0, 0, 0.0, 1.0, 2.5, 1.5, 4.0),
@@ -41,7 +41,7 @@ def by_hand() -> pd.DataFrame:
 
 
 def run(tmp_path: Path, files: bool = True, **values: Any) -> Path:
-    """A distributed run with a common clock."""
+    """Write a distributed run with a common clock."""
     return put_on_one_clock(write_run(tmp_path / "study", "static", **values), files=files)
 
 
@@ -78,7 +78,7 @@ def test_summary_by_hand() -> None:
 
 def test_exposed_communication_is_cut_at_zero() -> None:
     records = by_hand()
-    records.loc[0, "wait_s"] = 1.9999  # by its own clock it had everybody's gradients before the last were ready
+    records.loc[0, "wait_s"] = 1.9999  # by this rank's clock it had everybody's gradients before the last were ready
     assert waits(records, "distributed", {}, {}).loc[0, "exposed_s"] == 0
 
 
@@ -144,7 +144,7 @@ def test_a_simulated_network_is_all_exposed() -> None:
 
 
 def jittered(tmp_path: Path) -> Timeline:
-    """Ranks begin unevenly, a backward outlasts its rank's last gradient, steps run into the next."""
+    """Write a run whose ranks begin unevenly. A backward outlasts its last gradient, and steps overlap."""
     folder = run(tmp_path, steps=8, world_size=3)
     records, rng = pd.read_parquet(folder / "records.parquet"), np.random.default_rng(1)
     records["began_at_s"] += rng.uniform(-0.02, 0.02, len(records))
@@ -212,14 +212,14 @@ def test_trace_names_whom_a_rank_waits_for(tmp_path: Path) -> None:
     events = trace(timeline)["traceEvents"]
     for step, rows in timeline.table.groupby("step"):
         last = int(rows.loc[rows["straggler"], "rank"].iloc[0])
-        own = [e for e in events if e["ph"] == "X" and e["args"].get("step") == step]
-        assert [e["pid"] for e in own if e["name"] == "straggler: compute"] == [last]
-        assert {e["pid"] for e in own if e["name"] == f"waiting for rank {last}"} == {0, 1, 2} - {last}
-        assert f"step {step}: rank {last} last" in [e["name"] for e in own if e["pid"] == 3]
+        step_events = [e for e in events if e["ph"] == "X" and e["args"].get("step") == step]
+        assert [e["pid"] for e in step_events if e["name"] == "straggler: compute"] == [last]
+        assert {e["pid"] for e in step_events if e["name"] == f"waiting for rank {last}"} == {0, 1, 2} - {last}
+        assert f"step {step}: rank {last} last" in [e["name"] for e in step_events if e["pid"] == 3]
 
 
 def names_above(figure: Figure) -> list[str]:
-    """Of the steps; first it is seen that no name lies over another one or outside the figure."""
+    """Return the steps' names, after checking that none overlaps another or leaves the figure."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     ax = figure.axes[0]

@@ -1,4 +1,4 @@
-"""Differences between two ranks' gradients are seen wherever they are."""
+"""Differences between two ranks' gradients are found wherever they are."""
 
 from dataclasses import replace
 

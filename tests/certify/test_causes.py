@@ -1,4 +1,4 @@
-"""A gradient that is lost, multiplied or wrong in one place is named; rounding is reported only where it is that."""
+"""A gradient that is lost, multiplied or wrong in one place is named; only rounding is reported as rounding."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ def target_of(
     small: str = "",
     by: float = 1e-5,
 ) -> Target:
-    """Random parts; the gradient of the parameter ``small`` is ``by`` times as large as the others'."""
+    """Return random parts; the gradient of the parameter ``small`` is ``by`` times as large as the others'."""
     rng = np.random.default_rng(seed)
     parts = np.array([n * rng.normal(size=SIZE) for n in counts])
     target = Target(
@@ -40,7 +40,7 @@ def target_of(
 
 
 def noise(target: Target, share: float, seed: int = 123_456) -> np.ndarray:
-    """What is added up in a shorter format leaves: spread, in no direction; ``share`` of the gradient."""
+    """Return the error of summing in a shorter format: no direction, and ``share`` of the gradient's norm."""
     whole = np.random.default_rng(seed).normal(size=len(target.gradient))
     return whole * share * np.linalg.norm(target.gradient) / np.linalg.norm(whole)
 
@@ -72,7 +72,7 @@ def test_a_lost_parameter_is_named(name: str, by: float, tolerance: float) -> No
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_lost_parameter_below_the_tolerance_fails(dtype: Any) -> None:
-    """Where a zero is no accident: at many coordinates, or where ``grad`` is None."""
+    """A loss is recognised by many zero coordinates, or by ``grad`` being None."""
     for name, by in (("hidden.bias", 1e-14), ("head.bias", 1e-17)):
         target = target_of(small=name, by=by)
         target = replace(target, gradient=target.gradient.astype(dtype))
@@ -141,7 +141,7 @@ def test_a_common_factor_near_1_is_a_factor(factor: float, words: str) -> None:
 
 
 def test_a_factor_is_told_through_the_noise_of_a_lower_precision() -> None:
-    """Computed in float32, and summed over three ranks."""
+    """The gradient is computed in float32 and summed over three ranks."""
     target = target_of()
     text = cause(compare(3 * target.gradient + noise(target, 1e-7), target, FLOAT64))
     assert text.startswith("3 times too large: summed over 3 ranks and not averaged")
@@ -171,7 +171,7 @@ def test_a_sample_of_tiny_weight_is_named(size: float, weight: float) -> None:
 def test_a_factor_is_never_rounding(
     batch: list[tuple[int, int]], sign: int, magnitude: float, tolerance: float, seed: int
 ) -> None:
-    """Whatever it is, to the rounding of its own precision beside it."""
+    """The factor is named to within the rounding of the gradient's precision."""
     counts, ranks = zip(*sorted(batch, key=lambda each: each[1]), strict=True)
     target, beyond = target_of(list(counts), list(ranks), seed), sign * 10.0**magnitude
     likeness = compare((1 + beyond) * target.gradient + noise(target, tolerance / 30), target, tolerance)
@@ -234,7 +234,7 @@ def test_noise_that_no_precision_leaves_is_not_called_rounding() -> None:
 
 
 def test_rounding_of_one_parameter_is_called_so_and_named() -> None:
-    """A parameter whose gradient is sent in bfloat16."""
+    """One parameter's gradient is sent in bfloat16."""
     target, where = target_of(), slice(256, 320)
     gradient = target.gradient.copy()
     gradient[where] += 3e-3 * np.random.default_rng(0).normal(size=64) * gradient[where]
@@ -243,7 +243,7 @@ def test_rounding_of_one_parameter_is_called_so_and_named() -> None:
 
 
 def cancelling() -> Target:
-    """Parts ten thousand times as large as their sum."""
+    """Return parts ten thousand times as large as their sum."""
     target = target_of([1, 1, 1, 1], [0, 0, 1, 1])
     for m in (1, 3):
         target.parts[m] = 1e-4 * target.parts[m] - target.parts[m - 1]
@@ -274,7 +274,7 @@ def test_an_allowance_for_cancellation_lets_noise_pass_and_nothing_else() -> Non
 
 
 def test_parameters_without_a_sampled_coordinate() -> None:
-    """Of a large model few coordinates are known of the parts; what is lost elsewhere is named as well."""
+    """A large model's parts are sampled at few coordinates; a loss at the others is named as well."""
     target, seen = target_of(), np.arange(0, 256, 4)
     target = replace(target, parts=target.parts[:, seen], coordinates=seen)
     assert cause(compare(changed(target, "head.bias", 0.0), target, FLOAT64)).startswith("the gradient of head.bias is")

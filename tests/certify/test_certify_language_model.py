@@ -1,4 +1,4 @@
-"""Certificates of language models' runs: label tokens or samples weigh the same, and the cause names which do not."""
+"""Certificates of language models: label tokens or samples weigh the same, and the cause names the wrong ones."""
 
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def test_masks(tmp_path: Path, mask: str) -> None:
 
 
 def test_the_other_target_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss of a token mean, divided by samples: the right direction, and too large."""
+    """A token mean's loss divided by samples gives the right direction and too large a gradient."""
     config = run_of(tmp_path, "token_mean")
     monkeypatch.setattr(virtual, "sum_scale", lambda count: 1 / config.global_batch)
     check = gradient(certify_run(config))

@@ -1,4 +1,4 @@
-"""Certificates of data loaders of all kinds: which divide the samples over ranks, and the causes where one does not."""
+"""Certificates of many kinds of data loader: whether samples are divided over ranks, and the cause if not."""
 
 import sys
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def planned(rank: int, world_size: int) -> DataLoader[Any]:
 
 
 class Strided:
-    """Each rank every G-th sample of an order, in lists of four; it can resume, unless it ``forgets``."""
+    """Gives each rank every G-th sample of an order, in lists of four. It resumes unless it ``forgets``."""
 
     def __init__(self, rank: int, world_size: int, keeps_epoch: bool = True, forgets: bool = False) -> None:
         self.rank, self.world_size, self.keeps_epoch, self.forgets = rank, world_size, keeps_epoch, forgets
@@ -101,7 +101,7 @@ def shorter(rank: int, world_size: int) -> list[list[int]]:
 
 
 class Lines(IterableDataset[dict[str, int]]):
-    """Samples without positions; a worker's share by rank."""
+    """Yields samples without positions, divided by rank."""
 
     def __init__(self, rank: int, world_size: int, key: str) -> None:
         self.rank, self.world_size, self.key = rank, world_size, key
@@ -208,7 +208,7 @@ def test_our_own_batch_sampler_asks_for_the_scale() -> None:
 @pytest.mark.parametrize("policy", ["static", "balanced", "minmax"])
 @pytest.mark.parametrize("order", ["sequential", "curriculum"])
 def test_an_order_that_is_the_same_in_every_epoch_is_no_fault(policy: str, order: str) -> None:
-    """set_epoch has nothing to change there."""
+    """set_epoch does not change these orders."""
 
     def build(rank: int, world_size: int) -> Any:
         sampler = ddpsched.BatchSampler(
@@ -243,7 +243,7 @@ def test_the_last_step_of_an_epoch(last: str, workers: int | None) -> None:
 
 
 def test_other_ways_to_our_own_lists() -> None:
-    """As a sampler of whole batches, and as a StepLoader, whose order may be the same in every epoch."""
+    """A sampler of whole batches holds, and so does a StepLoader with the same order in every epoch."""
 
     def of_lists(rank: int, world_size: int) -> Any:
         sampler = ddpsched.BatchSampler(LENGTHS, global_batch=8, world=ddpsched.World(rank, world_size))
@@ -263,7 +263,7 @@ def test_other_ways_to_our_own_lists() -> None:
 
 
 def prepared(rank: int, world_size: int, ours: bool) -> Any:
-    """What Accelerator.prepare makes of a loader on one of several ranks."""
+    """Return a loader prepared by Accelerate on one of several ranks."""
     from accelerate.data_loader import prepare_data_loader
 
     loader = planned(rank, world_size) if ours else DataLoader(DATA, batch_size=5)
@@ -271,7 +271,7 @@ def prepared(rank: int, world_size: int, ours: bool) -> Any:
 
 
 def test_loaders_prepared_by_accelerate_are_reported() -> None:
-    """One of ddpsched is divided once more; a plain one repeats samples, and has the methods of a state but none."""
+    """A ddpsched loader is divided twice. A plain one repeats samples, and its state_dict raises."""
     pytest.importorskip("accelerate")
     once = check(certify_loader(lambda rank, size: prepared(rank, size, ours=True), 2), "every sample once")
     assert not once.holds

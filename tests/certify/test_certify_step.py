@@ -1,6 +1,7 @@
 """``assert_gradient_exact`` on common training steps: exact ones hold, and the others get the right cause.
 
-Most run one after another in the same two ranks, whose results it then gets; ``pytest -rP`` prints certificates.
+Most steps run one after another in the same two ranks and are certified from their results. ``pytest -rP`` prints the
+certificates.
 """
 
 import functools
@@ -24,7 +25,7 @@ VOCABULARY = 32
 
 
 class Classifier(torch.nn.Module):
-    """Mean of embeddings, one hidden layer."""
+    """Classifies the mean of embeddings with one hidden layer."""
 
     def __init__(self, dropout: float = 0.0, num_labels: int = 3) -> None:
         super().__init__()
@@ -69,7 +70,7 @@ def causal() -> torch.nn.Module:
 
 
 def rows(counts: Sequence[Sequence[int]]) -> list[list[Batch]]:
-    """Micro-batches of a classifier, ``counts[r][m]`` rows each."""
+    """Return a classifier's micro-batches, ``counts[r][m]`` rows each."""
     rng = torch.Generator().manual_seed(0)
 
     def batch(count: int) -> Batch:
@@ -82,7 +83,7 @@ def rows(counts: Sequence[Sequence[int]]) -> list[list[Batch]]:
 
 
 def prompts(masked: Sequence[Sequence[Sequence[int]]]) -> list[list[Batch]]:
-    """Micro-batches of a causal model: each row of 12 tokens has its first ``masked[r][m][i]`` labels masked."""
+    """Return a causal model's micro-batches: each row of 12 tokens has its first ``masked[r][m][i]`` labels masked."""
     rng = torch.Generator().manual_seed(0)
 
     def batch(lengths: Sequence[int]) -> Batch:
@@ -117,14 +118,14 @@ def total(number: int) -> int:
 
 
 def scaled(model: torch.nn.Module, batches: list[Batch]) -> None:
-    """G*b_r/B times the rank's mean loss, averaged by DDP."""
+    """Train on G*b_r/B times the rank's mean loss, averaged by DDP."""
     ranks, (batch,) = DDP(model), batches
     count = len(batch["labels"])
     (loss_of(ranks, batch, "mean") * (dist.get_world_size() * count / total(count))).backward()
 
 
 def accumulated(model: torch.nn.Module, batches: list[Batch]) -> None:
-    """Summed losses over the global count, all micro-batches but the last without synchronising."""
+    """Train on summed losses over the global count; only the last micro-batch synchronises."""
     ranks = DDP(model)
     scale = dist.get_world_size() / total(sum(len(batch["labels"]) for batch in batches))
     for index, batch in enumerate(batches):
@@ -139,7 +140,7 @@ def sharded(model: torch.nn.Module, batches: list[Batch]) -> None:
 
 
 def by_hand(model: torch.nn.Module, batches: list[Batch]) -> None:
-    """Without DDP: gradients added over ranks; a rank without micro-batches adds zeros."""
+    """Add gradients over ranks without DDP; a rank without micro-batches adds zeros."""
     count = total(sum(len(batch["labels"]) for batch in batches))
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -150,7 +151,7 @@ def by_hand(model: torch.nn.Module, batches: list[Batch]) -> None:
 
 
 def tokens(model: torch.nn.Module, batches: list[Batch], by_samples: bool = False) -> None:
-    """Summed token losses over the global count of label tokens; or each rank's mean by its share of samples."""
+    """Train on summed token losses over the global label count, or on each rank's mean by its share of samples."""
     ranks = DDP(model)
     labels = sum(int((batch["labels"][:, 1:] != -100).sum()) for batch in batches)
     samples = sum(len(batch["labels"]) for batch in batches)
@@ -163,7 +164,7 @@ def tokens(model: torch.nn.Module, batches: list[Batch], by_samples: bool = Fals
 
 
 def row_weighted(model: torch.nn.Module, batches: list[Batch]) -> None:
-    """Every row's mean token loss, averaged over rows: sample weights on a token loss."""
+    """Train on each row's mean token loss, averaged over rows: sample weights on a token loss."""
     ranks = DDP(model)
     scale = dist.get_world_size() / total(sum(len(batch["labels"]) for batch in batches))
     for index, batch in enumerate(batches):
@@ -179,12 +180,12 @@ def plain_mean(model: torch.nn.Module, batches: list[Batch]) -> None:
 
 
 def garbage(model: torch.nn.Module, batches: list[Batch]) -> None:
-    """DDP is collected before backward, and with it what synchronises."""
+    """Run backward after DDP was garbage-collected, so that nothing synchronises."""
     loss_of(DDP(model), batches[0], "mean").backward()
 
 
 def divided_by_steps(model: torch.nn.Module, batches: list[Batch]) -> None:
-    """Each micro-batch's mean over the number of micro-batches."""
+    """Train on each micro-batch's mean over the number of micro-batches."""
     ranks = DDP(model)
     for index, batch in enumerate(batches):
         ranks.require_backward_grad_sync = index == len(batches) - 1
@@ -206,7 +207,7 @@ def stepping(model: torch.nn.Module, batches: list[Batch]) -> None:
 
 
 def impatient(model: torch.nn.Module, batches: list[Batch]) -> None:
-    """A rank without micro-batches returns at once."""
+    """Return at once on a rank without micro-batches."""
     if batches:
         by_hand(model, batches)
 
@@ -252,7 +253,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> StepCases:
 
 @pytest.fixture
 def certify(ran: StepCases, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """``assert_gradient_exact`` of a case, by name."""
+    """Return ``assert_gradient_exact`` of a named case."""
     return lambda name, target="sample_mean": ran.certify(name, monkeypatch, target=target)
 
 

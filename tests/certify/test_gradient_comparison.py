@@ -1,4 +1,4 @@
-"""A gradient holds where it is its target; where it is not, the cause names the weights of its samples."""
+"""A gradient equal to its target holds; otherwise the cause names the weights of its samples."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ SIZE = 400
 
 
 def target_of(counts: list[int], ranks: list[int], seed: int = 0, alike: float = 0.0, **rest: object) -> Target:
-    """Parts with ``counts`` samples each, whose gradients share a direction by ``alike``; see all of each."""
+    """Return parts of ``counts`` samples, whose gradients share a direction by ``alike``, at all coordinates."""
     rng = np.random.default_rng(seed)
     common = rng.normal(size=SIZE)
     parts = np.array([n * (alike * common + (1 - alike) * rng.normal(size=SIZE)) for n in counts])
@@ -30,7 +30,10 @@ def cause_of(weights: np.ndarray, target: Target, tolerance: float = 1e-12) -> s
 
 
 def mistaken(target: Target) -> dict[str, np.ndarray]:
-    """Weights by the words that must name them; of three ranks, the first with three micro-batches."""
+    """Return the weights of each mistake, keyed by the words that must name it.
+
+    The first of the three ranks has four micro-batches.
+    """
     counts, ranks, size = target.counts, target.ranks, target.num_ranks
     total, right = target.total, np.full(len(counts), 1 / target.total)
     by_rank, steps = np.bincount(ranks, weights=counts), np.bincount(ranks)
@@ -77,8 +80,8 @@ def test_rounding_hides_no_mistake(precision: str) -> None:
     noise = np.random.default_rng(1).normal(size=SIZE) * tolerance / 3 / SIZE**0.5
     right = target.gradient + noise * np.linalg.norm(target.gradient)
     assert compare(right, target, tolerance).holds
-    own_means = mistaken(target)["every rank takes the mean over its own samples (no scale G*b_r/B)"] @ target.parts
-    likeness = compare(own_means + noise * np.linalg.norm(own_means), target, tolerance)
+    rank_means = mistaken(target)["every rank takes the mean over its own samples (no scale G*b_r/B)"] @ target.parts
+    likeness = compare(rank_means + noise * np.linalg.norm(rank_means), target, tolerance)
     assert "every rank takes the mean over its own samples" in (likeness.cause or "")
 
 
@@ -102,7 +105,7 @@ def test_the_right_weights_hold_and_others_do_not(given: list[tuple[int, int]], 
 
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=4), st.integers(0, 1000), st.floats(0.1, 10))
 def test_parallel_gradients_are_blamed_on_nothing_in_particular(counts: list[int], seed: int, factor: float) -> None:
-    """Where all samples have the same gradient their weights cannot be determined."""
+    """Weights cannot be determined if all samples have the same gradient."""
     target = target_of(counts, list(range(len(counts))), seed, alike=1.0)
     gradient = factor * target.gradient
     if not compare(gradient, target, 1e-12).holds:
@@ -116,7 +119,7 @@ def test_two_ranks_that_do_not_meet() -> None:
 
 
 def test_another_count() -> None:
-    """Weighted by samples where label tokens count: the mean of each rank's mean, by its share of samples."""
+    """Samples are weighted where label tokens count: each rank's mean, by its share of samples."""
     tokens, samples = [30, 12], np.array([4, 9])
     target = target_of(tokens, [0, 1], others={"samples": samples}, unit="tokens")
     cause = cause_of(samples / (13 * np.array(tokens)), target)

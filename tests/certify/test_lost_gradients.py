@@ -1,4 +1,4 @@
-"""Steps that lose a little, or have a factor near 1: they fail, and the cause names what is lost."""
+"""Steps that lose a little, or have a factor near 1, fail, and the cause names the loss."""
 
 import functools
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from ddpsched.certify.command import Request, certify
 
 Batch = dict[str, torch.Tensor]
 VOCABULARY = 64
-SMALL = {torch.float64: 1e-8, torch.float32: 1e-4}  # of a gradient, where it weighs little
+SMALL = {torch.float64: 1e-8, torch.float32: 1e-4}  # share of a gradient that has little weight
 ROUNDING = ("rounding", "lower precision")
 
 
@@ -35,13 +35,14 @@ class Adapted(torch.nn.Module):
 
 
 def losses(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """Cross-entropy of each row, times its weight."""
+    """Return the cross-entropy of each row, times its weight."""
     return batch["weight"] * F.cross_entropy(model(batch["input_ids"]), batch["labels"], reduction="none")
 
 
 def batches_of(world_size: int, dtype: torch.dtype) -> list[list[Batch]]:
-    """Two micro-batches a rank, of 4 and of 3 rows; the last rank's second micro-batch and its very first row weigh
-    little.
+    """Return each rank's two micro-batches, of 4 and 3 rows.
+
+    The last rank's second micro-batch and its very first row have little weight.
     """
     rng = torch.Generator().manual_seed(0)
     batches = [
@@ -61,7 +62,7 @@ def batches_of(world_size: int, dtype: torch.dtype) -> list[list[Batch]]:
 
 
 def step(model: torch.nn.Module, batches: list[Batch], fault: str = "") -> None:
-    """Exact but for the fault: summed losses over the global count, gradients added over ranks."""
+    """Run an exact step but for the fault: summed losses over the global count, gradients added over ranks."""
     count = torch.tensor(sum(len(batch["labels"]) for batch in batches))
     dist.all_reduce(count)
     last = dist.get_rank() == dist.get_world_size() - 1
@@ -87,7 +88,7 @@ def step(model: torch.nn.Module, batches: list[Batch], fault: str = "") -> None:
 
 
 def spoil(model: torch.nn.Module, fault: str) -> None:
-    """Apply the faults that change the gradient after all of it is there."""
+    """Apply the faults that change a complete gradient."""
     if fault in ("adapter.weight", "adapter.bias", "head.bias"):
         model.get_parameter(fault).grad.zero_()
     if fault == "none":
@@ -155,7 +156,7 @@ def test_what_is_lost_is_named(ran: tuple[int, StepCases], monkeypatch: pytest.M
             with pytest.raises(AssertionError) as caught:
                 certify(f"{dtype}: {fault}")
             text = " ".join(str(caught.value).split())
-            if fault == "float32" and world_size > 1:  # added up in float64, nothing may show what the numbers were
+            if fault == "float32" and world_size > 1:  # sums in float64 may hide that values were float32
                 assert "likely cause: rounding: " in text or "nothing shows that it is rounding" in text
                 continue
             for each in words:
@@ -166,7 +167,7 @@ def test_what_is_lost_is_named(ran: tuple[int, StepCases], monkeypatch: pytest.M
 
 
 def spoilt(change: Callable[[torch.nn.Module], None], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the cause that the certificate of a small run gives where ``change`` is applied to the gradient."""
+    """Return the certificate's cause for a small run whose gradient ``change`` alters."""
     keep = capture.capture_gradient
 
     def changed(model: torch.nn.Module, *rest: Any) -> CapturedGradient:
@@ -195,7 +196,7 @@ def test_steps_too_large_to_look_at_samples_say_so(monkeypatch: pytest.MonkeyPat
 
 
 def test_runs_of_ours_that_lose_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also a key's bias, which changes no attention: what its gradient holds is rounding itself."""
+    """A key's bias changes no attention, so its gradient is rounding alone; its loss is named as well."""
 
     def scale(model: torch.nn.Module) -> None:
         for parameter in model.parameters():

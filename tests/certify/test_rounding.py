@@ -1,5 +1,6 @@
-"""Little that is lost from, or added to, a real model's gradient is not called rounding; what a lower precision leaves
-is, and by which evidence.
+"""A small loss or addition in a real model's gradient is not called rounding.
+
+The error of a lower precision is, and the evidence is named.
 """
 
 import copy
@@ -23,7 +24,7 @@ SHORTER = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torc
 
 
 class LanguageModel(torch.nn.Module):
-    """Every token sees the mean of those before it."""
+    """Predicts from the mean of the embeddings up to each token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +81,7 @@ def judged(dtype: torch.dtype, gradient: np.ndarray) -> Likeness:
 
 
 def keep(row: int | None, which: slice) -> Losses:
-    """Return losses that keep some tokens alone, of one row or of all."""
+    """Return losses that keep only some tokens, of one row or of all."""
     rows = language(torch.float32)[1]
 
     def losses(model: Any, batch: Batch) -> torch.Tensor:
@@ -127,7 +128,7 @@ def test_it_is_said_where_most_of_it_lies() -> None:
 
 @pytest.mark.parametrize("beyond", [2e-6, -2e-6, 1e-5])
 def test_a_common_factor_wins_over_weights_in_float32(beyond: float) -> None:
-    """The gradients' rounding is noise beside it."""
+    """The gradients' rounding is noise beside the factor."""
     _, _, target = language(torch.float32)
     noise = 3e-7 * np.random.default_rng(0).normal(size=target.gradient.size) * np.abs(target.gradient)
     cause = judged(torch.float32, target.gradient * (1 + beyond) + noise).cause or ""
@@ -163,7 +164,7 @@ def test_a_step_computed_in_a_lower_precision_is_rounding(how: str) -> None:
     model, rows, target = language(dtype)
     lower = copy.deepcopy(model).to(torch.float32 if how == "autocast" else SHORTER[how])
     losses = under_autocast if how == "autocast" else next_tokens
-    # summed in full precision over rows, so that no number is a short one
+    # summed over rows in full precision, so that no number is exact in a shorter format
     gradient = sum(gradient_of(lower, losses, [row], 1) for row in rows) / target.total
     assert isinstance(gradient, np.ndarray)
     cause = judged(dtype, gradient).cause or ""
@@ -174,7 +175,7 @@ def test_a_step_computed_in_a_lower_precision_is_rounding(how: str) -> None:
 @pytest.mark.parametrize("weight", [1.0, 1e-6])
 @pytest.mark.parametrize("kept", [0.0, 0.5])
 def test_a_row_of_more_rows_than_coordinates_is_named(kept: float, weight: float) -> None:
-    """Weights of all rows are more than can be solved for; that of one is not."""
+    """There are too many rows to solve for all their weights, but one row's weight can be found."""
     rng = torch.Generator().manual_seed(0)
     with torch.random.fork_rng():
         torch.manual_seed(0)

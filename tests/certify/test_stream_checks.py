@@ -1,4 +1,4 @@
-"""Checks of what ranks ran: correct streams hold, and each kind of wrong one gets its cause."""
+"""Checks of the samples that ranks ran: correct streams hold, and each kind of wrong one gets its cause."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ Streams = list[list[np.ndarray]]
 
 @st.composite
 def epochs(draw: st.DrawFn, least_steps: int = 2, least_ranks: int = 1) -> Streams:
-    """``[r][s]``: a shuffled epoch, cut into steps and ranks; in the smaller last step a rank may have nothing."""
+    """Return ``[r][s]``: a shuffled epoch cut into steps and ranks; the smaller last step may leave a rank empty."""
     world_size = draw(st.integers(least_ranks, 4))
     size = draw(st.integers(2 * world_size, 12))
     steps = draw(st.integers(least_steps, 6))
@@ -37,7 +37,7 @@ def count_of(streams: Streams) -> int:
 
 
 def digests_of(streams: Streams) -> list[list[int]]:
-    """Return every rank's digest of every step: here of the ids of all ranks in it."""
+    """Return every rank's digest of every step; here the digest is of the ids on all ranks."""
     steps = [hash(tuple(np.concatenate(parts).tolist())) for parts in zip(*streams, strict=True)]
     return [list(steps) for _ in streams]
 

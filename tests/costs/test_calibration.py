@@ -1,4 +1,4 @@
-"""Grids, fits, the file of a calibration and what it refuses, and a rank's speed. No model runs here."""
+"""Calibration grids, fits, files and their refusals, and a rank's speed. No model runs here."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ MEMORY = MemoryModel(1.6e9, 2e4, 3.7e5, 1e3)
 
 
 def measured(time: Any = WORK, memory: MemoryModel | None = MEMORY, noise: float = 0.02) -> list[Measured]:
-    """The grid of DistilBERT on a CPU; times and peaks with lognormal noise."""
+    """Return measurements on the grid of DistilBERT on a CPU, with lognormal noise in times and peaks."""
     rng = np.random.default_rng(0)
     points = []
     for p in calibration_grid(29, 128, 1024):
@@ -49,7 +49,7 @@ def measured(time: Any = WORK, memory: MemoryModel | None = MEMORY, noise: float
 
 
 def columns(*size: int) -> tuple[Any, Any, Any]:
-    """(points,) each: counts, lengths, whether held out."""
+    """Return the grid's counts, lengths and held-out flags, (points,) each."""
     grid = calibration_grid(*size)
     return tuple(np.array([getattr(p, name) for p in grid]) for name in ("count", "length", "held_out"))
 
@@ -93,7 +93,7 @@ def test_time_is_found_again() -> None:
 
 @pytest.mark.parametrize("launch", [0.0, 3e-3, 9e-3])
 def test_a_launch_bound_gpu_has_a_floor(launch: float) -> None:
-    """t = max(launch, work) with 2 % noise: within 5 % on held-out points, which a line alone misses."""
+    """max(launch, work) with 2 % noise is fitted within 5 % on held-out points; a line alone misses."""
     work = CostModel(5e-4, 2e-6, 2e-9)
     count, length, held = columns(253, 256, 32768)
     rng = np.random.default_rng(1)
@@ -124,7 +124,7 @@ def test_disturbed_points_do_not_pull_the_others() -> None:
 
 
 def most_samples(memory: MemoryModel, budget: int, length: int) -> int:
-    """Of this length, within the budget."""
+    """Return how many samples of this length fit the budget."""
     return int(Cap(budget - memory.fixed, memory.sample).limit(np.array([length]))[0])
 
 

@@ -1,4 +1,4 @@
-"""Memory caps: how many samples fit, against counting them up; and plans in which every micro-batch fits."""
+"""Memory caps: how many samples fit, checked by counting, and plans in which every micro-batch fits."""
 
 from collections import Counter
 from typing import Any
@@ -47,7 +47,7 @@ def test_limit_and_prefix_by_counting_up(budget: int, lengths: list[int]) -> Non
 
 @given(st.integers(1, 12), st.lists(st.integers(1, 50), min_size=1, max_size=30))
 def test_a_probed_cap_holds_as_many_tokens_and_no_more_samples(count: int, lengths: list[int]) -> None:
-    """50 tokens were probed: shorter samples fit in no greater number, longer ones never come."""
+    """A probe at length 50 allows no more samples of a shorter length; longer ones never occur."""
     cap = probed(count, 50)
     assert cap.limit(np.array(lengths)).tolist() == [count] * len(lengths)
     assert cap.prefix(np.array(lengths)) == min(count, len(lengths))
@@ -55,7 +55,7 @@ def test_a_probed_cap_holds_as_many_tokens_and_no_more_samples(count: int, lengt
 
 @pytest.fixture(scope="module")
 def calibration(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """MEMORY, as `ddpsched calibrate` would write it."""
+    """Write MEMORY as `ddpsched calibrate` would."""
     off = Residuals(train_mean=0, train_max=0, held_out_mean=0, held_out_max=0, worst_underestimate=0)
     result = Calibration(
         identity=Identity(model="tiny", max_length=128), versions={}, seconds_residuals=off, bytes_residuals=off,
@@ -79,7 +79,7 @@ def plans_of(config: RunConfig, lengths: Any, budgets: list[int]) -> list[StepPl
 
 
 def need(micro: Microbatch, lengths: Any) -> int:
-    """Bytes at the peak."""
+    """Return the bytes at the peak."""
     mine = lengths[micro.ids]
     if micro.packed:
         return MEMORY.fixed + int(MEMORY.sample(mine).sum())
@@ -87,7 +87,7 @@ def need(micro: Microbatch, lengths: Any) -> int:
 
 
 def check(plans: list[StepPlan], lengths: Any, budgets: list[int], most: int) -> None:
-    """Each sample once, and no micro-batch needs more than its own rank may use."""
+    """Check that each sample runs once, and that each micro-batch fits its rank's memory."""
     assert Counter(i for plan in plans for i in plan.ids.tolist()) == Counter(range(len(lengths)))
     for plan in plans:
         for micros, budget in zip(plan.ranks, budgets, strict=True):
@@ -107,7 +107,7 @@ def check(plans: list[StepPlan], lengths: Any, budgets: list[int], most: int) ->
 def test_no_micro_batch_is_over_its_ranks_memory(
     calibration: str, seed: int, arm: tuple[str, int], tight: float, uneven: list[float], alike: bool
 ) -> None:
-    """``tight``: budgets in longest samples, so that some batches cannot be held at all."""
+    """``tight`` draws budgets in longest samples, so that some batches do not fit at all."""
     lengths = sst2_lengths(50, np.random.default_rng(seed))
     room = tight * int(MEMORY.sample(lengths.max()))
     budgets = [MEMORY.fixed + round(room * (1 if alike else share)) for share in uneven]
@@ -123,7 +123,7 @@ def test_no_micro_batch_is_over_its_ranks_memory(
 
 @pytest.mark.parametrize(("policy", "most"), POLICIES)
 def test_tight_caps_bind_and_are_obeyed(calibration: str, policy: str, most: int) -> None:
-    """With less than plans without caps need, they are other plans, of the same samples; static has no other."""
+    """A cap below what uncapped plans need changes the plans, not the samples; static is refused."""
     lengths = sst2_lengths(300, np.random.default_rng(0))
     config = config_of(calibration, policy, most, cost={"alpha": 200.0 if most > 1 else 0.0})
     free = list(plan_steps(config.plan_spec(), KnownLengths(lengths), LocalExchange(3)))
@@ -144,7 +144,7 @@ def test_tight_caps_bind_and_are_obeyed(calibration: str, policy: str, most: int
 
 @pytest.mark.parametrize(("policy", "most"), [("minmax", 1), ("balanced", 1), ("balanced", 4), ("packed", 1)])
 def test_each_rank_has_its_own_cap(calibration: str, policy: str, most: int) -> None:
-    """Room for 2, 5 and 12 of the longest."""
+    """The ranks have room for 2, 5 and 12 of the longest samples."""
     budgets = [MEMORY.fixed + count * int(MEMORY.sample(20)) for count in (2, 5, 12)]
     config = config_of(calibration, policy, most)
     for lengths in (np.full(300, 20), np.clip(sst2_lengths(300, np.random.default_rng(1)), 3, 20)):
@@ -159,7 +159,7 @@ def test_each_rank_has_its_own_cap(calibration: str, policy: str, most: int) -> 
 
 @pytest.mark.parametrize(("policy", "most"), [*POLICIES])
 def test_one_sample_alone_is_over(calibration: str, policy: str, most: int) -> None:
-    """Only the last sample is: it is found when its step is planned, and named as what it is."""
+    """Only the last sample does not fit; it is found and named when its step is planned."""
     lengths = np.array([5] * 59 + [90])
     budgets = [int(MEMORY.bytes(1, 90)) - 1] * 3
     config = config_of(calibration, policy, most, order={"kind": "sequential"})
@@ -172,7 +172,7 @@ def test_one_sample_alone_is_over(calibration: str, policy: str, most: int) -> N
 
 @pytest.mark.parametrize(("policy", "most", "fitting"), [("static", 1, 3), ("minmax", 1, 3), ("balanced", 4, 0.99)])
 def test_the_batch_cannot_be_reached(calibration: str, policy: str, most: int, fitting: float) -> None:
-    """Twelve samples of one length on three ranks: three each, or four times less than one."""
+    """Twelve samples of one length do not fit three ranks that hold too few each."""
     lengths = np.full(60, 30)
     budgets = [MEMORY.fixed + int(fitting * int(MEMORY.sample(30)))] * 3
     with pytest.raises(InfeasibleError, match=r"memory|12"):
@@ -188,7 +188,7 @@ def test_a_budget_below_the_model_itself(calibration: str) -> None:
 
 
 def test_what_one_rank_cannot_hold_goes_to_another(calibration: str) -> None:
-    """One roomy rank takes every long sample; static cannot move them, and says so."""
+    """One roomy rank takes every long sample; static cannot move them and is refused."""
     lengths = np.random.default_rng(2).permutation([5] * 50 + [60] * 10)
     budgets = [int(MEMORY.bytes(8, 5)), int(MEMORY.bytes(8, 5)), int(MEMORY.bytes(8, 60))]
     for policy, most in (("balanced", 1), ("balanced", 4), ("packed", 1)):

@@ -1,4 +1,4 @@
-"""Every source gives the same checked value, and every fault is one error that names its place."""
+"""All sources give the same checked value, and each fault raises one error that names its place."""
 
 import csv
 import json
@@ -72,7 +72,7 @@ def test_a_lone_quote_in_a_tsv_merges_no_rows(tmp_path: Path) -> None:
     file = tmp_path / "train.tsv"
     file.write_text('label\tsentence\n1\t" a quote left open\n0\tnext\n1\tlast " one\n', encoding="utf-8")
     assert list(load(file).train.texts) == ['" a quote left open', "next", 'last " one']
-    with file.open(newline="") as rows:  # what the csv module makes of it by default
+    with file.open(newline="") as rows:  # the csv module's default reading
         assert len(list(csv.reader(rows, delimiter="\t"))) - 1 < 3
 
 
@@ -164,7 +164,7 @@ def test_prompts_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_only_the_first_rows(tmp_path: Path) -> None:
     for suffix in (".tsv", ".parquet"):
-        WRITERS[suffix](tmp_path / f"train{suffix}", [*ROWS, ("", 7)])  # what is not used need not be usable
+        WRITERS[suffix](tmp_path / f"train{suffix}", [*ROWS, ("", 7)])  # an unused row need not be valid
         WRITERS[suffix](tmp_path / f"dev{suffix}", ROWS)
         dataset = load(tmp_path / f"train{suffix}", rows=3)
         assert dataset.dev is not None
@@ -271,7 +271,7 @@ def test_a_missing_path_an_unknown_suffix_and_a_folder_without_train(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "expected"),
     [
         ("a.tsv", b"", "the file is empty"),
         ("a.csv", b"", "the file is empty"),
@@ -291,14 +291,14 @@ def test_a_missing_path_an_unknown_suffix_and_a_folder_without_train(tmp_path: P
         ("tokens/dataset_info.json", b"{", "cannot be read as a saved data set"),
     ],
 )
-def test_a_file_that_is_not_what_its_name_says(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+def test_a_file_that_is_not_what_its_name_says(tmp_path: Path, name: str, content: bytes, expected: str) -> None:
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(content)
     given = file if file.parent == tmp_path else file.parent
     message = refusal(given)
     assert message.startswith(str(given)) or str(given) in message
-    assert said in message
+    assert expected in message
 
 
 @every_suffix

@@ -41,7 +41,7 @@ def test_the_majority_class_has_about_55_percent() -> None:
 
 
 def test_counting_words_gives_most_labels_away() -> None:
-    """Naive Bayes over words, fitted on one draw, must be right on another one, and by more than the majority."""
+    """Naive Bayes over words, fitted on one draw, beats the majority on another by a margin."""
     (train, train_labels), (dev, dev_labels) = compose(4096, 0), compose(1000, 1)
     counts = [
         Counter(word for text, y in zip(train, train_labels, strict=True) if y == label for word in text.split())

@@ -1,4 +1,4 @@
-"""Prompts and texts become what the tokenizer makes of the pair, cut as it would cut the text."""
+"""Prompts and texts are encoded as the tokenizer encodes the pair, truncated as it truncates the text."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_pairs_are_the_tokenizers(given_: list[tuple[str, str]]) -> None:
 
 @given(pairs, st.integers(5, 30))
 def test_cut_pairs_are_the_tokenizers(given_: list[tuple[str, str]], max_length: int) -> None:
-    """As the library cuts the second of a pair, where it can."""
+    """Pairs are cut as the library cuts the second of a pair, where it can."""
     assume(all(len(prompt.split()) + 4 <= max_length for prompt, _ in given_))
     cutting = Tokenizer.from_str(TOKENIZER.to_str())
     cutting.enable_truncation(max_length, strategy="only_second")

@@ -78,10 +78,10 @@ def run_offline(script: str, home: Path, *args: str, **env: str) -> str:
 
 
 def test_without_network_a_name_on_the_hub_fails_at_once_and_shows_the_ways_out(tmp_path: Path) -> None:
-    said = run_offline(OFFLINE, tmp_path)
-    assert said.startswith("DataError data.name = nyu-mll/glue/sst2")
+    printed = run_offline(OFFLINE, tmp_path)
+    assert printed.startswith("DataError data.name = nyu-mll/glue/sst2")
     for way in ("data.path=FILE", "embedded", "HF_HUB_OFFLINE=1"):
-        assert way in said
+        assert way in printed
 
 
 @pytest.mark.parametrize("env", [{}, {"HF_HUB_OFFLINE": "1"}], ids=["unreachable", "HF_HUB_OFFLINE"])

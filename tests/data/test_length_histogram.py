@@ -28,8 +28,8 @@ def test_the_histogram_is_counted_from_the_real_sentences(data_dir: Path) -> Non
         texts = [row[1] for row in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)][1:]
     table = tokenise(load_tokenizer(str(data_dir / "bert-uncased")), texts, 512)
     counted = np.unique(table.lengths(np.arange(len(table))), return_counts=True)
-    for ours, theirs in zip(sst2_histogram(), counted, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    for shipped, expected in zip(sst2_histogram(), counted, strict=True):
+        np.testing.assert_array_equal(shipped, expected)
 
 
 def test_draws_follow_the_histogram() -> None:

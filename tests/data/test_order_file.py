@@ -1,4 +1,4 @@
-"""The ordered file: what ranks write in pieces is one array; any slice is read alone; what was changed is refused."""
+"""The ordered file: ranks write one array in pieces, any slice is read alone, and altered files are refused."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ def columns_of(size: int = SIZE) -> list[np.ndarray]:
 
 
 def write(path: Path, world_size: int = 1, columns: list[np.ndarray] | None = None, about: About = ABOUT) -> str:
-    """As ``world_size`` ranks would, each its own slice, the last one first."""
+    """Write the file as ``world_size`` ranks would, a slice each, the last one first."""
     columns = columns_of() if columns is None else columns
     size = len(columns[0])
     writer = OrderedWriter(path, size, [column.dtype for column in columns], about)
@@ -62,7 +62,7 @@ def test_slices(tmp_path: Path) -> None:
 
 
 def test_a_slice_reads_no_other_block(tmp_path: Path) -> None:
-    """A byte changed elsewhere goes unnoticed; one within is found, whichever column it is in."""
+    """A changed byte is noticed only by slices of its block, whichever column it is in."""
     path = tmp_path / "order.npy"
     write(path)
     whole = path.read_bytes()
@@ -122,7 +122,7 @@ def test_names_in_any_script(tmp_path: Path) -> None:
 
 
 def test_every_bit_of_header_and_footer_counts(tmp_path: Path) -> None:
-    """A flipped one is a DataError, wherever it is."""
+    """A flipped bit raises a DataError, wherever it is."""
     path = tmp_path / "order.npy"
     write(path, 1, columns_of(10))
     whole = path.read_bytes()
@@ -149,7 +149,7 @@ def test_an_empty_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["begin", "write", "finish"])
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever it is full: nothing half under the final name, and nothing beside it once dropped."""
+    """No partial file has the final name, and nothing is left beside it once the writer is dropped."""
     path = tmp_path / "order.npy"
     write(path)
     old = path.read_bytes()

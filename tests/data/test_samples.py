@@ -1,4 +1,4 @@
-"""The data of a run: what a classifier gets, and what a language model gets."""
+"""The data of a run, for a classifier and for a language model."""
 
 import json
 from pathlib import Path
@@ -49,13 +49,13 @@ def test_a_held_out_row_is_named_by_its_place_in_the_file(tmp_path: Path) -> Non
     rows = [json.loads(line) for line in Path(data["path"]).read_text().splitlines()]
     rows[7]["question"] = " ".join(["film"] * 200)
     Path(data["path"]).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for seed in range(4):  # now in one split, now in the other
+    for seed in range(4):  # the row falls into either split
         with pytest.raises(DataError, match=r"1 texts have no token .* \(rows 8\)"):
             samples_of({**data, "held_out": 0.5}, seed=seed)
 
 
 def test_real_pairs(data_dir: Path) -> None:
-    """GSM8K, the answers to be learnt: every row against the tokenizer, asked directly."""
+    """On GSM8K, with the answers to be learnt, every row equals the tokenizer's encoding."""
     folder = data_dir / "gsm8k"
     if not folder.exists():
         pytest.skip(f"no {folder}")

@@ -1,4 +1,4 @@
-"""Slices of joined documents: nothing lost, nothing repeated, and labels that say what is learnt."""
+"""Slices of joined documents: nothing is lost or repeated, and labels mark what is learnt."""
 
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ LENGTHS = st.integers(2, 9)
 
 
 def joined(parts: list[tuple[int, int]]) -> TokenTable:
-    """Documents of these parts; token i of all has id 100 + i, so that it says where it comes from."""
+    """Return documents of these parts; token i of all has id 100 + i, which identifies its place."""
     lengths = np.array([prompt + text for prompt, text in parts], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     flat = np.arange(100, 100 + offsets[-1], dtype=np.int32)
@@ -49,7 +49,7 @@ def test_every_token_once_and_in_order(parts: list[tuple[int, int]], length: int
 
 @given(DOCUMENTS, LENGTHS, st.booleans())
 def test_labels_are_the_documents_own(parts: list[tuple[int, int]], length: int, within: bool) -> None:
-    """Found again token by token: what its document learns, but nothing whose context is out of sight."""
+    """Each token's label is its document's, unless the context is outside the slice."""
     if sum(map(sum, parts)) < 2:
         return
     documents, table = joined(parts), slices(parts, length, within)
@@ -80,12 +80,12 @@ def test_pieces_are_documents_or_what_is_left_of_them(parts: list[tuple[int, int
     inner = {100 + int(at) for at in documents.offsets[1:-1]}
     for id in range(len(table)):
         (rows, labels, _), segments = table.pieces([id]), table.segments(id)
-        assert segments.tolist() == [len(row) for row in rows] == [len(own) for own in labels]
+        assert segments.tolist() == [len(row) for row in rows] == [len(piece) for piece in labels]
         assert segments.min() > 0
         assert np.concatenate(rows).tolist() == table.row(id).tolist()
         assert np.concatenate(labels).tolist() == table.labels(id).tolist()
-        assert all(int(own[0]) == -100 for own in labels)
-        assert sum(np.count_nonzero(own != -100) for own in labels) == table.num_targets(id)
+        assert all(int(piece[0]) == -100 for piece in labels)
+        assert sum(np.count_nonzero(piece != -100) for piece in labels) == table.num_targets(id)
         # a piece ends where a document does, or where the slice does
         assert all(int(after[0]) in inner for _, after in pairwise(rows))
         assert not any(int(token) in inner for row in rows for token in row[1:])
@@ -95,14 +95,14 @@ def test_pieces_are_documents_or_what_is_left_of_them(parts: list[tuple[int, int
 
 
 def test_a_rest_of_one_token_is_left_out_and_counted() -> None:
-    """It would have nothing to predict; a rest of two has one."""
+    """A single token has nothing to predict; a rest of two tokens has one target."""
     assert [slices([(0, 9)], length).num_dropped for length in (4, 7)] == [1, 0]
     assert [len(slices([(0, 9)], length)) for length in (4, 7)] == [2, 2]
     assert slices([(0, 9)], 7).num_targets([0, 1]).tolist() == [6, 1]
 
 
 def test_what_is_learnt_where_documents_meet() -> None:
-    """Two documents of 3 tokens in one slice of 6: joined, the second's first token is predicted from the first."""
+    """Two joined documents of 3 tokens: the second's first token is predicted from the first."""
     parts = [(0, 3), (0, 3)]
     assert slices(parts, 6).labels(0).tolist() == [100, 101, 102, 103, 104, 105]
     assert slices(parts, 6, within=True).labels(0).tolist() == [-100, 101, 102, -100, 104, 105]
@@ -110,7 +110,7 @@ def test_what_is_learnt_where_documents_meet() -> None:
 
 
 def test_a_prompt_may_be_cut() -> None:
-    """A prompt of 5 in slices of 4: the second slice begins with its last token."""
+    """A prompt of 5 in slices of 4 leaves its last token at the second slice's start."""
     table = slices([(5, 3)], 4)
     assert [table.labels(i).tolist() for i in range(2)] == [[-100] * 4, [-100, 105, 106, 107]]
     assert table.num_targets([0, 1]).tolist() == [0, 3]
@@ -125,7 +125,7 @@ def test_ids_that_are_not_there() -> None:
 
 
 def test_rows_are_views() -> None:
-    """No second copy of the data: slices hold offsets alone."""
+    """Slices hold offsets alone, not a second copy of the data."""
     table = slices([(0, 9)], 4)
     assert table.row(0).base is not None
     assert not table.row(1).flags.writeable

@@ -1,4 +1,4 @@
-"""Files in chunks of rows: the same rows as in one piece, whichever chunks are wanted."""
+"""Files read in chunks of rows give the same rows as in one piece, whichever chunks are requested."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Token tables: the tokenizer's own ids, truncated as asked, the same from the cache and online."""
+"""Token tables: the tokenizer's ids, truncated as asked, the same from the cache and online."""
 
 import os
 import threading
@@ -24,7 +24,7 @@ def rows(table: TokenTable | OnlineTokens) -> list[list[int]]:
 
 
 def count_encodings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of all tokenising calls from now on."""
+    """Return a list that grows by the size of each later tokenising call."""
     calls: list[int] = []
     encode = Encoder.encode
 
@@ -86,7 +86,7 @@ def test_max_length_needs_room_for_a_word() -> None:
 
 
 def test_a_text_without_tokens_is_an_error() -> None:
-    bare = Tokenizer(models.BPE({"a": 0}, []))  # drops what it does not know, adds no special tokens
+    bare = Tokenizer(models.BPE({"a": 0}, []))  # drops unknown text and adds no special tokens
     with pytest.raises(DataError, match=r"1 texts have no tokens .*rows 2\)"):
         tokenise(bare, ["a", "xyz"], 8, cache_dir=None)
 
@@ -111,7 +111,7 @@ def test_any_other_input_misses_the_cache(tmp_path: Path, monkeypatch: pytest.Mo
     other.add_tokens(["xylophone"])
     for tokenizer, texts, max_length in (
         (embedded_tokenizer(), ["ab", "c"], 10),
-        (embedded_tokenizer(), ["a", "bc"], 10),  # the same letters, cut elsewhere
+        (embedded_tokenizer(), ["a", "bc"], 10),  # the same letters, divided elsewhere
         (embedded_tokenizer(), ["c", "ab"], 10),
         (embedded_tokenizer(), ["abc"], 10),
         (embedded_tokenizer(), ["ab", "c"], 11),
@@ -198,7 +198,7 @@ PAIRED = [("the plot", "is superb"), ("a", "moving film about love and war"), ("
 
 
 def both_ways(max_length: int = 9) -> list[TokenTable | OnlineTokens]:
-    """Prompts and texts at once, and online."""
+    """Return the same prompts and texts tokenised at once, and online."""
     prompts, texts = zip(*PAIRED, strict=True)
     return [
         tokenise(embedded_tokenizer(), texts, max_length, None, prompts),

@@ -33,7 +33,7 @@ def test_none_is_the_embedded_tokenizer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("./none", "no such file or folder"),
         ("some/deep/folder", "no such file or folder"),
@@ -44,13 +44,15 @@ def test_none_is_the_embedded_tokenizer() -> None:
         ("distilbert-base-uncased", "nor on the hub or in its cache"),
     ],
 )
-def test_a_tokenizer_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
+def test_a_tokenizer_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, expected: str
+) -> None:
     monkeypatch.setattr("ddpsched.data.hub._reachable", lambda: False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     (tmp_path / "EMPTY").mkdir()
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "broken.txt").write_text("a\nb\n")
-    with pytest.raises(DataError, match=said) as caught:
+    with pytest.raises(DataError, match=expected) as caught:
         load_tokenizer(name.replace("EMPTY", str(tmp_path / "EMPTY")))
     assert "data.tokenizer" in str(caught.value), "it says what to do"
 

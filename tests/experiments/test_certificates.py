@@ -1,4 +1,4 @@
-"""The loops of the page on gradients: exact with their factor alone; and how a certificate becomes a row."""
+"""The loops of the page on gradients are exact only with their factor, and a certificate becomes a row."""
 
 import pytest
 
@@ -18,8 +18,8 @@ def test_a_row_names_what_failed_and_why() -> None:
     numbers = {"relative_error": 1.0, "cosine": 1.0, "best_scale": 2.0}
     gradient = Check("gradient", False, "twice | too large", "G * too large. In numbers: w = 2", numbers)
     once = Check("every sample once", False, "3 never ran", "the loader leaves them out")
-    told = line("a loop", Certificate("a loop", (gradient, once, Check("one plan", True, "agreed"))))
-    assert told == (
+    row = line("a loop", Certificate("a loop", (gradient, once, Check("one plan", True, "agreed"))))
+    assert row == (
         "| a loop | 1.0e+00 | 1.000000 | 2 | *gradient*: G \\* too large; "
         "*every sample once*: 3 never ran (the loader leaves them out) |"
     )

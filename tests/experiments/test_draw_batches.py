@@ -27,7 +27,7 @@ def test_what_the_page_says_of_it() -> None:
     plain, shaped = (list(drawn(first_step(**policy))) for policy in SHAPES.values())
     assert [len(each.lengths) for each in plain] == [10, 2, 4, 0], "three micro-batches are enough"
     assert {(len(each.lengths), each.width) for each in shaped} == {(4, 7)}
-    assert [sum(each.padded for each in own) for own in (plain, shaped)] == [72, 112]
+    assert [sum(each.padded for each in drawing) for drawing in (plain, shaped)] == [72, 112]
 
 
 def test_it_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

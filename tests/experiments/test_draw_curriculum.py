@@ -16,21 +16,21 @@ def found() -> Panels:
 
 def test_what_is_drawn(found: Panels) -> None:
     tables = (found.assigned, found.local, found.slices, found.dealt)
-    assert all(sorted(length for own in table for length in own) == sorted(LENGTHS) for table in tables)
-    assert found.local == [sorted(own) for own in found.assigned]
+    assert all(sorted(length for rank in table for length in rank) == sorted(LENGTHS) for table in tables)
+    assert found.local == [sorted(rank) for rank in found.assigned]
     assert found.slices == np.arange(1, 17).reshape(4, 4).tolist()
     assert found.dealt == np.arange(1, 17).reshape(4, 4).T.tolist()
 
 
 def test_what_the_page_says_of_it(found: Panels) -> None:
-    said = (FIGURES.parent / "curriculum.md").read_text(encoding="utf-8")
-    assert f"{imbalance(found.local):.2f}\ntimes an even share (c)" in said
-    assert f"dealt in turn (e): {imbalance(found.dealt):.2f} (f)" in said
+    page = (FIGURES.parent / "curriculum.md").read_text(encoding="utf-8")
+    assert f"{imbalance(found.local):.2f}\ntimes an even share (c)" in page
+    assert f"dealt in turn (e): {imbalance(found.dealt):.2f} (f)" in page
 
 
 @pytest.mark.slow
 def test_what_depends_on_the_number_of_ranks(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The page's table is what the command prints."""
+    """The page's table equals the command's output."""
     main([str(data_dir)])
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if "curriculum" in line]
     assert len(rows) == 12

@@ -1,4 +1,4 @@
-"""Masks side by side: what the benchmark measures, and that it would notice a mask that hides nothing."""
+"""The benchmark of masks measures them side by side, and notices a mask that hides nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -47,9 +47,9 @@ def test_a_model_that_refuses_a_kind_has_a_row_that_says_so(tmp_path: Path, caps
     file = tmp_path / "run.toml"
     file.write_text(f'steps = 1\n[model]\ntask = "causal_lm"\nname = "{tmp_path}"\n[executor]\ndevice = "cpu"\n')
     assert main(["shape=3x16", str(file), "model.dropout=0"]) == 0
-    said = capsys.readouterr().out
-    assert said.count("refused") == 2
-    assert "some of its layers reach 8 tokens far" in said
+    printed = capsys.readouterr().out
+    assert printed.count("refused") == 2
+    assert "some of its layers reach 8 tokens far" in printed
 
 
 def test_without_a_config_both_tasks() -> None:

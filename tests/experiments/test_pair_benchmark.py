@@ -1,4 +1,4 @@
-"""The pair test counts steps while both processes are at work, and says what it found in a sentence."""
+"""The pair test counts steps while both processes work, and reports its finding in a sentence."""
 
 import re
 from pathlib import Path
@@ -13,14 +13,14 @@ from experiments.benchmarks.pair import Product, Rates, Training, Workload, core
 )
 def test_tiny_workloads(capsys: pytest.CaptureFixture[str], workloads: tuple[Workload, ...]) -> None:
     assert main(["--rounds", "2", "--seconds", "0.3"], workloads) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for workload in workloads:
-        (line,) = (line for line in said.splitlines() if str(workload) in line and " + " in line)
+        (line,) = (line for line in printed.splitlines() if str(workload) in line and " + " in line)
         assert all(float(number) > 0 for number in re.findall(r"\d+\.\d+", line)), line
-        assert f"{workload}: " in said
-    assert len(re.findall(r"slow each other.* \(ratio ", said)) == len(workloads)
-    assert re.search(r"taken for granted: \d+ processor", said)
-    assert re.search(r"steal: .*; load average before", said)
+        assert f"{workload}: " in printed
+    assert len(re.findall(r"slow each other.* \(ratio ", printed)) == len(workloads)
+    assert re.search(r"taken for granted: \d+ processor", printed)
+    assert re.search(r"steal: .*; load average before", printed)
 
 
 def test_options_that_measure_nothing() -> None:

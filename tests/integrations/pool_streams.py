@@ -15,7 +15,10 @@ Sample = tuple[int, int]  # number, length
 
 
 class Rows:
-    """Each epoch the samples in another order; ``opened``: the epochs begun, ``given``: samples handed out."""
+    """A data set with a new order in each epoch.
+
+    ``opened``: the epochs begun. ``given``: the number of samples handed out.
+    """
 
     def __init__(self, lengths: Any = LENGTHS, shuffles: bool = True) -> None:
         self.rows, self.shuffles = list(enumerate(lengths)), shuffles
@@ -36,7 +39,7 @@ class Rows:
 
 
 class Stateful(Rows):
-    """The same, and it says where it stands, as StatefulDataLoader and datasets do."""
+    """The same data, with a state of its position, as StatefulDataLoader and datasets have."""
 
     place = begin = 0
 
@@ -63,14 +66,14 @@ OF_STREAM = ("world", "max_num_steps", "infinite_loop", "collate_fn", "sample_pa
 
 
 def stream(rows: Any = None, **options: Any) -> PoolStream:
-    """``options``: of the policy, or of the stream."""
+    """Return a pool stream; ``options`` are the policy's or the stream's."""
     more = {key: options.pop(key) for key in list(options) if key in OF_STREAM}
     policy = {"kind": "pool", "max_tokens_for_batch": 400, **options}
     return PoolStream(Rows() if rows is None else rows, length_of, policy=policy, **more)
 
 
 def numbers(lists: list[list[list[Sample]]]) -> list[list[list[int]]]:
-    """Of each step and micro-batch, sorted: which samples it has, whatever their turn."""
+    """Return the samples of each step and micro-batch, sorted."""
     return [[sorted(number for number, _ in batch) for batch in batches] for batches in lists]
 
 

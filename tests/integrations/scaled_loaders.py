@@ -54,7 +54,10 @@ def pairs(steps: Any) -> Iterator[Pair]:
 
 
 def epochs_of(name: str, rank: int = 3, **changes: Any) -> list[list[Pair]]:
-    """Of each epoch, from its plans: what the rank runs, and G / B; a stand-in and 0 where it has nothing."""
+    """Return the rank's ids and G / B of each step, epoch by epoch, from the plans.
+
+    A rank without samples has a stand-in and 0.
+    """
     epochs = []
     for epoch in range(EPOCHS):
         made = sampler(name, rank, **changes)

@@ -32,7 +32,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 class Rows(Dataset[tuple[int, torch.Tensor]]):
-    """``[id]`` -> its id and as many tokens as its length; ``asked``: ids in the order they were loaded."""
+    """Maps ``[id]`` to the id and as many tokens as its length; ``asked``: ids in the order of loading."""
 
     def __init__(self, lengths: Any = LENGTHS) -> None:
         self.lengths, self.asked = lengths, list[int]()
@@ -55,7 +55,7 @@ def ids_of(samples: list[tuple[int, torch.Tensor]]) -> list[int]:
 
 
 def loader(name: str, rank: int = 0, world_size: int = 2, **changes: Any) -> StepLoader:
-    """Its batches are ids, unless ``changes`` make them others."""
+    """Return a step loader whose batches are ids, unless ``changes`` collates them otherwise."""
     policy = POLICIES[name]
     values = {
         "dataset": Rows(changes.get("lengths", LENGTHS)), "lengths": LENGTHS, "world": World(rank, world_size),

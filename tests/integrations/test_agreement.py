@@ -1,4 +1,4 @@
-"""Ranks agree on one plan before they train, whatever launched them, and whatever arguments they were given."""
+"""Ranks agree on one plan before they train, with any launcher and any arguments."""
 
 import multiprocessing
 import os
@@ -28,7 +28,7 @@ LENGTHS = sst2_lengths(70, np.random.default_rng(0))
 
 
 def forget_launcher() -> int:
-    """This process's rank, which the environment does not tell from here on."""
+    """Return this process's rank, and remove it from the environment."""
     join_group()
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # ranks may have workers
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
@@ -57,7 +57,7 @@ def at_epoch(epoch: int) -> BatchSampler:
 
 
 def disagreements() -> dict[str, tuple[str, str]]:
-    """What each rank raises where one thing differs."""
+    """Return the error of each rank in each case where one thing differs."""
     rank = forget_launcher()
     agreement._timeout = lambda c10d: timedelta(seconds=20)
     policy = {"kind": "token_budget", "max_tokens_for_batch": 60 + rank}
@@ -104,7 +104,7 @@ def test_ranks_that_would_follow_different_plans_all_stop() -> None:
 
 
 def whoever_iterates() -> dict[str, Any]:
-    """A look at one batch on rank 0, then training on both; then a loop on rank 0 alone."""
+    """Look at one batch on rank 0, train on both ranks, then loop on rank 0 alone."""
     rank = forget_launcher()
     agreement.PATIENCE_S = 0.5
     made = sampler()
@@ -113,7 +113,7 @@ def whoever_iterates() -> dict[str, Any]:
         look = next(iter(made)) if rank == 0 else None
         dist.barrier()
         epochs = [[ids for ids, _ in scaled(made)] for _ in range(2)]
-        # with workers, which ask for lists ahead; of another sampler; and of one that only this rank makes
+        # looks with workers, which read ahead; at another sampler; and at one that only this rank makes
         workers = DataLoader(range(70), batch_sampler=sampler(), num_workers=1, collate_fn=list)
         others = [workers, sampler(seed=1), sampler(seed=2)] if rank == 0 else []
         looks = [next(iter(each)) for each in others]
@@ -151,7 +151,7 @@ def test_a_look_on_one_rank_and_a_loop_on_one_rank() -> None:
 
 
 def passes_on_rank_0() -> dict[str, tuple[str, str]]:
-    """Rank 0 iterates a whole epoch more than rank 1: its next epoch would be ahead of rank 1's for good."""
+    """Iterate one epoch more on rank 0 than on rank 1, so that it would stay an epoch ahead."""
     rank = forget_launcher()
     agreement.PATIENCE_S = 0.1
     agreement._timeout = lambda c10d: timedelta(seconds=1)
@@ -165,7 +165,7 @@ def passes_on_rank_0() -> dict[str, tuple[str, str]]:
                 loader.set_epoch(epoch)
             for _ in scaled(loader):
                 if rank == 1 and steps == before * 5:
-                    time.sleep(2)  # as in its step's collective, which waits for rank 0
+                    time.sleep(2)  # as if this step's collective waited for rank 0
                 steps += 1
         return steps
 
@@ -191,7 +191,7 @@ def test_a_whole_epoch_on_one_rank_alone_stops_it() -> None:
 
 
 def looks_that_were_no_agreement() -> dict[str, Any]:
-    """Of samplers that were iterated before there was a process group, and of a copy of one."""
+    """Iterate samplers before there is a process group, and iterate a copy of one."""
     made = [sampler(seed=3), sampler(seed=4)]
     for each in made:
         next(iter(each))
@@ -204,7 +204,7 @@ def looks_that_were_no_agreement() -> dict[str, Any]:
     copied = pickle.loads(pickle.dumps(made[1]))
     of_copy = raised(lambda: list(copied)) if rank == 0 else None
     dist.barrier()
-    # a look at another sampler on a rank that is slow afterwards refuses nobody
+    # no rank is refused if rank 0 looks at another sampler and is slow afterwards
     agreement._timeout = lambda c10d: timedelta(seconds=20)
     training, validation = sampler(seed=5), sampler(lengths=LENGTHS[:30], order="sequential")
     if rank == 0:
@@ -225,7 +225,7 @@ def test_a_look_before_there_are_ranks_spends_no_agreement() -> None:
 
 
 def tensor_parallel() -> list[list[int]]:
-    """Four processes of which two share each rank of the data."""
+    """Run four processes, two for each rank of the data."""
     join_group()
     lists = list(sampler(world=World(dist.get_rank() // 2, 2)))
     dist.barrier()  # rank 0 keeps the store
@@ -233,7 +233,7 @@ def tensor_parallel() -> list[list[int]]:
 
 
 def spawned(rank: int, made: BatchSampler, folder: Path) -> None:
-    """As under torch.multiprocessing.spawn: the environment tells nothing."""
+    """Run a rank under torch.multiprocessing.spawn, which sets no environment."""
     assert "RANK" not in os.environ
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     (folder / f"rank{rank}").write_text(repr([ids for ids, _ in scaled(made)]))
@@ -242,7 +242,7 @@ def spawned(rank: int, made: BatchSampler, folder: Path) -> None:
 
 
 def test_spawned_processes_divide_the_samples(tmp_path: Path) -> None:
-    """The sampler is made before there are ranks."""
+    """The sampler is made before there are ranks, and still divides the samples."""
     import torch.multiprocessing as mp
 
     made = sampler()
@@ -257,7 +257,7 @@ def test_processes_that_share_a_rank() -> None:
 
 
 def test_half_an_environment_is_refused_once_iteration_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not before: the launcher may set up its process group after the sampler is made."""
+    """The refusal waits, as a launcher may set up its process group after the sampler is made."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")

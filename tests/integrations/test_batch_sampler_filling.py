@@ -1,4 +1,4 @@
-"""A BatchSampler of the policies that fill micro-batches: unlike global batches, scaled as they were planned."""
+"""A BatchSampler of the policies that fill micro-batches: global batches vary, and scales follow their plans."""
 
 import json
 from collections import Counter
@@ -49,7 +49,7 @@ def test_filled_lists_are_every_id_once_and_the_scale_is_the_plans(name: str, wo
 
 
 def test_a_filled_steps_scale_is_known_once_it_is_planned() -> None:
-    """Wrong if taken from another epoch: that one's steps are of other sizes."""
+    """A scale from another epoch would be wrong, as its steps have other sizes."""
     first = filling("pool")
     with pytest.raises(IndexError, match=r"step 0 of epoch 0 is not planned yet.*call len\(sampler\)"):
         first.sum_scale(0)
@@ -107,7 +107,7 @@ def test_the_state_of_another_filling_sampler(changes: dict[str, Any], words: st
     with pytest.raises(ConfigError, match=words):
         other.load_state_dict(first.state_dict())
     again = filling("pool", policy={**FILLING["pool"], "infinite_loop": False})
-    again.load_state_dict(first.state_dict())  # how long a run goes on is another matter
+    again.load_state_dict(first.state_dict())  # the state does not fix the length of a run
 
 
 @pytest.mark.parametrize(

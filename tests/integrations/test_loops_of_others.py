@@ -1,8 +1,8 @@
 """Loops as people write them, on 2 and 4 real ranks: each optimizer's gradient is that of one process.
 
-torch's loop with plain, working and resumed loaders, accelerate's, transformers' Trainer; and the ways to lose
-samples under the last two, which are refused. The last steps are included: 49 samples in steps of 16 leave one for an
-epoch's last step, so that every other rank has none.
+They are torch's loop with plain, working and resumed loaders, accelerate's, and transformers' Trainer. Ways to lose
+samples under the last two are refused. The last steps are included: 49 samples in steps of 16 leave one for an epoch's
+last step, so that every other rank has none.
 """
 
 import multiprocessing
@@ -40,14 +40,14 @@ class Sentences:
 
 
 def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    longest = max(len(each["tokens"]) for each in samples)  # of an empty list it fails, as most collate functions do
+    longest = max(len(each["tokens"]) for each in samples)  # fails on an empty list, as most collate functions do
     padded = [F.pad(each["tokens"], (0, longest - len(each["tokens"]))) for each in samples]
     batch = {name: torch.tensor([each[name] for each in samples]) for name in ("ids", "labels")}
     return {**batch, "tokens": torch.stack(padded)}
 
 
 class Model(torch.nn.Module):
-    """Which parity has the first token? From the mean of embeddings, paddings left out. It notes what it sees."""
+    """Predicts the first token's parity from the mean of embeddings without padding; notes the ids it sees."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def flat_gradient(model: torch.nn.Module) -> np.ndarray:
     return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]).numpy().copy()
 
 
-Steps = list[tuple[list[int], np.ndarray]]  # of each step: the samples with weight, and the gradient for the optimizer
+Steps = list[tuple[list[int], np.ndarray]]  # each step's weighted samples, and the optimizer's gradient
 
 
 def sampler(policy: str = "balanced", **more: Any) -> BatchSampler:
@@ -78,7 +78,7 @@ def plain(made: BatchSampler, workers: int = 0) -> Any:
 
 
 class Loop:
-    """torch's: DDP, the summed loss times the scale, one optimizer step a batch."""
+    """torch's loop: DDP, the summed loss times the scale, one optimizer step a batch."""
 
     def __init__(self) -> None:
         self.inner = Model()
@@ -97,7 +97,7 @@ class Loop:
         self.optimizer.zero_grad()
 
     def run(self, loader: Any, means: bool = False, most: int | None = None) -> Any:
-        """One iteration, or its first steps."""
+        """Run one iteration, or its first steps."""
         steps = scaled(loader)
         for batch, scale in islice(steps, most):
             self.step([batch], scale, means)
@@ -112,7 +112,7 @@ def torch_loop(policy: str, workers: int = 0, means: bool = False, **more: Any) 
 
 
 def resumed(stateful: bool) -> Steps:
-    """Broken off and resumed by new objects after every step of the first epoch, the last one included."""
+    """Break off after every step of the first epoch, the last one included, and resume with new objects."""
     loop, state = Loop(), None
     for _ in range(-(-SIZE // BATCH)):
         made = sampler("minmax")
@@ -121,7 +121,7 @@ def resumed(stateful: bool) -> Steps:
             (loader if stateful else scaled(loader)).load_state_dict(state)
         steps = loop.run(loader, most=1)
         state = (loader if stateful else steps).state_dict()
-    loop.run(loader)  # nothing is left of this epoch, or the one that follows
+    loop.run(loader)  # runs nothing at the epoch's end, or else the next epoch
     if len(loop.steps) == -(-SIZE // BATCH):
         loop.run(loader)
     return loop.steps
@@ -143,7 +143,7 @@ def step_loader() -> Steps:
 
 
 def accelerate() -> Steps:
-    """Model and optimizer prepared, the loader not."""
+    """Train with accelerate: model and optimizer are prepared, the loader is not."""
     from accelerate import Accelerator
 
     accelerator, loop = Accelerator(cpu=True), Loop()
@@ -161,7 +161,10 @@ def accelerate() -> Steps:
 
 
 def trainer(last: str, prepared: bool = False) -> Steps:
-    """transformers' Trainer with the loader as it is, which counts the step's labels itself; no set_epoch is called."""
+    """Train with transformers' Trainer and the unprepared loader.
+
+    The Trainer counts the step's labels; nothing calls set_epoch.
+    """
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     inner, steps = Model(), Steps()
@@ -238,7 +241,7 @@ REFUSED: dict[str, Any] = {
 
 
 def all_loops() -> tuple[dict[str, Steps], dict[str, str], list[str]]:
-    """Every loop in one world: what each ran, what was refused, and warnings."""
+    """Run every loop in one world; return the steps, the refusals and the warnings."""
     join_group()
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # ranks may have workers
     with warnings.catch_warnings(record=True) as warned:
@@ -260,7 +263,7 @@ def ran(request: pytest.FixtureRequest) -> Found:
 
 
 def largest_error(ranks: list[Steps]) -> float:
-    """Against one process that runs each step's samples in one batch, with the mean of their losses."""
+    """Return the largest error against one process that takes the mean loss of each step's samples in one batch."""
     model = Model()
     optimizer, worst = torch.optim.SGD(model.parameters(), lr=0.5), 0.0
     for step in zip(*ranks, strict=True):
@@ -277,7 +280,7 @@ def largest_error(ranks: list[Steps]) -> float:
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_gradient_is_that_of_one_process(ran: Found, name: str) -> None:
-    """And every sample of each epoch runs once, in another order in the second."""
+    """All samples also run once in each epoch, in another order in the second."""
     ranks = [loops[name] for loops, _, _ in ran]
     error = largest_error(ranks)
     print(f"{name}, {len(ranks)} ranks: largest relative error of a step {error:.1e}")
@@ -299,7 +302,7 @@ def test_means_of_unequal_batches_are_not(ran: Found) -> None:
 
 
 def test_a_loop_that_counts_stand_ins_is_warned(ran: Found) -> None:
-    """Trainer takes a stand-in for a sample of the step, which has no way to know better."""
+    """The Trainer counts a stand-in as a sample of the step, as it cannot recognise it."""
     ids = [id for loops, _, _ in ran for step, _ in loops["Trainer, with stand-ins"] for id in step]
     assert len(ids) == EPOCHS * (SIZE + len(ran) - 1), "some samples count twice"
     warned = [each for _, _, words in ran for each in words]

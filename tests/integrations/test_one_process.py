@@ -20,7 +20,7 @@ def sampler() -> BatchSampler:
 
 
 def epochs(number: int) -> list[list[list[int]]]:
-    """What the first epochs hold."""
+    """Return the lists of the first epochs."""
     made = sampler()
     return [list(made) for _ in range(number)]
 
@@ -32,7 +32,7 @@ def run(loader: Any) -> list[list[int]]:
 @pytest.mark.parametrize("stateful", [False, True])
 @pytest.mark.parametrize("done", [0, 2])
 def test_accelerate_goes_on_where_a_state_was_loaded(done: int, stateful: bool) -> None:
-    """Its loaders name the epoch as they begin, by a count of their iterations, which is 0 in a new process."""
+    """accelerate's loaders set the epoch from a count of iterations, which is 0 in a new process."""
     accelerate = pytest.importorskip("accelerate")
     settings = accelerate.DataLoaderConfiguration(use_stateful_dataloader=stateful)
     prepare = accelerate.Accelerator(cpu=True, dataloader_config=settings).prepare

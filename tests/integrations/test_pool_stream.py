@@ -1,4 +1,4 @@
-"""PoolStream: pool's choices over data that is iterated, and where it stands."""
+"""PoolStream: pool's choices over iterable data, and its position."""
 
 import logging
 import warnings
@@ -30,7 +30,7 @@ from ddpsched.planning.policies.pool import Pool
 def test_one_rank_of_the_policy_chooses_the_same(
     lengths: list[int], size: int, budget: int, batches: int, kind: str
 ) -> None:
-    """Which knows all lengths beforehand; every sample once, also where a step has several micro-batches."""
+    """The policy knows all lengths beforehand. Every sample runs once, also with several micro-batches."""
     options = {"pool_size": size, "max_tokens_for_batch": budget, "batches_per_optimizer_step": batches, **KINDS[kind]}
     expected = []
     for step in Pool(**options).fill(Supply(np.array(lengths), 1)):
@@ -46,7 +46,7 @@ def test_one_rank_of_the_policy_chooses_the_same(
 @pytest.mark.parametrize("budget", [400, 50])  # the longest have more than 50
 @pytest.mark.parametrize(("infinite", "batches"), [(False, 1), (False, 3), (True, 1)])
 def test_choices_of_cosmos_rl(strategy: str, size: int, budget: int, infinite: bool, batches: int) -> None:
-    """Its code, fed with the same samples, to the stream's end; without an end, over the borders of epochs."""
+    """cosmos_rl's code makes the same choices on the same samples, over epochs or to the stream's end."""
     try:
         module = need_alone("cosmos_rl.dispatcher.data.load_balanced_dataset", PACKAGE)
     except PeerMissing as missing:
@@ -79,7 +79,7 @@ def test_defaults_are_cosmos_rls() -> None:
 
 
 def test_epoch_after_epoch() -> None:
-    """The pool stays full from one to the next; each begins anew, in another order, and has every sample once."""
+    """The pool stays full between epochs; each epoch has a new order and every sample once."""
     rows = Rows()
     made = stream(rows, pool_size=16, max_num_steps=100, batches_per_optimizer_step=2)
     lists = list(made)

@@ -1,4 +1,4 @@
-"""PoolStream on two real ranks whose data are of unlike sizes: they end together, and the scale counts both."""
+"""PoolStream on two real ranks with data of unequal sizes: they end together, and the scale counts both."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ class Lengths:
 
 
 def read_to_the_end() -> list[tuple[list[int], float | None]]:
-    """Of each step: the lengths that this rank runs, and the scale."""
+    """Return this rank's lengths and the scale of each step."""
     join_group()
     world = World.detect()
     policy = {"kind": "pool", "max_tokens_for_batch": 100, "batches_per_optimizer_step": 2}

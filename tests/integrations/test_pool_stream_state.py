@@ -1,4 +1,4 @@
-"""States of a pool stream: resumed, skipped, refused where they are of another stream."""
+"""States of a pool stream: resumed, skipped, and refused if they belong to another stream."""
 
 import pickle
 from itertools import islice
@@ -16,7 +16,7 @@ from ddpsched.errors import ConfigError
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("done", [0, 1, 7, 40, 60])
 def test_the_same_lists_from_a_state(rows: type[Rows], kind: str, done: int) -> None:
-    """In the first epoch and in later ones; data that says where it stands is not read again, other data is."""
+    """A stream resumes in any epoch; data with a state of its position is not read again, other data is."""
     options = {**KINDS[kind], "max_num_steps": 60, "batches_per_optimizer_step": 2}
     whole = list(stream(rows(), **options))
     first = stream(rows(), **options)
@@ -73,7 +73,7 @@ class Iterated(Stateful, IterableDataset[Sample]):
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("done", [3, 40, 59])
 def test_torchdatas_loader_feeds_and_resumes(workers: int, done: int) -> None:
-    """Also a worker process that has read ahead."""
+    """The stream also resumes where a worker process has read ahead."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
 
     def made() -> PoolStream:

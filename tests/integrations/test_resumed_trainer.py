@@ -12,7 +12,7 @@ from ddpsched.integrations.losses import summed_cross_entropy
 
 @pytest.mark.parametrize("stop", [2, 3, 4])
 def test_a_resumed_trainer_goes_on_in_the_order_of_its_epoch(stop: int, tmp_path: Path) -> None:
-    """In the middle of an epoch, and at its end; four steps an epoch, one process."""
+    """One process stops within an epoch of four steps, or at its end."""
     pytest.importorskip("accelerate")
     whole = ids_of_trainer(tmp_path / "whole")
     first = ids_of_trainer(tmp_path / "part", stop=stop)
@@ -22,7 +22,7 @@ def test_a_resumed_trainer_goes_on_in_the_order_of_its_epoch(stop: int, tmp_path
 
 
 def ids_of_trainer(folder: Path, stop: int | None = None, checkpoint: str | None = None) -> list[list[int]]:
-    """The samples of each step of three epochs, or of what is left of them."""
+    """Return the samples of each step of three epochs, or of the rest of them."""
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
     class Ours(Trainer):

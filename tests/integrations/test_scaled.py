@@ -1,4 +1,4 @@
-"""Every batch beside the scale of its step, whatever loader lies between; states of what was yielded."""
+"""Each batch is paired with the scale of its step, whatever loader lies between; states follow what was yielded."""
 
 import json
 import pickle
@@ -19,7 +19,7 @@ from ddpsched.errors import ConfigError
 @pytest.mark.parametrize("make", [plain, stateful])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_come_with_the_scale_of_their_step(name: str, make: Any, workers: int) -> None:
-    """Through two epochs that nobody names; the last step of one is short of samples for some rank."""
+    """Two epochs run without set_epoch; the last step of one is short of samples for some rank."""
     for rank in (0, 3):
         steps = scaled(make(sampler(name, rank), workers))
         assert [list(pairs(steps)) for _ in range(EPOCHS)] == epochs_of(name, rank)
@@ -32,7 +32,7 @@ def test_batches_come_with_the_scale_of_their_step(name: str, make: Any, workers
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_state_of_what_was_yielded_at_every_step(name: str, workers: int) -> None:
-    """Of a plain loader, whose workers are ahead; it is rank 0's as well."""
+    """The state of a plain loader with workers ahead equals rank 0's."""
     epochs = epochs_of(name)
     for done in range(len(epochs[0]) + 1):
         steps = scaled(plain(sampler(name), workers))
@@ -49,7 +49,7 @@ def test_a_state_of_what_was_yielded_at_every_step(name: str, workers: int) -> N
 
 
 def pairs_at_end(name: str, workers: int) -> list[Pair]:
-    """What follows the state of an epoch that has ended."""
+    """Return the batches after loading the state of an epoch that has ended."""
     steps = scaled(plain(sampler(name), workers))
     list(steps)
     resumed = scaled(plain(sampler(name), workers))
@@ -60,7 +60,7 @@ def pairs_at_end(name: str, workers: int) -> list[Pair]:
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize(("workers", "every"), [(0, 1), pytest.param(2, 1, marks=pytest.mark.slow), (2, 3)])
 def test_torchdatas_loader_resumes_at_every_step(name: str, workers: int, every: int) -> None:
-    """The loop of the docstring with the loader's state; between two snapshots it passes over lists again."""
+    """The documented loop keeps the loader's state; between snapshots it skips over lists again."""
     epochs = epochs_of(name)
     for done in range(len(epochs[0])):
         first = stateful(sampler(name), workers, every)
@@ -71,7 +71,7 @@ def test_torchdatas_loader_resumes_at_every_step(name: str, workers: int, every:
 
 
 def test_the_loader_of_the_former_docstring_has_no_first_step() -> None:
-    """Why scaled is needed: a loader that loads a state as it begins tells its sampler too late."""
+    """A loader that loads its state as it begins informs its sampler too late; scaled handles that."""
     first = stateful(sampler(), 0)
     list(islice(first, 3))
     resumed = sampler()
@@ -112,7 +112,7 @@ def test_persistent_workers_and_a_loop_left_early() -> None:
 
 
 def test_a_look_at_one_batch_changes_nothing() -> None:
-    """Of a fresh loader, and of one with a loaded state."""
+    """A look into a fresh loader, or into one with a loaded state, changes neither."""
     epochs = epochs_of("balanced")
     first = scaled(plain(sampler(), 0))
     list(islice(first, 2))
@@ -140,7 +140,7 @@ def test_an_epoch_that_workers_had_loaded_whole_is_begun_again_by_its_name() -> 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("inner", [1, 6, None])
 def test_a_loop_within_the_loop(workers: int, inner: int | None) -> None:
-    """Somebody looks at batches of the same loader: the outer loop keeps its scales and states."""
+    """An inner loop looks at batches of the same loader; the outer one keeps its scales and states."""
     steps, epochs = scaled(plain(sampler(), workers)), epochs_of("balanced")
     got = []
     for number, pair in enumerate(pairs(steps)):
@@ -155,7 +155,7 @@ def test_a_loop_within_the_loop(workers: int, inner: int | None) -> None:
 
 
 def test_states_and_epochs_named_before_the_first_batch() -> None:
-    """The loader of torchdata begins its iterator to tell a state; naming the epoch then changes nothing."""
+    """torchdata's loader begins its iterator to return a state; set_epoch then changes nothing."""
     made = sampler()
     loader = stateful(made, 2)
     loader.state_dict()
@@ -170,7 +170,7 @@ def test_states_and_epochs_named_before_the_first_batch() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_state_that_another_scaled_takes(workers: int) -> None:
-    """It does not know what the loop has got, so it refuses where workers are ahead."""
+    """Another scaled does not know what the loop has received, so it refuses where workers are ahead."""
     made = sampler()
     loader = plain(made, workers)
     for number, _ in enumerate(scaled(loader)):
@@ -197,7 +197,7 @@ def test_copies_begin_where_the_sampler_stands() -> None:
 
 
 def test_the_loader_of_accelerate_for_one_process() -> None:
-    """It holds one batch back, and names the epochs itself."""
+    """Accelerate's loader holds one batch back, and sets the epochs itself."""
     accelerate = pytest.importorskip("accelerate")
     made = BatchSampler(LENGTHS, global_batch=16, world=World(0, 1), seed=5)
     expected = BatchSampler(LENGTHS, global_batch=16, world=World(0, 1), seed=5)

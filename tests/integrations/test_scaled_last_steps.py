@@ -1,4 +1,4 @@
-"""Scales of last steps, of loaders of several micro-batches, and loaders whose batches are no sampler's lists."""
+"""Scales of last steps, of loaders of several micro-batches, and of loaders that do not yield a sampler's lists."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from ddpsched.errors import ConfigError
 @pytest.mark.parametrize("lookahead", [1, 4])
 @pytest.mark.parametrize("size", [17, 90, 96, 97, 99])
 def test_the_last_step_of_an_epoch(name: str, lookahead: int, size: int) -> None:
-    """In each way: every list has samples, weights add up to the mean, and what is dropped is at most G - 1 samples."""
+    """Under each ``last`` every list has samples, the weights give the mean, and at most G - 1 samples are dropped."""
     for last in ("smaller", "join", "drop"):
         policy = {"kind": "balanced", "lookahead": lookahead} if name == "balanced" else name
         ranks = [
@@ -60,7 +60,7 @@ def test_last_steps_that_follow_a_rule_of_their_own(name: str, last: str) -> Non
 
 
 def test_fewer_samples_than_ranks() -> None:
-    """There is nothing to join, and nothing else to run: the only step is the smaller one."""
+    """The only step is the smaller one, as there is no other to join."""
     for last in ("smaller", "join", "drop"):
         ranks = [BatchSampler([5, 3], global_batch=16, world=World(r, 4), last=last) for r in range(4)]
         assert len(ranks[0]) == 1
@@ -97,7 +97,7 @@ def stream_of(size: int) -> Any:
 
 
 class Half(Sampler[list[int]]):
-    """Every second list."""
+    """Yields every second list."""
 
     def __init__(self, inner: BatchSampler) -> None:
         self.batch_sampler = inner

@@ -1,4 +1,4 @@
-"""StepLoader: whole steps through torch's DataLoader, padded and collated as the loop asks, every sample once."""
+"""StepLoader: whole steps through torch's DataLoader, padded and collated as asked, every sample once."""
 
 import gc
 import warnings
@@ -83,7 +83,7 @@ def test_all_ranks_end_together_whatever_the_data(
 
 @pytest.mark.parametrize("name", ["balanced in two", "token_budget", "bins", "pool", "packed pool"])
 def test_worker_processes_give_the_same_batches(name: str) -> None:
-    """Also of one process, and of processes that stay for the next epoch."""
+    """One worker, several, and persistent ones give the same batches."""
     expected = loader(name)
     epochs = []
     for epoch in range(2):
@@ -97,7 +97,7 @@ def test_worker_processes_give_the_same_batches(name: str) -> None:
 
 
 def test_workers_end_with_their_loader() -> None:
-    """Not when Python looks for cycles, which it may do within a worker that was forked later."""
+    """They end without Python's cycle collection, which may run within a worker forked later."""
     made = loader("pool", num_workers=1, persistent_workers=True)
     next(iter(made))
     processes, alive = made._loader._iterator._workers, weakref.ref(made)  # type: ignore[union-attr]
@@ -112,7 +112,7 @@ def test_workers_end_with_their_loader() -> None:
 
 
 def test_batches_of_torchs_own_loader() -> None:
-    """Collated by torch by default; ``__getitems__`` is asked where there is one."""
+    """torch collates by default, and ``__getitems__`` is used if the data set has it."""
     data = torch.arange(206.0).reshape(103, 2)
     for batches in StepLoader(data, LENGTHS, world=World(), policy=POLICIES["pool"]):
         assert all(isinstance(batch, torch.Tensor) and batch.shape[1:] == (2,) for batch in batches)
@@ -128,7 +128,7 @@ def test_batches_of_torchs_own_loader() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", [name for name, policy in POLICIES.items() if "pack" not in name])
 def test_samples_are_filled_up_to_the_longest_of_their_micro_batch(name: str, workers: int) -> None:
-    """torch's collation refuses rows of unlike lengths, so that one length too few or many cannot pass."""
+    """torch's collation refuses unequal rows, so it notices a wrong length."""
     made = loader(name, collate_fn=None, sample_padding_fn=fill_up, num_workers=workers)
     for batches in made:
         for ids, tokens in batches:

@@ -1,4 +1,4 @@
-"""How long an iteration of a StepLoader is, what it skips, and what it refuses."""
+"""The length of a StepLoader's iteration, the steps it skips, and the arguments it refuses."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -14,7 +14,7 @@ from ddpsched.errors import ConfigError, DataError
 
 
 def test_steps_and_epochs_of_an_iteration() -> None:
-    """max_num_steps counts optimizer steps, whatever micro-batches they have and epochs they take."""
+    """max_num_steps counts optimizer steps, over any number of micro-batches and epochs."""
     policy = {**POLICIES["pool"], "batches_per_optimizer_step": 4}
     made = loader("pool", policy=policy, world_size=1, max_num_steps=20)
     epoch = len(loader("pool", policy=policy, world_size=1))

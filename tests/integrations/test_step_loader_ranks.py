@@ -43,7 +43,7 @@ def fill_up(given: Sample, length: int) -> Sample:
 
 
 class Model(torch.nn.Module):
-    """Which parity has the first token? From the mean of embeddings, paddings left out."""
+    """Predicts the first token's parity from the mean of embeddings without padding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,11 +59,11 @@ def flat_gradient(model: torch.nn.Module) -> np.ndarray:
     return torch.cat([p.grad.reshape(-1) for p in model.parameters()]).numpy().copy()
 
 
-Steps = list[tuple[list[int], np.ndarray]]  # of each step: what a rank ran, and the gradient that its optimizer got
+Steps = list[tuple[list[int], np.ndarray]]  # each step's samples on a rank, and its optimizer's gradient
 
 
 def train_all() -> dict[str, Steps]:
-    """Every policy with the loader's scale, and one as loops do that know nothing of unequal batches."""
+    """Train every policy with the loader's scale, and pool with plain means as an inexact loop does."""
     join_group()
     return {**{name: train(name, exact=True) for name in POLICIES}, "means": train("pool", exact=False)}
 
@@ -94,7 +94,7 @@ def train(name: str, exact: bool) -> Steps:
 
 
 def largest_error(ranks: list[Steps]) -> float:
-    """Against one process that runs each step's samples in one batch, with the mean of their losses."""
+    """Return the largest error against one process that takes the mean loss of each step's samples in one batch."""
     model = Model()
     optimizer, worst = torch.optim.SGD(model.parameters(), lr=0.5), 0.0
     for step in zip(*ranks, strict=True):

@@ -1,4 +1,4 @@
-"""StepLoader resumes: the same lists from a small state, in the middle of an epoch, without loading the ones before."""
+"""StepLoader resumes the same lists from a small state, within an epoch, without loading the ones before."""
 
 import json
 from itertools import islice
@@ -31,7 +31,7 @@ def shares(made: StepLoader) -> list[Any]:
     ],
 )
 def test_the_same_lists_in_the_middle_of_an_epoch(name: str, workers: int) -> None:
-    """Of the state of rank 1, which is rank 0's; with workers that had loaded ahead when it was taken."""
+    """Rank 1's state, taken while workers had loaded ahead, equals rank 0's and resumes both."""
     whole = [loader(name, rank, max_num_steps=25) for rank in range(2)]
     expected = [shares(each) for each in whole]
     per_epoch = len(loader(name))
@@ -68,7 +68,7 @@ def test_no_sample_of_the_steps_before_is_loaded() -> None:
 
 
 def test_around_the_end_of_an_epoch() -> None:
-    """One epoch an iteration: after the last list nothing is left of it, after its end the next begins."""
+    """After the last list nothing is left of the epoch; after the iteration's end the next one begins."""
     epochs, first = [], loader("pool")
     for epoch in range(3):
         first.set_epoch(epoch)
@@ -177,7 +177,7 @@ def test_a_state_that_cannot_be_read() -> None:
 
 
 def test_ordered_files_are_told_apart_by_what_they_hold(tmp_path: Path) -> None:
-    """A curriculum goes on from a copy of its file, and not from another order."""
+    """A curriculum resumes from a copy of its file, and not from another order."""
     ids = np.argsort(LENGTHS, kind="stable")
     paths = [tmp_path / name for name in ("order.npy", "copy.npy", "other.npy")]
     for path, order in zip(paths, (ids, ids, ids[::-1]), strict=True):
@@ -199,7 +199,7 @@ def test_ordered_files_are_told_apart_by_what_they_hold(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_skipping_before_and_after_an_epoch_is_named(workers: int) -> None:
-    """In a state that is taken before the first list, too; and where a state of that epoch is loaded."""
+    """The order of both calls does not matter, also in a state taken before the first list."""
     whole = loader("pool")
     whole.set_epoch(1)
     expected = list(whole)
@@ -223,7 +223,7 @@ def test_skipping_before_and_after_an_epoch_is_named(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_epochs_follow_each_other_and_a_look_changes_nothing(workers: int) -> None:
-    """Also where a loop takes the last list and never asks for the end; with short epochs, which workers load whole."""
+    """Epochs also advance where a loop takes the last list and never asks for the end."""
     expected = loader("balanced", global_batch=40)
     epochs = []
     for epoch in range(3):

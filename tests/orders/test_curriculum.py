@@ -74,7 +74,7 @@ def test_the_order_does_not_depend_on_the_number_of_ranks(order: dict[str, Any])
 
 @pytest.mark.parametrize("pacing", list(PACES))
 def test_pacing_opens_the_easiest_first(pacing: str) -> None:
-    """At no step a sample beyond the share that is open; after ``over`` of the epoch all are."""
+    """No step has a sample beyond the open share; after ``over`` of the epoch all samples are open."""
     config = OrderConfig(kind="curriculum", pacing=pacing, start=0.2, over=0.6)  # type: ignore[arg-type]
     opened = open_samples(config, len(LENGTHS), 32)
     steps = len(opened)
@@ -101,7 +101,7 @@ def test_paces_as_published() -> None:
 
 
 def test_epochs() -> None:
-    """Sorted in each epoch, anew within windows; once all is open, shuffled."""
+    """Each epoch is sorted, and reshuffled within windows; once all samples are open, it is shuffled."""
     assert order_of(epoch=1).tolist() == order_of().tolist()
     assert order_of(epoch=1, window=50).tolist() != order_of(window=50).tolist()
     paced = [order_of(epoch=epoch, pacing="linear") for epoch in range(3)]
@@ -118,7 +118,7 @@ def test_windows_keep_their_samples() -> None:
 
 
 def shares(world_size: int, **order: Any) -> list[list[np.ndarray]]:
-    """Of each step, each rank's ids, dealt by static."""
+    """Return the ids of each rank in each step, dealt by static."""
     plans = plan_steps(config_of(world_size, **order).plan_spec(), KnownLengths(LENGTHS), LocalExchange(world_size))
     return [[plan.rank_ids(rank) for rank in range(world_size)] for plan in plans]
 
@@ -133,7 +133,7 @@ def test_static_deals_neighbours_to_different_ranks() -> None:
 
 
 def test_local_shards() -> None:
-    """Each rank sees its rows alone, easiest first; what a step holds depends on the number of ranks."""
+    """Each rank sees only its rows, easiest first; a step's samples depend on the number of ranks."""
     for world_size in (2, 4):
         steps = shares(world_size, kind="curriculum_local")
         for rank in range(world_size):
@@ -148,7 +148,7 @@ def test_local_shards() -> None:
 
 
 def test_shards_that_differ_make_ranks_unlike() -> None:
-    """The simple way's imbalance, where the data comes sorted: rank 1's easiest is as long as rank 0's hardest."""
+    """On sorted data, local shards are unbalanced: rank 1's easiest sample is as long as rank 0's hardest."""
     lengths = np.sort(LENGTHS)
 
     def imbalance(kind: str) -> float:
@@ -171,7 +171,7 @@ def test_an_order_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_file_orders_the_rows_that_are_left(tmp_path: Path) -> None:
-    """Samples keep the numbers of their rows, whatever was held out before them."""
+    """Samples keep their row numbers, whatever was held out before them."""
     source = KnownLengths(np.array([5, 6, 7]))
     source.rows = np.array([1, 4, 5])
     path = write(tmp_path / "order.npy", [5, 0, 4, 3, 2, 1])

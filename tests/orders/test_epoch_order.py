@@ -1,4 +1,4 @@
-"""Orders: each id once, drawn anew each epoch; length_grouped against its definition and transformers' sampler."""
+"""Orders have each id once, drawn anew each epoch; length_grouped follows its definition and transformers."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def test_length_grouped_runs_fall_and_the_longest_comes_first() -> None:
     assert lengths[order[0]] == lengths.max()
     runs = lengths[order][: 8000 // 800 * 800].reshape(-1, 800)  # 50 global batches sorted together
     falling = np.diff(runs, axis=1) <= 0
-    # the longest changed places with the first of its run and of the first run
+    # the longest sample was exchanged with the first of its run and of the first run
     assert (~falling).sum() <= 2
     assert (np.sort(order[:800]) != np.arange(800)).any(), "runs are drawn, not cut from the data"
     few = order_of("length_grouped", lengths[:100], global_batch=16)
@@ -60,7 +60,7 @@ def test_length_grouped_runs_fall_and_the_longest_comes_first() -> None:
 
 
 def test_as_transformers_groups() -> None:
-    """Neighbours' lengths are as close as in its sampler."""
+    """Neighbours' lengths are as close as under transformers' sampler."""
     torch = pytest.importorskip("torch")
     from transformers.trainer_pt_utils import LengthGroupedSampler
 

@@ -1,4 +1,4 @@
-"""Rows sorted on all columns: against numpy.lexsort, whatever the ranges and ties; and what has no order."""
+"""Rows sorted on all columns agree with numpy.lexsort, whatever the ranges and ties; unordered values are refused."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ KINDS = [(np.int64, SMALL), (np.int64, WIDE), (np.float64, FLOATS)]
 
 @st.composite
 def tables(draw: Any) -> list[np.ndarray]:
-    """One to four columns of up to 60 rows, with many ties, wide ranges, and numbers of both kinds."""
+    """Return one to four columns of up to 60 rows, with many ties, wide ranges, integers and floats."""
     size = draw(st.integers(0, 60))
     kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4))
     return [draw(arrays(dtype, size, elements=elements)) for dtype, elements in kinds]
@@ -71,7 +71,7 @@ def test_what_fits_into_one_word() -> None:
 
 @pytest.mark.parametrize("ties", ["none", "some", "all"])
 def test_keys_of_a_words_width_beside_ids(ties: str) -> None:
-    """The two-word way, which settles ties by one more sort."""
+    """The two-word sort settles ties with one more sort."""
     rng = np.random.default_rng(0)
     keys = {"none": rng.random(5000), "some": rng.choice(rng.random(300), 5000), "all": np.full(5000, 0.1)}[ties]
     ids = rng.permutation(5000)

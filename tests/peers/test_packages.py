@@ -1,4 +1,4 @@
-"""A module of a package whose ``__init__`` cannot be run."""
+"""A module is loaded from a package whose ``__init__`` cannot be run."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from ddpsched.peers.packages import need, need_alone
 
 @pytest.fixture
 def heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that breaks when it is imported, with one module that is worth having."""
+    """Create a package that breaks when it is imported, with one module that can be loaded."""
     room = tmp_path / "heavy" / "utils"
     room.mkdir(parents=True)
     (tmp_path / "heavy" / "__init__.py").write_text("raise RuntimeError('no such device')")

@@ -1,4 +1,4 @@
-"""Peers: whole epochs of steps, from whichever packages are here."""
+"""Whole epochs of steps from the peers whose packages are installed."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from ddpsched.peers import PEERS, Peer, Problem, Step
 from ddpsched.peers.budget import mean_samples
 
 ROOT = Path(__file__).parents[2]
-# What a peer leaves out at the end of an epoch, and how many samples it gives again, at most, of 1003 in steps of 32.
+# The most samples that a peer drops at an epoch's end, and that it repeats, of 1003 in steps of 32.
 DROPS = {"verl": 31, "verl_equal": 31, "deepspeed": 45}
 REPEATS = {"length_grouped": 31, "length_grouped_global": 31, "lhotse": 4}
 HERE = {name for name, peer in PEERS.items() if peer.package.startswith(("transformers", "ddpsched's"))}

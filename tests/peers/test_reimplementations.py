@@ -1,4 +1,4 @@
-"""What is reimplemented here: the largest differencing method, fairseq's batches, the search for a budget."""
+"""The reimplemented largest differencing method, fairseq's batches, and the search for a budget."""
 
 from itertools import product
 

@@ -14,14 +14,17 @@ IntArray = npt.NDArray[np.int64]
 
 @cache
 def all_counts(caps: tuple[int, ...], batch_size: int) -> IntArray:
-    """Every feasible row of counts, lexicographically largest first, listed without the package's help."""
+    """Return every feasible row of counts, lexicographically largest first, without the package's code."""
     ranges = [range(cap, 0, -1) if cap else [0] for cap in caps]
     rows = np.array(list(itertools.product(*ranges)), dtype=np.int64)
     return rows[rows.sum(axis=1) == batch_size]
 
 
 def brute_force(costs: IntArray, batch_size: int, caps: IntArray) -> tuple[list[int], int]:
-    """The best counts and their makespan; n sum c^2 - (sum c)^2 over the ranks that take part."""
+    """Return the best counts and their makespan.
+
+    Ties go to the least n sum c^2 - (sum c)^2 over the ranks that take part.
+    """
     counts = all_counts(tuple(caps.tolist()), batch_size)
     taking_part = caps > 0
     chosen = costs[np.flatnonzero(taking_part), counts[:, taking_part] - 1].astype(object)
@@ -32,7 +35,7 @@ def brute_force(costs: IntArray, batch_size: int, caps: IntArray) -> tuple[list[
 
 
 def check(allocation: Allocation, costs: IntArray, batch_size: int, caps: IntArray) -> None:
-    """Raises AssertionError unless `allocation` is the one brute force finds, and says so."""
+    """Check that `allocation` equals brute force's answer and reports it correctly."""
     counts, makespan = brute_force(costs, batch_size, caps)
     assert allocation.counts.dtype == np.int64
     assert allocation.counts.tolist() == counts
@@ -41,7 +44,7 @@ def check(allocation: Allocation, costs: IntArray, batch_size: int, caps: IntArr
 
 
 def instance(rng: np.random.Generator, falling: bool = False) -> tuple[IntArray, int, IntArray]:
-    """A small problem; few distinct costs make ties and plateaus, some caps are 0, some costs are huge."""
+    """Return a small problem. Few distinct costs make ties and plateaus; some caps are 0, and some costs are huge."""
     world_size, window = int(rng.integers(1, 5)), int(rng.integers(1, 7))
     costs = rng.integers(0, rng.choice([2, 4, 12, 60, 10**6, 2**61]), (world_size, window))
     if not falling:

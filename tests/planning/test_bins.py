@@ -1,4 +1,4 @@
-"""bins: ranges and batch sizes, each sample once, and the recipe with replacement."""
+"""The policy bins: ranges and batch sizes, each sample once, and the recipe with replacement."""
 
 from itertools import islice
 from pathlib import Path
@@ -26,13 +26,16 @@ def filled(lengths: Any, world_size: int = 1, seed: int = 0, caps: Any = None, *
 
 
 def batches(step: Assignment) -> list[list[int]]:
-    """Positions of every micro-batch, rank by rank."""
+    """Return the positions of every micro-batch, rank by rank."""
     positions = iter(step.positions.tolist())
     return [list(islice(positions, size)) for share in step.sizes for size in share]
 
 
 def test_the_sources_defaults() -> None:
-    """A longest of 1,024 and a median batch of 64; the third size is the recipe's slip, kept with replacement only."""
+    """A longest of 1,024 and a median batch of 64.
+
+    The third size is an error of the recipe, kept with replacement only.
+    """
     recipe = Bins()
     assert default_bins(1024, recipe.median_batch, replacement=True) == [
         (1, 256, 128), (257, 512, 64), (513, 768, 96), (769, 1024, 32),
@@ -78,7 +81,7 @@ def test_every_rank_draws_its_own_bin_where_asked() -> None:
 
 
 def test_bins_come_in_proportion_all_through_the_epoch() -> None:
-    """No bin is spent long before the others, as happens when a large batch takes from a bin at a small one's rate."""
+    """No bin is used up long before the others, although batches have different sizes."""
     lengths = np.repeat([10, 20, 30, 40], [4000, 2000, 1000, 1000])
     steps = filled(lengths, 1, median_batch=8)
     longest = np.array([lengths[batches(step)[0]].max() for step in steps])
@@ -143,7 +146,7 @@ def test_memory_is_never_outgrown() -> None:
 
 
 def test_padding_on_sst2(data_dir: Path) -> None:
-    """Four default bins of the longest sample's length, median batch 32: at least 0.6 of the padded tokens are real."""
+    """Four default bins and median batch 32: at least 0.6 of the padded tokens are real."""
     lines = (data_dir / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
     table = tokenise(load_tokenizer(str(data_dir / "bert-uncased")), [line.split("\t")[1] for line in lines], 128)
     lengths = table.lengths(np.arange(len(table)))

@@ -1,4 +1,4 @@
-"""Few samples, or few distinct lengths: placements that are proved, against brute force."""
+"""Few samples, or few distinct lengths: placements proved optimal agree with brute force."""
 
 from itertools import product
 
@@ -20,7 +20,7 @@ from ddpsched.planning.steps.batches import Batch
 
 
 def test_two_long_samples_and_a_few_short_ones() -> None:
-    """One long sample a rank and what is short beside them; together the long ones cost 200."""
+    """Each rank has one long sample and some short ones; both long ones on a rank would cost 200."""
     lengths = np.array([100, 3, 2, 1, 100])
     result = accumulate_split(line_of(lengths, TOKENS), 2, 2)
     check(result, lengths, 2, TOKENS, [MILLION] * 2)
@@ -82,7 +82,7 @@ def test_unlike_ranks(lengths: list[int], slow: list[int], most: int, cost: str,
 
 
 def least_without_padding(counts: tuple[int, int], weights: tuple[int, int], fixed: int, ranks: int) -> int:
-    """Two lengths, a micro-batch for each: the least makespan over all numbers of samples of each rank."""
+    """Return the least makespan over all counts, for two lengths with a micro-batch each."""
     reached: dict[tuple[int, int], int] = {(0, 0): 0}
     for _ in range(ranks):
         after: dict[tuple[int, int], int] = {}
@@ -107,7 +107,7 @@ def test_few_distinct_lengths(ranks: int, fixed: int) -> None:
 
 
 def test_the_budget_holds_what_it_says() -> None:
-    """Twelve samples on two ranks, ten on four; a usual batch is left to the heuristic, and so are twelve on four."""
+    """The exact search takes twelve samples on two ranks or ten on four; a usual batch is left to the heuristic."""
     rng = np.random.default_rng(0)
 
     def tried(size: int, ranks: int) -> bool:

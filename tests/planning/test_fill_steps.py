@@ -1,4 +1,4 @@
-"""Plans whose global batch varies: on every policy, three epochs, each sample once, all ranks in step."""
+"""Plans with a varying global batch: three epochs of every policy, each sample once, all ranks in step."""
 
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,14 @@ def config_of(values: dict[str, Any], world_size: int, **more: Any) -> RunConfig
 
 @pytest.fixture(scope="module")
 def lengths(data_dir: Path) -> KnownLengths:
-    """The lengths of SST-2's whole training split."""
+    """Return the lengths of SST-2's whole training split."""
     lines = (data_dir / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
     table = tokenise(load_tokenizer(str(data_dir / "bert-uncased")), [line.split("\t")[1] for line in lines], 128)
     return KnownLengths(table.lengths(np.arange(len(table))))
 
 
 def once_an_epoch(config: RunConfig, source: KnownLengths) -> None:
-    """Nothing dropped or repeated in any epoch; steps are numbered through; a rank's share is within the step."""
+    """Check that every epoch has each sample once, that step numbers are consecutive, and that ranks' shares fit."""
     seen = np.zeros(len(source), dtype=np.int64)
     epochs, last = 0, -1
     for plan in plan_steps(config.plan_spec(), source, LocalExchange(config.world_size)):

@@ -1,4 +1,4 @@
-"""A larger M never costs more, and one that the batch cannot use costs no time."""
+"""A larger M never costs more, and no time is spent on an M that the batch cannot use."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -27,7 +27,7 @@ MOST = 6  # M = 1 .. 6 of each batch
 
 
 def makespans(lengths: Int, ranks: int, cost: Cost, room: int | None = None) -> list[int]:
-    """Return the makespans of M = 1 .. MOST; memory for ``room`` padded tokens. M that it cannot hold are left out."""
+    """Return the makespans of M = 1 .. MOST in memory for ``room`` padded tokens, without any M that does not fit."""
     line = line_of(lengths, cost, None if room is None else lambda longest: room // longest)
     result = []
     for most in range(1, MOST + 1):
@@ -39,7 +39,7 @@ def makespans(lengths: Int, ranks: int, cost: Cost, room: int | None = None) -> 
 
 
 def uneven_makespans(lengths: Int, slowness: list[int], cost: Cost, rooms: list[int] | None = None) -> list[int]:
-    """The same for ranks of different speed and memory."""
+    """Return the same makespans for ranks of different speed and memory."""
     line = line_of(lengths, cost, None if rooms is None else lambda longest: max(rooms) // longest)
     limits = None if rooms is None else [(room // lengths[line.order]).tolist() for room in rooms]
     result = []
@@ -77,7 +77,7 @@ def test_unlike_ranks(lengths: list[int], slowness: list[int], cost: str, rooms:
 
 
 def batches(seed: int, number: int) -> Iterator[tuple[Int, int, np.random.Generator]]:
-    """Batches of 2 to 79 samples, uniform, log-normal or SST-2's, for 1 to 8 ranks."""
+    """Yield batches of 2 to 79 samples, uniform, log-normal or SST-2's, for 1 to 8 ranks."""
     rng = np.random.default_rng(seed)
     for kind in rng.integers(3, size=number):
         size, ranks = int(rng.integers(2, 80)), int(rng.integers(1, 9))
@@ -101,7 +101,7 @@ LAWS = {
 
 @pytest.mark.parametrize("law", sorted(LAWS))
 def test_1500_pairs_up_to_16_micro_batches(law: str) -> None:
-    """The best of one count alone is up to 2.2 times worse than that of the count before it."""
+    """A plan of exactly M micro-batches can cost 2.2 times that of M - 1; with at most M, the cost never rises."""
     rng = np.random.default_rng(0)
     pairs = []
     for _ in range(100):
@@ -121,7 +121,7 @@ def test_2000_pairs_of_equal_ranks() -> None:
 
 
 def test_2000_pairs_in_tight_memory() -> None:
-    """Room for 1.2 to 4 times the longest sample, with a fixed cost: more micro-batches hold more, and cost more."""
+    """Memory holds 1.2 to 4 times the longest sample, and a fixed cost makes more micro-batches dearer."""
     for lengths, ranks, rng in batches(1, 400):
         room = int(lengths.max() * rng.uniform(1.2, 4))
         assert falls(makespans(lengths, ranks, COSTS["alpha"], room))
@@ -137,7 +137,7 @@ def test_pairs_of_unlike_ranks(count: int) -> None:
 
 
 def test_more_than_a_batch_can_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """M = 100,000 is planned as what 16 samples can use: the same plan, from no more tries."""
+    """M = 100,000 gives the same plan for 16 samples as M = 16, with no more tries."""
     tries: list[tuple[Any, ...]] = []
 
     def counted(*arguments: Any) -> Any:
@@ -180,7 +180,7 @@ def test_candidates_know_their_work(lengths: list[int], ranks: int, most: int, c
 
 
 def test_tight_memory_tries_few_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a fixed cost, a rank has no more micro-batches than its share can pay for, however many it may have."""
+    """A fixed cost limits how many micro-batches a rank can pay for, however many it may have."""
     tries: list[int] = []
 
     def counted(line: Line, ranks: int, most: int, roof: int) -> Any:
@@ -196,7 +196,7 @@ def test_tight_memory_tries_few_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_large_batch_with_limits_tries_few_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts end where half-full micro-batches no longer fit into the cost, but for doublings; all took up to 117 s."""
+    """Tries end once half-full micro-batches exceed the cost, but for doublings; trying all took up to 117 s."""
     tries: list[int] = []
 
     def counted(line: Line, ranks: int, most: int, *roof: int) -> Any:

@@ -24,7 +24,7 @@ COSTS: dict[str, Cost] = {
 
 
 def brute_force(lengths: IntArray, groups: int, cost: Cost, cap: int | None) -> int:
-    """The smallest makespan over every way to give each sample to a group."""
+    """Return the least makespan over every way to assign samples to groups."""
     size = len(lengths)
     # owner: (groups ** size, size)
     owner = np.indices((groups,) * size).reshape(size, -1).T
@@ -76,7 +76,7 @@ def test_sweep() -> None:
 
 
 def test_check_objects_to_a_split_that_is_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sweep can fail: an even split by length is not optimal."""
+    """An even split by length is not optimal, so the check fails on it."""
 
     def even(lengths: IntArray, groups: int, cost: Cost, limit: object) -> tuple[list[IntArray], int, int]:
         split = np.array_split(np.argsort(-lengths, kind="stable"), groups)
@@ -94,7 +94,7 @@ def test_equal_lengths_keep_their_order() -> None:
 
 
 def test_the_group_of_short_samples_is_not_left_over() -> None:
-    """One long sample sets the makespan; the other groups share the rest instead of filling up to it."""
+    """One long sample sets the makespan; the other groups share the rest evenly."""
     split, makespan, _ = min_max_split(np.array([100] + [5] * 24), 4, COSTS["padded_tokens"])
     assert makespan == 100
     assert sorted(len(group) for group in split)[-1] <= 12

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's worked example of a new policy: one file, and one line in the dict."""
+"""CONTRIBUTING's worked example of a new policy: one file, and one line in the dictionary."""
 
 import os
 import re
@@ -21,7 +21,7 @@ print(sorted(i for rank in ranks for ids in rank for i in ids) == list(range(48)
 
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with the policy in it, as the section says."""
+    """Copy the package and add the policy as the section describes."""
     folder = tmp_path_factory.mktemp("extended")
     shutil.copytree(ROOT / "ddpsched", folder / "ddpsched", ignore=shutil.ignore_patterns("__pycache__"))
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

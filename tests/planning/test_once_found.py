@@ -1,4 +1,4 @@
-"""Makespans once reached are reached again: no plan becomes dearer for being one of many that are tried."""
+"""A makespan found once is found again: trying many plans makes none of them worse."""
 
 import numpy as np
 import pytest

@@ -1,11 +1,11 @@
 """The first 200 plans of every policy, order and world size, on real lengths, are those of ``plan_digests.json``.
 
-Who plans otherwise than before shows it here, case by case: each holds a digest of the plans and the sum of their
-makespans. A case that was improved is written anew, with its cost before and after in the commit:
+A change of planning fails here, case by case: each holds a digest of the plans and the sum of their makespans. Write
+an improved case anew, with its cost before and after in the commit:
 
     python tests/planning/test_plan_digests.py DIR [CASE ...]          # DIR holds sst2/, gsm8k/ and bert-uncased/
 
-The default run looks at each policy and each order at least once per data set and world size; ``-m slow`` at all.
+By default each policy and each order runs at least once per data set; ``-m slow`` runs all cases.
 """
 
 import itertools
@@ -65,7 +65,7 @@ CASES = list(itertools.product(DATA, POLICIES, ORDERS, WORLDS))
 
 
 def quick() -> Iterator[tuple[str, str, str, int]]:
-    """Every policy and every order once per data set, at world sizes in turn; and shuffled at one more."""
+    """Yield every policy and every order once per data set, at alternating world sizes, and shuffled at one more."""
     for data in DATA:
         for number, policy in enumerate(POLICIES):
             order, size = list(ORDERS)[number % len(ORDERS)], WORLDS[number % len(WORLDS)]
@@ -84,7 +84,7 @@ def samples(data: str, folder: Path) -> Any:
 
 
 def digest_of(case: tuple[str, str, str, int], folder: Path) -> list[str | int]:
-    """[hexadecimal digest, sum of makespans] of the plans of a case, or its refusal."""
+    """Return [hexadecimal digest, sum of makespans] of a case's plans, or its refusal."""
     data, policy, order, size = case
     options = dict(POLICIES[policy])
     if options["kind"] in ("token_budget", "pool"):

@@ -1,4 +1,4 @@
-"""The stream of plans: every id once per epoch, equal on every rank, optimal where it says so."""
+"""The stream of plans: every id once per epoch, equal on every rank, optimal wherever claimed."""
 
 from collections import Counter
 from itertools import pairwise
@@ -40,7 +40,7 @@ def plans_of(config: RunConfig, lengths: Any, caps: list[int] | None = None) -> 
     st.integers(1, 3),
 )
 def test_every_epoch_holds_every_id_once(policy: str, lengths: list[int], world: int, extra: int, epochs: int) -> None:
-    """Also where neither B nor G divides the data set, and where it is smaller than either."""
+    """Each id appears once, even if B and G do not divide the data set or exceed it."""
     batch = world + extra
     config = config_of(policy, world_size=world, global_batch=batch, epochs=epochs)
     plans = plans_of(config, lengths)
@@ -103,7 +103,7 @@ def test_balanced_moves_the_heaviest_group_around() -> None:
 
 
 class Tampered(LocalExchange):
-    """One rank's offer says that its samples cost ten times as much."""
+    """Multiplies one rank's offered costs by ten."""
 
     def offer(self, rows: Rows) -> Rows:
         changed = rows.copy()
@@ -189,7 +189,7 @@ def speed_of(slowness_ppm: int) -> Speed:
 
 @pytest.mark.parametrize("policy", ["minmax", "balanced", "packed"])
 def test_what_a_rank_has_measured_of_itself_lightens_its_load(policy: str) -> None:
-    """The offers of rank 1 say twice as slow: every rank plans with that, and its samples cost twice as much."""
+    """Rank 1 reports twice the slowness, so every rank plans its samples at twice the cost."""
     lengths = sst2_lengths(600, np.random.default_rng(7))
     cost = {"kind": "affine_quadratic", "beta": 1e-3}
     config = config_of(policy, world_size=3, global_batch=48, prefetch=32, cost={**cost, "online": True})

@@ -1,4 +1,4 @@
-"""pool: the choices against their plain definition, how full batches get, and how long choosing takes."""
+"""The policy pool: choices against their plain definition, how full batches are, and how long choosing takes."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -36,7 +36,7 @@ def batches(steps: list[Assignment]) -> list[list[list[int]]]:
 
 
 def by_definition(lengths: list[int], size: int, budget: int, strategy: str) -> list[list[int]]:
-    """One rank: every choice by looking at the whole pool, as its definition says."""
+    """Return one rank's micro-batches, chosen by searching the whole pool as the definition states."""
     waiting: list[int] = []
     fed, result = 0, []
     while fed < len(lengths) or waiting:
@@ -140,7 +140,7 @@ def test_memory_is_never_outgrown() -> None:
 
 @pytest.fixture(scope="module")
 def sst2(data_dir: Path) -> np.ndarray:
-    """Token lengths of the whole training split."""
+    """Return the token lengths of the whole training split."""
     lines = (data_dir / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
     texts = [line.split("\t")[1] for line in lines]
     table = tokenise(load_tokenizer(str(data_dir / "bert-uncased")), texts, 128)
@@ -148,14 +148,14 @@ def sst2(data_dir: Path) -> np.ndarray:
 
 
 def shuffled(lengths: np.ndarray, world_size: int, **values: Any) -> tuple[np.ndarray, list[Assignment], int]:
-    """Lengths in the order, the steps, and the budget."""
+    """Return the lengths in order, the steps, and the budget."""
     policy = Pool(max_tokens_for_batch=round(32 * lengths.mean()), **values)
     order = np.random.default_rng(0).permutation(len(lengths))
     return lengths[order], list(policy.fill(Supply(lengths[order], world_size))), policy.max_tokens_for_batch
 
 
 def test_padding_on_sst2(sst2: np.ndarray) -> None:
-    """A pool of 256 at 8 ranks and a budget of 32 times the mean: at most a tenth is padding, nothing lost."""
+    """A pool of 256 at 8 ranks, with a budget of 32 times the mean, pads at most a tenth and loses nothing."""
     lengths, steps, _ = shuffled(sst2, 8, pool_size=256)
     sizes = [size for step in steps for share in step.sizes for size in share]
     longest = [lengths[micro].max() for step in batches(steps) for micro in step]

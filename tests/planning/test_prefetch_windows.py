@@ -1,4 +1,4 @@
-"""Windows over one global order: each id once, whatever the counts."""
+"""Windows over one global order have each id once, whatever the counts."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A position: the same stream goes on from it, and no step before it is planned again."""
+"""The same stream continues from a position, and no step before it is planned again."""
 
 import json
 from dataclasses import replace
@@ -54,7 +54,7 @@ def plans_of(
 
 
 def saved(position: Position | None) -> Position:
-    """Return the position as a checkpoint on disk keeps it."""
+    """Return the position as a checkpoint on disk stores it."""
     assert position is not None
     return Position.from_dict(json.loads(json.dumps(position.as_dict())))
 
@@ -78,7 +78,7 @@ def identity(plan: StepPlan) -> tuple[Any, ...]:
 def test_the_same_stream_from_any_cut(
     arm: str, lengths: list[int], world: int, extra: int, prefetch: int, until: tuple[str, int], data: st.DataObject
 ) -> None:
-    """Also at an epoch's very end, at the run's, and where the data is smaller than B, G or the windows."""
+    """The cut may end an epoch or the run, and the data may be smaller than B, G or the windows."""
     limit = {"epochs": None, "steps": None, until[0]: until[1]}
     policy = ARMS[arm]
     if arm == "minmax":
@@ -95,7 +95,7 @@ def test_memory_caps_and_measured_speeds_are_told_again(arm: str) -> None:
     speeds = [Speed(), Speed(), Speed()]
     speeds[1].slowness_ppm = 2 * 10**6
     cases: list[tuple[RunConfig, dict[str, Any]]] = [(config_of(arm), {"caps": [4, 4, 4]})]
-    if ARMS[arm]["kind"] in ("minmax", "balanced", "packed"):  # which plan without a cost
+    if ARMS[arm]["kind"] in ("minmax", "balanced", "packed"):  # these can plan without a cost
         online = {"kind": "affine_quadratic", "beta": 1e-3, "online": True}
         cases.append((config_of(arm, cost=online), {"speeds": speeds}))
     for config, values in cases:
@@ -104,13 +104,13 @@ def test_memory_caps_and_measured_speeds_are_told_again(arm: str) -> None:
         assert [identity(plan) for plan in rest] == [identity(plan) for plan in whole[5:]]
         if "speeds" in values:
             without = plans_of(config, start=saved(whole[4].after))
-            untold = [plan.digest for plan in without] != [plan.digest for plan in rest]
-            assert untold, "speeds are no part of a position"
+            differ = [plan.digest for plan in without] != [plan.digest for plan in rest]
+            assert differ, "speeds are no part of a position"
 
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_a_position_one_batch_off_is_another_stream(arm: str) -> None:
-    """The comparison can fail: the cursor, the windows and the step number all matter."""
+    """The cursor, the windows and the step number each change the stream."""
     whole = plans_of(config_of(arm))
     before, here, behind = (saved(plan.after) for plan in whole[3:6])
     off = [replace(before, step=5), replace(behind, step=5), replace(here, step=6)]
@@ -125,7 +125,7 @@ def test_a_position_one_batch_off_is_another_stream(arm: str) -> None:
 
 
 class Asked(KnownLengths):
-    """Lengths that remember how many were asked for."""
+    """Counts how many lengths were requested."""
 
     asked = 0
 
@@ -135,7 +135,7 @@ class Asked(KnownLengths):
 
 
 class Counted(LocalExchange):
-    """All ranks here, and how many offers they made."""
+    """Runs all ranks here and counts their offers."""
 
     offers = 0
 
@@ -146,7 +146,7 @@ class Counted(LocalExchange):
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_no_step_before_is_planned_again(arm: str) -> None:
-    """One step asks for one batch, group or table of windows, and offers once, as the first step of all does."""
+    """One step requests one batch, group or table of windows and makes one offer, as the first step does."""
     lengths = sst2_lengths(4000, np.random.default_rng(1))
     config = config_of(arm, epochs=1)
     whole = plans_of(config, lengths)
@@ -156,7 +156,7 @@ def test_no_step_before_is_planned_again(arm: str) -> None:
         (plan,) = islice(plan_steps(config.plan_spec(), source, exchange, start=start), 1)
         assert plan.digest == whole[done].digest
         lookahead = config.policy.batches_at_once
-        if config.policy.varies:  # from the epoch's lengths as a whole
+        if config.policy.varies:  # planned from all lengths of the epoch
             assert source.asked == len(lengths)
         else:
             assert source.asked == (3 * 8 if arm == "minmax" else 8 + (8 * lookahead if lookahead > 1 else 0))
@@ -205,14 +205,14 @@ WINDOWS = tuple(np.arange(8 * rank, 8 * rank + 8) for rank in range(3))
     ],
 )
 def test_a_position_that_does_not_fit(arm: str, position: Position, words: str) -> None:
-    """At once, not only when the first plan is asked for."""
+    """The position is refused at once, not only when the first plan is requested."""
     with pytest.raises(ConfigError, match=words):
         plan_steps(config_of(arm).plan_spec(), KnownLengths(LENGTHS), LocalExchange(3), start=position)
 
 
 @pytest.mark.parametrize(("change", "epoch"), [({"seed": 1}, 0), ({}, 1), ({"order": {"kind": "sequential"}}, 0)])
 def test_windows_that_this_order_did_not_hand_out(change: dict[str, Any], epoch: int) -> None:
-    """Another seed, epoch or order would train samples twice and leave others out."""
+    """Another seed, epoch or order would repeat some samples and omit others."""
     here = saved(plans_of(config_of("minmax"))[4].after)
     with pytest.raises(ConfigError, match=r"windows hold id \d+, which is not among the first 64"):
         plans_of(config_of("minmax", **change), start=replace(here, epoch=epoch))

@@ -38,7 +38,7 @@ def test_between_the_bound_and_one_micro_batch(lengths: list[int], ranks: int, m
 
 
 def test_far_from_the_best_is_rare() -> None:
-    """The heuristic on small batches of real lengths: what it promises on average, and never double."""
+    """On small batches of real lengths the heuristic is near the optimum on average, and never far from it."""
     rng = np.random.default_rng(0)
     ratios = []
     for _ in range(60):
@@ -52,7 +52,7 @@ def test_far_from_the_best_is_rare() -> None:
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=7), limit=st.integers(1, 40), most=st.integers(1, 3))
 @settings(max_examples=150, deadline=None)
 def test_no_micro_batch_is_over_its_limit(lengths: list[int], limit: int, most: int) -> None:
-    """Memory for `limit` padded tokens: found exactly where a greedy filling shows that a split exists."""
+    """Memory holds `limit` padded tokens; a split is found exactly if greedy filling finds one."""
     given, ranks = np.array(lengths), 2
 
     def at_most(longest: Int) -> Int:
@@ -166,7 +166,7 @@ def test_the_padded_bound_lies_between(lengths: list[int], ranks: int, most: int
 
 def test_exchange_evens_out_what_was_placed() -> None:
     line = line_of(np.array([10, 9, 8, 3]), TOKENS)
-    ranks = [[(0, 1), (1, 2)], [(2, 3), (3, 4)]]  # 19 and 11; 10 against 8 makes 17 and 13
+    ranks = [[(0, 1), (1, 2)], [(2, 3), (3, 4)]]  # costs 19 and 11; exchanging 10 and 8 gives 17 and 13
     assert max(exchange(line, ranks, 2)) == 17
     assert sorted(span for rank in ranks for span in rank) == [(0, 1), (1, 2), (2, 3), (3, 4)]
     full = [[(0, 1), (1, 2), (2, 3)], [(3, 4)]]
@@ -175,7 +175,7 @@ def test_exchange_evens_out_what_was_placed() -> None:
 
 
 def test_one_rank_has_the_least_padding() -> None:
-    """Gradient accumulation on one device: nothing to level, so the optimum is found."""
+    """Gradient accumulation on one device has nothing to balance, so the optimum is found."""
     for lengths, most, best in (([9, 1], 2, 10), ([2, 1, 2, 2, 2, 3], 2, 13)):
         result = accumulate_split(line_of(np.array(lengths), TOKENS), 1, most)
         assert result.costs == (best,) == (result.lower_bound,)
@@ -187,7 +187,7 @@ def test_one_rank_has_the_least_padding() -> None:
 
 
 def test_tight_memories_of_unlike_ranks() -> None:
-    """Only one order of the ranks along the line holds this batch."""
+    """This batch fits with only one order of the ranks along the line."""
     lengths = np.array([41, 27, 19, 32, 19])
     rooms = (67, 55, 53)
     line = line_of(lengths, TOKENS, lambda longest: 67 // longest)

@@ -39,7 +39,7 @@ def test_what_lies_beyond_a_cap_is_ignored() -> None:
 
 
 def test_an_empty_rank_does_not_enter_the_variance() -> None:
-    """Rank 0 is empty; its zero would favour small costs over equal ones."""
+    """Rank 0 is empty; counting its zero would favour small costs over equal ones."""
     costs = np.array([[0, 0], [4, 4], [0, 4]])
     assert solve(costs, 3, caps=[0, 2, 2], method="threshold").counts.tolist() == [0, 1, 2]
 

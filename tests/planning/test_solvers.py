@@ -47,7 +47,7 @@ def test_sweep_of_ilp(falling: bool) -> None:
 
 @pytest.mark.parametrize("falling", [False, True])
 def test_tie_break_by_dynamic_programming(monkeypatch: pytest.MonkeyPatch, falling: bool) -> None:
-    """Without the short cut for few ways, the small problems go through fixed points, hull and table."""
+    """Small problems go through fixed points, hull and table if the short cut for few ways is off."""
     monkeypatch.setattr(tie_break, "FEW_WAYS", 0)
     rng = np.random.default_rng(3 + falling)
     for _ in range(3000):
@@ -65,14 +65,14 @@ def test_tie_break_by_dynamic_programming(monkeypatch: pytest.MonkeyPatch, falli
 
 
 def test_tie_break_between_the_ends_of_the_hull(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here both fixed points reached from outside have a larger variance than a vertex between them."""
+    """Both fixed points reached from outside have a larger variance than a vertex between them."""
     monkeypatch.setattr(tie_break, "FEW_WAYS", 0)
     costs, caps = np.array([[0, 3], [0, 10], [0, 8], [10, 10]]), np.array([2, 2, 2, 2])
     check(solve(costs, 6, method="threshold"), costs, 6, caps)
 
 
 def test_checker_objects_to_a_worse_answer() -> None:
-    """The sweeps above can fail: a sample moved between two ranks is noticed, and so is a false claim."""
+    """The check fails if a sample moves between two ranks, or if a claim is false."""
     rng = np.random.default_rng(5)
     moved = 0
     for _ in range(600):
@@ -107,7 +107,7 @@ def test_methods_agree_on_larger_problems(world_size: int, batch_size: int, wind
 
 
 def reference_by_sums(costs: IntArray, batch_size: int, makespan: int) -> list[int]:
-    """The tie-break another way: a table over (samples, sum of costs) of the least sum of squares."""
+    """Break ties another way: by a table over (samples, sum of costs) of the least sum of squares."""
     world_size, window = costs.shape
     never = 2**60
     most = int(np.minimum(costs.max(axis=1), makespan).sum())
@@ -139,7 +139,7 @@ def reference_by_sums(costs: IntArray, batch_size: int, makespan: int) -> list[i
 
 
 def test_larger_problems_equal_a_table_over_sums() -> None:
-    """Twelve ranks with many ties and, where a rank's first sample is long, much slack."""
+    """Twelve ranks have many ties and, if a rank's first sample is long, much slack."""
     rng = np.random.default_rng(10)
     for i in range(120):
         world_size, window = int(rng.integers(5, 13)), int(rng.integers(3, 8))
@@ -165,7 +165,7 @@ def test_permuted_ranks_keep_makespan_and_variance() -> None:
 
 
 def test_a_long_first_sample_leaves_much_slack() -> None:
-    """One rank's first sample sets T*: the others' variance is then decided over a slack larger than the batch."""
+    """One rank's first sample sets T*, which leaves the others more slack than the batch has samples."""
     costs = np.cumsum(np.tile([3, 5, 4], (6, 4)), axis=1)
     costs[2] += 100
     for batch_size in (12, 20, 27):

@@ -1,4 +1,4 @@
-"""token_budget: runs of the order against counting up, both budgets, the shared shape, the worked example."""
+"""The policy token_budget: runs of the order against counting up, both budgets, the shared shape, an example."""
 
 from itertools import islice
 from typing import Any
@@ -27,13 +27,13 @@ def filled(lengths: Any, tokens: Any, world_size: int = 1, caps: Any = None, **v
 
 
 def batches(step: Assignment) -> list[list[list[int]]]:
-    """``[rank][micro-batch]``: positions."""
+    """Return positions as ``[rank][micro-batch]``."""
     positions = iter(step.positions.tolist())
     return [[list(islice(positions, size)) for size in share] for share in step.sizes]
 
 
 def in_turn(steps: list[Assignment]) -> list[list[int]]:
-    """Micro-batches as they were dealt: the first of every rank, then the second, ..."""
+    """Return micro-batches in the order of dealing: the first of every rank, then the second, ..."""
     result = []
     for step in steps:
         ranks = batches(step)
@@ -43,7 +43,7 @@ def in_turn(steps: list[Assignment]) -> list[list[int]]:
 
 
 def counting_up(lengths: list[list[int]], budgets: list[int], padded: bool) -> list[list[int]]:
-    """A sample joins while every column's size stays within its budget."""
+    """Return micro-batches to which samples are added while every column's size stays within its budget."""
     result: list[list[int]] = []
     for sample in range(len(lengths)):
         grown = [*result[-1], sample] if result else [sample]
@@ -92,12 +92,12 @@ def test_one_shape_in_a_step(lengths: list[int], budget: int, ranks: int, accumu
         assert step.pad_to == max(lengths[start : step.cursor])
         assert size * step.pad_to <= budget or size == 1
         assert number == min(width, left)
-        if (size + 1) * width <= left:  # one more each would be too many
+        if (size + 1) * width <= left:  # one more sample each would exceed the budget
             assert (size + 1) * max(lengths[start : start + (size + 1) * width]) > budget
 
 
 def test_two_ranks_and_two_accumulation_steps() -> None:
-    """The example that report/notes/token_budget.md draws: 10 short, then 6 longer samples, budget 30."""
+    """The example in report/notes/token_budget.md: 10 short, then 6 longer samples, budget 30."""
     lengths = [2, 3, 3, 2, 3, 3, 2, 3, 3, 3, 7, 7, 6, 7, 5, 7]
     (plain,) = filled(lengths, 30, 2, batches_per_optimizer_step=2)
     assert batches(plain) == [[[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [14, 15]], [[10, 11, 12, 13]]]
@@ -106,7 +106,7 @@ def test_two_ranks_and_two_accumulation_steps() -> None:
 
 
 def test_the_worked_example() -> None:
-    """Budget 30: ten samples of 3 tokens, then four of 7. The rates that follow are lr's to test."""
+    """Budget 30 takes ten samples of 3 tokens, then four of 7. The tests of lr check the resulting rates."""
     steps = filled([3] * 10 + [7] * 4, 30)
     assert [len(step.positions) for step in steps] == [10, 4]
 

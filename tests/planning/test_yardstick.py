@@ -1,4 +1,4 @@
-"""The figures of a batching, against the same figures worked out sample by sample."""
+"""The figures of a batching, compared with the same figures computed sample by sample."""
 
 import math
 from collections import Counter
@@ -58,7 +58,7 @@ def by_hand(lengths: list[int], ranks: int, epochs: list[Steps], alpha: int, gam
 
 
 def cut(rng: np.random.Generator, ids: Any, ranks: int) -> Steps:
-    """The ids in steps of one to eight, each dealt into up to three micro-batches a rank; some ranks get none."""
+    """Deal the ids into steps of one to eight and up to three micro-batches a rank; some ranks get none."""
     steps: Steps = []
     while len(ids):
         size = int(rng.integers(1, 9))
@@ -81,7 +81,7 @@ def cut(rng: np.random.Generator, ids: Any, ranks: int) -> Steps:
     whole=st.booleans(),
 )
 def test_as_by_hand(seed: int, ranks: int, epochs: int, alpha: int, gamma: float, packed: bool, whole: bool) -> None:
-    """Whole epochs, and epochs drawn with replacement, which drop and repeat samples."""
+    """Whole epochs agree, and so do epochs drawn with replacement, which drop and repeat samples."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 60, int(rng.integers(2, 40))).tolist()
     order = [rng.permutation(len(lengths)) if whole else rng.integers(len(lengths), size=9) for _ in range(epochs)]
@@ -95,7 +95,7 @@ def test_as_by_hand(seed: int, ranks: int, epochs: int, alpha: int, gamma: float
 
 
 def icc(classes: list[list[int]]) -> float:
-    """ICC(1) by an analysis of variance written out: squares of deviations from means, no shortcut."""
+    """Return ICC(1) by an analysis of variance in full: squares of deviations from means."""
     table = pd.DataFrame(
         [(number, value) for number, members in enumerate(classes) for value in members], columns=["c", "x"]
     )

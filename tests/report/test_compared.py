@@ -1,4 +1,4 @@
-"""The comparison of policies in the report: tables, figures, words and conclusions follow the runs."""
+"""The comparison of policies in the report: tables, figures, text and conclusions follow the runs."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ ARMS: dict[str, tuple[str, dict[str, Any], float]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison in two settings, and a study beside it."""
+    """Write a comparison in two settings, and a study beside it."""
     root = tmp_path_factory.mktemp("outputs")
     for number, (policy, options, slower) in enumerate(ARMS.values()):
         for mode, size in (("distributed", 2), ("virtual", 4)):
@@ -57,19 +57,19 @@ def section(text: str) -> str:
 
 def test_the_section_has_a_table_a_figure_and_words_for_each_setting(results: Results, tmp_path: Path) -> None:
     page = build(results, tmp_path)
-    said = section(page.with_suffix(".md").read_text())
-    assert re.findall(r"^### (.*)$", said, re.M) == [
+    text = section(page.with_suffix(".md").read_text())
+    assert re.findall(r"^### (.*)$", text, re.M) == [
         "embedded, G = 4, virtual", "embedded, G = 2, distributed", "What holds",
     ]  # fmt: skip
-    figures = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", said)
+    figures = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", text)
     assert len(figures) == 2
     assert all((tmp_path / figure).exists() for figure in figures)
     assert page.read_text().count('src="data:image/png;base64,') == 2 + 5
-    assert said.count("| pool (packed) |") == 1 + 2 * 4 + 1  # described, four tables a setting, what holds
-    assert "Most real tokens a second are trained by pool (packed)" in said
-    assert "slower: pool (prefer\\_first)" in said
-    assert re.search(r"The arms static, [^.]*balanced[^.]* train the same samples in the same steps", said)
-    assert not re.search(r"\b(None|nan|Undefined)\b", said)
+    assert text.count("| pool (packed) |") == 1 + 2 * 4 + 1  # described, four tables a setting, what holds
+    assert "Most real tokens a second are trained by pool (packed)" in text
+    assert "slower: pool (prefer\\_first)" in text
+    assert re.search(r"The arms static, [^.]*balanced[^.]* train the same samples in the same steps", text)
+    assert not re.search(r"\b(None|nan|Undefined)\b", text)
     assert {setting["slug"] for setting in results.settings} == {"study-distributed-g2-b32"}, "it is no study"
 
 
@@ -137,11 +137,11 @@ def test_numbers_that_are_missing_are_no_obstacle(tmp_path: Path) -> None:
         folder = write_run(tmp_path / "policies", policy, steps=4, drop=nulls)
         (folder / "evaluations.jsonl").unlink()
     found = collect([tmp_path / "policies"])
-    said = section(markdown(found, "figures"))
-    assert "No arm was evaluated." in said
-    assert "Speeds were not measured" in said
-    assert "cannot be held against static's" in said
-    assert not re.search(r"\b(None|nan|Undefined)\b", said)
+    text = section(markdown(found, "figures"))
+    assert "No arm was evaluated." in text
+    assert "Speeds were not measured" in text
+    assert "cannot be held against static's" in text
+    assert not re.search(r"\b(None|nan|Undefined)\b", text)
     holds = {c["id"].partition("@")[0]: c["holds"] for c in compared.conclusions(found.comparison)}
     assert holds["balanced: faster"] is None
     assert holds["balanced: less padding"] is True

@@ -1,6 +1,7 @@
-"""What report/notes/token_budget.md says of DeepSpeed's scheduler and batching, found by running them.
+"""DeepSpeed's scheduler and batching behave as report/notes/token_budget.md states.
 
-``pytest -rP tests/report/test_notes_deepspeed.py`` prints it, where DeepSpeed is installed (extra ``peers``).
+``pytest -rP tests/report/test_notes_deepspeed.py`` prints the comparison, where DeepSpeed is installed (extra
+``peers``).
 """
 
 import logging
@@ -64,8 +65,8 @@ def test_deepspeeds_scheduler() -> None:
             off[name] = "NotImplementedError"
             continue
         alone = sgd()
-        own = np.array(rates(alone, build(alone))) * sizes[:steps] / reference
-        off[name] = float(np.abs(np.array(scaled) / own - 1).max())
+        right_rates = np.array(rates(alone, build(alone))) * sizes[:steps] / reference
+        off[name] = float(np.abs(np.array(scaled) / right_rates - 1).max())
     print(
         *(f"{name}: {value if isinstance(value, str) else f'{value:.1%} off'}" for name, value in off.items()), sep="\n"
     )

@@ -1,4 +1,4 @@
-"""The report: its words follow its numbers, its page stands alone, its conclusions can be checked."""
+"""The report: its text follows its numbers, its page is self-contained, its conclusions can be checked."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ HEADINGS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study with two settings, and one from the lengths alone."""
+    """Write a study with two settings, and one from the lengths alone."""
     root = tmp_path_factory.mktemp("outputs")
     for policy in ARMS:
         write_run(root / "study", policy)
@@ -110,7 +110,7 @@ def test_words_follow_the_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "expected"),
     [
         ({"ratio": 0.9, "low": 0.85, "high": 0.95}, "shorter by 10.0 % (95 % interval 5.0 % to 15.0 %)"),
         ({"ratio": 1.2, "low": 1.1, "high": 1.3}, "longer by 20.0 % (95 % interval 10.0 % to 30.0 %)"),
@@ -119,8 +119,8 @@ def test_words_follow_the_numbers(tmp_path: Path) -> None:
         ({}, "not measured"),
     ],
 )
-def test_change(row: dict[str, Any], said: str) -> None:
-    assert change(row).startswith(said)
+def test_change(row: dict[str, Any], expected: str) -> None:
+    assert change(row).startswith(expected)
 
 
 def test_other_phrases() -> None:

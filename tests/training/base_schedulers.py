@@ -1,4 +1,4 @@
-"""Every scheduler of torch as a base for ``VariableBatchSizeLR``, over an optimizer with two parameter groups."""
+"""All of torch's schedulers as bases for ``VariableBatchSizeLR``, over an optimizer with two parameter groups."""
 
 import random
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ddpsched.training.variable_lr import VariableBatchSizeLR
 
 STEPS, REFERENCE = 100, 8
-RATES = (1e-3, 5e-2)  # of the two parameter groups
+RATES = (1e-3, 5e-2)  # one for each parameter group
 SIZES = [random.Random(0).randint(1, 40) for _ in range(STEPS)]
 
 Build = Callable[[torch.optim.Optimizer], LRScheduler]
@@ -47,7 +47,7 @@ def sgd(tensors: bool = False) -> torch.optim.Optimizer:
 
 
 def in_force(optimizer: torch.optim.Optimizer) -> list[tuple[float, float]]:
-    """Rate and momentum of each group."""
+    """Return the rate and momentum of each group."""
     return [(float(group["lr"]), float(group["momentum"])) for group in optimizer.param_groups]
 
 

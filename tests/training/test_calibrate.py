@@ -1,4 +1,4 @@
-"""The tiny model calibrated for real, and what a calibration refuses before it measures anything."""
+"""A real calibration of the tiny model, and the refusals before anything is measured."""
 
 import os
 import sys
@@ -37,7 +37,7 @@ def learner_of(config: RunConfig) -> Learner:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Calibration]:
-    """A real calibration, of few passes."""
+    """Write a real calibration of few passes."""
     path = tmp_path_factory.mktemp("calibration") / "tiny.json"
     return path, calibrate_to(path, config_of(), passes=5)
 
@@ -46,7 +46,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Calibration
     ("policy", "most"), [("static", 32), ("token_budget", 16)], ids=["as many as B leaves a rank", "what is measured"]
 )
 def test_how_many_samples_are_measured(tmp_path: Path, policy: str, most: int) -> None:
-    """global_batch says nothing of micro-batches that fill by tokens."""
+    """global_batch does not limit micro-batches that fill by tokens."""
     budget = {"max_tokens_for_batch": 100} if policy == "token_budget" else {}
     config = config_of(policy={"kind": policy, **budget})
     found = calibrate_to(tmp_path / "tiny.json", config, passes=1, max_tokens=64 if budget else 512)

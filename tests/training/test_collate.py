@@ -1,4 +1,4 @@
-"""Collation: what a model and its loss get of a micro-batch, padded and packed."""
+"""Collation: the inputs of a model and its loss for a micro-batch, padded and packed."""
 
 import numpy as np
 import pytest
@@ -26,12 +26,12 @@ class Table:
 
 
 def learnt(batch: Batch) -> list[tuple[int, int]]:
-    """Pairs of a token and the one after it, wherever that is learnt."""
+    """Return the pairs of a token and the next one that are learnt."""
     labels, tokens = batch.labels[:, 1:], batch.input_ids
     return [(int(tokens[i, j]), int(tokens[i, j + 1])) for i, j in (labels != -100).nonzero().tolist()]
 
 
-# each text token behind the one before it; no sample's first
+# each text token with the one before it, except a sample's first
 EXPECTED = sorted(
     (10 * i + j - 1, 10 * i + j) for i in range(4) for j in range(max(1, PROMPTS[i]), LENGTHS[i])
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Evaluation of language models: sums over label tokens, whatever the batches are and whoever runs them."""
+"""Evaluation of language models: sums over label tokens do not depend on batches or ranks."""
 
 import json
 import math
@@ -57,7 +57,7 @@ def test_sums_over_label_tokens_by_hand(tmp_path: Path, target: str, monkeypatch
     assert sum(each.loss_sum for each in shares if each) == pytest.approx(losses, rel=1e-5)
     assert sum(each.num_targets or 0 for each in shares if each) == len(targets)
     assert {each.majority for each in shares if each} == {found.majority}
-    monkeypatch.setattr(module, "MOST_LOGITS", 1)  # a batch a sample
+    monkeypatch.setattr(module, "MOST_LOGITS", 1)  # one sample a batch
     alone = learner.evaluate()
     assert alone is not None
     assert alone.loss_sum == pytest.approx(losses, rel=1e-5)

@@ -1,4 +1,4 @@
-"""Runs of a language model: every executor, records, what a step waits for, and devices measured with it."""
+"""Runs of a language model: every executor, records, the waits within a step, and measured devices."""
 
 import os
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def test_every_row_as_long_as_asked(tmp_path: Path) -> None:
     filled, longest = rows["max_length"], rows["longest"]
     assert (filled["padded_tokens"] == 40 * filled["num_samples"]).all()
     assert (longest["padded_tokens"] < filled["padded_tokens"]).any()
-    np.testing.assert_allclose(filled["loss"], longest["loss"], rtol=0.02)  # dropout is drawn over other shapes
+    np.testing.assert_allclose(filled["loss"], longest["loss"], rtol=0.02)  # dropout masks have other shapes
 
 
 def learner_of(config: RunConfig) -> Learner:
@@ -86,7 +86,7 @@ def learner_of(config: RunConfig) -> Learner:
 
 
 def test_the_scale_is_asked_for_between_forward_and_backward(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Label tokens are added up over ranks while forward runs."""
+    """Label tokens are summed over ranks while forward runs."""
     calls: list[str] = []
     honest: Callable[..., torch.Tensor] = Learner.loss_sum
 
@@ -107,7 +107,7 @@ def test_the_scale_is_asked_for_between_forward_and_backward(monkeypatch: pytest
 
 
 def waits(outputs: Path, ports: list[int]) -> dict[str, list[str]]:
-    """On one rank: when the sum is read, with each target."""
+    """Record on one rank when the sum is read, for each target."""
     found = {}
     summed, wait, loss_sum, vote = GroupExchange.sum_batch, Sum.wait, Learner.loss_sum, GroupExchange.vote
     for port, target in zip(ports, ("token_mean", "sample_mean"), strict=True):
@@ -141,7 +141,7 @@ def test_a_slow_rank_changes_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mask", ["key_padding", "per_sample"])
 def test_a_device_is_measured_with_language_model_batches(mask: str) -> None:
-    """Every token of them is a label: their loss is that of so many tokens."""
+    """All tokens of a synthetic batch are labels, and the loss counts them."""
     config = parse(
         {"steps": 1, "data": {"size": 20, "max_length": 16}, "model": {**TASK, "mask": mask}, "global_batch": 8}
     )

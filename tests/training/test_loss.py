@@ -1,4 +1,4 @@
-"""The summed loss: what torch and transformers say it is, and nothing of what is not learnt."""
+"""The summed loss agrees with torch and transformers, and leaves out what is not learnt."""
 
 import numpy as np
 import pytest
@@ -41,10 +41,10 @@ def test_transformers_own_mean() -> None:
     config = GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=16, vocab_size=WORDS, **ends)
     model = GPT2LMHeadModel(config).double().eval()
     tokens, labels = torch.randint(0, WORDS, (ROWS, LENGTH)), some_labels()
-    own = model(input_ids=tokens, labels=labels).loss
+    mean = model(input_ids=tokens, labels=labels).loss
     summed = loss_sum(model(input_ids=tokens).logits, labels)
     count = int((labels[:, 1:] != -100).sum())
-    assert float((summed / count - own).abs().detach()) < 1e-6, "torch's is float32"
+    assert float((summed / count - mean).abs().detach()) < 1e-6, "torch's is float32"
 
 
 def test_weights_multiply_each_tokens_loss() -> None:

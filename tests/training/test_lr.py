@@ -1,4 +1,4 @@
-"""The optimizer's rate by its rule: warm-up alone, or scaled by the size of each step."""
+"""The optimizer's rate follows its rule: warm-up alone, or scaled by the size of each step."""
 
 import math
 from typing import Any
@@ -45,7 +45,7 @@ def test_every_kind_of_the_config_has_its_rule() -> None:
     ("lr", "factors"),
     [
         ({"kind": "fixed"}, [1.0] * len(SIZES)),
-        ({"kind": "linear"}, [size / 32 for size in SIZES]),  # by default the global batch
+        ({"kind": "linear"}, [size / 32 for size in SIZES]),  # the default reference is the global batch
         ({"kind": "linear", "reference": 8}, [size / 8 for size in SIZES]),
         ({"kind": "sqrt"}, [math.sqrt(size / 32) for size in SIZES]),
         ({"kind": "sqrt", "per": "tokens", "reference": 600}, [math.sqrt(size / 600) for size in SIZES]),
@@ -59,7 +59,7 @@ def test_the_optimisers_rate(lr: dict[str, Any], factors: list[float]) -> None:
 
 
 def test_the_rate_that_is_returned_is_the_one_that_moves_weights() -> None:
-    """AdamW's first step is the rate itself, in every entry, where nothing decays."""
+    """AdamW's first step without decay is the rate itself in every entry."""
     moved = []
     for size in (32.0, 8.0):
         one = optimiser(kind="linear")
@@ -84,7 +84,7 @@ def test_a_skipped_step_advances_the_schedule(kind: str) -> None:
     used = rates(other, SIZES[:2])
     other.skip()
     assert used + rates(other, SIZES[3:]) == expected[:2] + expected[3:]
-    assert expected[2] != expected[3]  # else no step would differ from the next
+    assert expected[2] != expected[3]  # otherwise no step would differ from the next
 
 
 def test_a_rule_needs_a_size_and_moves_nothing_without() -> None:

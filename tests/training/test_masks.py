@@ -1,4 +1,4 @@
-"""Masks of pairs give a model the outputs and gradients that the mask of tokens gives it, or it is refused.
+"""A pair mask gives the outputs and gradients of the token mask, or the model is refused.
 
 ``pytest -rP tests/training/test_masks.py`` prints the differences.
 """
@@ -34,7 +34,7 @@ SMALL = {
     "vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
     "max_position_embeddings": 90, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
-FAMILIES: dict[str, tuple[PreTrainedConfig, bool]] = {  # and whether it is a causal language model
+FAMILIES: dict[str, tuple[PreTrainedConfig, bool]] = {  # the flag marks causal language models
     "distilbert": (DistilBertConfig(vocab_size=100, dim=32, n_layers=2, n_heads=4, hidden_dim=64), False),
     "bert": (BertConfig(**SMALL), False),
     "gpt2": (GPT2Config(vocab_size=100, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2), True),
@@ -54,7 +54,7 @@ def made_from(shape: PreTrainedConfig, attention: str = "sdpa") -> Any:
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
-    """Random tokens (count, longest) and labels alike, -100 where padded."""
+    """Return random tokens (count, longest) and equal labels, -100 where padded."""
     random = np.random.default_rng(0)
     tokens, labels = np.zeros((len(LENGTHS), max(LENGTHS)), dtype=np.int64), np.full((len(LENGTHS), max(LENGTHS)), -100)
     for row, length in enumerate(LENGTHS):
@@ -63,7 +63,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def outcome(model: Any, mask: torch.Tensor, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits at real tokens (of samples, in a classifier) and the gradient."""
+    """Return logits at real tokens (per sample in a classifier) and the gradient."""
     tokens, labels = batch()
     model.zero_grad()
     logits = model(input_ids=tokens, attention_mask=mask).logits
@@ -101,7 +101,7 @@ def test_every_kind_says_the_same(name: str, kind: str, attention: str, precisio
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_comparison_can_fail(name: str) -> None:
-    """With padding or later tokens in sight, and in eager attention with true and false as numbers."""
+    """Visible padding or later tokens are noticed, and so are boolean masks in eager attention."""
     shape, causal = FAMILIES[name]
     model = made_from(shape).double().eval()
     expected, its_gradient = outcome(model, mask_of("key_padding", causal), causal)

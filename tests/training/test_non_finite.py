@@ -1,4 +1,4 @@
-"""A gradient that is not finite: all ranks stop, or all skip the step, as the config says."""
+"""After a gradient that is not finite, all ranks stop or all skip the step, as configured."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def config(outputs: Path, executor: str, sync: str = "ddp", non_finite: str = "s
 
 
 def train(outputs: Path, executor: str, sync: str) -> list[float]:
-    """The weights' sum before each update and at the end, on this rank."""
+    """Return the sum of this rank's weights before each update and at the end."""
     honest, calls, sums, learners = Learner.loss_sum, [0], [], []
     virtual = executor == "virtual"
 

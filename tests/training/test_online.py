@@ -1,4 +1,4 @@
-"""A run whose plans follow what its ranks measure of themselves."""
+"""A run whose plans follow its ranks' measured speeds."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from ddpsched.run_loop import run
 
 
 def test_a_slow_rank_gets_less_as_the_run_goes_on(tmp_path: Path) -> None:
-    """Rank 0 does everything four times; ten steps later it has well under its share of the tokens."""
+    """Rank 0 does everything four times; ten steps later it has far less than an equal share of the tokens."""
     shares = {}
     for online in (False, True):
         values = config_of(tmp_path, policy="balanced", steps=16, global_batch=64, data={"size": 400}).model_dump(

@@ -58,7 +58,7 @@ REFUSED = {
     "mpnet": (MPNetConfig(**SMALL), r"attention cannot be exchanged"),
 }
 PRECISIONS = [("float32", 1e-5, 1e-6), ("float64", 1e-12, 1e-12)]
-LONGEST = 38  # that all of these have positions for: RoBERTa's 40 begin with that of padding
+LONGEST = 38  # all of these have as many positions; RoBERTa's 40 begin with the padding's
 
 
 def made_from(shape: PreTrainedConfig) -> Any:
@@ -67,7 +67,7 @@ def made_from(shape: PreTrainedConfig) -> Any:
 
 
 def batches(vocab_size: int = 100, pad_id: int = 0, num_labels: int = 3) -> tuple[Batch, Batch]:
-    """The same samples padded, in the order in which a row holds them, and packed."""
+    """Return the same samples padded, in a packed row's order, and packed."""
     random = np.random.default_rng(1)
     rows = [random.integers(5, vocab_size, length) for length in sorted(LENGTHS)]
     labels = random.integers(0, num_labels, len(rows))
@@ -101,7 +101,7 @@ def test_packed_is_padded(family: str, precision: str, logits_within: float, gra
     compare(family, model, precision, logits_within, gradient_within)
 
 
-# in float32 the padded gradient of these weights is itself 2e-6 away from that in float64
+# the padded gradient of these weights differs by 2e-6 between float32 and float64
 @pytest.mark.parametrize(
     ("precision", "logits_within", "gradient_within"), [("float32", 1e-5, 5e-6), ("float64", 1e-12, 1e-12)]
 )
@@ -123,7 +123,7 @@ def test_padded_batches_run_as_before() -> None:
         expected = model(**padded.inputs).logits
         enable_packing(model, family, LONGEST)
         assert torch.equal(model(**padded.inputs).logits, expected), family
-        one = padded.input_ids[-1:]  # the longest: no mask is the mask of all ones
+        one = padded.input_ids[-1:]  # the longest sample: no mask equals a mask of ones
         assert torch.allclose(model(input_ids=one).logits, model(input_ids=one, attention_mask=one > 0).logits)
 
 
@@ -161,7 +161,7 @@ def test_positions_before_the_first_token_are_not_counted(tmp_path: Path) -> Non
 
 
 def with_embedded_tokens(config: RunConfig) -> Samples:
-    """The embedded sentences, whose tokenizer a model from a folder would otherwise have to bring."""
+    """Use the embedded sentences, as a model from a folder would otherwise need its tokenizer."""
     return config.model_copy(update={"model": parse({"steps": 1}).model}).load_samples()
 
 
@@ -174,7 +174,7 @@ def test_models_that_cannot_be_compared_are_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(model, "forward", lambda input_ids, attention_mask: None)
     with pytest.raises(ConfigError, match="takes no position_ids"):
         enable_packing(model, "plain", 40)
-    last = made_from(FAMILIES["distilbert"])  # a head that looks for a token of the row that is there no more
+    last = made_from(FAMILIES["distilbert"])  # a head that reads a token beyond the row
     last.distilbert.register_forward_hook(lambda module, args, output: output.last_hidden_state[:, 30])
     with pytest.raises(ConfigError, match=r"a packed batch fails in it \(IndexError"):
         enable_packing(last, "last", 40)
@@ -194,7 +194,7 @@ def test_positions_that_run_on_are_noticed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Largest(TorchDispatchMode):
-    """The most numbers in any one tensor that is made."""
+    """Records the most elements in any one tensor that is created."""
 
     numel = 0
 
@@ -208,7 +208,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 def test_a_row_may_be_long(family: str) -> None:
-    """Longer than the model's positions, and nothing of tokens squared is made."""
+    """A row may exceed the model's positions, and no tensor is quadratic in its tokens."""
     model = made_from(FAMILIES[family])
     enable_packing(model, family, LONGEST)
     rows = [np.full(20, 7)] * 60
@@ -242,15 +242,15 @@ def test_training_mode_and_mixed_precision() -> None:
 def reference_kernel(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ends: torch.Tensor, *others: Any
 ) -> torch.Tensor:
-    """torch's varlen_attn, written out: (tokens, heads, head_dim), samples between ``ends``."""
+    """Compute torch's varlen_attn in plain torch: (tokens, heads, head_dim), samples between ``ends``."""
     same, longest, again = others
     assert ends is same
     assert ends.dtype == torch.int32
     assert longest == again == max(LENGTHS)
     found = []
     for begin, end in itertools.pairwise(ends.tolist()):
-        own = [tensor[begin:end].transpose(0, 1) for tensor in (query, key, value)]
-        found.append(torch.nn.functional.scaled_dot_product_attention(*own).transpose(0, 1))
+        sample = [tensor[begin:end].transpose(0, 1) for tensor in (query, key, value)]
+        found.append(torch.nn.functional.scaled_dot_product_attention(*sample).transpose(0, 1))
     return torch.cat(found)
 
 
@@ -267,7 +267,7 @@ def test_what_the_kernel_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_on_cuda_in_half_precision(dropout: float) -> None:
-    """With the variable-length kernel, and, under dropout, which it lacks, without."""
+    """The variable-length kernel runs without dropout; with dropout, which it lacks, another path does."""
     shape = DistilBertConfig(vocab_size=100, dim=128, n_layers=2, n_heads=2, hidden_dim=64, attention_dropout=dropout)
     model = made_from(shape)
     enable_packing(model, "distilbert", 40)

@@ -1,4 +1,4 @@
-"""Packed rows of causal language models: each token sees those before it in its own sample, and no others.
+"""Packed rows of causal language models: each token sees those before it in its sample, and no others.
 
 ``pytest -rP tests/training/test_packed_causal.py`` prints the differences.
 """
@@ -41,7 +41,7 @@ SMALL = {
     "vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
     "max_position_embeddings": 90, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
-GROUPED = {**SMALL, "num_key_value_heads": 2}  # two heads share one of keys and values
+GROUPED = {**SMALL, "num_key_value_heads": 2}  # two query heads share a key and value head
 FAMILIES: dict[str, PreTrainedConfig] = {
     "gpt2": GPT2Config(
         vocab_size=100, n_embd=32, n_layer=3, n_head=4, n_positions=90, bos_token_id=1, eos_token_id=2, attn_pdrop=0.0
@@ -52,7 +52,7 @@ FAMILIES: dict[str, PreTrainedConfig] = {
     "opt": OPTConfig(**SMALL, ffn_dim=64, word_embed_proj_dim=32),
 }
 REFUSED: dict[str, tuple[PreTrainedConfig, str]] = {
-    "convolutions": (  # of each token with those before it, in the sample before too
+    "convolutions": (  # they mix each token with earlier ones, also of the sample before
         Lfm2Config(**GROUPED, layer_types=["conv", "full_attention", "conv"]), r"packed logits differ"
     ),
     "chunks": (Llama4TextConfig(**GROUPED, attention_chunk_size=63), r"it attends in chunks of 63 tokens"),
@@ -68,7 +68,7 @@ def made_from(shape: PreTrainedConfig) -> Any:
 
 
 def batches() -> tuple[Batch, Batch]:
-    """The same samples padded, in the order in which a row holds them, and packed; all but the first token learnt."""
+    """Return the same samples padded, in a packed row's order, and packed; all but the first token are learnt."""
     random = np.random.default_rng(1)
     rows = [random.integers(5, 100, length) for length in sorted(LENGTHS)]
     padded, row = pad(rows, np.zeros(len(rows), dtype=np.int64), 0, CPU), pack(rows, np.zeros(len(rows), int), CPU)
@@ -81,7 +81,7 @@ def batches() -> tuple[Batch, Batch]:
 
 
 def logits_of(model: Any, batch: Batch) -> torch.Tensor:
-    """(real tokens, words)."""
+    """Return logits, (real tokens, words)."""
     logits = model(**batch.inputs).logits
     return logits[0] if batch.attention_mask is None else logits[batch.attention_mask > 0]
 
@@ -129,7 +129,7 @@ def test_attention_to_other_samples_is_noticed(family: str, monkeypatch: pytest.
 
 
 def test_attention_to_later_tokens_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention of each sample to itself, but not causal: in SDPA by its flag, in a window by its mask."""
+    """Attention within each sample but not causal is noticed: by SDPA's flag, or by a window's mask."""
     forward = packed.sdpa_attention_forward
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -142,7 +142,7 @@ def test_attention_to_later_tokens_is_noticed(monkeypatch: pytest.MonkeyPatch) -
         enable_packing(made_from(FAMILIES["mistral"]), "mistral", 64)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "opt"])  # rotations know distances alone: positions may run on there
+@pytest.mark.parametrize("family", ["gpt2", "opt"])  # rotary positions are relative and may run on
 def test_positions_that_run_on_are_noticed(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def running(*args: Any) -> Batch:
         row = pack(*args)
@@ -163,7 +163,7 @@ def test_models_that_mix_samples_are_refused(name: str) -> None:
 
 
 def test_the_attention_that_a_model_came_with_is_what_it_is_compared_with() -> None:
-    """What SDPA leaves out it would leave out of padded batches too, and both would agree on something else."""
+    """A comparison with SDPA on both sides would miss what SDPA leaves out."""
 
     def louder(*args: Any, **options: Any) -> tuple[torch.Tensor, None]:
         found, _ = sdpa_attention_forward(*args, **options)
@@ -180,7 +180,7 @@ def test_the_attention_that_a_model_came_with_is_what_it_is_compared_with() -> N
 def reference_kernel(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ends: torch.Tensor, *others: Any, **keywords: Any
 ) -> torch.Tensor:
-    """torch's varlen_attn, written out: (tokens, heads, head_dim), samples between ``ends``."""
+    """Compute torch's varlen_attn in plain torch: (tokens, heads, head_dim), samples between ``ends``."""
     left, right = keywords["window_size"]
     found = []
     for begin, end in itertools.pairwise(ends.tolist()):
@@ -197,7 +197,7 @@ def reference_kernel(
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral"])
 def test_what_the_kernel_is_told(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Causal, a window, grouped heads: in the words of torch 2.13."""
+    """The kernel gets causal, window and grouped heads as keywords of torch 2.13."""
     padded, row = batches()
     model = made_from(FAMILIES[family]).eval()
     expected = logits_of(model, padded)

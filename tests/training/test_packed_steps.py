@@ -45,11 +45,11 @@ def config_of(executor: str, precision: str, world_size: int, sync: str = "ddp",
 
 
 def plan_of(world_size: int) -> StepPlan:
-    """Unequal shares of 13 samples, rank 0's in two rows."""
+    """Return a plan with unequal shares of 13 samples; rank 0's are in two rows."""
     ids = np.random.default_rng(3).permutation(64)[:13]
     first, *others = np.split(ids, np.linspace(0, 13, world_size + 1).astype(int)[1:-1] + 1)
-    own = (Microbatch(first[:3], packed=True), Microbatch(first[3:], packed=True))
-    return StepPlan(0, 0, (own, *((Microbatch(part, packed=True),) for part in others)))
+    rank_0 = (Microbatch(first[:3], packed=True), Microbatch(first[3:], packed=True))
+    return StepPlan(0, 0, (rank_0, *((Microbatch(part, packed=True),) for part in others)))
 
 
 def gradient_of_step(executor: Any, plan: StepPlan) -> np.ndarray:
@@ -59,7 +59,7 @@ def gradient_of_step(executor: Any, plan: StepPlan) -> np.ndarray:
 
 
 def expected_gradient(config: RunConfig, plan: StepPlan) -> np.ndarray:
-    """One process, all samples padded, torch's own mean loss."""
+    """Return the gradient of one process with all samples padded and torch's mean loss."""
     samples = config.load_samples()
     torch.manual_seed(config.seed)
     model = build_model(config.model, 2, samples.vocab_size, samples.pad_id).to(getattr(torch, config.train.precision))
@@ -69,7 +69,7 @@ def expected_gradient(config: RunConfig, plan: StepPlan) -> np.ndarray:
 
 
 def mix(patch: pytest.MonkeyPatch) -> None:
-    """Take the attention of each sample to itself away, and the check that would refuse such a model."""
+    """Let samples attend to each other, and remove the check that would refuse such a model."""
     patch.setattr(packed, "_each_to_itself", whole_row)
     patch.setattr(packed, "gap", lambda found, expected: 0.0)
 
@@ -95,7 +95,7 @@ CASES = [("float32", "ddp", False), ("float64", "ddp", False), ("float64", "naiv
 
 
 def every_case(ports: list[int]) -> list[np.ndarray]:
-    """On one rank: the gradients of all precisions and synchronisers, and of samples that attend to each other."""
+    """Return one rank's gradients for all precisions and synchronisers, and for samples that attend to each other."""
     found = []
     for port, (precision, sync, mixed) in zip(ports, CASES, strict=True):
         os.environ["MASTER_PORT"] = str(port)  # a rendezvous is not used twice

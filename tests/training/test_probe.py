@@ -1,4 +1,4 @@
-"""The start-up probe against the memory it measured, and the caps it gives to plans."""
+"""The start-up probe against the memory that it measures, and the caps it gives to plans."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def learner() -> Learner:
 
 
 class Ruler:
-    """A device whose peak memory is 100 MiB and 3 MiB a sample; it runs out from 40 samples on."""
+    """A device whose peak memory is 100 MiB and 3 MiB a sample; from 40 samples on it runs out of memory."""
 
     def __init__(self) -> None:
         self.tried: list[int] = []

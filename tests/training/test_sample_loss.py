@@ -1,4 +1,4 @@
-"""Each sample's loss under given weights: against the model called on that sample alone."""
+"""Each sample's loss under given weights agrees with the model called on that sample alone."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ TEXTS, LABELS = compose(40, 3)
 
 @pytest.fixture(params=["classification", "causal_lm"])
 def config(request: pytest.FixtureRequest, tmp_path: Path) -> RunConfig:
-    """A tiny model saved in a folder, as somebody's own would be."""
+    """Save a tiny model in a folder, as a user would, and return a config for it."""
     tokenizer = embedded_tokenizer()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     values: dict[str, Any] = {"steps": 1, "model": {"task": request.param}}
@@ -39,7 +39,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> RunConfig:
 
 
 def alone(config: RunConfig, loss: SampleLoss) -> list[float]:
-    """One sample at a time, by torch's own means."""
+    """Return the losses one sample at a time, with torch's functions only."""
     found = []
     for text, label in zip(TEXTS, LABELS, strict=True):
         ids = torch.tensor([embedded_tokenizer().encode(text).ids])

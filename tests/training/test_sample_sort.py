@@ -1,4 +1,4 @@
-"""The distributed sample sort on 1 to 4 gloo ranks: one order, even slices, balanced buckets, and what it refuses."""
+"""The distributed sample sort on 1 to 4 gloo ranks: one order, even slices, balanced buckets, and refusals."""
 
 from itertools import pairwise
 from typing import Any
@@ -35,7 +35,7 @@ CUTS = ["even", "one has all", "first is empty", "few"]
 
 
 def parts_of(columns: list[np.ndarray], cut: str, world_size: int) -> list[list[np.ndarray]]:
-    """Each rank's own rows."""
+    """Cut the rows into each rank's part."""
     size = len(columns[0])
     if cut == "one has all":
         bounds = [0] * world_size + [size]
@@ -57,18 +57,18 @@ CASES = [*((keys, "even") for keys in KEYS), *((keys, cut) for keys in ("zipf", 
 
 
 def every_case() -> list[tuple[list[np.ndarray], list[int]]]:
-    """On one rank: its slice of each case, and how large buckets were."""
+    """Return this rank's slice of each case, and the bucket sizes."""
     rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     found = []
     for keys, cut in CASES:
-        own = parts_of(table_of(keys, cut), cut, size)[rank]
+        part = parts_of(table_of(keys, cut), cut, size)[rank]
         held: list[int] = []
-        rows = sample_sort([torch.from_numpy(column.copy()) for column in own], seen=held.extend)
+        rows = sample_sort([torch.from_numpy(column.copy()) for column in part], seen=held.extend)
         found.append(([column.numpy() for column in rows], held))
     # three columns, of which the first two are full of ties
     ties = [np.arange(60) % 3, np.arange(60) % 7 / 2, np.arange(60)[::-1].copy()]
-    own = parts_of(ties, "even", size)[rank]
-    found.append(([column.numpy() for column in sample_sort([torch.from_numpy(c.copy()) for c in own])], []))
+    part = parts_of(ties, "even", size)[rank]
+    found.append(([column.numpy() for column in sample_sort([torch.from_numpy(c.copy()) for c in part])], []))
     return found
 
 
@@ -82,7 +82,7 @@ def test_one_order_whatever_the_ranks(world_size: int) -> None:
             slices = [ranks[rank][number][0][column] for rank in range(world_size)]
             np.testing.assert_array_equal(np.concatenate(slices), values[turn], err_msg=f"{keys}, {cut}")
             starts = [rank * size // world_size for rank in range(world_size + 1)]
-            assert [len(own) for own in slices] == np.diff(starts).tolist(), "slices are even to the row"
+            assert [len(part) for part in slices] == np.diff(starts).tolist(), "slices are even to the row"
             np.testing.assert_array_equal(np.concatenate(slices), sort_rows(columns)[column], err_msg="the serial twin")
         if cut == "even":
             largest = max(ranks[0][number][1]) * world_size / size
@@ -95,7 +95,7 @@ def test_one_order_whatever_the_ranks(world_size: int) -> None:
 
 
 def test_the_balance_test_can_fail() -> None:
-    """Keys alone, as the well-known implementation compares them, put every tie into one bucket."""
+    """Comparing keys alone, as the well-known implementation does, puts all ties into one bucket."""
     keys = table_of("80 % ties", "even")[0]
     samples = np.sort(np.concatenate([np.sort(part)[::20] for part in np.split(keys, 4)]))
     splitters = samples[[len(samples) * rank // 4 for rank in (1, 2, 3)]]
@@ -104,7 +104,7 @@ def test_the_balance_test_can_fail() -> None:
 
 
 def every_fault() -> list[str]:
-    """On one rank: what each bad call says."""
+    """Return this rank's message for each bad call."""
     rank = torch.distributed.get_rank()
     ids = torch.arange(4)
     calls: list[Any] = [
@@ -158,7 +158,7 @@ def test_no_rows_at_all() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 64, 1001])
 def test_what_a_gpu_would_do(size: int) -> None:
-    """The two reductions that run on the device, here on the CPU."""
+    """The two reductions that run on the device give the same on the CPU."""
     rng = np.random.default_rng(size)
     words = [rng.integers(-5, 5, size), rng.integers(-(2**63), 2**63 - 1, size), rng.permutation(size)]
     turn = np.lexsort(words[::-1])
@@ -169,7 +169,7 @@ def test_what_a_gpu_would_do(size: int) -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One rank over NCCL."""
+    """One rank sorts over NCCL."""
     address = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "RANK": "0", "WORLD_SIZE": "1"}
     for name, value in address.items():
         monkeypatch.setenv(name, value)
@@ -185,7 +185,7 @@ def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class joined:
-    """A function within the group that ranks of a test form."""
+    """Wrap a function to run within the group that a test's ranks form."""
 
     def __init__(self, function: Any) -> None:
         self.function = function

@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 def config_of(outputs: Path, executor: str, slowness: list[float] | None, sync: str = "ddp", **more: Any) -> RunConfig:
-    """Dropout is on: a draw too many would show."""
+    """Return a config with dropout on, so that an extra random draw would show."""
     return parse(
         {
             "name": f"{executor}-{'slow' if slowness else 'even'}",
@@ -46,7 +46,7 @@ def config_of(outputs: Path, executor: str, slowness: list[float] | None, sync: 
 
 
 def gradients(config: RunConfig) -> list[np.ndarray]:
-    """Return those of every step, as the optimizer gets them."""
+    """Return the gradients of every step, as the optimizer gets them."""
     with kept_gradients() as kept:
         run(config, overwrite=True)
     return kept
@@ -70,7 +70,7 @@ CASES = [(sync, slowness) for sync in ("ddp", "naive") for slowness in (None, [1
 
 
 def every_case(outputs: Path, ports: list[int]) -> list[list[np.ndarray]]:
-    """On one rank: the gradients of both synchronisers, of equal ranks and of a slow second one."""
+    """Return one rank's gradients for both synchronisers, with equal ranks and with a slow second one."""
     found = []
     for port, (sync, slowness) in zip(ports, CASES, strict=True):
         os.environ["MASTER_PORT"] = str(port)  # a rendezvous is not used twice
@@ -86,7 +86,7 @@ def test_gloo_gradients_stay(tmp_path: Path) -> None:
 
 
 class Counting(torch.nn.Module):
-    """A classifier that notes in a buffer how often it ran."""
+    """A classifier that counts its forward passes in a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Counting(torch.nn.Module):
 
 
 def step_of(slowness: float) -> tuple[Counting, torch.Tensor, Any]:
-    """One step of two micro-batches, three and one samples; the next random number after it."""
+    """Run one step of two micro-batches, three and one samples, and draw the next random number."""
     config = parse({"steps": 1, "data": {"size": 20}})
     learner = Learner(config, config.load_samples(), CPU)
     torch.manual_seed(0)
@@ -142,7 +142,7 @@ def test_the_longest_is_among_the_repeated() -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_twice_the_time(tmp_path: Path, packed: bool) -> None:
-    """Two ranks run samples of the same lengths, one of them is declared twice as slow."""
+    """Two ranks run samples of the same lengths, and one is declared twice as slow."""
     config = config_of(tmp_path, "virtual", [1.0, 2.0], policy={"kind": "packed" if packed else "balanced"})
     samples = config.load_samples()
     lengths = samples.train.lengths(np.arange(64))

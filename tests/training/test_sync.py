@@ -1,4 +1,4 @@
-"""Every synchroniser gives the gradient of one process with the whole global batch.
+"""All synchronisers give the gradient of one process with the whole global batch.
 
 ``pytest -rP tests/training/test_sync.py`` prints the differences.
 """
@@ -35,7 +35,7 @@ from ddpsched.training.sync import SYNCS
 
 
 def every_case() -> dict[Any, Any]:
-    """On one rank: gradients of each kind, precision, accumulation and step, and without synchronisation."""
+    """Return one rank's gradients by kind, precision, accumulation and step, and without synchronisation."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     size, found = dist.get_world_size(), {}
@@ -84,26 +84,26 @@ def test_all_kinds(world_size: int) -> None:
                 np.testing.assert_array_equal(gradient, other[key][name], err_msg=f"{key} {name}")
     for (kind, precision), error in worst.items():
         print(f"{world_size} ranks, {kind}, {precision}: {error:.1e}")
-    for kind in KINDS:  # rank 0's count, not the rank's own
+    for kind in KINDS:  # rank 0's count, not each rank's
         assert {rank[kind, "seen"] for rank in ranks} == {ranks[0][kind, "seen"]}
     if world_size > 1:
         assert len({rank["off", "seen"] for rank in ranks}) > 1
 
 
 def low_precision() -> dict[str, tuple[Gradients, str, int]]:
-    """Gradients that travel in a smaller dtype; and bfloat16 parameters, whose sums are kept in float32."""
+    """Return gradients sent in a smaller dtype, and those of bfloat16 parameters, whose sums are kept in float32."""
     dist.init_process_group("gloo")
     found = {}
     for kind in KINDS:
         for wire in ("bfloat16", "float16"):
             model = toy(torch.float32)
             sync = make(kind, model, precision=wire)
-            own = run_step(model, sync, batches(0, 2, 2))
-            found[f"{kind} {wire}"] = own, str(model.turned.grad.dtype), sum(c.num_bytes for c in sync.log.take())
+            summed = run_step(model, sync, batches(0, 2, 2))
+            found[f"{kind} {wire}"] = summed, str(model.turned.grad.dtype), sum(c.num_bytes for c in sync.log.take())
         model = toy(torch.bfloat16)
         sync = make(kind, model)
-        own = run_step(model, sync, batches(1, 2, 4))
-        found[f"{kind} parameters"] = own, str(model.turned.grad.dtype), sum(c.num_bytes for c in sync.log.take())
+        summed = run_step(model, sync, batches(1, 2, 4))
+        found[f"{kind} parameters"] = summed, str(model.turned.grad.dtype), sum(c.num_bytes for c in sync.log.take())
     return found
 
 
@@ -122,7 +122,7 @@ def test_low_precision() -> None:
 
 
 def changed_on_rank_1() -> list[str]:
-    """Return the errors on rank 1 about parameters that changed since the start; its steps go on with zeros."""
+    """Return each rank's errors after parameters changed on rank 1, whose steps then join with zeros."""
     dist.init_process_group("gloo")
     messages = []
     for kind, change in itertools.product(KINDS[:4], (wider, joined, thawed)):
@@ -196,7 +196,10 @@ def test_refusals_of_a_backward() -> None:
 
 
 def running_statistics() -> dict[str, Any]:
-    """Return running statistics of a batch normalisation, which each rank's samples move; and before any step."""
+    """Return the running statistics of a batch normalisation before and after steps.
+
+    Each rank's samples change them.
+    """
     dist.init_process_group("gloo")
     found = {}
     for kind in KINDS:
@@ -215,7 +218,7 @@ def running_statistics() -> dict[str, Any]:
 
 
 class Normalised(torch.nn.Module):
-    """Batch normalisation changes its running statistics without counting up their version."""
+    """A model whose batch normalisation changes its running statistics without raising their version."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,7 +263,7 @@ def hooks_that_raise() -> list[list[Gradients]]:
 
 
 def hook_that_raises(kind: str) -> list[Gradients]:
-    """On rank 1 a user's hook breaks the middle of backward: it joins with zeros; the step after is whole again."""
+    """Return gradients of a step in which rank 1's hook fails and it joins with zeros, and of the next step."""
     model = toy(torch.float64)
     sync = make(kind, model)
     handle = None

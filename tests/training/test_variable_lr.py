@@ -1,4 +1,4 @@
-"""A rate scaled by each step's size: what base alone gives times the factor, whatever came before."""
+"""A rate scaled by each step's size equals the base's rate times the factor, whatever came before."""
 
 import copy
 import json
@@ -16,12 +16,12 @@ from ddpsched.training.variable_lr import RULES, VariableBatchSizeLR
 
 def advance(schedule: Any, step: int) -> None:
     base = getattr(schedule, "base", schedule)
-    metric = (1.0 / (1 + min(step, 4)),)  # gets no better from the fifth step on
+    metric = (1.0 / (1 + min(step, 4)),)  # stops improving at the fifth step
     schedule.step(*metric if isinstance(base, schedulers.ReduceLROnPlateau) else ())
 
 
 def unscaled(build: Build, tensors: bool = False) -> list[list[tuple[float, float]]]:
-    """Return what base alone has in force in each step."""
+    """Return the rates and momenta of the base alone in each step."""
     optimizer = sgd(tensors)
     base, seen = build(optimizer), []
     for step in range(STEPS):
@@ -34,29 +34,29 @@ def unscaled(build: Build, tensors: bool = False) -> list[list[tuple[float, floa
 def check_scaled(
     build: Build, rule: str = "linear", kind: type[VariableBatchSizeLR] = VariableBatchSizeLR, tensors: bool = False
 ) -> None:
-    """In every step, rates are base's own times the factor, and momentum is base's own."""
+    """Check that in every step rates are the base's times the factor, and momentum is the base's."""
     optimizer = sgd(tensors)
     schedule = kind(build(optimizer), REFERENCE, rule)
-    for step, (size, own) in enumerate(zip(SIZES, unscaled(build, tensors), strict=True)):
-        assert in_force(optimizer) == own, "between step() and scale(), base's own"
-        schedule.scale(SIZES[-1 - step])  # thought better of: another size before the step
+    for step, (size, base_values) in enumerate(zip(SIZES, unscaled(build, tensors), strict=True)):
+        assert in_force(optimizer) == base_values, "between step() and scale(), base's own"
+        schedule.scale(SIZES[-1 - step])  # another size is scaled first and then replaced
         schedule.scale(size)
         factor = RULES[rule](size, REFERENCE)
-        assert in_force(optimizer) == [(rate * factor, momentum) for rate, momentum in own]
+        assert in_force(optimizer) == [(rate * factor, momentum) for rate, momentum in base_values]
         assert schedule.get_last_lr() == [rate for rate, _ in in_force(optimizer)]
         optimizer.step()
         advance(schedule, step)
 
 
 class Compounding(VariableBatchSizeLR):
-    """Scales what the groups have now."""
+    """Scales the groups' present rates."""
 
     def _base_rates(self) -> list[float]:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
 
 class Leaking(VariableBatchSizeLR):
-    """Steps base while the groups are scaled."""
+    """Steps the base while the groups are scaled."""
 
     def step(self, *args: Any) -> None:
         self.base.step(*args)
@@ -65,14 +65,14 @@ class Leaking(VariableBatchSizeLR):
 
 
 class OneForAll(VariableBatchSizeLR):
-    """Knows one rate for all groups."""
+    """Uses one rate for all groups."""
 
     def _base_rates(self) -> list[float]:
         return [super()._base_rates()[0]] * len(self.optimizer.param_groups)
 
 
 class Disturbing(VariableBatchSizeLR):
-    """Puts more than the rates back."""
+    """Resets more than the rates."""
 
     def scale(self, size: float) -> None:
         super().scale(size)
@@ -81,7 +81,7 @@ class Disturbing(VariableBatchSizeLR):
 
 
 def test_the_worked_example() -> None:
-    """30 tokens a step, 1e-3 at a batch of 2: 10 samples of 3 tokens, then 4 of 7."""
+    """30 tokens a step at 1e-3 for a batch of 2: 10 samples of 3 tokens, then 4 of 7."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-3)
     schedule = ddpsched.VariableBatchSizeLR(schedulers.LambdaLR(optimizer, lambda step: 1.0), 2)
     used = []
@@ -101,7 +101,7 @@ def test_nothing_compounds(name: str, rule: str) -> None:
 
 @pytest.mark.parametrize("name", ["LambdaLR", "ExponentialLR", "CosineAnnealingLR"])
 def test_rates_that_are_tensors(name: str) -> None:
-    """They are written into, not replaced: a captured optimizer reads the tensor that it knows."""
+    """The tensors are written into, not replaced, as a captured optimizer reads them."""
     check_scaled(BASES[name], tensors=True)
     optimizer = sgd(tensors=True)
     tensors = [group["lr"] for group in optimizer.param_groups]
@@ -134,7 +134,7 @@ def test_the_comparison_sees_a_disturbed_momentum(name: str) -> None:
 
 
 class Training:
-    """Some steps on a quadratic, which can be stopped anywhere and resumed from plain values."""
+    """Steps on a quadratic that can be stopped anywhere and resumed from plain values."""
 
     POINTS = ("unscaled", "scaled", "stepped")  # before scale(), before optimizer.step(), before step()
 
@@ -145,7 +145,7 @@ class Training:
         self.weights = [group["params"][0] for group in self.optimizer.param_groups]
 
     def run(self, first: int, last: int, begin: str = "unscaled", end: str = "unscaled") -> list[list[float]]:
-        """Steps ``first`` to ``last - 1``, and of ``last`` what comes before ``end``; the rates that were used."""
+        """Run steps ``first`` to ``last - 1``, and step ``last`` up to ``end``; return the rates that were used."""
         used = []
         for step in range(first, last + 1):
             done = self.POINTS.index(begin) if step == first else 0
@@ -169,7 +169,7 @@ class Training:
         }
 
     def load(self, saved: dict[str, Any], how: str) -> None:
-        """``wrapper``: after the optimizer; ``wrapper first``: before; ``base``: base alone, which is then wrapped."""
+        """Load the wrapper after the optimizer or before it (``wrapper first``), or load ``base`` alone and wrap it."""
         with torch.no_grad():
             for weight, value in zip(self.weights, saved["weights"], strict=True):
                 weight.copy_(value)
@@ -179,23 +179,25 @@ class Training:
         if how == "wrapper":
             self.schedule.load_state_dict(saved["schedule"])
         if how == "base":
-            self.base.load_state_dict(dict(saved["schedule"]["base"]))  # CyclicLR pops from what it is given
+            self.base.load_state_dict(dict(saved["schedule"]["base"]))  # CyclicLR pops keys from its argument
             self.schedule = self.kind(self.base, REFERENCE)
             if saved["schedule"]["size"] is not None:
                 self.schedule.scale(saved["schedule"]["size"])
 
 
-JSONABLE = [name for name in BASES if name != "MultiStepLR"]  # whose state is keyed by numbers, which JSON makes texts
+JSONABLE = [
+    name for name in BASES if name != "MultiStepLR"
+]  # its state has integer keys, which JSON turns into strings
 
 
 def check_resumed(build: Build, point: str, how: str, kind: type[VariableBatchSizeLR] = VariableBatchSizeLR) -> None:
-    """Stopped at ``point`` of step 25 and resumed, against a run that was never stopped."""
+    """Stop at ``point`` of step 25 and resume, and compare with a run that was never stopped."""
     whole, first, second = Training(build), Training(build), Training(build, kind)
     expected = whole.run(0, 60)
     used = first.run(0, 25, end=point)
     saved = first.saved()
     kept = copy.deepcopy(saved)
-    first.run(25, 40, begin=point)  # goes on, which a saved state does not see
+    first.run(25, 40, begin=point)  # continuing does not change a saved state
     second.load(saved, how)
     assert saved["schedule"] == kept["schedule"]
     assert used + second.run(25, 60, begin=point) == expected
@@ -210,14 +212,14 @@ def test_a_resumed_run_is_the_uninterrupted_one(name: str, point: str, how: str)
 
 
 class Forgetting(VariableBatchSizeLR):
-    """Loses the size in force."""
+    """Loses the loaded size."""
 
     def load_state_dict(self, state: Any) -> None:
         super().load_state_dict({**state, "size": None})
 
 
 class Restarting(VariableBatchSizeLR):
-    """Sets base back to its first step when it is wrapped."""
+    """Sets the base back to its first step when it is wrapped."""
 
     def __init__(self, base: LRScheduler, *rest: Any) -> None:
         super().__init__(base, *rest)
@@ -240,17 +242,17 @@ def test_the_resumption_test_can_fail(kind: type[VariableBatchSizeLR], how: str,
 
 
 def test_wrapping_takes_scaled_rates_back() -> None:
-    """What an optimizer saved while scaled brings along is not base's rate."""
+    """An optimizer saved while scaled holds rates that are not the base's."""
     saved = Training(BASES["ExponentialLR"])
     saved.run(0, 3, end="scaled")
     optimizer = sgd()
     base = BASES["ExponentialLR"](optimizer)
     optimizer.load_state_dict(saved.optimizer.state_dict())
     base.load_state_dict(saved.base.state_dict())
-    own = [rate * 0.97**3 for rate in RATES]
-    assert [group["lr"] for group in optimizer.param_groups] != pytest.approx(own)
+    base_rates = [rate * 0.97**3 for rate in RATES]
+    assert [group["lr"] for group in optimizer.param_groups] != pytest.approx(base_rates)
     VariableBatchSizeLR(base, REFERENCE)
-    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx(own)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx(base_rates)
 
 
 def test_a_base_that_advances_once_an_epoch() -> None:
@@ -265,7 +267,7 @@ def test_a_base_that_advances_once_an_epoch() -> None:
 
 
 def test_a_torch_whose_last_rate_is_the_groups_own_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch before it made copies: scaled in place, base would take the scaled rate for its own."""
+    """Older torch copies no rate, so scaling in place would change the base's last rate."""
 
     def keep_the_tensor(self: Any, epoch: int | None = None) -> None:
         for group, value in zip(self.optimizer.param_groups, self.get_lr(), strict=True):

@@ -1,4 +1,4 @@
-"""Sizes, references, bases and states that ``VariableBatchSizeLR`` refuses, and that it stays as it was then."""
+"""Sizes, references, bases and states that ``VariableBatchSizeLR`` refuses, remaining unchanged."""
 
 import copy
 from fractions import Fraction
@@ -25,7 +25,7 @@ def test_sizes_and_references_that_are_no_numbers_above_0(value: Any) -> None:
     schedule.scale(24)
     with pytest.raises(ValueError, match=r"size = .*: give a finite number above 0"):
         schedule.scale(value)
-    assert schedule.get_last_lr() == [rate * 3 for rate in RATES]  # as before
+    assert schedule.get_last_lr() == [rate * 3 for rate in RATES]  # unchanged
 
 
 @pytest.mark.parametrize("value", [16, 16.0, np.int64(16), np.float32(16), Fraction(16)], ids=repr)
@@ -102,12 +102,12 @@ def test_a_state_that_does_not_fit_changes_nothing(bad: Any, why: str) -> None:
         schedule.load_state_dict(bad)
     assert schedule.state_dict() == before
     assert in_force(schedule.optimizer) == rates
-    schedule.load_state_dict(state())  # and one that fits is still taken
+    schedule.load_state_dict(state())  # a state that fits is still loaded
     assert schedule.get_last_lr() == list(RATES)
 
 
 def test_torch_trips_over_a_state_of_another_shape() -> None:
-    """SequentialLR pops what it needs; a state without leaves it as it was."""
+    """SequentialLR pops keys from a state; one without them leaves it unchanged."""
     schedule = VariableBatchSizeLR(BASES["SequentialLR"](sgd()), REFERENCE)
     before = copy.deepcopy(schedule.state_dict())
     other = {**before, "base": {key: value for key, value in before["base"].items() if key != "_schedulers"}}

@@ -1,4 +1,4 @@
-"""Slices of joined documents whose tokens attend within documents: each piece as if it were alone.
+"""Slices of joined documents, attending within documents: each piece as if it were alone.
 
 ``pytest -rP tests/training/test_within_documents.py`` prints the differences.
 """
@@ -34,7 +34,7 @@ LENGTH = 32
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Prompts and texts of embedded words, some longer than a slice, and their tokenizer."""
+    """Write prompts and texts of embedded words, some longer than a slice, and their tokenizer."""
     random, words = np.random.default_rng(0), sorted(VOCABULARY)
     lines = []
     for _ in range(60):
@@ -65,14 +65,14 @@ def slices_of(samples: Samples) -> SliceTable:
 
 
 def fresh_model(config: RunConfig, samples: Samples) -> Any:
-    """With the weights that a run of this seed begins with, and transformers' own attention."""
+    """Return the model with this seed's initial weights and transformers' unchanged attention."""
     torch.manual_seed(config.seed)
     model = build_model(config.model, 2, samples.vocab_size, samples.pad_id)
     return model.to(getattr(torch, config.train.precision)).eval()
 
 
 def alone(model: Any, row: np.ndarray) -> torch.Tensor:
-    """(tokens, words)."""
+    """Return logits, (tokens, words)."""
     tokens = torch.from_numpy(row.astype(np.int64))[None]
     return model(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits[0]
 
@@ -85,7 +85,7 @@ def test_pieces_are_what_they_are_alone(folder: Path, precision: str, within: fl
     ids = np.array([3, 0, 7])
     rows = slices_of(samples).pieces(ids).rows
     assert len(rows) > len(ids) + 2
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))  # in which a packed row holds them
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))  # the order within a packed row
     with torch.no_grad():
         expected = torch.cat([alone(model, rows[i]) for i in order])
         found = learner.model.eval()(**learner.collate(ids).inputs).logits[0]
@@ -98,15 +98,18 @@ def test_pieces_are_what_they_are_alone(folder: Path, precision: str, within: fl
 
 
 def expected_gradient(config: RunConfig, samples: Samples, ids: np.ndarray) -> np.ndarray:
-    """Each piece alone, each label token 1/N, or 1/n of its slice and 1/B of that."""
+    """Return the gradient with each piece alone.
+
+    Each label token weighs 1/N, or 1/n of its slice and 1/B of that.
+    """
     model, table = fresh_model(config, samples), slices_of(samples)
     for id in ids.tolist():
         count = int(table.num_targets(id)) * len(ids)
         if config.target == "token_mean":
             count = int(table.num_targets(ids).sum())
         rows, labels, _ = table.pieces([id])
-        for row, own in zip(rows, labels, strict=True):
-            logits, learnt = alone(model, row)[:-1], torch.from_numpy(own[1:].astype(np.int64))
+        for row, row_labels in zip(rows, labels, strict=True):
+            logits, learnt = alone(model, row)[:-1], torch.from_numpy(row_labels[1:].astype(np.int64))
             (functional.cross_entropy(logits, learnt, reduction="sum") / max(1, count)).backward()
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
     return torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
@@ -144,7 +147,7 @@ def test_nothing_is_padded_but_the_last_slice(folder: Path) -> None:
 
 
 def counted(batch: Batch) -> int:
-    """Labels that a loss counts, of which a row's first is none."""
+    """Count the labels of a loss; a row's first token is none."""
     return int((batch.labels[:, 1:] != -100).sum())
 
 

@@ -1,4 +1,4 @@
-"""A small classifier with every kind of parameter that synchronising can get wrong."""
+"""A small classifier with every kind of parameter that a synchroniser can get wrong."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,17 @@ VOCABULARY, WIDTH = 20, 8
 
 @dataclass
 class Output:
-    """An output in which DDP finds tensors."""
+    """A model output in which DDP finds tensors."""
 
     logits: torch.Tensor
 
 
 class Toy(torch.nn.Module):
-    """Shared: the embedding is the decoder too. ``sometimes``: used by a batch whose first token is even. ``unused``:
-    by none. ``seen``: a buffer that forward changes. ``turned``: its memory is not in the order of its shape.
-    ``layers``: a list, whose entries fully_shard takes as units.
+    """A classifier whose embedding is also its decoder.
+
+    ``sometimes``: used by a batch whose first token is even. ``unused``: used by none. ``seen``: a buffer that forward
+    changes. ``turned``: its memory is not in the order of its shape. ``layers``: a list, whose entries fully_shard
+    takes as units.
     """
 
     def __init__(self) -> None:
