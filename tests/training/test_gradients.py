@@ -182,7 +182,7 @@ def test_gloo_ranks(
         if scaled:
             assert error <= TOLERANCE[precision], (policy, precision, error)
         else:
-            assert error > 1e-3, f"{policy}: the test cannot tell a missing scale"
+            assert error > 1e-3, f"{policy}: the scale is missing, and the gradient does not show it"
         for other in ranks[1:]:
             np.testing.assert_array_equal(found[0], other[policy, precision, scaled][0])
 
