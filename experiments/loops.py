@@ -80,6 +80,7 @@ class Predictor(torch.nn.Module):
         self.head = torch.nn.Linear(WIDTH, VOCABULARY if causal else 3)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Return logits, (rows, 3) or (rows, tokens, vocabulary), of (rows, tokens) ids."""
         so_far = torch.arange(1, input_ids.shape[1] + 1)[:, None]
         means = self.tokens(input_ids).cumsum(1) / so_far
         return self.head(torch.tanh(self.hidden(means if self.causal else means[:, -1])))

@@ -63,7 +63,7 @@ def shares(config: RunConfig, folder: str) -> list[float]:
     def counted(self: Any, plan: Any) -> Any:
         records = execute(self, plan)
         steps.append(records[0].step_s or 0.0)
-        spent.append(0.0)  # what writing this step's record costs is counted with the next
+        spent.append(0.0)  # writing this step's record counts with the next step
         return records
 
     distributed.DistributedExecutor.execute = counted  # type: ignore[method-assign]

@@ -55,7 +55,7 @@ class Runner:
         self.kinds, self.refused = [KINDS[0]], dict[str, str]()
         for kind in KINDS[1:]:
             if kind == "shared" and config.model.task != "causal_lm":
-                continue  # a config refuses it
+                continue  # a classifier cannot share one mask
             try:
                 enable_mask(self._model, config.model.name, kind, longest)
                 self.kinds.append(kind)

@@ -50,6 +50,7 @@ class Training:
         return f"{self.model}, {self.count} x {self.length}"
 
     def step(self) -> Callable[[], None]:
+        """Return a function that runs one training step, without the optimizer."""
         import torch
 
         from ddpsched.config import ModelConfig
@@ -76,6 +77,7 @@ class Product:
         return f"matrices, {self.size} x {self.size}"
 
     def step(self) -> Callable[[], None]:
+        """Return a function that computes one product."""
         import torch
 
         one, other = torch.randn(2, self.size, self.size)
@@ -128,7 +130,7 @@ def _work(workload: Workload, pipe: Connection) -> None:
         step()
     pipe.send("ready")
     while pipe.recv() == "start":
-        stamps, began = [time.perf_counter()], time.process_time()  # stamps: of one clock for all of the machine
+        stamps, began = [time.perf_counter()], time.process_time()  # stamps: of one clock for all processes
         while not pipe.poll():
             step()
             stamps.append(time.perf_counter())

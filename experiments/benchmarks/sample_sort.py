@@ -32,7 +32,7 @@ from ddpsched.training.sample_sort import sample_sort
 
 KEYS = ("lengths", "floats")
 GROWTH = (10**5, 10**6, 10**7)
-PYTHON_ROWS = 10**6  # of Python lists, whose ten millions would take gigabytes
+PYTHON_ROWS = 10**6  # of Python lists; ten million would take gigabytes
 
 
 def rows_of(keys: str, size: int, rank: int = 0, world_size: int = 1) -> list[np.ndarray]:

@@ -53,7 +53,7 @@ def main(words: Sequence[str]) -> int:
 
     def body() -> None:
         base = load(words[0], words[1:])
-        # real ranks meet once in a process
+        # a process can join only one process group
         for online in ("true",) if base.executor.kind == "distributed" else ("true", "false"):
             slow = [float(slowness)] + [1.0] * (base.world_size - 1)
             config = load(words[0], [*words[1:], f"cost.online={online}", f"executor.slowness={slow}"])

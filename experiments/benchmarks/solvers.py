@@ -20,7 +20,7 @@ from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.planning.solvers.allocation import Allocation, solve
 from ddpsched.terminal import plain_console
 
-# world_size, batch_size, K, number of tables, and of those that PuLP solves too
+# world_size, batch_size, K, number of tables, number of these that PuLP solves too
 SIZES = [
     (2, 16, 16, 200, 10),
     (4, 32, 32, 200, 10),

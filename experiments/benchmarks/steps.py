@@ -52,7 +52,7 @@ def measure(config: RunConfig, arms: Sequence[str]) -> dict[str, npt.NDArray[np.
     """
     samples = config.load_samples()
     configs = {arm: arm_config(config, arm) for arm in arms}
-    packing = next((each for each in configs.values() if each.policy.packs), config)  # the model must be able to
+    packing = next((each for each in configs.values() if each.policy.packs), config)  # the model must support it
     executor = start_executor(packing, samples)
     steps = num_steps(config.plan_spec(executor.caps), samples.train)
     plans = {arm: _plans(each, samples, executor) for arm, each in configs.items()}
@@ -157,7 +157,7 @@ def leave(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     if World.launched():
-        os._exit(code)  # gloo's threads may abort a process that ends in order
+        os._exit(code)  # gloo's threads may abort a process that exits normally
     sys.exit(code)
 
 
