@@ -196,7 +196,7 @@ def line(x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[float, float]:
 def paired(mine: Sequence[pd.DataFrame], other: Sequence[pd.DataFrame], column: str) -> tuple[Array, Array]:
     """Return one column of two arms' step tables, seed by seed, over the steps that both have measured.
 
-    Both sequences hold one ``per_step`` table per seed, in the same order.
+    Both sequences have one ``per_step`` table per seed, in the same order.
     """
     columns = [{"x": a[column], "y": b[column]} for a, b in zip(mine, other, strict=True)]
     pairs = [pd.concat(pair, axis=1, join="inner").dropna() for pair in columns]

@@ -1,6 +1,6 @@
 """The events of a run, written for ui.perfetto.dev and chrome://tracing.
 
-The Chrome trace has a process per rank. Its thread "compute" holds a slice per
+The Chrome trace has a process per rank. Its thread "compute" has a slice per
 step, and in it compute (and in that data, forward and backward of each micro-batch,
 where there are timeline files), waiting for the straggler, exposed communication,
 vote and optimizer. Its collectives are asynchronous slices beside it, since they

@@ -102,16 +102,16 @@ def imbalance(table: Table) -> float:
     return float(lengths.max(axis=0).sum() / lengths.mean(axis=0).sum())
 
 
-def figure(found: Panels) -> Figure:
+def figure(lengths: Panels) -> Figure:
     """Return the figure: three panels for the local order, three for the global one."""
     drawing = Figure(figsize=(11, 6.4), layout="constrained")
     axes = drawing.subplots(2, 3)
-    _grid(axes[0, 0], found.assigned, "a  assignment: each rank's rows", "row")
-    _grid(axes[0, 1], found.local, "b  local sort: each rank by itself", "step")
-    _bars(axes[0, 2], found.local, "c  local order")
-    _grid(axes[1, 0], found.slices, "d  global sort: each rank's slice", "place in the slice")
-    _grid(axes[1, 1], found.dealt, "e  dealt in turn", "step")
-    _bars(axes[1, 2], found.dealt, "f  global order")
+    _grid(axes[0, 0], lengths.assigned, "a  assignment: each rank's rows", "row")
+    _grid(axes[0, 1], lengths.local, "b  local sort: each rank by itself", "step")
+    _bars(axes[0, 2], lengths.local, "c  local order")
+    _grid(axes[1, 0], lengths.slices, "d  global sort: each rank's slice", "place in the slice")
+    _grid(axes[1, 1], lengths.dealt, "e  dealt in turn", "step")
+    _bars(axes[1, 2], lengths.dealt, "f  global order")
     return drawing
 
 

@@ -56,16 +56,16 @@ def measure(config: RunConfig, arms: Sequence[str]) -> dict[str, npt.NDArray[np.
     executor = start_executor(packing, samples)
     steps = num_steps(config.plan_spec(executor.caps), samples.train)
     plans = {arm: _plans(each, samples, executor) for arm, each in configs.items()}
-    found: dict[str, list[npt.NDArray[np.float64]]] = {arm: [] for arm in arms}
+    measured: dict[str, list[npt.NDArray[np.float64]]] = {arm: [] for arm in arms}
     for step in range(steps):
         for turn in range(len(arms)):
             arm = arms[(step + turn) % len(arms)]
             records = executor.execute(next(plans[arm]))
             figures = [[record.compute_s or 0.0, record.step_s or 0.0, record.padded_tokens] for record in records]
             rows = np.rint(np.array(figures) * 1e6).astype(np.int64)
-            found[arm].append(executor.exchange.vote(rows).reshape(-1, REPORTED).max(axis=0) / 1e6)
+            measured[arm].append(executor.exchange.vote(rows).reshape(-1, REPORTED).max(axis=0) / 1e6)
     executor.exchange.barrier()
-    return {arm: np.array(values[LEFT_OUT:]) for arm, values in found.items()}
+    return {arm: np.array(values[LEFT_OUT:]) for arm, values in measured.items()}
 
 
 def start_executor(config: RunConfig, samples: Samples) -> Any:
@@ -109,12 +109,12 @@ def ratio_text(row: dict[str, float] | None) -> str:
     return "" if row is None else f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
 
 
-def report(found: dict[str, npt.NDArray[np.float64]]) -> Table:
-    """Return the table, a line an arm. ``found``: by arm, as from ``measure``."""
-    names = list(found)
+def report(measured: dict[str, npt.NDArray[np.float64]]) -> Table:
+    """Return the table, a line an arm. ``measured``: by arm, as from ``measure``."""
+    names = list(measured)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("arm", no_wrap=True)
-    first = found[names[0]]
+    first = measured[names[0]]
     for column in (
         "largest\ncompute s",
         f"{names[0]}\n/ this",
@@ -123,7 +123,7 @@ def report(found: dict[str, npt.NDArray[np.float64]]) -> Table:
         "padded tokens\nof largest",
     ):
         table.add_column(column, justify="right", no_wrap=True)
-    for name, values in found.items():
+    for name, values in measured.items():
         compute, step, tokens = values.T
         pairs = () if name == names[0] else ((compute, first[:, 0]), (step, first[:, 1]))
         ratios = [ratio_text(ratio(*pair)) for pair in pairs] or ["", ""]
@@ -141,11 +141,11 @@ def main(words: list[str]) -> int:
 
     def body() -> None:
         config = load(rest[0], rest[1:])
-        found = measure(config, arms)
+        measured = measure(config, arms)
         if World.detect().is_main:
-            plain_console(at_least=130).print(report(found))
+            plain_console(at_least=130).print(report(measured))
             print(
-                f"{len(found[arms[0]])} interleaved steps, {config.executor.kind}, G = {config.world_size}, "
+                f"{len(measured[arms[0]])} interleaved steps, {config.executor.kind}, G = {config.world_size}, "
                 f"B = {config.global_batch}, {config.executor.threads} thread(s) a process, cost {config.cost.kind}"
             )
 

@@ -65,7 +65,7 @@ def report(rows: list[list[list[Row]]]) -> Iterator[str]:
 
 
 def _mean(texts: list[str]) -> str:
-    """Return the mean of the numbers, in their format; the first text where they are all alike or no numbers."""
+    """Return the mean of the numbers, in their format; the first text where all are equal or no numbers."""
     if len(set(texts)) == 1:
         return texts[0]
     try:
