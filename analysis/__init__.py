@@ -11,12 +11,12 @@
     arms.py            the arms of a setting: speed, padding, balance, bias
     batches.py         padding, balance and size of a run's steps
     curves.py          training loss against samples and time
-    draw_curves.py     these as a figure
-    stability.py       gradient norms, and rises of the loss
+    draw_curves.py     these curves as a figure
+    stability.py       spread of gradient norms, and rises of the loss
     comparison.py      `python -m analysis.comparison`: all arms of each setting
     terminal.py        the comparison as a table in the terminal
     timeline.py        `python -m analysis.timeline`: the timeline of a run
-    waits.py           which rank the others waited for
+    waits.py           the rank that was ready last in each step, and how long the others waited
     draw_timeline.py   steps of a timeline as a figure
     transfers.py       messages of gradients, from timelines
     trace.py           a timeline for ui.perfetto.dev

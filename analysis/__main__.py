@@ -13,17 +13,18 @@ from ddpsched.errors import DdpschedError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the figures and tables of a study, and print the comparison; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__)
     parser.add_argument("study", type=Path, help="a study's folder, outputs/STUDY")
     folder: Path = parser.parse_args(arguments).study
     out = console()
     try:
         study = load_study(folder)
-        found = draw_study(study)
+        compared = draw_study(study)
     except DdpschedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    all_tables = [tables.setting_tables(setting) for setting in found]
+    all_tables = [tables.setting_tables(setting) for setting in compared]
     tables.write(folder / "figures", all_tables, study.left_out)
     for table in all_tables:
         out.print(comparison(table))

@@ -1,4 +1,4 @@
-"""The arms of a setting side by side: speed, padding, balance, bias, and what was learnt for it."""
+"""The arms of a setting side by side: speed, padding, balance, order bias, and loss."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from analysis.stability import stability
 from analysis.tables import plain
 
 BASELINE = "static"
-SMOOTHING = 0.1  # of what the run that saw least saw
+SMOOTHING = 0.1  # window of loss curves, as a share of the smallest amount that a run has trained on
 KEPT = (  # of a run's metrics
     "num_steps", "samples_per_s", "tokens_per_s", "step_mean_s", "step_p95_s", "wait_share", "yardstick",
     "dev_loss", "dev_accuracy", "dev_majority", "dev_perplexity",
 )  # fmt: skip
-UNITS = {"num_samples": "samples", "num_tokens": "real tokens"}  # what training is counted in
+UNITS = {"num_samples": "samples", "num_tokens": "real tokens"}  # the unit of the amount trained on, by column
 FROM_CURVES = ("loss_at_equal", "seen_at_equal_s", "loss_at_equal_s", "final_loss", "total_s")
 AGAINST = ("speed_ratio", "speed_low", "speed_high", "same_steps")
-NOT_A_SUBSET = ("main", "default")  # what the hub calls a data set's only part
+NOT_A_SUBSET = ("main", "default")  # the hub's names for the only part of a data set
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +42,13 @@ class Arm:
 class Compared:
     """The arms of one setting, and the budgets at which all of them have a loss.
 
-    ``unit``: "num_samples", or "num_tokens" where some arm's samples are not the documents; ``window``: how much of it
-    a loss is the mean over; ``budget``, ``budget_s``: what the run that saw least saw, what the fastest took.
+    Attributes:
+        setting: the runs.
+        arms: the arms, static first.
+        unit: "num_samples", or "num_tokens" where some arm's samples are not the documents.
+        window: the number of units that a loss is the mean over.
+        budget: the units of the run that has trained on fewest.
+        budget_s: the seconds of the fastest run.
     """
 
     setting: Setting
@@ -55,20 +60,21 @@ class Compared:
 
     @property
     def slug(self) -> str:
-        """``policies-sst2-virtual-g4``: unlike the setting's, it says which data."""
+        """The name of files, ``policies-sst2-virtual-g4``: unlike the setting's, it has the name of the data."""
         run = self.setting.runs[0]
         return f"{run.study}-{data_name(run)}-{run.mode}-g{run.config['world_size']}"
 
     @property
     def label(self) -> str:
+        """The data, world size and mode; of a study ``policies-TOPIC``, the topic too."""
         run = self.setting.runs[0]
-        _, _, question = run.study.partition("-")  # of studies beside the one of all policies, what they are about
-        about = f", {question}" if question else ""
+        _, _, topic = run.study.partition("-")
+        about = f", {topic}" if topic else ""
         return f"{data_name(run)}, G = {run.config['world_size']}, {run.mode}{about}"
 
 
 def data_name(run: Run) -> str:
-    """``sst2``: what the config calls the data, wherever a copy of it lies."""
+    """Return the name of the data, ``sst2``, from the config: the same for a local copy of it."""
     data = run.config["data"]
     named = [data.get("subset"), data.get("name"), data.get("path"), "embedded"]
     name = next(name for name in named if name and name not in NOT_A_SUBSET)
@@ -76,7 +82,7 @@ def data_name(run: Run) -> str:
 
 
 def compare(setting: Setting) -> Compared:
-    """Read the runs of a setting."""
+    """Return the arms of a setting with their step tables, curves and budgets."""
     joined = any(run.config["data"].get("concatenate") for run in setting.runs)
     unit = "num_tokens" if joined else "num_samples"
     arms = []
@@ -90,7 +96,7 @@ def compare(setting: Setting) -> Compared:
 
 
 def compare_all(runs: Sequence[Run]) -> list[Compared]:
-    """Every setting's: classifiers first, a data set's settings together."""
+    """Return each setting's arms: classifiers first, a data set's settings together."""
 
     def place(compared: Compared) -> tuple[bool, str, int, str]:
         run = compared.setting.runs[0]
@@ -101,7 +107,7 @@ def compare_all(runs: Sequence[Run]) -> list[Compared]:
 
 
 def arm_row(arm: Arm, compared: Compared) -> dict[str, Any]:
-    """The arm's figures, each the mean over its runs."""
+    """Return the arm's figures, each the mean over its runs."""
     rows = []
     for run, steps, line in zip(arm.runs, arm.steps, arm.curves, strict=True):
         summary = summarise(run.records, run.evaluations)
@@ -119,17 +125,17 @@ def arm_row(arm: Arm, compared: Compared) -> dict[str, Any]:
 
 
 def against(arm: Arm, baseline: Arm, rng: np.random.Generator) -> dict[str, Any]:
-    """Real tokens a second over the baseline's, and whether each step holds the baseline's samples.
+    """Return real tokens a second over the baseline's, and whether each step has the baseline's samples.
 
-    The latter is read off the sums of lengths to the powers 0, 1 and 2 in each step.
+    The latter is inferred from the sums of lengths to the powers 0, 1 and 2 in each step.
     """
     ratio, low, high = speed_ratio(arm.steps, baseline.steps, rng)
-    mine, theirs = (each.steps[0][list(SUMS)] for each in (arm, baseline))
-    return dict(zip(AGAINST, (ratio, low, high, mine.equals(theirs)), strict=True))
+    mine, base = (each.steps[0][list(SUMS)] for each in (arm, baseline))
+    return dict(zip(AGAINST, (ratio, low, high, mine.equals(base)), strict=True))
 
 
 def tables(compared: Compared, seed: int = 0) -> dict[str, Any]:
-    """One setting's comparison as plain values, NaN as None."""
+    """Return one setting's comparison as plain values, NaN as None. ``seed``: of the bootstrap."""
     rng = np.random.default_rng(seed)
     baseline = next((arm for arm in compared.arms if arm.label == BASELINE), None)
     rows = [

@@ -1,7 +1,7 @@
-"""What the steps of a run hold: padding, balance between ranks, how large batches are, and who is in them together.
+"""Padding, balance between ranks, batch size and order bias of a run's steps.
 
-Everything is a ratio of sums over steps, so that a step counts by what it holds:
-means over steps would not compare arms whose steps differ in size.
+All figures are ratios of sums over steps, so that a step counts by its size: means
+over steps would not compare arms whose steps differ in size.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ SUMS = ("num_samples", "num_tokens", "squared_tokens")  # of lengths to the powe
 
 
 def batches(steps: pd.DataFrame) -> dict[str, float]:
-    """The figures of one run's ``metrics.per_step`` table; what was not measured is NaN."""
+    """Return the figures of one run's ``metrics.per_step`` table; what was not measured is NaN."""
     timed = steps.iloc[warmup_steps(len(steps)) :]
     sizes = steps["num_samples"].astype("float64")
     full = sizes[steps["epoch"].eq(steps["epoch"].shift(-1))]  # an epoch's last step holds what is left
@@ -38,7 +38,7 @@ def _sum(column: pd.Series) -> float:
 
 
 def order_bias(sizes: Array, sums: Array, squares: Array) -> float:
-    """Intra-class correlation of length within global batches: about 0 as shuffled, 1 where a step's lengths are equal.
+    """Return the intra-class correlation of length in global batches: about 0 if shuffled, 1 if steps have one length.
 
     ``sizes``, ``sums``, ``squares``: (steps,), the count, sum and sum of squares of the lengths in each step.
     ICC(1) of a one-way analysis of variance, (MSB - MSW) / (MSB + (n0 - 1) MSW), where MSB and MSW are the mean
@@ -56,21 +56,21 @@ def order_bias(sizes: Array, sums: Array, squares: Array) -> float:
 
 
 def speed_ratio(
-    mine: Sequence[pd.DataFrame], theirs: Sequence[pd.DataFrame], rng: np.random.Generator, confidence: float = 0.95
+    mine: Sequence[pd.DataFrame], other: Sequence[pd.DataFrame], rng: np.random.Generator, confidence: float = 0.95
 ) -> tuple[float, float, float]:
-    """Real tokens a second of one arm over another's, with a bootstrap interval: (ratio, low, high).
+    """Return real tokens a second of one arm over another's, with a bootstrap interval: (ratio, low, high).
 
-    A step table per run. Steps are drawn with replacement from each arm on its own, as the steps of two arms do not
-    hold the same samples. All NaN where an arm's time was not measured.
+    ``mine``, ``other``: a step table per run. Steps are drawn with replacement from each arm separately, as the steps
+    of two arms do not have the same samples. All NaN where an arm's time was not measured.
     """
-    (ratio, drawn), (other_ratio, other_drawn) = (_speeds(tables, rng) for tables in (mine, theirs))
+    (ratio, drawn), (other_ratio, other_drawn) = (_speeds(tables, rng) for tables in (mine, other))
     tail = 50 * (1 - confidence)
     low, high = np.percentile(drawn / other_drawn, [tail, 100 - tail])
     return ratio / other_ratio, float(low), float(high)
 
 
 def _speeds(tables: Sequence[pd.DataFrame], rng: np.random.Generator, draws: int = 2000) -> tuple[float, Array]:
-    """Real tokens a second, and what it is in ``draws`` resamples of the steps."""
+    """Return real tokens a second, and the same in ``draws`` resamples of the steps, (draws,)."""
     timed = pd.concat([table.iloc[warmup_steps(len(table)) :] for table in tables])
     tokens, seconds = (timed[name].to_numpy(dtype="float64") for name in ("num_tokens", "step_s"))
     chosen = rng.integers(len(timed), size=(draws, len(timed)))

@@ -18,17 +18,18 @@ from ddpsched.errors import DdpschedError
 from ddpsched.records import write_json
 
 
-def write(found: Sequence[Compared], folder: Path) -> list[dict[str, Any]]:
-    """``comparison.json`` and a figure a setting in ``folder``; the tables."""
+def write(settings: Sequence[Compared], folder: Path) -> list[dict[str, Any]]:
+    """Write ``comparison.json`` and a figure a setting into ``folder``; return the tables."""
     folder.mkdir(parents=True, exist_ok=True)
-    content = [tables(compared) for compared in found]
+    content = [tables(compared) for compared in settings]
     write_json(folder / "comparison.json", content)
-    for compared in found:
+    for compared in settings:
         save(draw_curves(compared), folder / f"{compared.slug}-loss.png")
     return content
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the comparison of a study's settings, and print it; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m analysis.comparison", description=__doc__)
     parser.add_argument("study", type=Path, help="a study's folder, outputs/STUDY")
     folder: Path = parser.parse_args(arguments).study

@@ -1,8 +1,8 @@
-"""Training loss along a run, against samples and against time, so that arms whose steps differ in size compare.
+"""Training loss of a run against samples and against time, which compares arms whose steps differ in size.
 
 A step's loss is the mean over all ranks' samples (or label tokens, for a causal
-language model). Between two steps everything grows linearly, so that a window is
-exactly as long as asked for: it spans a fixed number of samples and not of steps.
+language model). Between two steps all sums are interpolated linearly, so that a
+window spans exactly the requested number of samples, and not a number of steps.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,11 @@ Array = npt.NDArray[np.float64]
 class Curve:
     """Sums since the start, each (steps + 1,) and beginning with 0.
 
-    ``seen``: samples, or real tokens where samples are not the same in all arms; ``seconds``: step times;
-    ``weight``: what losses are means over; ``loss``: losses times weight.
+    Attributes:
+        seen: samples, or real tokens where samples are not the same in all arms.
+        seconds: step times.
+        weight: the samples or label tokens that losses are means over.
+        loss: losses times weight.
     """
 
     seen: Array
@@ -29,24 +32,24 @@ class Curve:
 
     @property
     def end(self) -> float:
-        """What the whole run saw."""
+        """Samples (or real tokens) of the whole run."""
         return float(self.seen[-1])
 
     @property
     def end_s(self) -> float:
-        """What the whole run took."""
+        """Seconds of the whole run."""
         return float(self.seconds[-1])
 
     def seconds_at(self, seen: npt.ArrayLike) -> Array:
-        """When so much was seen."""
+        """Return the seconds after which so many samples were seen."""
         return np.interp(np.asarray(seen, dtype=np.float64), self.seen, self.seconds)
 
     def seen_at(self, seconds: npt.ArrayLike) -> Array:
-        """How much was seen by then."""
+        """Return the samples seen after so many seconds."""
         return np.interp(np.asarray(seconds, dtype=np.float64), self.seconds, self.seen)
 
     def smoothed(self, seen: npt.ArrayLike, window: float) -> Array:
-        """The mean loss of the last ``window`` samples before each point; of all of them, where there were fewer."""
+        """Return the mean loss of the last ``window`` samples before each point, or of all where there were fewer."""
         to = np.asarray(seen, dtype=np.float64)
         ends = np.stack([np.maximum(to - window, 0.0), to])
         loss, weight = (np.diff(np.interp(ends, self.seen, sums), axis=0)[0] for sums in (self.loss, self.weight))
@@ -54,9 +57,9 @@ class Curve:
 
 
 def curve(steps: pd.DataFrame, unit: str = "num_samples") -> Curve | None:
-    """The curve of a run's ``metrics.per_step`` table; ``unit`` is the column that counts what was seen.
+    """Return the curve of a run's ``metrics.per_step`` table; ``unit`` is the column of samples or real tokens.
 
-    Steps without a loss (nobody measured it) are left out of the loss alone. None where no step has one.
+    Steps without a measured loss are left out of the loss alone. None where no step has one.
     """
     if not steps["loss"].notna().any():
         return None
@@ -67,5 +70,5 @@ def curve(steps: pd.DataFrame, unit: str = "num_samples") -> Curve | None:
 
 
 def points(curve: Curve, window: float, number: int = 200) -> Array:
-    """Where to draw it: evenly from the first full window to the end."""
+    """Return the points to draw, (number,): evenly from the first full window to the end."""
     return np.linspace(min(window, curve.end), curve.end, number)

@@ -1,4 +1,4 @@
-"""Figures into folders: one run beside its static partner, and all arms of a setting."""
+"""Figures as files: one run beside its static partner, and all arms of a setting."""
 
 import textwrap
 from pathlib import Path
@@ -15,7 +15,10 @@ from analysis.settings import Setting, partner, settings
 
 
 def save(figure: Figure, path: Path) -> None:
-    """PNG in a palette of 256 colours, half the size; no date inside: the same figure gives the same bytes."""
+    """Write a figure as PNG in a palette of 256 colours, which halves the size.
+
+    It has no date inside: the same figure gives the same bytes.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.set_dpi(110)
     canvas = FigureCanvasAgg(figure)
@@ -24,7 +27,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def draw_all(steps: Steps, title: str, folder: Path, prefix: str = "") -> list[Path]:
-    """All five figures as ``<folder>/<prefix><figure>.png``."""
+    """Write the five figures as ``<folder>/<prefix><figure>.png``, and return their paths."""
     paths: list[Path] = []
     for name, draw in FIGURES.items():
         paths.append(folder / f"{prefix}{name}.png")
@@ -33,7 +36,7 @@ def draw_all(steps: Steps, title: str, folder: Path, prefix: str = "") -> list[P
 
 
 def draw_run(run: Run, static: Run | None) -> list[Path]:
-    """``<run>/figures/``: the run beside its static partner, where it has one."""
+    """Write ``<run>/figures/``, the run beside its static partner if it has one; return the paths."""
     steps = {} if static is None else {"static": per_step(static.records)}
     steps[run.policy] = per_step(run.records)
     beside = "" if static is None else f" beside {static.name}"
@@ -43,7 +46,7 @@ def draw_run(run: Run, static: Run | None) -> list[Path]:
 
 
 def draw_setting(setting: Setting, folder: Path) -> list[Path]:
-    """``<folder>/<slug>-*.png``: every arm's run of the lowest seed that all arms have."""
+    """Write ``<folder>/<slug>-*.png``, each arm's run of the lowest seed that all arms have; return the paths."""
     common = set.intersection(*({run.seed for run in runs} for runs in setting.arms.values()))
     shown = {
         arm: next((run for run in runs if run.seed in common and run.seed == min(common)), runs[0])
@@ -55,10 +58,10 @@ def draw_setting(setting: Setting, folder: Path) -> list[Path]:
 
 
 def draw_study(study: Study) -> list[Setting]:
-    """Every run's figures and every setting's; returns the settings."""
-    found = settings(study.runs)
+    """Write each run's figures and each setting's; return the settings."""
+    all_settings = settings(study.runs)
     for run in study.runs:
         draw_run(run, partner(run, study.runs))
-    for setting in found:
+    for setting in all_settings:
         draw_setting(setting, study.path / "figures")
-    return found
+    return all_settings

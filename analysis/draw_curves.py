@@ -15,7 +15,10 @@ from analysis.figures import GREY, colour, dash
 
 
 def draw_curves(compared: Compared) -> Figure:
-    """Training loss, the evaluations' loss where there are several, gradient norms; each arm's lowest seed."""
+    """Return the figure of training loss, dev loss and gradient norms, of each arm's lowest seed.
+
+    The dev loss is drawn where there are several evaluations.
+    """
     arms = [arm for arm in compared.arms if arm.curves[0] is not None]
     several = any(len(arm.runs[0].evaluations) > 1 for arm in arms)
     norms = any(arm.steps[0]["grad_norm"].notna().any() for arm in arms)
@@ -49,7 +52,7 @@ def draw_curves(compared: Compared) -> Figure:
 
 
 def draw_losses(arms: Sequence[Arm], window: float, panels: Sequence[Axes]) -> None:
-    """Training loss, the mean over the last ``window`` samples."""
+    """Draw the training loss, the mean over the last ``window`` samples, into two panels: by samples and by time."""
     labels = [arm.label for arm in arms]
     lines = []
     for arm in arms:
@@ -64,19 +67,19 @@ def draw_losses(arms: Sequence[Arm], window: float, panels: Sequence[Axes]) -> N
 
 
 def draw_evaluations(arms: Sequence[Arm], panels: Sequence[Axes]) -> None:
-    """Loss on the dev set after the step of each evaluation."""
+    """Draw the loss on the dev set after the step of each evaluation."""
     labels = [arm.label for arm in arms]
     for arm in arms:
-        line, found = _first(arm), arm.runs[0].evaluations
-        at = _position(found["step"], len(line.seen) - 1)
+        line, evaluations = _first(arm), arm.runs[0].evaluations
+        at = _position(evaluations["step"], len(line.seen) - 1)
         for ax, x in zip(panels, (line.seen[at], line.seconds[at]), strict=True):
-            ax.plot(x, found["loss"], color=colour(arm.label), ls=dash(arm.label, labels), lw=1, marker="o", ms=3)
+            ax.plot(x, evaluations["loss"], color=colour(arm.label), ls=dash(arm.label, labels), lw=1, marker="o", ms=3)
     panels[0].set_ylabel("dev loss")
     _finish(panels)
 
 
 def draw_norms(arms: Sequence[Arm], window: float, panels: Sequence[Axes]) -> None:
-    """Gradient norms before clipping: the mean over the steps that ended within the last ``window``."""
+    """Draw gradient norms before clipping, the mean over the steps that ended within the last ``window`` samples."""
     labels = [arm.label for arm in arms]
     for arm in arms:
         line = _first(arm)
@@ -100,12 +103,12 @@ def _first(arm: Arm) -> Curve:
 
 
 def _position(steps: pd.Series, last: int) -> np.ndarray:
-    """``evaluations`` count steps done, and curves begin with 0 steps done."""
+    """Return indices into a curve: evaluations count finished steps, and curves begin with 0 of them."""
     return np.minimum(steps.to_numpy(dtype=np.int64), last)
 
 
 def _logarithmic(axis: Axis) -> None:
-    """Arms that are as many times faster as others lie as far apart, and slow ones do not squeeze the rest together."""
+    """Set logarithmic ticks: equal speed ratios lie equally far apart, and slow arms do not squeeze the others."""
     plain = FuncFormatter(lambda value, _: f"{value:g}")
     axis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter=plain, minor_formatter=NullFormatter())
 

@@ -1,7 +1,7 @@
-"""A few steps of a run's timeline as a figure: a lane per rank, who was last, and what the others waited for.
+"""A few steps of a run's timeline as a figure: a lane per rank, with the last rank and the others' waits.
 
 Below each rank's lane a thin one shows when its collectives were under way, where
-the run wrote timeline files; ``comm_s`` alone says how long, but not when.
+the run wrote timeline files; ``comm_s`` alone has their duration, but not the time.
 """
 
 import itertools
@@ -21,9 +21,9 @@ from analysis.waits import Timeline
 from ddpsched.errors import DataError
 
 SHOWN_STEPS, MOST_STEPS = 5, 40
-LETTER = 0.075  # inches, of the steps' names
+LETTER = 0.075  # inches of a letter in the steps' names
 
-# of Okabe and Ito's palette, as the other figures; waiting is nobody's work and grey
+# of Okabe and Ito's palette, as in the other figures; waiting is grey
 COMPUTE, STRAGGLER, EXPOSED, UPDATE, COMMUNICATION = "#56B4E9", "#D55E00", "#CC79A7", "#009E73", "#E69F00"
 WAIT = "#D0D0D0"
 PERHAPS = "hatched"
@@ -31,7 +31,7 @@ BAR, THIN = (-0.40, 0.56), (0.20, 0.16)  # top and height of both lanes about a 
 
 
 def chosen_steps(text: str | None, steps: Sequence[int]) -> list[int]:
-    """``"10:15"`` -> [10, 11, 12, 13, 14]; without text the middle ones.
+    """Return the steps to draw: of ``"10:15"``, [10, 11, 12, 13, 14]; without text the middle ones.
 
     Raises DataError for another form, for none or too many steps, and for steps that the run does not have.
     """
@@ -49,7 +49,10 @@ def chosen_steps(text: str | None, steps: Sequence[int]) -> list[int]:
 
 
 def draw_timeline(timeline: Timeline, steps: Sequence[int]) -> Figure:
-    """Time to the right, ranks downwards; a dashed line where the last rank of a step was ready."""
+    """Return the figure of these steps: time to the right, ranks downwards.
+
+    A dashed line marks the time at which the last rank of a step was ready.
+    """
     shown = timeline.table[timeline.table["step"].isin(steps)]
     size = int(timeline.config["world_size"])
     figure = Figure(figsize=(max(9.0, 2 + 0.3 * len(steps)), 2.1 + 0.5 * size), layout="constrained")
@@ -59,7 +62,9 @@ def draw_timeline(timeline: Timeline, steps: Sequence[int]) -> Figure:
         _lane(ax, shown[shown["rank"] == rank], rank, origin_s)
         moved = [t for step in steps for t in timeline.transfers.get((step, rank), [])]
         spans = [_span(t.begin_s - origin_s, t.end_s - t.begin_s) for t in moved]
-        ax.broken_barh(spans, (rank + THIN[0], THIN[1]), color=COMMUNICATION, lw=0.7)  # a line, for the shortest
+        ax.broken_barh(
+            spans, (rank + THIN[0], THIN[1]), color=COMMUNICATION, lw=0.7
+        )  # a line, so that the shortest are visible
     ends = shown["done_at_s"] + shown[["vote_s", "optimizer_s"]].fillna(0.0).sum(axis=1) - origin_s
     ax.set_xlim(0, ends.max() * MILLISECONDS)
     ax.set_ylim(size - 0.5, -0.5)
@@ -80,10 +85,10 @@ def _span(begin_s: float, length_s: float) -> tuple[float, float]:
     return begin_s * MILLISECONDS, length_s * MILLISECONDS
 
 
-def _lane(ax: Axes, own: pd.DataFrame, rank: int, origin_s: float) -> None:
-    """One rank's steps, block after block; what was not measured takes no room."""
+def _lane(ax: Axes, rows: pd.DataFrame, rank: int, origin_s: float) -> None:
+    """Draw one rank's steps, block after block; what was not measured takes no room."""
     spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in own.fillna(0.0).to_dict("records"):
+    for row in rows.fillna(0.0).to_dict("records"):
         waited = min(row["straggler_wait_s"], row["wait_s"])
         at = row["began_at_s"] - origin_s
         for kind, length in (
@@ -94,8 +99,8 @@ def _lane(ax: Axes, own: pd.DataFrame, rank: int, origin_s: float) -> None:
         ):
             spans[kind].append(_span(at, length))
             at += length
-    for kind, found in spans.items():
-        ax.broken_barh(found, (rank + BAR[0], BAR[1]), lw=0, **_look(kind))
+    for kind, blocks in spans.items():
+        ax.broken_barh(blocks, (rank + BAR[0], BAR[1]), lw=0, **_look(kind))
 
 
 def _look(kind: str) -> dict[str, Any]:
@@ -104,9 +109,9 @@ def _look(kind: str) -> dict[str, Any]:
 
 
 def _name_steps(ax: Axes, shown: pd.DataFrame, origin_s: float, inches: float) -> bool:
-    """Each step's last rank above the lanes; upright, and False, where the names would not fit side by side.
+    """Write each step's last rank above the lanes; return whether the names fit side by side.
 
-    Even so a step may be too short for a name; then it has only its dashed line.
+    Where they do not, they are upright. A step that is still too short for its name has only its dashed line.
     """
     places: list[float] = []
     names: list[str] = []
@@ -132,7 +137,7 @@ def _name_steps(ax: Axes, shown: pd.DataFrame, origin_s: float, inches: float) -
 
 
 def _legend(figure: Figure, timeline: Timeline, shown: pd.DataFrame) -> None:
-    """What the figure shows and no more."""
+    """Add a legend of the kinds of blocks that the figure has."""
     undecided = shown["maybe_last"] & ~shown["straggler"]
     entries = {
         "compute": (COMPUTE, not shown["maybe_last"].all()),

@@ -2,8 +2,7 @@
 
 ``steps`` maps an arm's label to its ``metrics.per_step`` table. Single steps are
 drawn as a faint line and their rolling median as a bold one, because 300 noisy
-steps hide in each other otherwise. A column that nobody measured is said so
-inside the panel.
+steps would cover each other. A panel names the arms whose column was not measured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ COLOURS = {
     "bins": "#56B4E9",
     "pool": "#E69F00",
 }
-SHADES = {"static (max_length)": "#999999"}  # an arm too many for one colour's dashes
+SHADES = {"static (max_length)": "#999999"}  # one arm more than a colour has dashes for
 CURRICULA = {  # longer names first
     "curriculum_local": {"static": "#D55E00"},
     "curriculum": {"static": "#0072B2", "token_budget": "#009E73"},
@@ -37,30 +36,30 @@ GREY = "#555555"
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))  # arms of one policy share its colour
 
 
-# From a column's own unit to the one on the axis.
+# From a column's unit to the one on the axis.
 MILLISECONDS = 1e3  # of seconds
 MEBIBYTES = 2.0**-20  # of bytes
 
 
 def colour(arm: str) -> str:
-    """The arm's policy's colour, the same in every figure; arms of a curriculum have colours of their own."""
+    """Return the colour of the arm's policy, the same in all figures; arms of a curriculum have other colours."""
     sorts = next((kind for kind in CURRICULA if kind in arm), None)
     shade = SHADES.get(arm) if sorts is None else CURRICULA[sorts].get(arm.split(" ")[0])
     return shade or COLOURS.get(arm.split(" ")[0], OTHER)
 
 
 def dash(arm: str, arms: Sequence[str]) -> Any:
-    """Solid for the first arm of a policy, then the other dashes."""
+    """Return the arm's dashes: solid for the first arm of a colour, then the others."""
     return DASHES[[a for a in arms if colour(a) == colour(arm)].index(arm) % len(DASHES)]
 
 
 def window(num_steps: int) -> int:
-    """Steps under the rolling median: about a twentieth of the run, odd, at least 5."""
+    """Return the steps of the rolling median: about a twentieth of the run, odd, at least 5."""
     return max(5, num_steps // 20 // 2 * 2 + 1)
 
 
 def per_step_lines(steps: Steps, column: str, scale: float, ax: Axes, thin: str | None = None) -> Axes:
-    """One column over the steps, every arm; ``thin`` is a second column drawn as a thin line."""
+    """Draw one column over the steps for each arm, times ``scale``; ``thin``: a second column, as a thin line."""
     arms = list(steps)
     for arm in arms:
         table = steps[arm]
@@ -78,7 +77,7 @@ def per_step_lines(steps: Steps, column: str, scale: float, ax: Axes, thin: str 
 
 
 def _keep_in_view(columns: Sequence[npt.NDArray[np.float64]], ax: Axes) -> None:
-    """End the axis below rare giants (a first step, say) that would flatten the rest, and say so."""
+    """End the axis below rare outliers (a first step, say) that would flatten the rest, and write their number."""
     values = np.concatenate(columns)
     if not len(values):
         return
@@ -91,7 +90,7 @@ def _keep_in_view(columns: Sequence[npt.NDArray[np.float64]], ax: Axes) -> None:
 
 
 def ecdf(steps: Steps, column: str, scale: float, ax: Axes) -> Axes:
-    """Share of steps at or below each value, one stair a policy."""
+    """Draw the share of steps at or below each value, one stair for each arm; values times ``scale``."""
     arms = list(steps)
     for arm in arms:
         values = np.sort((steps[arm][column] * scale).dropna().to_numpy())
@@ -102,7 +101,7 @@ def ecdf(steps: Steps, column: str, scale: float, ax: Axes) -> Axes:
 
 
 def _finish(steps: Steps, column: str, ax: Axes) -> Axes:
-    """Grid, and a word in the panel for each arm without values."""
+    """Draw the grid, and name the arms without values."""
     ax.grid(alpha=0.25, lw=0.5)
     ax.spines[["top", "right"]].set_visible(False)
     absent = [arm for arm in steps if not steps[arm][column].notna().any()]
@@ -115,7 +114,7 @@ def _finish(steps: Steps, column: str, ax: Axes) -> Axes:
 
 
 def draw_step_time(steps: Steps, title: str) -> Figure:
-    """1: the longest compute time over ranks, and the whole step."""
+    """Return figure 1: the longest compute time over ranks, and the whole step."""
     figure, (upper, lower) = _page(title, rows=2, height=5.2)
     per_step_lines(steps, "max_compute_s", MILLISECONDS, upper).set_ylabel("max compute time (ms)")
     per_step_lines(steps, "step_s", MILLISECONDS, lower).set_ylabel("step time (ms)")
@@ -124,7 +123,7 @@ def draw_step_time(steps: Steps, title: str) -> Figure:
 
 
 def draw_time_spread(steps: Steps, title: str) -> Figure:
-    """2: how far ranks' compute times lie apart; that of step times (dotted) is 0 but for clocks."""
+    """Return figure 2: the spread of compute times over ranks; that of step times (dotted) is 0 but for clocks."""
     figure, (ax,) = _page(title)
     per_step_lines(steps, "std_compute_s", MILLISECONDS, ax, thin="std_step_s")
     ax.set_ylabel("std over ranks,\ncompute time (ms)")
@@ -133,21 +132,21 @@ def draw_time_spread(steps: Steps, title: str) -> Figure:
 
 
 def draw_token_spread(steps: Steps, title: str) -> Figure:
-    """3: how far ranks' padded tokens lie apart."""
+    """Return figure 3: the spread of padded tokens over ranks."""
     figure, (ax,) = _page(title)
     per_step_lines(steps, "std_padded_tokens", 1.0, ax).set_ylabel("std over ranks (padded tokens)")
     return _legend(figure, ax)
 
 
 def draw_memory_spread(steps: Steps, title: str) -> Figure:
-    """4: how far ranks' peak memory lies apart."""
+    """Return figure 4: the spread of peak memory over ranks."""
     figure, (ax,) = _page(title)
     per_step_lines(steps, "std_peak_memory_bytes", MEBIBYTES, ax).set_ylabel("std over ranks,\npeak memory (MiB)")
     return _legend(figure, ax)
 
 
 def draw_time_ecdf(steps: Steps, title: str) -> Figure:
-    """5: the distribution of both times over the steps."""
+    """Return figure 5: the distribution of both times over the steps."""
     figure, (left, right) = _page(title, columns=2)
     ecdf(steps, "max_compute_s", MILLISECONDS, left).set_xlabel("max compute time (ms)")
     ecdf(steps, "step_s", MILLISECONDS, right).set_xlabel("step time (ms)")

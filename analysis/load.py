@@ -1,7 +1,7 @@
 """The finished runs of a study, read from its folder.
 
-Only a run whose status is "done" is read; every other one is named with the
-reason it is left out, so that a table never hides a run.
+Only runs whose status is "done" are read. The others are named with the reason why
+they are left out, so that no table hides a run.
 """
 
 import json
@@ -16,7 +16,7 @@ from ddpsched.errors import DataError
 from ddpsched.records import COLUMNS, RECORDS
 from ddpsched.run_folder import read_status
 
-# What no metric can do without; any other column may be missing or null.
+# Columns that all metrics need; any other may be missing or null.
 REQUIRED = ("step", "rank", "world_size", "num_samples", "global_batch", "num_tokens", "padded_tokens")
 TEXT = ("run", "mode", "policy", "plan_hash")
 EVALUATION_COLUMNS = ("step", "loss", "accuracy", "perplexity", "num_samples", "majority")
@@ -35,38 +35,43 @@ class Run:
 
     @property
     def name(self) -> str:
+        """The name of its folder."""
         return self.path.name
 
     @property
     def study(self) -> str:
+        """The name of its study."""
         return str(self.config["study"])
 
     @property
     def policy(self) -> str:
+        """The kind of its policy."""
         return str(self.config["policy"]["kind"])
 
     @property
     def mode(self) -> str:
-        """distributed, virtual or simulated."""
+        """The executor: distributed, virtual or simulated."""
         return str(self.config["executor"]["kind"])
 
     @property
     def seed(self) -> int:
+        """Its seed."""
         return int(self.config["seed"])
 
     @property
     def loss_per(self) -> str:
-        """The column of what a record's loss is the mean over: label tokens, unless samples weigh the same."""
+        """The column of the count that a record's loss is the mean over: label tokens, or samples of equal weight."""
         return "num_samples" if self.config["train"].get("target") == "sample_mean" else "num_targets"
 
     @property
     def device(self) -> str:
+        """The device that it ran on."""
         return str(self.environment.get("device", "unknown device"))
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """The done runs of one folder, and the others by name with why they are left out."""
+    """The finished runs of one folder, and the others by name with the reason why they are left out."""
 
     path: Path
     runs: tuple[Run, ...]
@@ -74,7 +79,7 @@ class Study:
 
 
 def load_study(path: Path) -> Study:
-    """Read ``outputs/<study>``. Raises DataError where it holds no finished run."""
+    """Read ``outputs/<study>``. Raises DataError where it has no finished run."""
     folders = sorted(child.parent for child in path.glob("*/config.toml"))
     runs: list[Run] = []
     left_out: dict[str, str] = {}
@@ -85,7 +90,7 @@ def load_study(path: Path) -> Study:
             left_out[folder.name] = str(error)
     if not runs:
         why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items()) or "it has no run folders"
-        raise DataError(f"study {path}: no finished run ({why}); run one first")
+        raise DataError(f"study {path}: no finished run ({why}); run the study first")
     return Study(path, tuple(runs), left_out)
 
 
@@ -112,7 +117,7 @@ def load_run(path: Path) -> Run:
 
 
 def clean(records: pd.DataFrame) -> pd.DataFrame:
-    """All columns of the schema, in (step, rank) order; numbers as numbers, null as NaN.
+    """Return all columns of the schema, in (step, rank) order; numbers as numbers, null as NaN.
 
     Raises DataError where a required column is missing or there are no rows.
     """

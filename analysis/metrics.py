@@ -1,9 +1,9 @@
-"""Records -> numbers: one row per step, one row per run, and ratios between arms.
+"""Metrics of records: one row per step, one row per run, and ratios between arms.
 
 Notation: step s of S, rank r of G; x_sr is a column of the records. Standard
 deviations over ranks divide by G (the ranks are all there are, not a sample).
 Times are seconds. Timing metrics leave out the first ``warmup_steps`` steps, in
-which caches fill and memory is first asked for; token metrics keep every step.
+which caches fill and memory is first allocated; token metrics keep all steps.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ COUNTED = ("max_padded_tokens", "std_padded_tokens")
 
 
 def warmup_steps(num_steps: int) -> int:
-    """Steps left out of timing metrics: 5 of a run longer than 50 steps, else 1, but never all."""
+    """Return the number of steps left out of timing metrics: 5 of more than 50, else 1, but never all."""
     return 5 if num_steps > 50 else min(1, num_steps - 1)
 
 
 def per_step(records: pd.DataFrame, loss_per: str = "num_targets") -> pd.DataFrame:
-    """One row per step (the index): maxima, means, standard deviations and sums over ranks.
+    """Return one row per step (the index): maxima, means, standard deviations and sums over ranks.
 
     ``step_s`` is the longest over ranks, as is ``plan_wait_s``: the slowest rank
-    holds up the step. ``loss_per``: the column of what a rank's loss is the mean over;
-    samples, where that is null. A column that no rank measured is NaN.
+    holds up the step. ``loss_per``: the column of the count that a rank's loss is the
+    mean over; samples, where that is null. A column that no rank measured is NaN.
     """
     ranks = records.groupby("step", sort=True)
     table = pd.DataFrame(
@@ -61,7 +61,7 @@ def per_step(records: pd.DataFrame, loss_per: str = "num_targets") -> pd.DataFra
 
 
 def summarise(records: pd.DataFrame, evaluations: pd.DataFrame | None = None) -> dict[str, float]:
-    """All metrics of one run; what was not measured is NaN."""
+    """Return all metrics of one run; what was not measured is NaN."""
     steps = per_step(records)
     timed = steps.iloc[warmup_steps(len(steps)) :]
     warm = records[records["step"].isin(timed.index)]
@@ -93,13 +93,13 @@ def summarise(records: pd.DataFrame, evaluations: pd.DataFrame | None = None) ->
 
 
 def yardstick(steps: pd.DataFrame) -> float:
-    """sum_s max_r padded_sr / (sum_sr tokens_sr / G): 1.0 is no padding and perfect balance."""
+    """Return sum_s max_r padded_sr / (sum_sr tokens_sr / G): 1.0 is no padding and perfect balance."""
     even = (steps["num_tokens"] / steps["world_size"]).sum()
     return float(steps["max_padded_tokens"].sum() / even) if even else float("nan")
 
 
 def _planning(warm: pd.DataFrame, timed: pd.DataFrame) -> dict[str, float]:
-    """What the step waited for its plan, and what planning took beside it."""
+    """Return the times that steps waited for plans, and those of planning itself."""
     return {
         "plan_wait_mean_s": timed["plan_wait_s"].mean(),
         "plan_wait_p95_s": float(timed["plan_wait_s"].quantile(0.95)),
@@ -112,10 +112,10 @@ def _planning(warm: pd.DataFrame, timed: pd.DataFrame) -> dict[str, float]:
 
 
 def _proxy(warm: pd.DataFrame) -> dict[str, float]:
-    """How well the predicted cost stands for the measured compute time.
+    """Return how well the predicted cost stands for the measured compute time.
 
-    ``heaviest_share``: share of steps whose slowest rank is one that the plan
-    called heaviest; a blind guess would be right in about 1/G of them.
+    ``heaviest_share``: share of steps whose slowest rank has the plan's largest
+    predicted cost; a blind guess would be right in about 1/G of them.
     ``fixed_s`` and ``s_per_token``: least-squares line of compute time over padded
     tokens; arms on an equally fast machine have about the same.
     """
@@ -132,11 +132,11 @@ def _proxy(warm: pd.DataFrame) -> dict[str, float]:
 
 
 def _lengths(records: pd.DataFrame, steps: pd.DataFrame) -> dict[str, float]:
-    """Whether length decides when, and in what company, a sample is trained.
+    """Return how far a sample's length decides its step and the size of its micro-batch.
 
     ``length_drift``: mean length of the second half of the steps over the first
     half's, minus 1. ``count_length_r``: correlation of a rank's b_r with the
-    mean length of its samples; negative where short samples get company.
+    mean length of its samples; negative where short samples are in larger shares.
     """
     first, second = steps.iloc[: len(steps) // 2], steps.iloc[len(steps) // 2 :]
     means = [half["num_tokens"].sum() / half["num_samples"].sum() for half in (first, second) if len(half)]
@@ -150,10 +150,10 @@ def _lengths(records: pd.DataFrame, steps: pd.DataFrame) -> dict[str, float]:
 
 
 def length_distances(records: pd.DataFrame, static: pd.DataFrame) -> dict[str, float]:
-    """Kolmogorov-Smirnov distances from static of two distributions of mean length, 0 (same) to 1.
+    """Return Kolmogorov-Smirnov distances of mean lengths from static's, 0 (same) to 1.
 
-    ``step_length_ks`` compares whole global batches, which is what the gradient
-    sees; ``rank_length_ks`` compares the single ranks' shares of them.
+    ``step_length_ks`` compares whole global batches, which make the gradient;
+    ``rank_length_ks`` compares the single ranks' shares of them.
     """
 
     def means(table: pd.DataFrame) -> Array:
@@ -161,8 +161,8 @@ def length_distances(records: pd.DataFrame, static: pd.DataFrame) -> dict[str, f
         return (busy["num_tokens"] / busy["num_samples"]).to_numpy(dtype=np.float64)
 
     whole, parts = (
-        stats.ks_2samp(means(mine), means(theirs))
-        for mine, theirs in ((per_step(records), per_step(static)), (records, static))
+        stats.ks_2samp(means(mine), means(other))
+        for mine, other in ((per_step(records), per_step(static)), (records, static))
     )
     return {
         "step_length_ks": float(whole.statistic),
@@ -177,7 +177,7 @@ def _final(evaluations: pd.DataFrame | None) -> dict[str, float]:
 
 
 def pearson(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
-    """Pearson's r; NaN where one side does not vary."""
+    """Return Pearson's r of x and y, (n,) each; NaN where one of them does not vary."""
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan")
@@ -185,7 +185,7 @@ def pearson(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
 
 
 def line(x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[float, float]:
-    """Least-squares (intercept, slope) of y over x; NaN where x does not vary or y was not measured."""
+    """Return the least-squares (intercept, slope) of y over x; NaN where x does not vary or y was not measured."""
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if len(a) < 2 or np.ptp(a) == 0 or not np.isfinite(b).all():
         return float("nan"), float("nan")
@@ -193,12 +193,12 @@ def line(x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[float, float]:
     return float(intercept), float(slope)
 
 
-def paired(mine: Sequence[pd.DataFrame], theirs: Sequence[pd.DataFrame], column: str) -> tuple[Array, Array]:
-    """One column of two arms' step tables, seed by seed, over the steps that both have measured.
+def paired(mine: Sequence[pd.DataFrame], other: Sequence[pd.DataFrame], column: str) -> tuple[Array, Array]:
+    """Return one column of two arms' step tables, seed by seed, over the steps that both have measured.
 
-    Both sequences hold one ``per_step`` table per seed, in the same order.
+    Both sequences have one ``per_step`` table per seed, in the same order.
     """
-    columns = [{"x": a[column], "y": b[column]} for a, b in zip(mine, theirs, strict=True)]
+    columns = [{"x": a[column], "y": b[column]} for a, b in zip(mine, other, strict=True)]
     pairs = [pd.concat(pair, axis=1, join="inner").dropna() for pair in columns]
     if column in TIMED:
         pairs = [pair.iloc[warmup_steps(len(pair)) :] if len(pair) else pair for pair in pairs]
@@ -209,10 +209,10 @@ def paired(mine: Sequence[pd.DataFrame], theirs: Sequence[pd.DataFrame], column:
 def ratio_of_means(
     x: Array, y: Array, rng: np.random.Generator, confidence: float = 0.95
 ) -> tuple[float, float, float]:
-    """mean(x) / mean(y) with a paired BCa bootstrap interval over steps: (ratio, low, high).
+    """Return mean(x) / mean(y) with a paired BCa bootstrap interval over steps: (ratio, low, high).
 
-    Steps are drawn with replacement as pairs, so what both arms share in a step
-    (its samples, a noisy moment of the machine) cancels. All NaN without data.
+    ``x``, ``y``: (steps,) each. Steps are drawn with replacement as pairs, so that what
+    both arms share in a step (samples, noise of the machine) cancels. All NaN without data.
     """
     if not len(x) or not y.mean():
         return float("nan"), float("nan"), float("nan")

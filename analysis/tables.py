@@ -19,7 +19,7 @@ BASELINES = ("static", "minmax")
 
 
 def run_table(setting: Setting) -> pd.DataFrame:
-    """One row per run: who it is, then its metrics."""
+    """Return one row per run: its name, arm, policy and seed, then its metrics."""
     rows: list[dict[str, Any]] = []
     for arm, runs in setting.arms.items():
         for run in runs:
@@ -35,7 +35,7 @@ def run_table(setting: Setting) -> pd.DataFrame:
 
 
 def arm_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per arm: each metric's mean over the arm's runs (seeds), and how many there are."""
+    """Return one row per arm: the number of its runs (seeds), and each metric's mean over them."""
     numbers = runs.groupby("arm", sort=False).mean(numeric_only=True).drop(columns="seed")
     numbers.insert(0, "num_runs", runs.groupby("arm", sort=False).size())
     numbers.insert(0, "policy", runs.groupby("arm", sort=False)["policy"].first())
@@ -43,33 +43,33 @@ def arm_table(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def ratio_table(setting: Setting, seed: int = 0) -> pd.DataFrame:
-    """One row per arm, baseline and per-step column: mean(arm) / mean(baseline), paired by seed and step."""
+    """Return one row per arm, baseline and per-step column: mean(arm) / mean(baseline), paired by seed and step."""
     rng = np.random.default_rng(seed)
     rows: list[dict[str, Any]] = []
     for baseline in [arm for arm in BASELINES if arm in setting.arms]:
         for arm in list(setting.arms)[list(setting.arms).index(baseline) + 1 :]:
-            mine, theirs = _same_seeds(setting.arms[arm], setting.arms[baseline])
+            mine, base = _same_seeds(setting.arms[arm], setting.arms[baseline])
             if not mine:
                 continue
             for column in (*TIMED, *COUNTED):
-                x, y = paired(mine, theirs, column)
+                x, y = paired(mine, base, column)
                 ratio, low, high = ratio_of_means(x, y, rng)
                 row = {"arm": arm, "baseline": baseline, "column": column}
                 rows.append(row | {"ratio": ratio, "low": low, "high": high, "num_steps": len(x)})
     return pd.DataFrame(rows, columns=["arm", "baseline", "column", "ratio", "low", "high", "num_steps"])
 
 
-def _same_seeds(mine: Sequence[Run], theirs: Sequence[Run]) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
-    by_seed = {run.seed: run for run in theirs}
+def _same_seeds(mine: Sequence[Run], others: Sequence[Run]) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
+    by_seed = {run.seed: run for run in others}
     pairs = [(run, by_seed[run.seed]) for run in mine if run.seed in by_seed]
     return [per_step(a.records) for a, _ in pairs], [per_step(b.records) for _, b in pairs]
 
 
 def loss_distances(records: pd.DataFrame, static: pd.DataFrame) -> dict[str, float]:
-    """mean over steps of |loss - static's| over static's mean loss: the first ten steps, and all.
+    """Return the mean over steps of |loss - static's| over static's mean loss, of the first ten steps and of all.
 
-    Equal gradients start with equal losses; then dropout, which draws other
-    masks for other micro-batches, and rounding lead two runs apart.
+    Runs with equal gradients start with equal losses. Then dropout, which draws other
+    masks for other micro-batches, and rounding make them differ.
     """
     both = pd.concat({"ours": per_step(records)["loss"], "static": per_step(static)["loss"]}, axis=1, join="inner")
     return {
@@ -79,7 +79,7 @@ def loss_distances(records: pd.DataFrame, static: pd.DataFrame) -> dict[str, flo
 
 
 def setting_tables(setting: Setting) -> dict[str, Any]:
-    """The three tables of one setting as plain values, NaN as None."""
+    """Return the three tables of one setting as plain values, NaN as None."""
     runs = run_table(setting)
     first = setting.runs[0]
     return {
@@ -96,7 +96,7 @@ def setting_tables(setting: Setting) -> dict[str, Any]:
 
 
 def plain(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as dicts that JSON can hold."""
+    """Return the rows as dicts of JSON values, NaN as None."""
 
     def value(cell: Any) -> Any:
         if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
@@ -108,7 +108,7 @@ def plain(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def write(folder: Path, tables: Sequence[dict[str, Any]], left_out: dict[str, str]) -> None:
-    """``tables.json`` with everything, ``tables.csv`` with a row per run."""
+    """Write ``tables.json`` with all tables, and ``tables.csv`` with a row per run."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "tables.json", {"settings": list(tables), "left_out": left_out})
     rows = [{"setting": table["slug"], **row} for table in tables for row in table["runs"]]
@@ -116,6 +116,6 @@ def write(folder: Path, tables: Sequence[dict[str, Any]], left_out: dict[str, st
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What ``write`` wrote as ``tables.json``."""
+    """Return the content of ``tables.json``, as ``write`` wrote it."""
     content: dict[str, Any] = json.loads((folder / "tables.json").read_text(encoding="utf-8"))
     return content

@@ -24,15 +24,15 @@ COLUMNS = (
 
 
 def console() -> Console:
-    """The terminal at its own width; 120 columns in a pipe or a log, which have none."""
+    """Return the terminal with its width; 120 columns in a pipe or a log, which have none."""
     terminal = plain_console()
     return terminal if terminal.is_terminal else plain_console(width=120)
 
 
 def comparison(tables: dict[str, Any]) -> Table:
-    """A row per arm; the last column is max compute time of a step over static's with its 95 % interval.
+    """Return a row per arm; the last column is max compute time over static's with its 95 % interval.
 
-    The global batch is shown where arms differ in it, as steps are then of unlike size.
+    The mean global batch is shown where arms differ in it.
     """
     batches = [arm.get("batch_mean") or 0.0 for arm in tables["arms"]]
     varies = max(batches) > 1.01 * min(batches)
@@ -64,7 +64,7 @@ SIDE_BY_SIDE = (
 
 
 def side_by_side(tables: dict[str, Any]) -> Table:
-    """A row per arm of one setting's comparison."""
+    """Return a row per arm of one setting's comparison."""
     table = Table(title=tables["label"], title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
     table.add_column("\n\narm", min_width=24)
     for heading, *_ in SIDE_BY_SIDE:
@@ -76,12 +76,12 @@ def side_by_side(tables: dict[str, Any]) -> Table:
 
 
 def number(value: float | None, factor: float, form: str) -> str:
-    """A cell; what was not measured is a dash."""
+    """Return a cell, ``value * factor`` in this format; a dash for None, what was not measured."""
     return "-" if value is None else format(value * factor, form)
 
 
 def against_static(tables: dict[str, Any], arm: str) -> str:
-    """``0.71 [0.69, 0.73]``, or a dash for static itself and for arms without it."""
+    """Return ``0.71 [0.69, 0.73]``, or a dash for static itself and for arms without a ratio to it."""
     wanted = (arm, "static", "max_compute_s")
     row = next((r for r in tables["ratios"] if (r["arm"], r["baseline"], r["column"]) == wanted), None)
     if row is None or row["ratio"] is None:

@@ -2,7 +2,7 @@
 
 ``python -m analysis.timeline outputs/STUDY/RUN [--steps A:B] [--output DIR]``
 prints a table, a row per rank, and writes ``trace.json`` (for ui.perfetto.dev or
-chrome://tracing) and ``timeline.png``. What the words mean: ``analysis.waits``.
+chrome://tracing) and ``timeline.png``. The terms are defined in ``analysis.waits``.
 """
 
 import argparse
@@ -29,7 +29,7 @@ SHARE_HEADS = ("compute", "waiting", "exposed")
 
 
 def terminal_table(timeline: Timeline) -> Table:
-    """``by_rank`` for the terminal: milliseconds, and percent of a step."""
+    """Return ``by_rank`` for the terminal, in milliseconds and percent of a step."""
     size, batch = timeline.config["world_size"], timeline.config["global_batch"]
     title = f"{timeline.path.name}: G = {size}, B = {batch}, {timeline.mode}"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
@@ -37,35 +37,35 @@ def terminal_table(timeline: Timeline) -> Table:
     for head in heads:
         table.add_column("\n" * (2 - head.count("\n")) + head, justify="right", no_wrap=True)
     for row in by_rank(timeline.timed).reset_index().to_dict("records"):
-        found = {str(name): None if pd.isna(value) else value for name, value in row.items()}
-        times = [number(found[name], 1e3, ".4g") for name in MEANS]
-        parts = [number(found[f"{name[:-2]}_share"], 100, ".1f") for name in SHARES]
-        table.add_row(str(found["rank"]), number(found["straggler_share"], 100, ".1f"), *times, *parts)
+        figures = {str(name): None if pd.isna(value) else value for name, value in row.items()}
+        times = [number(figures[name], 1e3, ".4g") for name in MEANS]
+        parts = [number(figures[f"{name[:-2]}_share"], 100, ".1f") for name in SHARES]
+        table.add_row(str(figures["rank"]), number(figures["straggler_share"], 100, ".1f"), *times, *parts)
     return table
 
 
 def sentences(timeline: Timeline) -> list[str]:
-    """The run's straggler, the clocks, and how its communication was measured, a line each."""
+    """Return lines on the run's straggler, its clocks, and how its communication was measured."""
     timed, size = timeline.timed, int(timeline.config["world_size"])
     num_steps, first = timed["step"].nunique(), len(timeline.steps) - timed["step"].nunique()
     over = f"{num_steps} steps (the first {first} left out)"
-    found = [] if timeline.state == "done" else [f"the run is {timeline.state}: these are the steps so far"]
+    lines = [] if timeline.state == "done" else [f"the run is {timeline.state}: these are the steps so far"]
     if size == 1:
-        return [*found, f"over {over}: a single rank waits for nobody"]
+        return [*lines, f"over {over}: a single rank has no others to wait for"]
     share = by_rank(timed)["straggler_share"]
-    who = f"rank {share.idxmax()} was last in {share.max():.1%}" if share.max() else "no rank can be called last in any"
-    found.append(f"{who} of {over}; an even share is {1 / size:.1%}")
+    who = f"rank {share.idxmax()} was last in {share.max():.1%}" if share.max() else "no rank was surely last in any"
+    lines.append(f"{who} of {over}; an even share is {1 / size:.1%}")
     waited = timed.groupby("step")["straggler_wait_s"].sum().mean() / (size - 1)
-    found.append(f"each other rank waits {waited * 1e3:.3g} ms a step for the last one on average")
-    return [*found, *_on_clocks(timeline), *_on_communication(timeline)]
+    lines.append(f"each other rank waits {waited * 1e3:.3g} ms a step for the last one on average")
+    return [*lines, *_on_clocks(timeline), *_on_communication(timeline)]
 
 
 def _on_clocks(timeline: Timeline) -> list[str]:
-    found = leads(timeline.timed)
-    decided, beyond = int(found["decided"].sum()), "the clocks' uncertainty" if timeline.clocks else "0"
-    line = f"the last rank is ready {found['lead_s'].median() * 1e3:.3g} ms after the one before it (median), "
-    line += f"and by more than {beyond} in {decided} of {len(found)} steps"
-    line += "; the others are undecided" if decided < len(found) else ""
+    lead = leads(timeline.timed)
+    decided, beyond = int(lead["decided"].sum()), "the clocks' uncertainty" if timeline.clocks else "0"
+    line = f"the last rank is ready {lead['lead_s'].median() * 1e3:.3g} ms after the one before it (median), "
+    line += f"and by more than {beyond} in {decided} of {len(lead)} steps"
+    line += "; the others are undecided" if decided < len(lead) else ""
     offsets = ", ".join(f"{c.rank}: {c.offset_s:+.6f} s ± {c.uncertainty_s * 1e6:.0f} µs" for c in timeline.clocks)
     return [line, *([f"added to the ranks' clocks: {offsets}"] if offsets else [])]
 
@@ -74,25 +74,26 @@ def _on_communication(timeline: Timeline) -> list[str]:
     timed = timeline.timed
     if timeline.mode != "distributed":
         return []
-    found: list[str] = []
+    lines: list[str] = []
     over = timed["straggler_wait_s"] - timed["wait_s"]
     if over.max() > RESOLUTION_S:
         rows = int((over > RESOLUTION_S).sum())
-        found.append(f"exposed communication below 0 was set to 0 in {rows} rows, by at most {over.max() * 1e6:.0f} µs")
+        lines.append(f"exposed communication below 0 was set to 0 in {rows} rows, by at most {over.max() * 1e6:.0f} µs")
     if timed["comm_s"].notna().any() and not any(timeline.transfers.values()):
-        found.append(
-            "communication includes waiting for ranks that launched later; executor.timeline=true tells them apart"
+        lines.append(
+            "communication includes waiting for ranks that launched later; executor.timeline=true separates the two"
         )
-    return found
+    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table of a run, and write its trace and figure; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m analysis.timeline", description="Which rank did the others wait for?"
     )
     parser.add_argument("run", type=Path, help="a run's folder, outputs/STUDY/RUN")
-    parser.add_argument("--steps", metavar="A:B", help="steps A to B - 1 in the figure; without it 5 around the middle")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="for trace.json and timeline.png; RUN/figures")
+    parser.add_argument("--steps", metavar="A:B", help="steps A to B - 1 in the figure; by default 5 around the middle")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="for trace.json and timeline.png (RUN/figures)")
     given = parser.parse_args(arguments)
     folder: Path = given.output or given.run / "figures"
     out = console()

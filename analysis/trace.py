@@ -1,16 +1,16 @@
 """The events of a run, written for ui.perfetto.dev and chrome://tracing.
 
-The Chrome trace has a process per rank. Its thread "compute" holds a slice per
+The Chrome trace has a process per rank. Its thread "compute" has a slice per
 step, and in it compute (and in that data, forward and backward of each micro-batch,
 where there are timeline files), waiting for the straggler, exposed communication,
 vote and optimizer. Its collectives are asynchronous slices beside it, since they
 overlap. A process "run" names the rank that was last in each step.
 
-Times are whole microseconds: viewers drop a slice that juts out of its parent by
-a rounding error. For the same reason a slice ends where its parent ends: the last
-backward, in which a synchroniser may wait for other ranks, when the rank's last
-gradient is ready; vote and optimizer, of which only lengths are known, when the
-rank's next step begins. Format: docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+Times are whole microseconds: viewers drop a slice that exceeds its parent by a
+rounding error. For the same reason no slice ends after its parent. The last
+backward, in which a synchroniser may wait for other ranks, ends when the rank's
+last gradient is ready. Vote and optimizer, of which only durations are known, end
+when the rank's next step begins. Format: docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
 import json
@@ -44,7 +44,7 @@ def write_trace(timeline: Timeline, path: Path) -> None:
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:
-    """The trace as a value: ``traceEvents``, and what they mean in ``otherData``."""
+    """Return the trace as JSON values: ``traceEvents``, and their definitions in ``otherData``."""
     origin_s = min(0.0, float(timeline.table["began_at_s"].min()))  # another rank may begin before rank 0 does
     clocks = [clock._asdict() for clock in timeline.clocks]
     about = {"run": timeline.path.name, "mode": timeline.mode, "clocks": clocks, "definitions": DEFINITIONS}
@@ -56,11 +56,12 @@ def trace(timeline: Timeline) -> dict[str, Any]:
 
 
 def microseconds(seconds: float) -> int:
+    """Return seconds as whole microseconds."""
     return round(seconds * 1e6)
 
 
 def _names(timeline: Timeline) -> Iterator[Event]:
-    """Process r is rank r; the one after them holds the steps and comes first."""
+    """Yield names: process r is rank r; the one after the ranks has the steps and comes first."""
     size = int(timeline.config["world_size"])
     for pid in range(size + 1):
         head = {"ph": "M", "pid": pid, "tid": pid}
@@ -71,13 +72,13 @@ def _names(timeline: Timeline) -> Iterator[Event]:
 
 
 def last_ranks(rows: pd.DataFrame) -> str:
-    """``rank 3``, or ``rank 1 or 3`` where the clocks cannot decide, of one step's rows."""
+    """Return the last rank of one step's rows: ``rank 3``, or ``rank 1 or 3`` where the clocks cannot decide."""
     ranks = rows.loc[rows["maybe_last"], "rank"].tolist()
     return "rank " + " or ".join(map(str, ranks)) if len(ranks) <= 3 else f"one of {len(ranks)} ranks"
 
 
 def _steps(timeline: Timeline, origin_s: float) -> Iterator[Event]:
-    """Each step from its first rank's beginning to the next step's."""
+    """Yield the slice of each step, from its first rank's beginning to the next step's."""
     pid = int(timeline.config["world_size"])
     begins = timeline.table.groupby("step")["began_at_s"].min()
     end_s = float(timeline.table["done_at_s"].max())
@@ -91,16 +92,16 @@ def _steps(timeline: Timeline, origin_s: float) -> Iterator[Event]:
 def _ranks(timeline: Timeline, origin_s: float) -> Iterator[Event]:
     last = {step: last_ranks(rows) for step, rows in timeline.table.groupby("step")}
     for _, rows in timeline.table.groupby("rank"):
-        own = rows.to_dict("records")
-        nexts = [row["began_at_s"] for row in own[1:]] + [float("inf")]
-        for row, next_s in zip(own, nexts, strict=True):
+        steps = rows.to_dict("records")
+        nexts = [row["began_at_s"] for row in steps[1:]] + [float("inf")]
+        for row, next_s in zip(steps, nexts, strict=True):
             yield from _rank_step(timeline, row, last[row["step"]], next_s, origin_s)
 
 
 def _rank_step(
     timeline: Timeline, row: dict[Hashable, Any], last: str, next_s: float, origin_s: float
 ) -> Iterator[Event]:
-    """The step's slice, then what lies in it, each cut where the one around it ends."""
+    """Yield the step's slice, then the slices in it, each cut where the one around it ends."""
     step, pid, straggler = row["step"], row["rank"], bool(row["straggler"])
     began, ready = row["began_at_s"], row["ready_at_s"]
     about: Event = {"step": step, "straggler": straggler}
@@ -135,7 +136,7 @@ def _rank_step(
 
 
 def _slice(name: str, pid: int, begin: int, end: int, args: Event) -> Iterator[Event]:
-    """A complete event; none where it would be shorter than a microsecond."""
+    """Yield a complete event; none where it would be shorter than a microsecond."""
     if end > begin:
         colour = {"cname": "terrible"} if name == STRAGGLER else {}  # Perfetto colours by name
         head = {"ph": "X", "name": name, "pid": pid, "tid": pid, "ts": begin, "dur": end - begin}

@@ -1,4 +1,4 @@
-"""Messages of gradients, from the timeline files of a run.
+"""Collectives of gradients, from the timeline files of a run.
 
 A run with ``executor.timeline = true`` leaves a ``timeline-rank{r}.jsonl`` per rank, a line a step::
 
@@ -24,15 +24,15 @@ class Transfer(NamedTuple):
 
 
 def timeline_lines(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
-    """Lines of all ``timeline-rank*.jsonl`` by (step, rank); a torn last line is left out."""
-    found: dict[tuple[int, int], dict[str, Any]] = {}
+    """Return the lines of all ``timeline-rank*.jsonl`` by (step, rank), without an incomplete last line."""
+    lines: dict[tuple[int, int], dict[str, Any]] = {}
     for file in path.glob("timeline-rank*.jsonl"):
         rank = int(file.stem.removeprefix("timeline-rank"))
         for text in file.read_text(encoding="utf-8").splitlines(keepends=True):
             if text.endswith("\n"):
                 line = json.loads(text)
-                found[line["step"], rank] = line
-    return found
+                lines[line["step"], rank] = line
+    return lines
 
 
 def transfers(
@@ -40,7 +40,7 @@ def transfers(
 ) -> dict[tuple[int, int], list[Transfer]]:
     """Match ranks' collectives of a step, ``[label, bytes, launched, done]``, by label and turn.
 
-    Steps that not every rank wrote are left out: their last launch is unknown.
+    Returns the transfers by (step, rank). Steps that not all ranks wrote are left out: their last launch is unknown.
     """
     launches: dict[tuple[int, str, int], list[float]] = defaultdict(list)
     numbered: dict[tuple[int, int], list[tuple[tuple[int, str, int], Sequence[Any]]]] = {}
@@ -64,7 +64,7 @@ def transfers(
 
 
 def covered_s(spans: Sequence[tuple[float, float]]) -> float:
-    """Length of the union of ``(begin, end)``.
+    """Return the length of the union of spans ``(begin, end)``, in seconds.
 
     >>> covered_s([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)])
     4.0

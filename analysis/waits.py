@@ -1,33 +1,33 @@
-"""Which rank did the others wait for, step by step?
+"""The rank that was ready last in each step, and the others' waits.
 
-Rank r has its plan in hand at b_r, its last gradient ready at ready_r = b_r +
-compute_r, and everybody's gradients in at done_r = ready_r + wait_r, all in
-seconds on one clock, rank 0's. No sum over ranks is complete before the last
-rank has given its share, at L = max_q ready_q, so each wait has two parts::
+Rank r has its plan at b_r, its last gradient at ready_r = b_r + compute_r, and all
+ranks' gradients at done_r = ready_r + wait_r, all in seconds on one clock, rank
+0's. No sum over ranks is complete before the last rank has contributed, at
+L = max_q ready_q, so each wait has two parts::
 
     wait_r = done_r - ready_r = (L - ready_r) + (done_r - L)
                                 straggler wait  exposed communication
 
-The first would vanish if all ranks were ready together; the second is what
-remains then: communication that hides behind nobody's compute. It is cut at 0, as
-clocks that disagree by their uncertainty u make it slightly negative.
+The first would vanish if all ranks were ready together. The second would remain:
+communication that no rank's compute hides. It is cut at 0, as clocks that disagree
+by their uncertainty u make it slightly negative.
 
-*Straggler* of a step is the rank that was ready last, at L, be it that its compute
-was the longest or that it began late. Two clocks tell two moments apart when these
-lie further apart than u_q + u_r; where the last rank's lead over any other is not
-larger, the step is *undecided* and has no straggler.
+The *straggler* of a step is the rank that was ready last, at L, whether its compute
+was the longest or it began late. Two clocks distinguish two moments that are more
+than u_q + u_r apart. Where the last rank's lead over any other is not larger, the
+step is *undecided* and has no straggler.
 
 *Communication* on a rank is the time covered by its collectives, each from the
-last rank's launch (before which nobody can finish, and a rank that launched
-early only waits) to its end here; *hidden* is the part of it before L. Exposed
-communication may be longer than the rest, by what else stands between L and
-done_r: a barrier, copying. Where the run wrote no timeline files, communication is
-``comm_s``, which begins at this rank's own launch and so holds waiting too: an
-upper bound; what of it was hidden is not known, and null.
+last rank's launch to its end on this rank. Before that launch no rank can finish,
+and one that launched early only waits. *Hidden* communication is the part before
+L. Exposed communication may be longer than the rest, as it contains all that
+happens between L and done_r, such as a barrier or copying. Where the run wrote no
+timeline files, communication is ``comm_s``, which begins at this rank's launch and
+so contains waiting too: an upper bound. Its hidden part is then unknown, and null.
 
 Virtual and simulated ranks begin a step together, at the sum of the steps
-before. Nothing travels between virtual ranks, so their communication is null; a
-simulated network's is all exposed, and null where it takes no time.
+before. Virtual ranks send nothing, so their communication is null. A simulated
+network's is all exposed, and null where it takes no time.
 """
 
 import json
@@ -50,11 +50,11 @@ NEEDED = ("began_at_s", "compute_s", "wait_s", "step_s")
 TIMES = (*NEEDED, "comm_s", "barrier_s", "vote_s", "optimizer_s")
 MEANS = ("compute_s", "comm_s", "hidden_s", "exposed_s", "straggler_wait_s", "barrier_s", "step_s")
 SHARES = ("compute_s", "straggler_wait_s", "exposed_s")
-RESOLUTION_S = 1e-9  # sums of times carry rounding below this
+RESOLUTION_S = 1e-9  # rounding errors of summed times are below this
 
 
 class Clock(NamedTuple):
-    """What was added to all times of a rank to make them rank 0's, and the most by which that may be wrong."""
+    """The offset added to all times of a rank to make them rank 0's, and its largest possible error."""
 
     rank: int
     offset_s: float
@@ -63,7 +63,19 @@ class Clock(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """``table`` has a row per rank and step; the two mappings are by (step, rank), empty without timeline files."""
+    """The times of a run on one clock.
+
+    Attributes:
+        path: the run's folder.
+        config: its config.
+        environment: its environment.json.
+        state: the state in its status.json.
+        table: a row per rank and step, as from ``waits``.
+        clocks: a clock per rank; none without a process group.
+        microbatches: by (step, rank), [data, forward and backward begin, backward ends] of each; empty without
+            timeline files.
+        transfers: by (step, rank), the collectives; empty without timeline files.
+    """
 
     path: Path
     config: dict[str, Any]
@@ -71,15 +83,17 @@ class Timeline:
     state: str
     table: pd.DataFrame
     clocks: list[Clock]
-    microbatches: dict[tuple[int, int], list[list[float]]]  # begin of data, forward, backward; end of backward
+    microbatches: dict[tuple[int, int], list[list[float]]]
     transfers: dict[tuple[int, int], list[Transfer]]
 
     @property
     def mode(self) -> str:
+        """The executor: distributed, virtual or simulated."""
         return str(self.config["executor"]["kind"])
 
     @property
     def steps(self) -> list[int]:
+        """The steps that all ranks recorded."""
         return sorted(self.table["step"].unique().tolist())
 
     @property
@@ -89,9 +103,9 @@ class Timeline:
 
 
 def load_timeline(path: Path) -> Timeline:
-    """Read a run's folder; of a run that has not finished, the steps that all ranks recorded.
+    """Read the timeline from a run's folder; of an unfinished run, the steps that all ranks recorded.
 
-    Raises DataError where it is not a run's folder, has no records, or its ranks had no common clock.
+    Raises DataError where it is no run's folder, has no records, or its ranks had no common clock.
     """
     try:
         status = read_status(path)
@@ -122,18 +136,19 @@ def waits(
     uncertainty_s: Mapping[int, float],
     moved: Mapping[tuple[int, int], Sequence[Transfer]],
 ) -> pd.DataFrame:
-    """One row per rank and step, in this order of steps and ranks: who waited how long, and for whom.
+    """Return one row per rank and step, sorted by step and rank, with the times that ranks waited.
 
-    Beside the records' own columns: ``ready_at_s``, ``done_at_s``, ``straggler_wait_s``,
-    ``exposed_s``, ``comm_s``, ``hidden_s`` as the module defines them, ``straggler``, and
-    ``maybe_last``: true of the straggler, or of those among whom the clocks cannot decide.
-    Raises DataError where a time that these need was not recorded.
+    Beside the columns of the records: ``ready_at_s``, ``done_at_s``, ``straggler_wait_s``,
+    ``exposed_s``, ``comm_s``, ``hidden_s`` as defined above, ``straggler``, and ``maybe_last``:
+    true for the straggler, or for all ranks among which the clocks cannot decide.
+    ``uncertainty_s``: of the clocks in seconds, by rank; ``moved``: transfers by (step, rank).
+    Raises DataError where a required time was not recorded.
     """
     table = records.reindex(columns=[*COUNTED, *TIMES]).sort_values(["step", "rank"], ignore_index=True)
     table[list(TIMES)] = table[list(TIMES)].apply(pd.to_numeric).astype("float64")
     table = table[table.groupby("step")["rank"].transform("count") == table["world_size"]].reset_index(drop=True)
     if table.empty:
-        raise DataError("there is no step yet that all ranks recorded")
+        raise DataError("there is no step that all ranks recorded; run more steps")
     if mode != "distributed":
         lengths = table.groupby("step")["step_s"].max()
         table["began_at_s"] = table["step"].map(lengths.cumsum() - lengths)
@@ -156,12 +171,12 @@ def waits(
             table["exposed_s"] = float("nan")
         table["comm_s"] = table["exposed_s"]
     table["hidden_s"] = (table["comm_s"] - table["exposed_s"]) if mode != "distributed" else float("nan")
-    found = [moved.get(key) or [] for key in zip(table["step"], table["rank"], strict=True)]
-    measured = pd.Series([bool(spans) for spans in found])
-    whole = [covered_s([(t.begin_s, t.end_s) for t in spans]) for spans in found]
+    spans_of_rows = [moved.get(key) or [] for key in zip(table["step"], table["rank"], strict=True)]
+    measured = pd.Series([bool(spans) for spans in spans_of_rows])
+    whole = [covered_s([(t.begin_s, t.end_s) for t in spans]) for spans in spans_of_rows]
     before = [
         covered_s([(min(t.begin_s, end), min(t.end_s, end)) for t in spans])
-        for spans, end in zip(found, by_step["ready_at_s"].transform("max"), strict=True)
+        for spans, end in zip(spans_of_rows, by_step["ready_at_s"].transform("max"), strict=True)
     ]
     table["comm_s"] = table["comm_s"].mask(measured, pd.Series(whole))
     table["hidden_s"] = table["hidden_s"].mask(measured, pd.Series(before))
@@ -169,7 +184,7 @@ def waits(
 
 
 def by_rank(table: pd.DataFrame) -> pd.DataFrame:
-    """A row per rank: ``straggler_share`` of steps, the mean of each time, and ``*_share`` of the mean step."""
+    """Return a row per rank: ``straggler_share`` of steps, the mean of each time, and ``*_share`` of the mean step."""
     ranks = table.groupby("rank")
     means = ranks[list(MEANS)].mean()
     shares = means[list(SHARES)].div(means["step_s"], axis=0)
@@ -178,9 +193,9 @@ def by_rank(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def leads(table: pd.DataFrame) -> pd.DataFrame:
-    """A row per step: ``lead_s``, from the last but one rank's being ready to the last one's, and ``decided``.
+    """Return a row per step: ``lead_s``, from the last but one rank's being ready to the last one's, and ``decided``.
 
-    A single rank leads nobody: NaN.
+    NaN for a single rank.
     """
     steps = table.groupby("step")
     lead_s = steps["straggler_wait_s"].apply(lambda waited: waited.sort_values().shift(-1).iloc[0])

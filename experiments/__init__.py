@@ -5,11 +5,11 @@
     sweep.py          run a study
     study.py          a study: [base] of a run and [grid] of what varies
     train.py          one rank of a run, for torchrun
-    loops.py          training loops as people write them, with and without the exact factor
+    loops.py          common training loops, with and without the exact factor
     certificates.py   the table of certificates in the notes
     curriculum.py     figures of the notes on curricula
     batches.py        figures of the notes on micro-batches
-    planted.py        one rank of a run with trouble planted in it
+    planted.py        one rank of a run with a planted fault
     stress.py         break runs on purpose, and count how they end
     walks.py          the two walks in CONTRIBUTING.md
     benchmarks/       `python -m experiments.benchmarks.NAME`

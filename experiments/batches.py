@@ -1,14 +1,14 @@
-"""What the micro-batches of a step look like, and what `ddpsched plan` leaves out of its table.
+"""A figure of the micro-batches of a step, and the yardstick of arms that `ddpsched plan` does not list.
 
     python -m experiments.batches [--output report/notes/figures]    # draws
     python -m experiments.batches DIR [--trace SST-2] [--seed 0]     # prints
 
-*Draws* one step of the token budget, on two ranks with two micro-batches each, plain beside same_shape: a rectangle a
-micro-batch, a row a sample. The lengths are those of tests/planning/test_token_budget.py.
+*Draws* one step of the token budget on two ranks with two micro-batches each, plain beside same_shape. A micro-batch is
+a rectangle, a sample a row. The lengths are those of tests/planning/test_token_budget.py.
 
-*Prints* the yardstick of what the pages in report/notes compare: orders under a token budget, ways to draw bins, pools
-of other sizes, G = 4 and B = 32. DIR holds `sst2/train.tsv`, `gsm8k/train.jsonl` and `bert-uncased/`. Budgets and batch
-sizes are found such that a step has B samples on average, as `ddpsched plan` finds them.
+*Prints* the yardstick of the arms that the pages in report/notes compare: orders under a token budget, ways to draw
+bins, pools of other sizes, with G = 4 and B = 32. DIR holds `sst2/train.tsv`, `gsm8k/train.jsonl` and `bert-uncased/`.
+Budgets and batch sizes are fitted so that a step has B samples on average, as in `ddpsched plan`.
 """
 
 import argparse
@@ -41,7 +41,7 @@ RANKS, ACCUMULATION, BUDGET = 2, 2, 30
 SHAPES = {"plain": {}, "same_shape = true": {"same_shape": True}}
 
 REAL, PADDING, INK = "#0072B2", "#E69F00", "#222222"  # blue and orange of the okabe_ito colours
-GAP, BELOW = 1.2, 3.0  # tokens between columns; rows below a rank, for words
+GAP, BELOW = 1.2, 3.0  # tokens between columns; rows below a rank, for captions
 
 TRACES: dict[str, dict[str, Any]] = {
     "SST-2": {"path": "sst2/train.tsv", "texts": ("sentence",)},
@@ -75,7 +75,14 @@ ARMS: dict[str, Arm] = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """A micro-batch: ``lengths`` of its samples, each padded to ``width`` tokens; no samples, no micro-batch."""
+    """A micro-batch in the figure.
+
+    Attributes:
+        rank: its rank.
+        turn: its index among the micro-batches of the rank.
+        lengths: tokens of each sample; empty where the rank has no such micro-batch.
+        width: tokens that each sample is padded to.
+    """
 
     rank: int
     turn: int
@@ -84,18 +91,19 @@ class Drawn:
 
     @property
     def padded(self) -> int:
+        """Tokens with padding."""
         return len(self.lengths) * self.width
 
     @property
     def words(self) -> str:
-        """Below the rectangle."""
+        """The caption below the rectangle."""
         if not self.lengths:
             return "no micro-batch"
         return f"{len(self.lengths)} × {self.width} = {self.padded} tokens\n{self.padded - sum(self.lengths)} padding"
 
 
 def first_step(**policy: Any) -> StepPlan:
-    """Of the figure's samples, planned as a run plans them."""
+    """Return the plan of the figure's samples, made as in a run. ``policy``: further keys of [policy]."""
     values = {
         "epochs": 1,
         "world_size": RANKS,
@@ -111,21 +119,21 @@ def first_step(**policy: Any) -> StepPlan:
 
 
 def drawn(plan: StepPlan) -> Iterator[Drawn]:
-    """Every place for a micro-batch, the empty ones too."""
+    """Yield the micro-batches of a step by rank and turn, the empty ones too."""
     lengths = np.array(LENGTHS)
-    for rank, own in enumerate(plan.ranks):
+    for rank, microbatches in enumerate(plan.ranks):
         for turn in range(ACCUMULATION):
-            if turn < len(own):
-                held = lengths[own[turn].ids]
-                yield Drawn(rank, turn, tuple(held.tolist()), own[turn].padded_length(held))
+            if turn < len(microbatches):
+                tokens = lengths[microbatches[turn].ids]
+                yield Drawn(rank, turn, tuple(tokens.tolist()), microbatches[turn].padded_length(tokens))
             else:
                 yield Drawn(rank, turn, (), 0)
 
 
 def figure() -> Figure:
-    """The step both ways, on one scale."""
-    found = {title: list(drawn(first_step(**policy))) for title, policy in SHAPES.items()}
-    boxes = [each for own in found.values() for each in own]
+    """Return the figure: the step without and with same_shape, on one scale."""
+    steps = {title: list(drawn(first_step(**policy))) for title, policy in SHAPES.items()}
+    boxes = [each for step in steps.values() for each in step]
     column = max(each.width for each in boxes) + GAP
     panel = ACCUMULATION * column + 2 * GAP
     heights = [max(len(each.lengths) for each in boxes if each.rank == rank) for rank in range(RANKS)]
@@ -133,16 +141,16 @@ def figure() -> Figure:
     bottom = sum(heights) + RANKS * BELOW
     shown = Figure(figsize=(10, 5), layout="constrained")
     axes = shown.subplots()
-    for number, (title, own) in enumerate(found.items()):
-        left, real, padded = number * panel, sum(LENGTHS), sum(each.padded for each in own)
+    for number, (title, step) in enumerate(steps.items()):
+        left, real, padded = number * panel, sum(LENGTHS), sum(each.padded for each in step)
         axes.text(left, -2.4, f"{title}: {real} of {padded} tokens are real", fontsize=11, fontweight="bold")
         for turn in range(ACCUMULATION):
             axes.text(left + turn * column, -0.6, f"micro-batch {turn + 1}", fontsize=9, color=INK)
-        for each in own:
+        for each in step:
             _rectangle(axes, each, left + each.turn * column, tops[each.rank])
     for rank, (top, height) in enumerate(zip(tops, heights, strict=True)):
         axes.text(-0.5, top + height / 2, f"rank {rank}", fontsize=10, rotation=90, ha="right", va="center", color=INK)
-    axes.set(xlim=(-2, len(found) * panel - 2 * GAP), ylim=(bottom, -3.4))
+    axes.set(xlim=(-2, len(steps) * panel - 2 * GAP), ylim=(bottom, -3.4))
     axes.axis("off")
     marks = [Patch(facecolor=REAL, edgecolor="white", label="real token"), _padding(0, 0, 1, label="padding")]
     shown.legend(handles=marks, loc="outside lower center", ncols=2, frameon=False, fontsize=10)
@@ -150,7 +158,7 @@ def figure() -> Figure:
 
 
 def _rectangle(axes: Axes, each: Drawn, left: float, top: float) -> None:
-    """A row a sample, a square a token, and below it what it holds."""
+    """Draw a micro-batch: a row a sample, a square a token, and the caption below."""
     for row, length in enumerate(each.lengths):
         for token in range(length):
             axes.add_patch(Rectangle((left + token, top + row), 1, 1, facecolor=REAL, edgecolor="white", linewidth=0.8))
@@ -167,20 +175,20 @@ def _padding(left: float, top: float, width: float, label: str = "") -> Rectangl
 
 
 def draw(folder: Path) -> Path:
-    """``<folder>/token_budget.png``."""
+    """Write ``<folder>/token_budget.png``, and return its path."""
     path = folder / "token_budget.png"
     save(figure(), path)
     return path
 
 
 def lengths_of(folder: Path, trace: str) -> Int:
-    """Token lengths of a training set, cut to 512."""
-    where = dict(TRACES[trace])
-    return read_lengths(folder / where.pop("path"), tokenizer=str(folder / "bert-uncased"), **where)
+    """Return the token lengths of a training set, (samples,), cut to 512. ``trace``: a key of ``TRACES``."""
+    source = dict(TRACES[trace])
+    return read_lengths(folder / source.pop("path"), tokenizer=str(folder / "bert-uncased"), **source)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Draw, or print."""
+    """Draw the figure, or print the tables where a folder is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", metavar="DIR")
     parser.add_argument("--output", type=Path, default=FIGURES)

@@ -1,8 +1,8 @@
 """``python -m experiments.certificates``: the certificates of report/notes/gradients.md, a row each, as Markdown.
 
-Training loops with and without their factor; then policies, executors and synchronisers of ours, five faults planted on
-purpose, and transformers' Trainer as it is and with the loss that mends it. Exit code 0 when what should hold holds and
-every fault is found.
+Training loops with and without their factor; then ddpsched's policies, executors and synchronisers, five planted
+faults, and transformers' Trainer with its loss and with an exact one. Exit code 0 where everything that should hold
+does, and each fault is found.
 """
 
 import sys
@@ -19,11 +19,11 @@ POLICIES = {
     "token_budget": [], "bins": [], "pool": [], "pool, packed": ["policy.sequence_packing=true"],
 }  # fmt: skip
 FIXED = "ddpsched.integrations.losses:summed_cross_entropy"
-Row = tuple[str, bool, Certificate]  # what, whether it should hold, what came of it
+Row = tuple[str, bool, Certificate]  # subject, whether it should hold, its certificate
 
 
 def ours() -> Iterable[Row]:
-    """Every policy on 1, 2 and 4 gloo ranks; every synchroniser and the virtual executor on one of them."""
+    """Yield rows of policies on 1, 2 and 4 gloo ranks, and of balanced with each synchroniser and on virtual ranks."""
     for world_size in (1, 2, 4):
         for name, words in POLICIES.items():
             request = Request(words=tuple(words), policy=name.partition(",")[0], world_size=world_size)
@@ -35,34 +35,34 @@ def ours() -> Iterable[Row]:
 
 
 def faults() -> Iterable[Row]:
-    """Each fault in the same run of two ranks."""
+    """Yield a row for each fault, planted in the same run of two ranks."""
     for fault in FAULTS:
         yield f"planted: {fault}", False, certify(Request(words=(), policy="balanced", world_size=2, plant=fault))[0]
 
 
 def trainers() -> Iterable[Row]:
-    """transformers' Trainer, plain and mended."""
+    """Yield rows of transformers' Trainer, with its loss and with an exact one."""
     for loss, holds in ((None, False), (FIXED, True)):
         for certificate in certify(Request(words=(), trainer="transformers", world_size=2, loss=loss)):
             yield certificate.subject + (", summed_cross_entropy" if loss else ""), holds, certificate
 
 
 def line(name: str, certificate: Certificate) -> str:
-    """A row of the table."""
+    """Return a row of the table as Markdown."""
     failed = [check for check in certificate.checks if not check.holds and not (check.cause or "").startswith("see")]
-    says = "; ".join(map(blame, failed)) or "holds"
-    return f"| {name} | {numbers(certificate)} | {says.replace('|', '/')} |"
+    verdict = "; ".join(map(blame, failed)) or "holds"
+    return f"| {name} | {numbers(certificate)} | {verdict.replace('|', '/')} |"
 
 
 def numbers(certificate: Certificate) -> str:
-    """Relative error, cosine and best scale of its gradient, as three cells."""
-    found = next((check.numbers for check in certificate.checks if check.numbers), {})
+    """Return relative error, cosine and best scale of the gradient, as three cells."""
+    figures = next((check.numbers for check in certificate.checks if check.numbers), {})
     forms = {"relative_error": ".1e", "cosine": ".6f", "best_scale": ".4g"}
-    return " | ".join(f"{found[key]:{form}}" if key in found else "–" for key, form in forms.items())
+    return " | ".join(f"{figures[key]:{form}}" if key in figures else "–" for key, form in forms.items())
 
 
 def blame(check: Check) -> str:
-    """What a failed check found; of a gradient, whose numbers have columns of their own, why."""
+    """Return what a failed check found, with its cause; the cause alone where its numbers have columns."""
     cause = (check.cause or "").partition(". In numbers")[0].replace("*", r"\*")
     return (
         f"*{check.name}*: {cause}" if check.numbers else f"*{check.name}*: {check.says}" + f" ({cause})" * bool(cause)
@@ -70,7 +70,7 @@ def blame(check: Check) -> str:
 
 
 def main() -> int:
-    """Exit code 1 where something that should hold does not, or a fault is not found."""
+    """Print both tables; return 1 where something that should hold does not, or a fault is not found."""
     wrong: list[str] = []
 
     def body() -> None:
@@ -89,7 +89,7 @@ def main() -> int:
 
     code = guarded(body)
     for name in wrong:
-        print(f"not as it should be: {name}", file=sys.stderr)
+        print(f"not as expected, see its row above: {name}", file=sys.stderr)
     return code or int(bool(wrong))
 
 

@@ -1,16 +1,17 @@
-"""The curriculum of four ranks and 16 samples, from what the program itself makes of it: six panels.
+"""A figure of a curriculum on four ranks, and a table of how its steps depend on the number of ranks.
 
     python -m experiments.curriculum [--output report/notes/figures]    # draws
     python -m experiments.curriculum DIR                                # prints
 
-*Draws*: samples of difficulty (here: length) 1 to 16 lie on four ranks. (a) which rank holds which; (b) each rank sorts
-its own; (c) so steps hold samples of unlike difficulty, and ranks wait; (d) the sample sort, run on four real ranks,
-gives each a slice of one order; (e) which is dealt in turn; (f) and ranks are about as long at work.
+*Draws* 16 samples of difficulty (here: length) 1 to 16 on four ranks, as planned by the package, in six panels. (a) The
+rows assigned to each rank. (b) Each rank sorts its rows. (c) Then steps hold samples of unlike difficulty, and ranks
+wait. (d) The sample sort, run on four real ranks, gives each a slice of one global order. (e) The global order is dealt
+to the ranks in turn. (f) Then ranks compute for about the same time.
 
 *Prints* how the two orders depend on the number of ranks, on SST-2 (DIR holds `sst2/train.tsv` and `bert-uncased/`),
-static, B = 32: the sum over steps of the largest rank's padded tokens over the sum of the mean rank's, and how many of
-a step's samples are the ones that it has with one rank. `by source` is the data with its rows sorted by length, as data
-that was put together from sources of unlike texts is.
+static, B = 32: the sum over steps of the largest rank's padded tokens over the sum of the mean rank's, and the share of
+a step's samples that it has with one rank too. `by source` is the data with its rows sorted by length, as in data that
+was put together from sources of unlike texts.
 """
 
 import argparse
@@ -48,7 +49,7 @@ COLOURS = colormaps["viridis_r"]
 
 @dataclass(frozen=True)
 class Panels:
-    """What is drawn, all of it from the program. ``local`` and ``dealt``: [rank][step]."""
+    """The lengths in the panels. ``assigned`` and ``slices``: [rank][place]; ``local`` and ``dealt``: [rank][step]."""
 
     assigned: Table
     local: Table
@@ -57,7 +58,7 @@ class Panels:
 
 
 def config_of(kind: str) -> RunConfig:
-    """A sample a rank in each step."""
+    """Return a config with one sample a rank in each step. ``kind``: the order."""
     return parse(
         {
             "epochs": 1,
@@ -70,25 +71,25 @@ def config_of(kind: str) -> RunConfig:
 
 
 def ranks_of(kind: str) -> Table:
-    """Lengths by rank and step, as plans of this order have them."""
+    """Return the planned lengths by rank and step. ``kind``: the order."""
     plans: list[StepPlan] = list(plan_steps(config_of(kind).plan_spec(), KnownLengths(LENGTHS), LocalExchange(RANKS)))
     return [[LENGTHS[plan.rank_ids(rank)[0]] for plan in plans] for rank in range(RANKS)]
 
 
 def sorted_slice() -> list[int]:
-    """On a rank: its slice of what all ranks hold."""
+    """Return this rank's slice of the sorted lengths of all ranks. Runs on each rank."""
     join_group()
     rank = dist.get_rank()
     size = len(LENGTHS) // RANKS
     ids = torch.arange(rank * size, (rank + 1) * size)
     lengths, _ = sample_sort([torch.tensor(LENGTHS)[ids], ids])
     dist.destroy_process_group()
-    found: list[int] = lengths.tolist()
-    return found
+    sorted_lengths: list[int] = lengths.tolist()
+    return sorted_lengths
 
 
 def panels() -> Panels:
-    """Four gloo ranks sort; two orders are planned."""
+    """Return the lengths in the panels: four gloo ranks sort, and two orders are planned."""
     size = len(LENGTHS) // RANKS
     assigned = [list(LENGTHS[rank * size : (rank + 1) * size]) for rank in range(RANKS)]
     slices = answers(run_ranks(sorted_slice, RANKS))
@@ -96,26 +97,26 @@ def panels() -> Panels:
 
 
 def imbalance(table: Table) -> float:
-    """What the slowest ranks of all steps have, over an even share: sum of maxima over sum of means."""
+    """Return the slowest ranks' lengths over an even share: the sum over steps of maxima over that of means."""
     lengths = np.array(table)
     return float(lengths.max(axis=0).sum() / lengths.mean(axis=0).sum())
 
 
-def figure(found: Panels) -> Figure:
-    """Three panels for the simple way, three for the global one."""
-    shown = Figure(figsize=(11, 6.4), layout="constrained")
-    axes = shown.subplots(2, 3)
-    _grid(axes[0, 0], found.assigned, "a  assignment: each rank's rows", "row")
-    _grid(axes[0, 1], found.local, "b  local sort: each rank by itself", "step")
-    _bars(axes[0, 2], found.local, "c  local order")
-    _grid(axes[1, 0], found.slices, "d  global sort: each rank's slice", "place in the slice")
-    _grid(axes[1, 1], found.dealt, "e  dealt in turn", "step")
-    _bars(axes[1, 2], found.dealt, "f  global order")
-    return shown
+def figure(lengths: Panels) -> Figure:
+    """Return the figure: three panels for the local order, three for the global one."""
+    drawing = Figure(figsize=(11, 6.4), layout="constrained")
+    axes = drawing.subplots(2, 3)
+    _grid(axes[0, 0], lengths.assigned, "a  assignment: each rank's rows", "row")
+    _grid(axes[0, 1], lengths.local, "b  local sort: each rank by itself", "step")
+    _bars(axes[0, 2], lengths.local, "c  local order")
+    _grid(axes[1, 0], lengths.slices, "d  global sort: each rank's slice", "place in the slice")
+    _grid(axes[1, 1], lengths.dealt, "e  dealt in turn", "step")
+    _bars(axes[1, 2], lengths.dealt, "f  global order")
+    return drawing
 
 
 def _grid(axes: Axes, table: Table, title: str, across: str) -> None:
-    """A square a sample, with its length."""
+    """Draw a square for each sample, with its length."""
     for rank, row in enumerate(table):
         for place, length in enumerate(row):
             shade = COLOURS(0.1 + 0.85 * length / max(LENGTHS))
@@ -132,7 +133,7 @@ def _grid(axes: Axes, table: Table, title: str, across: str) -> None:
 
 
 def _bars(axes: Axes, table: Table, title: str) -> None:
-    """Of each step a bar a rank, as long as its sample; a line over the longest, one at the mean."""
+    """Draw a bar for each step and rank, as high as its sample's length, and lines at the longest and the mean."""
     lengths = np.array(table)
     width = 0.8 / RANKS
     for step, column in enumerate(lengths.T):
@@ -153,7 +154,11 @@ def _bars(axes: Axes, table: Table, title: str) -> None:
 
 
 def dependence(lengths: Int, kind: str, world_size: int) -> tuple[float, float]:
-    """Largest rank's padded tokens over the mean rank's; share of a step's samples that are those of one rank."""
+    """Return two figures of an order of samples with these lengths, (samples,), on ``world_size`` ranks.
+
+    They are the largest rank's padded tokens over the mean rank's, and the share of samples that are in the same step
+    with one rank.
+    """
 
     def steps(size: int) -> list[StepPlan]:
         values = {
@@ -172,27 +177,27 @@ def dependence(lengths: Int, kind: str, world_size: int) -> tuple[float, float]:
 
 
 def table(lengths: Int) -> RichTable:
-    """Both orders on 2, 4 and 8 ranks."""
+    """Return the table of both orders on 2, 4 and 8 ranks. ``lengths``: (samples,), in tokens."""
     shown = RichTable(title=f"{len(lengths):,} samples, static, B = 32", box=SIMPLE)
     for column in ("data", "order.kind", "G", "largest / mean rank", "samples as with one rank"):
         shown.add_column(column, justify="left" if column in ("data", "order.kind") else "right")
-    for name, own in (("as it lies", lengths), ("by source", np.sort(lengths))):
+    for name, ordered in (("as it lies", lengths), ("by source", np.sort(lengths))):
         for kind in ("curriculum", "curriculum_local"):
             for size in (2, 4, 8):
-                largest, same = dependence(own, kind, size)
+                largest, same = dependence(ordered, kind, size)
                 shown.add_row(name, kind, str(size), f"{largest:.3f}", f"{same:.1%}")
     return shown
 
 
 def draw(folder: Path) -> Path:
-    """``<folder>/curriculum.png``."""
+    """Write ``<folder>/curriculum.png``, and return its path."""
     path = folder / "curriculum.png"
     save(figure(panels()), path)
     return path
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Draw, or print."""
+    """Draw the figure, or print the table where a folder is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=FIGURES)
     parser.add_argument("folder", type=Path, nargs="?", metavar="DIR")

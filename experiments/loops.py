@@ -1,4 +1,4 @@
-"""Training loops as people write them, each with and without the factor that makes its gradient exact.
+"""Common training loops, each with and without the factor that makes its gradient exact.
 
 ``python -m experiments.certificates`` runs them on real ranks with unequal micro-batches and certifies both.
 """
@@ -15,18 +15,28 @@ from ddpsched.certify.certify_step import DEFAULTS, Mean, certify_step
 
 VOCABULARY, WIDTH = 64, 16
 Batch = dict[str, torch.Tensor]
-Factor = Callable[[int, int, int, int, int], float]  # of G, A, b_m, b_r, B; of label tokens where these are meant
+# of G, A, b_m, b_r, B; with target token_mean the last three count label tokens
+Factor = Callable[[int, int, int, int, int], float]
 
 
 @dataclass(frozen=True)
 class Loop:
-    """``loss``: what each micro-batch backpropagates, as a mean over this rank, this micro-batch, or a sum."""
+    """A training loop.
+
+    Attributes:
+        name: its name in the table.
+        loss: the loss that each micro-batch backpropagates: "rank mean", "micro mean / A" or "sum".
+        averages: whether gradients are averaged over ranks, as in DDP, or added.
+        factor: the factor of the loss that makes the gradient exact.
+        counts: samples by rank and micro-batch.
+        target: the mean whose gradient is exact.
+    """
 
     name: str
-    loss: str  # rank mean | micro mean / A | sum
-    averages: bool  # ranks, as DDP does; or adds
+    loss: str
+    averages: bool
     factor: Factor
-    counts: tuple[tuple[int, ...], ...] = ((6, 1), (2, 3, 4))  # samples by rank and micro-batch
+    counts: tuple[tuple[int, ...], ...] = ((6, 1), (2, 3, 4))
     target: Mean = "sample_mean"
 
 
@@ -60,7 +70,7 @@ LOOPS = (
 
 
 class Predictor(torch.nn.Module):
-    """The mean of embeddings so far, one hidden layer: a class of each row, or each next token."""
+    """A classifier of rows, or a causal language model: means of the embeddings so far, and one hidden layer."""
 
     def __init__(self, causal: bool) -> None:
         super().__init__()
@@ -70,28 +80,30 @@ class Predictor(torch.nn.Module):
         self.head = torch.nn.Linear(WIDTH, VOCABULARY if causal else 3)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Return logits, (rows, 3) or (rows, tokens, vocabulary), of (rows, tokens) ids."""
         so_far = torch.arange(1, input_ids.shape[1] + 1)[:, None]
         means = self.tokens(input_ids).cumsum(1) / so_far
         return self.head(torch.tanh(self.hidden(means if self.causal else means[:, -1])))
 
 
 def predictor(causal: bool) -> torch.nn.Module:
+    """Return the model in float64."""
     return Predictor(causal).double()
 
 
 def train_step(model: torch.nn.Module, microbatches: Sequence[Batch], index: int, scaled: bool) -> None:
-    """One rank's part of a step of ``LOOPS[index]``."""
+    """Run this rank's part of a step of ``LOOPS[index]``, with its exact factor where ``scaled``."""
     loop = LOOPS[index]
     losses = [DEFAULTS[loop.target](model, batch) for batch in microbatches]
-    own = sum(map(len, losses))
-    total = torch.tensor(own)
+    rank_count = sum(map(len, losses))
+    total = torch.tensor(rank_count)
     dist.all_reduce(total)
     world_size = dist.get_world_size()
     for each in losses:
-        value = {"rank mean": each.sum() / own, "micro mean / A": each.mean() / len(losses), "sum": each.sum()}[
+        value = {"rank mean": each.sum() / rank_count, "micro mean / A": each.mean() / len(losses), "sum": each.sum()}[
             loop.loss
         ]
-        factor = loop.factor(world_size, len(losses), len(each), own, int(total)) if scaled else 1.0
+        factor = loop.factor(world_size, len(losses), len(each), rank_count, int(total)) if scaled else 1.0
         (value * factor).backward()
     for parameter in model.parameters():
         assert parameter.grad is not None
@@ -101,7 +113,7 @@ def train_step(model: torch.nn.Module, microbatches: Sequence[Batch], index: int
 
 
 def batches(loop: Loop) -> list[list[Batch]]:
-    """Rows of 12 tokens; of a causal model, prompts of unequal length are masked."""
+    """Return micro-batches by rank, in rows of 12 tokens; for a causal model, prompts of unequal length are masked."""
     rng = torch.Generator().manual_seed(0)
 
     def batch(count: int) -> Batch:
@@ -111,11 +123,11 @@ def batches(loop: Loop) -> list[list[Batch]]:
         prompts = torch.randint(1, 11, (count, 1), generator=rng)
         return {"input_ids": ids, "labels": ids.masked_fill(torch.arange(12) < prompts, -100)}
 
-    return [[batch(count) for count in own] for own in loop.counts]
+    return [[batch(count) for count in counts] for counts in loop.counts]
 
 
 def both(index: int) -> tuple[Certificate, Certificate]:
-    """``LOOPS[index]`` without and with its factor."""
+    """Return the certificates of ``LOOPS[index]`` without and with its factor."""
     loop = LOOPS[index]
     build = partial(predictor, loop.target == "token_mean")
     without, with_factor = (
@@ -126,6 +138,6 @@ def both(index: int) -> tuple[Certificate, Certificate]:
 
 
 def certificates() -> Iterator[tuple[str, Certificate, Certificate]]:
-    """Of each loop: its name, without and with its factor."""
+    """Yield the name of each loop, and its certificates without and with its factor."""
     for index, loop in enumerate(LOOPS):
         yield loop.name, *both(index)

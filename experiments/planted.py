@@ -1,8 +1,8 @@
-"""One rank of a run with trouble planted in it, as ``experiments.train`` is one without.
+"""One rank of a run with a planted fault, else as ``experiments.train``.
 
-``DDPSCHED_PLANT="1 kill ddpsched.run_loop:compact"``: rank 1 kills itself as it comes to ``compact``. ``stop``
-suspends it, a number lets it wait so many seconds, ``start`` is a place before everything. Several are parted by ``;``.
-``DDPSCHED_SUSPENDED_S``: how long a rank may be suspended, for tests that cannot wait.
+``DDPSCHED_PLANT="1 kill ddpsched.run_loop:compact"``: rank 1 kills itself before it calls ``compact``. ``stop``
+suspends it, and a number makes it sleep for so many seconds. The place ``start`` is before everything. Several faults
+are separated by ``;``. ``DDPSCHED_SUSPENDED_S``: seconds that a rank may be suspended, for tests that cannot wait.
 """
 
 import functools
@@ -17,7 +17,7 @@ from experiments import train
 
 
 def plant(spec: str) -> None:
-    """Put the trouble before its place, on its rank."""
+    """Plant the fault ``spec``, "RANK ACTION PLACE", where this process is its rank."""
     rank, action, place = spec.split()
     if os.environ["RANK"] != rank:
         return
@@ -27,14 +27,14 @@ def plant(spec: str) -> None:
     module, _, path = place.partition(":")
     *owners, name = path.split(".")
     owner: Any = functools.reduce(getattr, owners, import_module(module))
-    honest = getattr(owner, name)
+    original = getattr(owner, name)
 
-    @functools.wraps(honest)
-    def troubled(*args: Any, **more: Any) -> Any:
+    @functools.wraps(original)
+    def faulty(*args: Any, **more: Any) -> Any:
         _act(action)
-        return honest(*args, **more)
+        return original(*args, **more)
 
-    setattr(owner, name, troubled)
+    setattr(owner, name, faulty)
 
 
 def _act(action: str) -> None:

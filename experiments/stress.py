@@ -1,8 +1,8 @@
-"""How do small distributed runs end? ``python -m experiments.stress --runs 200 --load 2 [--plant "1 5 PLACE"]``.
+"""Counts of how small distributed runs end. ``python -m experiments.stress --runs 200 --load 2 [--plant "1 5 PLACE"]``.
 
-Each is two real ranks under torchrun, one after the other, beside ``--load`` processes that only compute. Printed is
-how many ended as what: state and reason of status.json, torchrun's exit code, how many processes are still there.
-``--plant`` is ``experiments.planted``'s.
+Runs of two real ranks under torchrun follow one another, beside ``--load`` processes that only compute. Printed is how
+many had each ending: state and reason of status.json, torchrun's exit code, and the number of processes that are left.
+``--plant`` is a fault as in ``experiments.planted``.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 
 def ending(config: Path, name: str, plant: str) -> str:
-    """Run once; how it ended."""
+    """Run one run of the config; return how it ended."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "experiments.planted"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "DDPSCHED_PLANT": plant}
     with (config.parent / f"{name}.log").open("wb") as log:
@@ -70,28 +70,28 @@ def _compute() -> None:
 
 @app.command()
 def main(
-    runs: Annotated[int, typer.Option(min=1, help="how many")] = 20,
-    load: Annotated[int, typer.Option(min=0, help="processes that compute beside them")] = 0,
-    plant: Annotated[str, typer.Option(help="as experiments.planted reads it")] = "",
-    steps: Annotated[int, typer.Option(min=1, help="of each run")] = 3,
+    runs: Annotated[int, typer.Option(min=1, help="number of runs")] = 20,
+    load: Annotated[int, typer.Option(min=0, help="processes that compute beside the runs")] = 0,
+    plant: Annotated[str, typer.Option(help="a fault, as in experiments.planted")] = "",
+    steps: Annotated[int, typer.Option(min=1, help="steps of each run")] = 3,
 ) -> None:
-    """Run, count, print."""
+    """Run distributed runs, and count how they end."""
     beside = [multiprocessing.Process(target=_compute, daemon=True) for _ in range(load)]
     for process in beside:
         process.start()
-    found: Counter[str] = Counter()
+    endings: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="ddpsched-stress-") as folder:
         config = Path(folder, "stress.toml")
         config.write_text(CONFIG.format(outputs=folder, steps=steps), encoding="utf-8")
         for number in range(runs):
             begin = time.monotonic()
-            end = ending(config, f"run-{number}", plant)
-            found[end] += 1
-            print(f"{number + 1} of {runs}: {end}, {time.monotonic() - begin:.1f} s", flush=True)
+            result = ending(config, f"run-{number}", plant)
+            endings[result] += 1
+            print(f"{number + 1} of {runs}: {result}, {time.monotonic() - begin:.1f} s", flush=True)
     for process in beside:
         process.kill()
-    for end, count in found.most_common():
-        print(f"{count:5d} {end}")
+    for result, count in endings.most_common():
+        print(f"{count:5d} {result}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A study is one TOML file: ``[base]`` of a run and ``[grid]`` of what varies.
+"""Studies as TOML files: ``[base]``, the config of a run, and ``[grid]``, the keys that vary.
 
 A grid axis is ``"policy.kind" = ["static", "minmax"]``, or a list of tables
 whose keys change together::
@@ -12,16 +12,16 @@ whose keys change together::
 
 Each point of the product is one run, named by its values; the first axis varies
 fastest, so that the arms of a comparison run one after another. ``[[also]]``
-tables add single runs, for an arm that says something in one setting only.
+tables add single runs, for an arm that is of interest in one setting only.
 
-What a table says may depend on the other axes' values, which go by the names
-that they have in a run's name::
+A table's values may depend on the other axes' values, which have the same names
+here as in the names of runs::
 
     [[grid.arm]]
     name = "pool"
     "policy.kind" = "pool"
     "policy.max_tokens_for_batch" = { sst2 = 104, gsm8k = 1300 }   # one a data set; tables within for more axes
-    task = ["sst2", "gsm8k"]                                       # beside these values of the axis `task` alone
+    task = ["sst2", "gsm8k"]                                       # only with these values of the axis `task`
 """
 
 import itertools
@@ -36,7 +36,7 @@ Point = dict[str, Any]  # a value for each axis
 
 
 def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfig]:
-    """The runs of a study, in the order they are run.
+    """Return the runs of a study, in the order they are run.
 
     ``key=value`` words change the base (and so every run); one that names a grid
     axis, ``policy.kind=minmax``, leaves that one value (and no ``[[also]]``); one that begins with the name of a
@@ -64,14 +64,16 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfi
     points: list[tuple[str, list[tuple[str, Any]]]] = []
     for combination in itertools.product(*reversed(grid.values())):
         point = dict(zip(grid, reversed(combination), strict=True))
-        if _stand_together(path, point, names):
+        if _is_allowed(path, point, names):
             name = "-".join(filter(None, itertools.starmap(_label, point.items()))) or "run"
             points.append((name, [pair for axis in point for pair in _settings(axis, point, names)]))
     points += [(_label("also", table), _settings("also", {"also": table}, {})) for table in also]
     runs = [_merged(base, name, pairs, source=f"study {path}, run {name}") for name, pairs in points]
     names_of_runs = [run.name for run in runs]
     if len(set(names_of_runs)) < len(runs):
-        raise ConfigError(f"study {path}: several runs share a name: {names_of_runs}")
+        raise ConfigError(
+            f"study {path}: several runs share a name: {names_of_runs}; give each value or table another name"
+        )
     return runs
 
 
@@ -89,41 +91,41 @@ def _values(path: str | Path, key: str, choices: Any) -> list[Any]:
 
 
 def _named(grid: dict[str, list[Any]], name: str) -> dict[str, Any] | None:
-    """The table of that name in any axis."""
+    """Return the table of that name in any axis, or None."""
     tables = (value for choices in grid.values() for value in choices if isinstance(value, dict))
     return next((table for table in tables if table.get("name") == name), None)
 
 
-def _stand_together(path: str | Path, point: Point, names: dict[str, list[str]]) -> bool:
-    """Whether every table of the point stands beside values that it names for other axes, where it names any."""
+def _is_allowed(path: str | Path, point: Point, names: dict[str, list[str]]) -> bool:
+    """Return whether each table of the point allows the point's values of the other axes. Raises ConfigError."""
     for value in point.values():
         for axis in names.keys() & (value if isinstance(value, dict) else {}):
             wanted = value[axis] if isinstance(value[axis], list) else [value[axis]]
             if not set(wanted) <= set(names[axis]):
-                raise ConfigError(f"study {path}: {axis} = {value[axis]!r}, but its values are {names[axis]}")
+                raise ConfigError(f"study {path}: {axis} = {value[axis]!r}; it may name the values {names[axis]} alone")
             if _label(axis, point[axis]) not in wanted:
                 return False
     return True
 
 
 def _settings(axis: str, point: Point, names: dict[str, list[str]]) -> list[tuple[str, Any]]:
-    """Dotted keys and values of one axis' value; its own name and the axes that it stands beside are no keys."""
+    """Return dotted keys and values of one axis' value, without its name and what it allows of other axes."""
     value = point[axis]
     if not isinstance(value, dict):
         return [(axis, value)]
-    beside = {_label(other, point[other]) for other in names}
+    labels = {_label(other, point[other]) for other in names}
     known = {name for other in names for name in names[other]}
     inner = {key: one for key, one in value.items() if key != "name" and key not in names}
-    return [pair for key, one in inner.items() for pair in _flat(key, one, beside, known)]
+    return [pair for key, one in inner.items() for pair in _flat(key, one, labels, known)]
 
 
-def _flat(key: str, value: Any, beside: set[str], known: set[str]) -> list[tuple[str, Any]]:
-    """``{"data": {"rows": 1}}`` as ``data.rows = 1``; of a table of other values' names, what stands under ours."""
+def _flat(key: str, value: Any, labels: set[str], known: set[str]) -> list[tuple[str, Any]]:
+    """Return ``{"data": {"rows": 1}}`` as ``data.rows = 1``; of a table keyed by labels, the entries of ``labels``."""
     if not isinstance(value, dict):
         return [(key, value)]
     if value.keys() <= known:
-        return [pair for name in value.keys() & beside for pair in _flat(key, value[name], beside, known)]
-    return [pair for inner, one in value.items() for pair in _flat(f"{key}.{inner}", one, beside, known)]
+        return [pair for name in value.keys() & labels for pair in _flat(key, value[name], labels, known)]
+    return [pair for inner, one in value.items() for pair in _flat(f"{key}.{inner}", one, labels, known)]
 
 
 def _label(key: str, value: Any) -> str:
@@ -135,8 +137,8 @@ def _label(key: str, value: Any) -> str:
 
 
 def _only(choices: list[Any], wanted: Any) -> Any:
-    """The grid's own value of that name, or the word's value as it is."""
-    return next((c for c in choices if isinstance(c, dict) and c.get("name") == wanted), wanted)
+    """Return the grid's table of that name, or the wanted value itself."""
+    return next((choice for choice in choices if isinstance(choice, dict) and choice.get("name") == wanted), wanted)
 
 
 def _leaf(values: Any, dotted: str) -> Any:

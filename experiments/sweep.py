@@ -1,6 +1,6 @@
 """Run a study: ``python -m experiments.sweep STUDY [key=value ...] [--dry-run] [--overwrite] [--force]``.
 
-Every run is a process of its own, distributed ones under torchrun on a free
+Each run is a separate process, distributed ones under torchrun on a free
 port. Finished runs are skipped, failed ones reported at the end and in the exit
 code; Ctrl-C ends the running one and leaves the finished ones as they are.
 """
@@ -28,7 +28,7 @@ console = plain_console(soft_wrap=True)
 
 
 def command(run: RunConfig, config_file: Path, force: bool = False) -> list[str]:
-    """What starts a run."""
+    """Return the command line that starts a run."""
     train = ["-m", "experiments.train", str(config_file), "--overwrite", *(["--force"] if force else [])]
     if run.executor.kind != "distributed":
         return [sys.executable, *train]
@@ -39,7 +39,10 @@ def command(run: RunConfig, config_file: Path, force: bool = False) -> list[str]
 def sweep(
     study: str, overrides: list[str], *, dry_run: bool = False, overwrite: bool = False, force: bool = False
 ) -> int:
-    """Run what is not finished; exit code 0 only where every run is done."""
+    """Run the runs of a study that are not finished; return 0 where all are done, else 1.
+
+    Raises ConfigError for a study that is not valid, RunExistsError for a finished run of another config.
+    """
     runs = load_study(study, overrides)
     finished = [] if overwrite else [run for run in runs if _is_finished(run)]
     waiting = [run for run in runs if run not in finished]
@@ -67,7 +70,7 @@ def sweep(
 
 
 def _is_finished(run: RunConfig) -> bool:
-    """Whether this very run is done; RunExistsError where a finished one of its name is another."""
+    """Return whether this run is done. Raises RunExistsError where a finished one of its name has another config."""
     if read_status(run.run_dir)["state"] != "done":
         return False
     stored, wanted = load(run.run_dir / "config.toml").model_dump(), run.model_dump()
@@ -87,39 +90,39 @@ def _is_finished(run: RunConfig) -> bool:
 
 def _differences(key: str, was: object, now: object) -> list[tuple[str, object, object]]:
     if isinstance(was, dict) and isinstance(now, dict):
-        return [found for inner in was for found in _differences(f"{key}.{inner}", was[inner], now.get(inner))]
+        return [each for inner in was for each in _differences(f"{key}.{inner}", was[inner], now.get(inner))]
     return [] if was == now else [(key, was, now)]
 
 
 def config_path(run: RunConfig) -> Path:
-    """Where a run's config waits while it runs: beside its folder, which the run itself begins when it can start.
+    """Return the path of a run's config while it runs: beside its folder, which the run creates when it can start.
 
-    A file of this sweep's own, as another sweep may be at work on the same study.
+    The name contains this process's id, as another sweep may run the same study.
     """
     return run.run_dir.with_name(f".{run.name}.{os.getpid()}.toml")
 
 
 def _run(run: RunConfig, force: bool = False) -> str | None:
-    """Run one; None when it is done, else why not."""
+    """Run one run; return None where it is done, else the reason."""
     if (held := refusal(run.run_dir)) is not None:
         return held
     before = read_status(run.run_dir)
-    code, said = _launch(run, force)
-    errors = [line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error:")]
+    code, printed = _launch(run, force)
+    errors = [line.removeprefix("error: ") for line in printed.splitlines() if line.startswith("error:")]
     if (held := next((error for error in errors if HELD in error), None)) is not None:
         return held
     status = read_status(run.run_dir)
     if status == before:
-        status = {"state": "absent"}  # it did not come as far as to say anything
+        status = {"state": "absent"}  # it ended before it wrote its status
     if status["state"] == "done":
         return None
     return status.get("reason") or (errors[0] if errors else f"exit code {code}; see {_launcher_log(run)}")
 
 
 def _launch(run: RunConfig, force: bool) -> tuple[int, str]:
-    """Its exit code and what it printed, which in the end is added to its launcher.log.
+    """Start a run and wait for it; return its exit code and output, which is added to its launcher.log.
 
-    Until then that lies beside the folder: another run may have taken the folder in the same moment.
+    Until it ends the output lies beside the folder: another run may have taken the folder at the same moment.
     """
     config_file = config_path(run)
     config_file.parent.mkdir(parents=True, exist_ok=True)
@@ -132,19 +135,19 @@ def _launch(run: RunConfig, force: bool) -> tuple[int, str]:
             )
             try:
                 code = process.wait()
-            except KeyboardInterrupt as asked:
-                _end(process, told=not isinstance(asked, Terminated))
+            except KeyboardInterrupt as interrupt:
+                _end(process, interrupted=not isinstance(interrupt, Terminated))
                 raise
         finally:
             config_file.unlink(missing_ok=True)
             file.seek(0)
-            said = file.read().decode("utf-8", errors="replace")
-            if HELD not in said:
+            printed = file.read().decode("utf-8", errors="replace")
+            if HELD not in printed:
                 _launcher_log(run).parent.mkdir(parents=True, exist_ok=True)
                 with _launcher_log(run).open("a", encoding="utf-8") as log:
-                    log.write(said)
+                    log.write(printed)
             output.unlink()
-    return code, said
+    return code, printed
 
 
 def _launcher_log(run: RunConfig) -> Path:
@@ -152,16 +155,16 @@ def _launcher_log(run: RunConfig) -> Path:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: as Ctrl-C, but only this process was told."""
+    """SIGTERM: treated as Ctrl-C, but only this process received it."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
-def _end(process: "subprocess.Popen[bytes]", told: bool) -> None:
-    """Let the running one leave between two steps, then make sure; a terminal's Ctrl-C has reached it already."""
-    if not told:
+def _end(process: "subprocess.Popen[bytes]", interrupted: bool) -> None:
+    """Let a run end between two steps, or kill it after 40 s; ``interrupted``: a terminal's Ctrl-C has reached it."""
+    if not interrupted:
         process.send_signal(signal.SIGINT)
     try:
         process.wait(timeout=40)
@@ -171,7 +174,7 @@ def _end(process: "subprocess.Popen[bytes]", told: bool) -> None:
 
 
 def _environ(run: RunConfig) -> dict[str, str]:
-    """One thread count for every arm, in every library that reads it."""
+    """Return the environment of a run: one thread count for all arms, in each library that reads it."""
     return {**os.environ, "OMP_NUM_THREADS": str(run.executor.threads), "PYTHONUNBUFFERED": "1"}
 
 
@@ -179,7 +182,7 @@ def _environ(run: RunConfig) -> dict[str, str]:
 def main(
     study: Annotated[str, typer.Argument(help="TOML file with [base] and [grid]")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value words that override the study")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would run, and stop")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would run, and stop")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="run finished runs again")] = False,
     force: Annotated[bool, typer.Option("--force", help="use calibrations of another model or device")] = False,
 ) -> None:

@@ -1,7 +1,7 @@
 """One rank of a run, for torchrun.
 
 ``torchrun --standalone --nproc-per-node 4 -m experiments.train CONFIG [key=value ...] [--overwrite] [--force]``;
-``--standalone`` finds a free port, a ``--master-port`` of your own must be free.
+``--standalone`` finds a free port; a ``--master-port`` that you give must be free.
 Without torchrun it is one process, as ``ddpsched run`` is.
 """
 
@@ -11,7 +11,7 @@ from ddpsched.watch import start_watch
 
 
 def main(words: list[str]) -> int:
-    """Exit code 0 only where the run is done."""
+    """Run one rank; return 0 only where the run is done."""
     watch = start_watch()  # a rank may die while the others are still importing
     from ddpsched.cli import run_config
 

@@ -42,7 +42,7 @@ Entry = tuple[str, str]  # file, function
 
 
 class _Arrived(Exception):
-    """The walk is at its end."""
+    """The end of the walk."""
 
 
 @contextmanager
@@ -74,11 +74,11 @@ def _is_counted(entry: Entry) -> bool:
     file, name = entry
     if "<" in name or name.rpartition(".")[2].startswith("__"):
         return False
-    found: Any = import_module("ddpsched." + file.removesuffix(".py").replace("/", "."))
+    member: Any = import_module("ddpsched." + file.removesuffix(".py").replace("/", "."))
     for part in name.split("."):
-        if (found := vars(found).get(part)) is None:
-            return not part.istitle()  # the body of a class is none
-    return not isinstance(found, property | cached_property | type)
+        if (member := vars(member).get(part)) is None:
+            return not part.istitle()  # the body of a class is no function
+    return not isinstance(member, property | cached_property | type)
 
 
 def lengths_to_yardstick(folder: Path) -> list[Entry]:
@@ -126,7 +126,7 @@ def section() -> str:
 
 
 def main() -> None:
-    """Print the section, and write it where that is asked for."""
+    """Print the section, and write it into CONTRIBUTING.md with --write."""
     text = section()
     print(text)
     if "--write" in sys.argv[1:]:

@@ -1,14 +1,14 @@
-"""The report: results -> conclusions and words -> Markdown and one HTML page.
+"""The report: from results to conclusions, sentences, Markdown and one HTML page.
 
 ::
 
-    build.py            `python -m report.build`: the report anew
-    reproduce.py        `python -m report.reproduce`: the study anew, against the frozen results
+    build.py            `python -m report.build`: build the report
+    reproduce.py        `python -m report.reproduce`: run the study again, compare with the frozen results
     results.py          all numbers of the report, from studies or frozen ones
     conclusions.py      named conclusions, computed from the tables
-    compared.py         those of the comparison of policies
-    wording.py          numbers as words
-    compared_words.py   those of the comparison of policies
+    compared.py         conclusions on the comparison of policies
+    wording.py          phrases from numbers
+    compared_words.py   sentences on the comparison of policies
     set_up.py           the table of settings
     render.py           Markdown and HTML
     front.py            the table in the README

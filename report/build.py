@@ -1,9 +1,9 @@
 """``python -m report.build [STUDY ...] [--output DIR]``: the report as Markdown and one HTML page.
 
-Without a study it takes the local ``outputs/study*`` that have finished (and
+Without a study it reads the local ``outputs/study*`` that have finished (and
 ``outputs/yardstick*`` beside them) and ``outputs/policies*``, and for what is missing the results
-frozen in ``report/results/``. ``--freeze`` writes into ``report/`` itself and fills the README's
-table: so frozen results are made; parts that no study is given for stay as they are.
+frozen in ``report/results/``. ``--freeze`` makes these: it writes into ``report/`` itself and fills
+the README's table; parts without a study stay as they are.
 """
 
 import argparse
@@ -23,7 +23,7 @@ DEFAULT_OUTPUT = Path("outputs/paper")
 
 
 def build(results: Results, output: Path) -> Path:
-    """Write ``report.md``, ``report.html`` and ``results/`` under ``output``; the path of the page."""
+    """Write ``report.md``, ``report.html`` and ``results/`` under ``output``; return the path of the page."""
     write(results, output / "results")
     text = markdown(results, "results/figures")
     (output / "report.md").write_text(text, encoding="utf-8")
@@ -33,7 +33,7 @@ def build(results: Results, output: Path) -> Path:
 
 
 def finished(outputs: Path) -> list[Path]:
-    """Local studies in which every run is done; yardsticks only beside a full study."""
+    """Return local studies in which all runs are done; yardsticks only beside a full study."""
     studies, yardsticks, comparisons = (
         [folder for folder in sorted(outputs.glob(f"{name}*")) if _is_done(folder)]
         for name in ("study", "yardstick", COMPARISON)
@@ -49,6 +49,7 @@ def _is_done(folder: Path) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Build the report, and print its path; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m report.build", description="the report, from studies or frozen results"
     )

@@ -1,4 +1,4 @@
-"""What the comparison of policies says in words, from its numbers."""
+"""Sentences on the comparison of policies, from its numbers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from report.wording import duration, listed, number, percent
 Setting = Mapping[str, Any]
 Row = Mapping[str, Any]
 
-# arm, as labelled, and what its ranks get
+# arms by label, with the samples that a rank gets
 ARMS = {
     "static (max_length)": "B/G samples, each padded to the longest length allowed",
     "static": "B/G samples, padded to the longest of the micro-batch",
@@ -43,18 +43,18 @@ ARMS = {
 
 
 def described(settings: Sequence[Setting]) -> list[tuple[str, str]]:
-    """Each arm of any setting, and what its ranks get where that is known, in the order of ``ARMS``."""
+    """Return the known arms of all settings, with the samples that a rank gets, in the order of ``ARMS``."""
     present = {row["arm"] for setting in settings for row in setting["arms"]}
     return [(arm, what) for arm, what in ARMS.items() if arm in present]
 
 
 def unit(setting: Setting) -> str:
-    """What training is counted in."""
+    """Return the unit of the amount trained on: samples or real tokens."""
     return UNITS[setting["unit"]]
 
 
 def speed(setting: Setting) -> str:
-    """Which arms are faster than static, and which are slower."""
+    """Return a sentence on the arms that are faster than static, and those that are slower."""
     rows = [row for row in others(setting) if row.get("speed_low") is not None]
     if not rows:
         return "Speeds were not measured, or there is no static arm to hold them against."
@@ -75,7 +75,7 @@ def speed(setting: Setting) -> str:
 
 
 def few(arms: Sequence[str]) -> str:
-    """Their names, or how many they are where the table says it better.
+    """Return the names of up to four arms, or the number of more.
 
     >>> few(["a", "b"]), few(list("abcdef"))
     ('a and b', '6 arms')
@@ -84,7 +84,7 @@ def few(arms: Sequence[str]) -> str:
 
 
 def shape(setting: Setting) -> str:
-    """Padding, balance and order bias: the ends of each."""
+    """Return sentences on padding, balance and order bias: the least and the largest of each."""
     rows = setting["arms"]
     least, most = _ends(rows, "padding")
     even, uneven = _ends(rows, "imbalance_tokens")
@@ -100,13 +100,13 @@ def shape(setting: Setting) -> str:
 
 
 def learning(setting: Setting) -> str:
-    """Losses after equal training and after equal time, and the spread among equal gradients, which is chance."""
+    """Return sentences on losses after equal training and equal time, and their spread among equal gradients."""
     static = baseline(setting)
     if static is None or static.get("loss_at_equal") is None:
         return "Training losses cannot be held against static's."
     rows = [row for row in others(setting) if row.get("loss_at_equal") is not None]
     same = ["static", *(row["arm"] for row in rows if row.get("same_steps"))]
-    said = [
+    sentences = [
         f"The arms {listed(same)} train the same samples in the same steps, so their gradients differ by dropout and "
         f"rounding alone: that their training losses after the same {unit(setting)} lie {number(noise(setting), 3)} "
         "apart is chance."
@@ -118,30 +118,30 @@ def learning(setting: Setting) -> str:
         lower = [row["arm"] for row in known if row[key] < (1 - MATERIAL) * static[key]]
         higher = [row["arm"] for row in known if row[key] > (1 + MATERIAL) * static[key]]
         far = f"more than {percent(MATERIAL, 0)}"
-        said.append(
+        sentences.append(
             f"After the same {when}, {far} below static's: {few(lower)}; above: {few(higher)}."
             if lower or higher
             else f"After the same {when}, no arm is {far} away from static."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def evaluation(setting: Setting) -> str:
-    """The ends of the dev losses, and the spread among equal gradients."""
+    """Return a sentence on the least and largest dev loss, and the spread among equal gradients."""
     rows = [row for row in setting["arms"] if row.get("dev_loss") is not None]
     if not rows:
         return "No arm was evaluated."
     best, worst = _ends(rows, "dev_loss")
-    said = (
+    ends = (
         f"After the whole epoch the dev loss is {number(best['dev_loss'], 3)} ({best['arm']}) to "
         f"{number(worst['dev_loss'], 3)} ({worst['arm']})"
     )
     spread = noise(setting, "dev_loss")
-    return f"{said}; among arms of equal gradients it spreads by {number(spread, 3)}." if spread else f"{said}."
+    return f"{ends}; among arms of equal gradients it spreads by {number(spread, 3)}." if spread else f"{ends}."
 
 
 def steadiness(setting: Setting) -> str:
-    """The ends of the gradient norms' spread and of the loss's rises."""
+    """Return a sentence on the least and largest spread of gradient norms and rise of the loss."""
     rows = [row for row in setting["arms"] if row.get("grad_norm_cv") is not None]
     if not rows:
         return "Gradient norms were not measured."

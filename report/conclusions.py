@@ -1,4 +1,4 @@
-"""Named conclusions, computed from the tables: what a reproduction is checked against.
+"""Named conclusions, computed from the tables, which a reproduction is compared with.
 
 Each is a plain dict {"id", "setting", "statement", "holds", "value", "threshold"};
 ``holds`` is None where the numbers it needs were not measured. The ids stay the
@@ -10,10 +10,10 @@ from typing import Any
 
 Conclusion = dict[str, Any]
 Setting = dict[str, Any]
-# name, statement, value, threshold; the value must lie below the threshold, or above it where the last item says so
+# name, statement, value, threshold; the value must lie below the threshold, or above it where the last item is True
 Claim = tuple[str, str, float | None, float, bool]
 
-# name, column of the ratios, what it is, whether a simulated run can tell
+# name, column of the ratios, its description, whether a simulated run has it
 LOWERS = (
     ("padded", "max_padded_tokens", "the largest rank's padded tokens", True),
     ("compute", "max_compute_s", "the longest compute time", False),
@@ -31,12 +31,12 @@ MEMORY = 1.05  # of static's peak
 
 
 def conclusions(settings: Sequence[Setting]) -> list[Conclusion]:
-    """The conclusions of every setting, in order."""
+    """Return the conclusions of all settings, in order."""
     return [judged(setting["slug"], setting["label"], claim) for setting in settings for claim in _claims(setting)]
 
 
 def judged(slug: str, label: str, claim: Claim) -> Conclusion:
-    """A claim held against its threshold."""
+    """Return the conclusion of a claim: its value compared with its threshold."""
     name, statement, value, threshold, above = claim
     holds = None if value is None else bool(value > threshold if above else value < threshold)
     return {
@@ -50,7 +50,7 @@ def judged(slug: str, label: str, claim: Claim) -> Conclusion:
 
 
 def ratio(setting: Setting, arm: str, baseline: str, column: str) -> dict[str, Any]:
-    """The row of ``setting["ratios"]``, or an empty dict."""
+    """Return the row of ``setting["ratios"]``, or an empty dict."""
     wanted = (arm, baseline, column)
     return next((r for r in setting["ratios"] if (r["arm"], r["baseline"], r["column"]) == wanted), {})
 
@@ -83,7 +83,7 @@ def _lowers(setting: Setting, arm: str, baseline: str, name: str) -> Iterator[Cl
 
 
 def _measured(arm: str, row: dict[str, Any], static: dict[str, Any] | None) -> Iterator[Claim]:
-    """What takes a clock and a device to tell."""
+    """Yield the claims on measured times and memory."""
     statement = f"{arm}: predicted cost tracks compute time (r > 0.9)"
     yield f"{arm}-proxy", statement, row["cost_time_r"], PROXY_R, True
     if arm == "static":

@@ -11,7 +11,7 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
 def table(results: Results) -> str:
-    """One row per setting and arm: tokens, time, and both against static."""
+    """Return the table as Markdown, one row per setting and arm: tokens, time, and both against static."""
     rows = [
         "| setting | arm | largest rank's padded tokens / even share | longest compute | / static | step / static |",
         "|:--|:--|--:|--:|--:|--:|",
@@ -34,7 +34,7 @@ def _row(setting: dict[str, Any], arm: dict[str, Any]) -> list[str]:
 
 
 def block(results: Results) -> str:
-    """What stands between the README's marks: the table, and what was run on what."""
+    """Return the text between the README's marks: the table, the data, the runs and the devices."""
     runs = {f"{setting['mode']}: {int(setting['arms'][0]['num_steps'])} steps" for setting in results.settings}
     data = sorted({setting["environment"]["data"] for setting in results.set_ups.values()})
     devices = sorted({setting["device"] for setting in results.settings if setting["mode"] != "simulated"})
@@ -46,14 +46,14 @@ def block(results: Results) -> str:
 
 
 def figure(results: Results) -> bytes:
-    """The front page's figure: the first of the measured setting with most ranks."""
+    """Return the README's figure as PNG: the first of the measured setting with most ranks."""
     measured = [setting for setting in results.settings if setting["mode"] != "simulated"]
     widest = max(measured or results.settings, key=lambda setting: setting["world_size"])
     return results.figures[next(iter(figure_names(widest["slug"]).values()))]
 
 
 def update(readme: Path, results: Results) -> None:
-    """Put the block between the marks of a README."""
+    """Write the block between the marks of a README."""
     text = readme.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -1,4 +1,4 @@
-"""Results -> Markdown -> one self-contained HTML page; the same results give the same bytes."""
+"""Markdown and one self-contained HTML page from results; the same results give the same bytes."""
 
 import base64
 import html
@@ -33,7 +33,7 @@ CAPTIONS = {
 
 
 def as_text(value: Any) -> Any:
-    """A value as text that neither Markdown nor HTML reads as markup; numbers and markup as they are.
+    """Return a string escaped for Markdown and HTML; numbers and markup as they are.
 
     >>> print(as_text("<b> [x](y) | z"))
     &lt;b&gt; \\[x\\](y) \\| z
@@ -44,7 +44,7 @@ def as_text(value: Any) -> Any:
 
 
 def markdown(results: Results, figures_folder: str) -> str:
-    """The report's Markdown; figures are linked below ``figures_folder``."""
+    """Return the report as Markdown; figures are linked below ``figures_folder``."""
     # finalize sees every value that the template prints, so no data reaches the page unescaped
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, finalize=as_text, undefined=StrictUndefined
@@ -66,7 +66,7 @@ def markdown(results: Results, figures_folder: str) -> str:
 
 
 def _lookups(results: Results, figures_folder: str) -> dict[str, Callable[..., Any]]:
-    """What the template asks of a setting."""
+    """Return the functions of a setting that the template calls, by name."""
 
     def figures(setting: Mapping[str, Any]) -> dict[str, str]:
         names = figure_names(setting["slug"])
@@ -104,11 +104,11 @@ def _lookups(results: Results, figures_folder: str) -> dict[str, Callable[..., A
         file = loss_figure(setting)
         return Markup(f"{figures_folder}/{file}") if file in results.figures else None
 
-    found: Sequence[Callable[..., Any]] = (
+    functions: Sequence[Callable[..., Any]] = (
         figures, static, others, pairs, listed_yardsticks, learning, warmups,
         tag, forced, ratio, set_up, curves,
     )  # fmt: skip
-    return {function.__name__: function for function in found}
+    return {function.__name__: function for function in functions}
 
 
 def _phrases() -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _phrases() -> dict[str, Any]:
 
 
 def page(text: str, figures: Mapping[str, bytes]) -> str:
-    """The Markdown as HTML, with every figure inside the page."""
+    """Return the Markdown as one HTML page that contains the figures. ``figures``: PNGs by file name."""
     reader = MarkdownIt("commonmark", {"html": True}).enable("table")
     reader.add_render_rule("table_open", lambda self, *_: '<div class="scroll"><table>')
     reader.add_render_rule("table_close", lambda self, *_: "</table></div>\n")

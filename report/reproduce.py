@@ -1,4 +1,4 @@
-"""``python -m report.reproduce [key=value ...]``: run the study again and hold it against the frozen report.
+"""``python -m report.reproduce [key=value ...]``: run the study again and compare it with the frozen report.
 
 Exit code 0 when every frozen conclusion that held holds again, else 1. With
 ``--compare FOLDER`` nothing is run: a finished study is compared as it is.
@@ -30,8 +30,8 @@ STYLES = {HELD: "green", BROKEN: "red", UNSHOWN: "red"}
 
 
 def run_studies(files: Sequence[str], overrides: Sequence[str]) -> list[Path]:
-    """Run studies, each in a process of its own; the folders of their runs. Raises RunError where one fails."""
-    # a yardstick counts one whole epoch: of the overrides, only what names the data and the place concerns it
+    """Run studies, each in a separate process; return the folders of their runs. Raises RunError where one fails."""
+    # a yardstick counts one whole epoch: of the overrides, it takes only those of data and outputs
     words = {
         file: [word for word in overrides if "yardstick" not in file or word.startswith(("data.", "outputs="))]
         for file in files
@@ -45,25 +45,25 @@ def run_studies(files: Sequence[str], overrides: Sequence[str]) -> list[Path]:
 
 
 def frozen_conclusions(folder: Path, studies: set[str]) -> list[Conclusion]:
-    """What the frozen report concluded from these studies."""
-    found = of_studies(read(folder))
+    """Return the conclusions of the frozen report on these studies."""
+    study_of = of_studies(read(folder))
     frozen: list[Conclusion] = json.loads((folder / "conclusions.json").read_text(encoding="utf-8"))
-    return [c for c in frozen if found[c["id"].partition("@")[2]] in studies]
+    return [c for c in frozen if study_of[c["id"].partition("@")[2]] in studies]
 
 
 def of_studies(results: Results) -> dict[str, str]:
-    """The name of the study by its settings' slugs."""
+    """Return the names of the studies by their settings' slugs."""
     set_ups = results.set_ups | {setting["slug"]: setting for setting in results.comparison}
     return {slug: set_up["config"]["study"] for slug, set_up in set_ups.items()}
 
 
 def compare(frozen: Sequence[Conclusion], fresh: Sequence[Conclusion]) -> list[dict[str, Any]]:
-    """One row per conclusion with its outcome.
+    """Return one row per conclusion with its outcome.
 
-    held, did not hold: a frozen conclusion that held, checked again; not shown:
-    it held, and the fresh study has no number for it; new: the fresh study alone
-    has it. A conclusion that did not hold when it was frozen promises nothing:
-    its row only says "holds now" or "still does not hold".
+    held, did not hold: a frozen conclusion that held, checked again. not shown: it
+    held, and the fresh study has no number for it. new: the fresh study alone has it.
+    A conclusion that did not hold when it was frozen does not affect the exit code:
+    its outcome is "holds now" or "still does not hold".
     """
     before, after = {c["id"]: c for c in frozen}, {c["id"]: c for c in fresh}
     rows: list[dict[str, Any]] = []
@@ -81,7 +81,7 @@ def compare(frozen: Sequence[Conclusion], fresh: Sequence[Conclusion]) -> list[d
 
 
 def show(rows: Sequence[dict[str, Any]], out: Console) -> None:
-    """The comparison, a table a setting."""
+    """Print the comparison, a table a setting."""
     for setting in dict.fromkeys(row["setting"] for row in rows):
         table = Table(title=setting, title_justify="left", show_edge=False)
         for heading in ("conclusion", "outcome", "frozen", "now", "threshold"):
@@ -95,6 +95,7 @@ def show(rows: Sequence[dict[str, Any]], out: Console) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run or read the studies, build the report and print the comparison; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m report.reproduce", description="run again and compare conclusions")
     add = parser.add_argument
     add("overrides", nargs="*", metavar="key=value", help="overrides of the study, as for a sweep")
@@ -105,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         if given.compare and given.overrides:
-            raise DataError(f"{' '.join(given.overrides)}: nothing is run with --compare, so nothing can be overridden")
+            raise DataError(f"{' '.join(given.overrides)}: nothing is run with --compare; leave the overrides out")
         frozen = read(given.frozen)  # before hours of running
         fresh: Results = collect(given.compare or run_studies(given.study or STUDIES, given.overrides))
         page = build(fresh if fresh.settings else filled(fresh, frozen), given.output)

@@ -1,4 +1,4 @@
-"""All that the report says comes from a ``Results``: read from studies, or frozen in a folder."""
+"""All numbers of the report as ``Results``, read from studies or frozen in a folder."""
 
 import json
 import re
@@ -19,60 +19,69 @@ from ddpsched.records import write_json
 from report import compared
 from report.conclusions import Conclusion, conclusions
 
-COMPARISON = "policies"  # how the folder of a study begins that compares all policies
+COMPARISON = "policies"  # the prefix of the folders of studies that compare all policies
 
-# A path from the root or from folders above, but not the tail of a URL: it says where somebody keeps
-# files and nothing else.
+# A path from the root or from folders above, but not the tail of a URL: the place of files on one
+# machine, which belongs into no report.
 ABSOLUTE = re.compile(r"(?<![\w.:/-])(?:/|(?:\.\./)+)(?:[\w.+@-]+/)*?((?:[\w.+@-]+/)[\w.+@-]+)(?![\w.+@/-])")
 
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """``settings``: tables of each setting, in order; ``set_ups``: its environment and config by slug."""
+    """All numbers and figures of the report.
+
+    Attributes:
+        settings: the tables of each setting, in order.
+        set_ups: its environment and config by slug.
+        left_out: the reasons for runs that are left out, by study and run.
+        figures: PNGs by file name.
+        synchronisers: the tables of experiments.benchmarks.syncs.
+        comparison: a table for each setting of the studies of all policies.
+    """
 
     settings: list[dict[str, Any]]
     set_ups: dict[str, dict[str, Any]]
     left_out: dict[str, str]
-    figures: dict[str, bytes]  # file name -> PNG
-    synchronisers: list[dict[str, Any]] = field(default_factory=list)  # tables of experiments.benchmarks.syncs
-    comparison: list[dict[str, Any]] = field(default_factory=list)  # of the study of all policies, a table a setting
+    figures: dict[str, bytes]
+    synchronisers: list[dict[str, Any]] = field(default_factory=list)
+    comparison: list[dict[str, Any]] = field(default_factory=list)
 
 
 def collect(studies: Sequence[Path]) -> Results:
-    """Read finished studies. Raises DataError where one of them holds no finished run."""
-    found = Results([], {}, {}, {})
+    """Return the results of finished studies. Raises DataError where one of them has no finished run."""
+    results = Results([], {}, {}, {})
     for folder in studies:
         study = load_study(folder)
-        found.left_out.update({f"{folder.name}/{name}": portable(why) for name, why in study.left_out.items()})
+        results.left_out.update({f"{folder.name}/{name}": portable(why) for name, why in study.left_out.items()})
         if folder.name.startswith(COMPARISON):
-            _compare(study, found)
+            _compare(study, results)
             continue
         for setting in settings(study.runs):
             # the set-up is the scheduled arm's, whose window and cost matter, where there is one
             shown = next((run for run in setting.runs if run.policy != "static"), setting.runs[0])
-            found.settings.append(portable(tables.setting_tables(setting)))
+            results.settings.append(portable(tables.setting_tables(setting)))
             windows = sorted({run.config["policy"]["prefetch"] for run in setting.runs if run.policy == "minmax"})
             set_up = {"environment": shown.environment, "config": shown.config, "windows": windows}
-            found.set_ups[setting.slug] = portable(set_up)
+            results.set_ups[setting.slug] = portable(set_up)
             with tempfile.TemporaryDirectory() as drawn:
-                found.figures.update({path.name: path.read_bytes() for path in draw_setting(setting, Path(drawn))})
-    labels = [setting["label"] for setting in found.settings]
-    for table, label in zip(found.settings, labels, strict=True):
-        if labels.count(label) > 1:  # two studies did the same work: the reader has to know which
-            table["label"] = f"{label}, study {found.set_ups[table['slug']]['config']['study']}"
-    return found
+                results.figures.update({path.name: path.read_bytes() for path in draw_setting(setting, Path(drawn))})
+    labels = [setting["label"] for setting in results.settings]
+    for table, label in zip(results.settings, labels, strict=True):
+        if labels.count(label) > 1:  # two studies did the same work: their names distinguish them
+            table["label"] = f"{label}, study {results.set_ups[table['slug']]['config']['study']}"
+    return results
 
 
-def _compare(study: Study, found: Results) -> None:
-    """Add the comparison of policies."""
+def _compare(study: Study, results: Results) -> None:
+    """Add a study's comparison of policies to the results."""
     with tempfile.TemporaryDirectory() as drawn:
         content = comparison.write(compare_all(study.runs), Path(drawn))
-        found.comparison.extend(portable(content))
-        found.figures.update({path.name: path.read_bytes() for path in Path(drawn).glob("*.png")})
+        results.comparison.extend(portable(content))
+        results.figures.update({path.name: path.read_bytes() for path in Path(drawn).glob("*.png")})
 
 
 def filled(results: Results, frozen: Results) -> Results:
-    """The parts that nobody ran, as they are frozen."""
+    """Return the results with the parts that were not run filled from the frozen ones."""
     if not results.settings:
         left_out = frozen.left_out | results.left_out
         results = replace(results, settings=frozen.settings, set_ups=frozen.set_ups, left_out=left_out)
@@ -88,7 +97,7 @@ def filled(results: Results, frozen: Results) -> Results:
 
 
 def read(folder: Path) -> Results:
-    """Results that ``write`` left in a folder. Raises DataError where there are none."""
+    """Return the results that ``write`` wrote into a folder. Raises DataError where there are none."""
     try:
         content = tables.read(folder)
         set_ups = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
@@ -101,12 +110,12 @@ def read(folder: Path) -> Results:
 
 
 def read_synchronisers(folder: Path) -> list[dict[str, Any]]:
-    """What ``experiments.benchmarks.syncs --output FOLDER/synchronisers/NAME.json`` left there, by name."""
+    """Return the tables of ``experiments.benchmarks.syncs --output FOLDER/synchronisers/NAME.json``, by name."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((folder / "synchronisers").glob("*.json"))]
 
 
 def write(results: Results, folder: Path) -> None:
-    """Tables, conclusions, environments and figures, as ``read`` finds them."""
+    """Write tables, conclusions, environments and figures into a folder, as ``read`` reads them."""
     tables.write(folder, results.settings, results.left_out)
     write_json(folder / "environment.json", results.set_ups)
     write_json(folder / "conclusions.json", all_conclusions(results))
@@ -124,22 +133,22 @@ def write(results: Results, folder: Path) -> None:
 
 
 def all_conclusions(results: Results) -> list[Conclusion]:
-    """Of the studies, and of the comparison of policies."""
+    """Return the conclusions on the studies, and on the comparison of policies."""
     return [*conclusions(results.settings), *compared.conclusions(results.comparison)]
 
 
 def loss_figure(setting: Mapping[str, Any]) -> str:
-    """The file name of a compared setting's loss curves."""
+    """Return the file name of a compared setting's loss curves."""
     return f"{setting['slug']}-loss.png"
 
 
 def figure_names(slug: str) -> dict[str, str]:
-    """The five file names of a setting, by figure."""
+    """Return the five file names of a setting, by figure."""
     return {figure: f"{slug}-{figure}.png" for figure in FIGURES}
 
 
 def portable(value: Any) -> Any:
-    """The same value with paths that lead outside cut to their last two parts.
+    """Return the value with paths that lead outside cut to their last two parts.
 
     >>> portable({"data": "/data/sets/sst2/train.tsv, see https://gluebenchmark.com/tasks"})
     {'data': 'sst2/train.tsv, see https://gluebenchmark.com/tasks'}

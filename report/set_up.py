@@ -9,7 +9,7 @@ RANKS = {"distributed": "processes", "virtual": "played in turn by one device", 
 
 
 def set_up(settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
-    """(name, a value for each setting) of what a reader needs to run it again; rows nobody knows are left out."""
+    """Return rows (name, a value for each setting) of what a reader needs to run it again; without unknown ones."""
     columns = [_column(setting) for setting in settings]
     names = list(columns[0]) if columns else []
     rows = [(name, [str(column[name] or "–") for column in columns]) for name in names]
@@ -17,7 +17,7 @@ def set_up(settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]
 
 
 def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
-    """One setting's values by name; None where unknown or not part of such a run."""
+    """Return one setting's values by name; None where unknown or not part of such a run."""
     environment, config = setting["environment"], setting["config"]
     model, data, train, order = (config.get(table, {}) for table in ("model", "data", "train", "order"))
     simulated, distributed = setting["mode"] == "simulated", setting["mode"] == "distributed"

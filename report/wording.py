@@ -1,4 +1,4 @@
-"""Numbers as words: every phrase that depends on a result is chosen here."""
+"""Phrases of the report that depend on its numbers."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ ABSENT = "–"  # a number in a table that was not measured
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """A share as a percentage.
+    """Return a share as a percentage.
 
     >>> percent(0.1234)
     '12.3 %'
@@ -15,17 +15,17 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A plain number with that many decimals."""
+    """Return a plain number with that many decimals."""
     return ABSENT if value is None else _fixed(value, digits)
 
 
 def _fixed(value: float, digits: int, sign: str = "-") -> str:
-    """Fixed decimals with a minus sign for a hyphen, and none before a zero."""
+    """Return fixed decimals with a minus sign for a hyphen, and none before a zero."""
     return f"{round(value, digits) + 0.0:{sign}.{digits}f}".replace("-", "−")
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in the unit that suits them.
+    """Return seconds in s, ms or µs.
 
     >>> duration(0.0123), duration(4.2e-5), duration(12.0)
     ('12.3 ms', '42.0 µs', '12.0 s')
@@ -39,7 +39,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(num_bytes: float | None) -> str:
-    """Bytes in MiB or GiB."""
+    """Return bytes in MiB or GiB."""
     if num_bytes is None:
         return ABSENT
     return _three(num_bytes / 2**30, "GiB") if num_bytes >= 2**30 else _three(num_bytes / 2**20, "MiB")
@@ -51,7 +51,7 @@ def _three(value: float, unit: str) -> str:
 
 
 def change(row: dict[str, Any], less: str = "shorter", more: str = "longer") -> str:
-    """A ratio as a phrase: shorter or longer by so much, or no measurable difference.
+    """Return a ratio as a phrase: shorter or longer by so much, or no measurable difference.
 
     >>> change({"ratio": 0.88, "low": 0.86, "high": 0.9})
     'shorter by 12.0 % (95 % interval 10.0 % to 14.0 %)'
@@ -72,12 +72,12 @@ def change(row: dict[str, Any], less: str = "shorter", more: str = "longer") -> 
 
 
 def signed(value: float | None) -> str:
-    """A change as a percentage with its sign."""
+    """Return a change as a percentage with its sign."""
     return ABSENT if value is None else f"{_fixed(100 * value, 1, sign='+')} %"
 
 
 def interval(row: dict[str, Any] | None) -> str:
-    """A ratio for a table: ``0.88 (0.86 to 0.90)``."""
+    """Return a ratio for a table: ``0.88 (0.86 to 0.90)``."""
     if row is None or row.get("ratio") is None:
         return ABSENT
     if row.get("low") is None:
@@ -86,12 +86,12 @@ def interval(row: dict[str, Any] | None) -> str:
 
 
 def listed(items: list[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
+    """Return ``a``, ``a and b`` or ``a, b and c``; ``none`` without items."""
     return " and ".join(filter(None, (", ".join(items[:-1]), items[-1]))) if items else "none"
 
 
 def tracking(r: float | None) -> str:
-    """What Pearson's r says of the cost model."""
+    """Return a phrase on Pearson's r of predicted cost and compute time."""
     if r is None:
         return "cannot be held against the compute time"
     how = "closely tracks" if r > 0.9 else "tracks in part" if r > 0.5 else "hardly tracks"
@@ -99,7 +99,7 @@ def tracking(r: float | None) -> str:
 
 
 def mismatch(arm: dict[str, Any], static: dict[str, Any], tokens: dict[str, Any], time: dict[str, Any]) -> str:
-    """Why the largest rank's time changed by another factor than its padded tokens."""
+    """Return sentences on why the largest rank's time changed by another factor than its padded tokens."""
     padded, seconds = tokens.get("ratio"), time.get("ratio")
     if padded is None or seconds is None or not static.get("max_compute_mean_s") or static.get("fixed_s") is None:
         return "too little was measured to hold time against tokens."
@@ -121,17 +121,17 @@ def mismatch(arm: dict[str, Any], static: dict[str, Any], tokens: dict[str, Any]
 
 
 def verdict(holds: bool | None) -> str:
-    """A conclusion's outcome."""
+    """Return a conclusion's outcome: yes, no or not measured."""
     return {True: "yes", False: "no", None: "not measured"}[holds]
 
 
 def significant(value: float | None) -> str:
-    """Three significant digits, without an exponent where it can be helped."""
+    """Return three significant digits, in Python's general format."""
     return ABSENT if value is None else f"{value:.3g}".replace("-", "−")
 
 
 def outcome(step: dict[str, Any]) -> str:
-    """What an arm did to the step time, as a whole clause."""
+    """Return a clause on an arm's change of the step time."""
     ratio, low, high = step.get("ratio"), step.get("low"), step.get("high")
     if ratio is None or low is None or high is None:
         return "has too few measured steps to be judged"
@@ -141,7 +141,7 @@ def outcome(step: dict[str, Any]) -> str:
 
 
 def overhead(arm: dict[str, Any]) -> str:
-    """Whether planning is hidden, and what it would cost if it were not."""
+    """Return sentences on the wait for plans, and on the cost of planning if it were not hidden."""
     share = arm.get("plan_wait_share")
     parts = [arm.get(f"{part}_mean_s") for part in ("offer", "exchange", "solve")]
     if share is None:
@@ -154,7 +154,7 @@ def overhead(arm: dict[str, Any]) -> str:
 
 
 def shift(arm: dict[str, Any]) -> str:
-    """What the policy does to the lengths that are trained together."""
+    """Return sentences on how the policy changes the lengths that are trained together."""
     drift, distance, p, r = (
         arm.get(key) for key in ("length_drift", "step_length_ks", "step_length_p", "count_length_r")
     )
@@ -172,7 +172,7 @@ def shift(arm: dict[str, Any]) -> str:
 
 
 def learning(arms: list[dict[str, Any]]) -> str:
-    """Whether the arms learn alike, and whether they learn at all."""
+    """Return a sentence on the spread of dev accuracies, and on arms not above the majority."""
     scores = [arm["dev_accuracy"] for arm in arms]
     if None in scores:
         return "Dev accuracy was not measured for every arm."

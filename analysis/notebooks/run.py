@@ -25,7 +25,7 @@ from pathlib import Path
 
 HERE = Path(globals().get("__file__", Path.cwd() / "run.py")).resolve()
 ROOT = next(folder for folder in HERE.parents if (folder / "analysis" / "load.py").exists())
-sys.path.insert(0, str(ROOT))  # analysis is not installed: it stands beside ddpsched
+sys.path.insert(0, str(ROOT))  # analysis is not installed: it lies beside ddpsched
 
 import pandas as pd
 

@@ -1,9 +1,9 @@
-"""What do timing and record keeping cost? The share of a step's time spent in them, on real gloo ranks.
+"""Share of a step's time that timing and record keeping take, on real gloo ranks.
 
     python -m experiments.benchmarks.bookkeeping CONFIG [key=value ...]
 
-Every function that stamps, measures memory, or makes and writes records and the timeline is timed from outside, with
-`executor.timeline = true`; what the timing of it costs counts as bookkeeping too.
+Every function that stamps, measures memory, or makes and writes records and the timeline is wrapped in a timer, with
+`executor.timeline = true`; the timer's cost counts as bookkeeping too.
 """
 
 import sys
@@ -22,7 +22,7 @@ from experiments.benchmarks.steps import LEFT_OUT
 
 
 def timed(seconds: list[float], function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function; what each outermost call takes is added to the last of ``seconds``."""
+    """Return the function wrapped in a timer, which adds the time of each outermost call to the last of ``seconds``."""
     inside = False
 
     def wrapper(*args: Any, **keywords: Any) -> Any:
@@ -41,8 +41,8 @@ def timed(seconds: list[float], function: Callable[..., Any]) -> Callable[..., A
 
 
 def shares(config: RunConfig, folder: str) -> list[float]:
-    """On one rank: of each step, bookkeeping over step time."""
-    from ddpsched import run_loop as hall
+    """Return bookkeeping over step time for each step. Runs on each rank; ``folder``: for the run's outputs."""
+    from ddpsched import run_loop
     from ddpsched.records import RecordWriter
     from ddpsched.training import clock, distributed, learner
     from ddpsched.training.sync.synchroniser import CollectiveLog
@@ -63,16 +63,16 @@ def shares(config: RunConfig, folder: str) -> list[float]:
     def counted(self: Any, plan: Any) -> Any:
         records = execute(self, plan)
         steps.append(records[0].step_s or 0.0)
-        spent.append(0.0)  # what writing this step's record costs is counted with the next
+        spent.append(0.0)  # writing this step's record counts with the next step
         return records
 
     distributed.DistributedExecutor.execute = counted  # type: ignore[method-assign]
-    hall.run(config.model_copy(update={"outputs": folder}))
-    return [own / step for own, step in zip(spent[LEFT_OUT:], steps[LEFT_OUT:], strict=False)]
+    run_loop.run(config.model_copy(update={"outputs": folder}))
+    return [bookkeeping / step for bookkeeping, step in zip(spent[LEFT_OUT:], steps[LEFT_OUT:], strict=False)]
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit code 0 when it was measured."""
+    """Measure, and print the mean and P95 over steps; return the exit code."""
     if not words:
         print(__doc__.strip(), file=sys.stderr)
         return 2

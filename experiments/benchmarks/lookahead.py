@@ -1,4 +1,4 @@
-"""What does looking ahead buy on a long tail, and what does it cost in order bias? Markdown.
+"""Yardstick and order bias by lookahead, for lengths with a long tail, as Markdown.
 
     python -m experiments.benchmarks.lookahead
 
@@ -16,13 +16,13 @@ ARMS = (("balanced", 1), ("balanced", 4), ("packed", 1))
 
 
 def long_tail(size: int = 40_000) -> Int:
-    """(size,), int64."""
+    """Return ``size`` lengths from the log-normal law, (size,), int64, in tokens."""
     lengths = np.exp(np.random.default_rng(0).normal(4.0, 1.5, size))
     return np.minimum(lengths.astype(np.int64) + 3, 20_000)
 
 
 def main() -> None:
-    """Yardstick, with order bias in brackets."""
+    """Print the yardstick by arm and lookahead, with the order bias in brackets."""
     lengths = long_tail()
     print("| arm | " + " | ".join(f"W = {ahead}" for ahead in AHEAD) + " |")
     print("|:--|" + "--:|" * len(AHEAD))

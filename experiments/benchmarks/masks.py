@@ -1,12 +1,12 @@
-"""What keeps padding unseen costs: masks of tokens, of pairs of tokens, and one triangle for all, side by side.
+"""Memory and time of attention masks: a mask of tokens, one of pairs of tokens, and one triangle for all samples.
 
     python -m experiments.benchmarks.masks [shape=COUNTxLONGEST ...] [CONFIG] [key=value ...]
 
-Without a CONFIG the tiny classifier and the tiny causal language model; a config's own model and task else. Samples
-have from a quarter of the longest length up to it. *Mask*: the bytes of the mask itself, as the model gets it. *Peak*:
-how far a forward and backward goes above what the process holds before, the median over rounds. *Apart*: the largest
-difference of outputs at real tokens from those with key_padding. *Time*: collation, forward and backward over that of
-key_padding, from rounds in which each kind runs once, in rotating turn, with its 95 % interval.
+Measures the model and task of CONFIG; without one the tiny classifier and the tiny causal language model. Lengths of
+samples go from a quarter of the longest up to it. *Mask*: the bytes of the mask itself, as the model gets it. *Peak*:
+memory that a forward and backward needs above what the process holds before, the median over rounds. *Apart*: the
+largest difference of outputs at real tokens from those with key_padding. *Time*: collation, forward and backward over
+that of key_padding, from rounds in which each kind runs once, in rotating turn, with its 95 % interval.
 """
 
 import sys
@@ -29,7 +29,7 @@ from ddpsched.training.collate import Batch, pad
 from ddpsched.training.loss import loss_sum
 from ddpsched.training.masks import enable_mask
 from ddpsched.training.model import build_model
-from experiments.benchmarks.steps import ratio, said
+from experiments.benchmarks.steps import ratio, ratio_text
 
 SHAPES = ((8, 128), (8, 512), (32, 128))
 KINDS = ("key_padding", "per_sample", "shared")  # the first is what the others are compared with
@@ -39,7 +39,12 @@ ROUNDS = 12
 
 
 class Runner:
-    """A config's model on its device, and samples of ``count`` lengths up to ``longest`` for it."""
+    """A config's model on its device, with ``count`` samples of up to ``longest`` tokens.
+
+    Attributes:
+        kinds: the masks that the model can take.
+        refused: the reasons for the others.
+    """
 
     def __init__(self, config: RunConfig, count: int, longest: int) -> None:
         torch.set_num_threads(config.executor.threads)
@@ -50,7 +55,7 @@ class Runner:
         self.kinds, self.refused = [KINDS[0]], dict[str, str]()
         for kind in KINDS[1:]:
             if kind == "shared" and config.model.task != "causal_lm":
-                continue  # a config refuses it
+                continue  # a classifier cannot share one mask
             try:
                 enable_mask(self._model, config.model.name, kind, longest)
                 self.kinds.append(kind)
@@ -64,18 +69,22 @@ class Runner:
         self._clock, self._memory = Clock(self.device), PeakMemory(self.device)
 
     def batch(self, kind: str) -> Batch:
+        """Return the padded batch with this mask."""
         return pad(self._rows, self._labels, 0, self.device, mask=kind)
 
     @torch.no_grad()
     def outputs(self, kind: str) -> torch.Tensor:
-        """Logits, without dropout: of samples, or (real tokens, words)."""
+        """Return logits without dropout: (samples, classes), or (real tokens, vocabulary) of a causal_lm."""
         logits = self._model.eval()(**self.batch(kind).inputs).logits
         real = self.batch(KINDS[0]).attention_mask
         assert real is not None
         return logits if logits.dim() == 2 else logits[real > 0]
 
     def work(self, kind: str) -> tuple[float, int | None]:
-        """Seconds of a forward and backward, and bytes at its peak above what was held before."""
+        """Run a forward and backward; return its seconds, and its peak in bytes above what was held before.
+
+        None for the peak where the device does not report it.
+        """
         self._model.train()
         self._model.zero_grad(set_to_none=False)  # gradients are part of what is held
         return_freed_memory()
@@ -88,18 +97,21 @@ class Runner:
 
 
 def measure(config: RunConfig, count: int, longest: int, rounds: int = ROUNDS) -> list[dict[str, Any]]:
-    """A row a kind: bytes, seconds and the largest difference; ``ratio`` is to the first's seconds."""
+    """Return a row for each mask: bytes, seconds, and the largest difference of outputs from the first's.
+
+    ``ratio`` is the time over the first's. A mask that the model cannot take has a row with the reason.
+    """
     runner = Runner(config, count, longest)
-    found: dict[str, list[tuple[float, int | None]]] = {kind: [] for kind in runner.kinds}
+    runs: dict[str, list[tuple[float, int | None]]] = {kind: [] for kind in runner.kinds}
     for step in range(LEFT_OUT + rounds):
         for turn in range(len(runner.kinds)):
             kind = runner.kinds[(step + turn) % len(runner.kinds)]
-            found[kind].append(runner.work(kind))
+            runs[kind].append(runner.work(kind))
     rows: list[dict[str, Any]] = []
-    first, expected = np.array([s for s, _ in found[KINDS[0]][LEFT_OUT:]]), runner.outputs(KINDS[0])
+    first, expected = np.array([s for s, _ in runs[KINDS[0]][LEFT_OUT:]]), runner.outputs(KINDS[0])
     for kind in runner.kinds:
-        seconds = np.array([s for s, _ in found[kind][LEFT_OUT:]])
-        peaks = [peak for _, peak in found[kind][LEFT_OUT:] if peak is not None]
+        seconds = np.array([s for s, _ in runs[kind][LEFT_OUT:]])
+        peaks = [peak for _, peak in runs[kind][LEFT_OUT:] if peak is not None]
         mask = runner.batch(kind).attention_mask
         assert mask is not None
         rows.append(
@@ -122,7 +134,7 @@ def measure(config: RunConfig, count: int, longest: int, rounds: int = ROUNDS) -
 
 
 def report(rows: Sequence[dict[str, Any]]) -> Table:
-    """For the terminal."""
+    """Return the rows as a table for the terminal."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("task", "model", "B x T", "mask"):
         table.add_column(name, no_wrap=True)
@@ -143,13 +155,13 @@ def report(rows: Sequence[dict[str, Any]]) -> Table:
             "" if not peak or not base or row["kind"] == KINDS[0] else f"{peak / base:.2f}",
             f"{row['apart']:.1e}",
             f"{row['seconds']:.3f}",
-            said(row["ratio"]),
+            ratio_text(row["ratio"]),
         )
     return table
 
 
 def configs(words: Sequence[str]) -> Iterator[RunConfig]:
-    """Of the words behind the shapes: a config's, or both tasks' defaults."""
+    """Yield the config that the words name, or the default ones of both tasks with the words' overrides."""
     if words and "=" not in words[0]:
         yield load(words[0], list(words[1:]))
         return
@@ -159,14 +171,14 @@ def configs(words: Sequence[str]) -> Iterator[RunConfig]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit code 0 when it was measured."""
-    asked = [word.removeprefix("shape=").split("x") for word in words if word.startswith("shape=")]
+    """Measure, and print the table; return the exit code."""
+    shapes = [word.removeprefix("shape=").split("x") for word in words if word.startswith("shape=")]
     rest = [word for word in words if not word.startswith("shape=")]
 
     def body() -> None:
         rows = []
         for config in configs(rest):
-            for shape in asked or SHAPES:
+            for shape in shapes or SHAPES:
                 rows += measure(config, int(shape[0]), int(shape[1]))
         plain_console(at_least=140).print(report(rows))
         for row in rows:

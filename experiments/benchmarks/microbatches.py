@@ -1,9 +1,9 @@
-"""What do plans with up to M micro-batches a rank cost, and is a larger M ever dearer? Markdown.
+"""Costs of plans with up to M micro-batches a rank, and how often a larger M costs more, as Markdown.
 
     python -m experiments.benchmarks.microbatches [DIR] [--save FILE] [--against FILE]
 
 Batches of an epoch of SST-2-like lengths (of SST-2 itself, where DIR holds `sst2/train.tsv` and `bert-uncased/`),
-small batches of random lengths, and one named example, by padded tokens. `proved` is the share of plans whose makespan
+small batches of random lengths, and one named example, in padded tokens. `proved` is the share of plans whose makespan
 equals its lower bound, `dearer` the number of batches for which this M costs more than a smaller one. Everything but
 the time is the same on every machine.
 
@@ -35,7 +35,7 @@ Costs = dict[str, list[int]]
 
 
 def epoch(folder: Path | None) -> Int:
-    """Lengths of an epoch, in random order."""
+    """Return the lengths of an epoch in random order, (samples,), in tokens."""
     rng = np.random.default_rng(0)
     if folder is None:
         return sst2_lengths(SIZE, rng)
@@ -44,7 +44,7 @@ def epoch(folder: Path | None) -> Int:
 
 
 def small_batches() -> Iterator[Int]:
-    """Four to twelve samples, of which some are far longer than the others."""
+    """Yield lengths of four to twelve samples, some of them far longer than the others."""
     rng = np.random.default_rng(0)
     for _ in range(SMALL):
         size = int(rng.integers(4, 13))
@@ -52,7 +52,7 @@ def small_batches() -> Iterator[Int]:
 
 
 def cases(folder: Path | None) -> Iterator[tuple[str, list[Int], int]]:
-    """Names, batches and numbers of ranks."""
+    """Yield the name of each case, its batches and its number of ranks."""
     yield f"example {EXAMPLE}, G = 2", [np.array(EXAMPLE)], 2
     yield "4 to 12 samples, G = 2", list(small_batches()), 2
     yield "4 to 12 samples, G = 4", list(small_batches()), 4
@@ -62,23 +62,23 @@ def cases(folder: Path | None) -> Iterator[tuple[str, list[Int], int]]:
 
 
 def measure(folder: Path | None) -> tuple[Costs, dict[str, float], dict[str, int]]:
-    """Costs of each case's batches, the share of them that is proved, and how often a larger M is dearer."""
+    """Return the costs of each case's batches, the share that is proved, and how often a larger M costs more."""
     costs: Costs = {}
     proved, dearer = {}, {}
     for name, batches, ranks in cases(folder):
         least = [2**62] * len(batches)
         for most in COUNTS:
             case = f"{name}, M = {most}"
-            found = [accumulate_split(line_of(batch, COST), ranks, most) for batch in batches]
-            costs[case] = [placement.makespan for placement in found]
-            proved[case] = sum(placement.makespan == placement.lower_bound for placement in found) / len(found)
+            placements = [accumulate_split(line_of(batch, COST), ranks, most) for batch in batches]
+            costs[case] = [each.makespan for each in placements]
+            proved[case] = sum(each.makespan == each.lower_bound for each in placements) / len(placements)
             dearer[case] = sum(cost > before for cost, before in zip(costs[case], least, strict=True))
             least = [min(pair) for pair in zip(costs[case], least, strict=True)]
     return costs, proved, dearer
 
 
 def change(after: list[int], before: list[int]) -> str:
-    """Cost before, the share of plans that cost less and more, and before / after: total and largest."""
+    """Return cells: cost before, shares of plans that cost less and more, and before / after in total and at most."""
     pairs = list(zip(after, before, strict=True))
     less, more = (sum(sign * (b - a) > 0 for a, b in pairs) / len(pairs) for sign in (1, -1))
     largest = max(b / a for a, b in pairs)
@@ -86,14 +86,14 @@ def change(after: list[int], before: list[int]) -> str:
 
 
 def table(costs: Costs, proved: dict[str, float], dearer: dict[str, int], before: Costs | None) -> Iterator[str]:
-    """Markdown, a line a case."""
+    """Yield the lines of the table, as Markdown. ``before``: the costs of another version, by case."""
     yield "| batches | cost | proved | dearer |" + (
         " before | cheaper now | dearer now | before / now | largest |" if before else ""
     )
     yield "|:--|" + "--:|" * (8 if before else 3)
-    for case, found in costs.items():
-        line = f"| {case} | {sum(found):,} | {proved[case]:.1%} | {dearer[case]} |"
-        yield line + (change(found, before[case]) if before else "")
+    for case, values in costs.items():
+        line = f"| {case} | {sum(values):,} | {proved[case]:.1%} | {dearer[case]} |"
+        yield line + (change(values, before[case]) if before else "")
 
 
 def main() -> None:

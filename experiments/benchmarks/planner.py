@@ -1,9 +1,9 @@
-"""How long a step takes to plan, from lengths to the plan with its digest, and how that grows with the ranks.
+"""Planning time of a step, from lengths to the plan with its digest, and its growth with the number of ranks.
 
     python -m experiments.benchmarks.planner [--largest 4096]
 
-32 samples a rank with SST-2's lengths, from 4 ranks on. Methods answer in turn, after a warm-up, so that a drifting
-machine meets all of them alike; the figure is the median. `growth` is the exponent p of time ~ B**p, fitted from 64
+32 samples a rank with SST-2's lengths, from 4 ranks on. Methods are timed in turn, after a warm-up, so that a drift of
+the machine affects all alike; the figure is the median. `growth` is the exponent p of time ~ B**p, fitted from 64
 ranks on, and `of B log B` how many times as long the largest takes as the one of 64 ranks times the growth of B log B:
 1 or less is no worse than linear-logarithmic. `gap` is to the bound that counts padding.
 """
@@ -33,12 +33,12 @@ from ddpsched.terminal import plain_console
 SIZES = (4, 16, 64, 256, 1024, 4096)
 PER_RANK = 32
 WINDOW = 64  # K of minmax
-SAMPLES = 2**20  # planned by each method at each size, or REPEATS steps at the least
+SAMPLES = 2**20  # planned by each method at each size, but at least REPEATS steps
 REPEATS = 5
 
 
 def planner(policy: BatchPolicy) -> Callable[[Int, int], StepPlan]:
-    """(lengths, world_size) -> plan of one step."""
+    """Return a function that plans one step: (lengths, world_size) -> plan."""
 
     def run(lengths: Int, world_size: int) -> StepPlan:
         chosen = policy.assign(Batch(lengths, len(lengths), world_size, 0, padded_tokens))
@@ -57,7 +57,7 @@ METHODS = ("minmax: solve() alone", *PLANNERS)
 
 
 def measure(world_size: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Median seconds of a step by method, and gaps of the plans."""
+    """Return the median seconds of a step by method, and the mean gap of the plans where there is a bound."""
     rng, size = np.random.default_rng(world_size), world_size * PER_RANK
     repeats = max(REPEATS, min(200, SAMPLES // size // 8))
     seconds: dict[str, list[float]] = {name: [] for name in METHODS}
@@ -87,14 +87,14 @@ def measure(world_size: int) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def exponent(sizes: list[int], seconds: list[float]) -> float:
-    """p of seconds ~ size**p, least squares in logarithms."""
+    """Return p of seconds ~ size**p, by least squares in logarithms."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
 def report(largest: int) -> Table:
-    """A row a method, a column a size, and the growth."""
+    """Return the table: a row a method, a column a number of ranks up to ``largest``, and the growth."""
     sizes = [size for size in SIZES if size <= largest]
-    found = [measure(size) for size in sizes]
+    measured = [measure(size) for size in sizes]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="microseconds a sample (milliseconds a step)")
     table.add_column("planner", no_wrap=True)
     for size in sizes:
@@ -104,7 +104,7 @@ def report(largest: int) -> Table:
     fitted = [index for index, size in enumerate(sizes) if size >= 64]
     batches = [size * PER_RANK for size in sizes]
     for name in METHODS:
-        steps = [seconds[name] for seconds, _ in found]
+        steps = [seconds[name] for seconds, _ in measured]
         cells = [f"{s / b * 1e6:.2f} ({s * 1e3:.3g})" for s, b in zip(steps, batches, strict=True)]
         growth = ["", ""]
         if len(fitted) > 1:
@@ -114,14 +114,14 @@ def report(largest: int) -> Table:
             growth = [f"{exponent([batches[i] for i in fitted], [steps[i] for i in fitted]):.2f}", f"{share:.2f}"]
         table.add_row(name, *cells, *growth)
     for name in ("balanced, M = 4", "packed"):
-        table.add_row(f"gap of {name}", *(f"{gaps[name]:.2%}" for _, gaps in found), "", "")
+        table.add_row(f"gap of {name}", *(f"{gaps[name]:.2%}" for _, gaps in measured), "", "")
     return table
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--largest", type=int, default=SIZES[-1], help="most ranks")
+    parser.add_argument("--largest", type=int, default=SIZES[-1], help="largest number of ranks")
     shown = report(parser.parse_args().largest)
     plain_console(at_least=140).print(shown)
 

@@ -1,11 +1,11 @@
-"""How long choosing from a pool takes, and how full its micro-batches get.
+"""Planning time of policy pool, and the share of real tokens in its micro-batches.
 
     python -m experiments.benchmarks.pool [DIR] [--samples 67349]
 
 DIR holds `sst2/train.tsv` and `bert-uncased/`; without it lengths are drawn from SST-2's histogram. Eight ranks, a
 budget of 32 times the mean length, one epoch. `us/sample` is planning as a whole, from the epoch's lengths to plans
-with their digests; the ways answer in turn, and the figure is the median of the rounds. `source` is cosmos-rl's own
-dataset at the same pool and budget on one rank's share, where it is installed (extra `peers`).
+with their digests; the ways are timed in turn, and the figure is the median of the rounds. `source` is cosmos-rl's
+dataset with the same pool and budget on one rank's share, where it is installed (extra `peers`).
 """
 
 import argparse
@@ -32,7 +32,7 @@ from ddpsched.planning.policies.pool import Pool
 from ddpsched.terminal import plain_console
 
 RANKS, PER_RANK, POOLS, ROUNDS = 8, 32, (32, 256), 5
-SOURCE_SAMPLES = 4000  # of its own, slower way
+SOURCE_SAMPLES = 4000  # of cosmos-rl's dataset, which is slower
 WAYS: dict[str, dict[str, Any]] = {
     "prefer_closest": {},
     "prefer_first": {"strategy": "prefer_first"},
@@ -41,33 +41,33 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def config_of(lengths: Int, pool_size: int, way: str) -> RunConfig:
-    """One epoch of this pool."""
+    """Return the config of an epoch with this pool. ``way``: a key of ``WAYS``."""
     budget = round(PER_RANK * float(lengths.mean()))
     policy = {"kind": "pool", "pool_size": pool_size, "max_tokens_for_batch": budget, **WAYS[way]}
     return parse({"epochs": 1, "world_size": RANKS, "policy": policy})
 
 
 def planned(config: RunConfig, lengths: Int) -> tuple[float, list[StepPlan]]:
-    """Microseconds a sample, and the plans."""
+    """Return the planning time in microseconds a sample, and the plans."""
     begin = perf_counter()
     plans = list(plan_steps(config.plan_spec(), KnownLengths(lengths), LocalExchange(RANKS)))
     return (perf_counter() - begin) / len(lengths) * 1e6, plans
 
 
 def used(plans: list[StepPlan], lengths: Int, config: RunConfig) -> float:
-    """Real tokens over padded ones; over the budget where rows are packed."""
+    """Return real tokens over padded ones, or over the budget where rows are packed."""
     micro = [lengths[m.ids] for plan in plans for rank in plan.ranks for m in rank]
     assert isinstance(config.policy, Pool)
     whole = (
         len(micro) * config.policy.max_tokens_for_batch
         if config.policy.packs
-        else sum(len(own) * int(own.max()) for own in micro)
+        else sum(len(each) * int(each.max()) for each in micro)
     )
     return float(lengths.sum() / whole)
 
 
 def source(lengths: Int, pool_size: int, way: str) -> float | None:
-    """Microseconds a sample of cosmos-rl's own choices; None where it is not installed."""
+    """Return cosmos-rl's time in microseconds a sample, or None where it is not installed."""
     try:
         module = need_alone("cosmos_rl.dispatcher.data.load_balanced_dataset", "--no-deps cosmos-rl==0.4.7")
     except PeerMissing:
@@ -91,7 +91,7 @@ def source(lengths: Int, pool_size: int, way: str) -> float | None:
 
 
 def report(lengths: Int, rounds: int = ROUNDS) -> Table:
-    """A line for each pool and way."""
+    """Return the table, a line for each pool and way. ``lengths``: (samples,), in tokens."""
     cases = [(pool_size, way) for pool_size in POOLS for way in WAYS]
     times: dict[tuple[int, str], list[float]] = {case: [] for case in cases}
     shares: dict[tuple[int, str], float] = {}
@@ -111,10 +111,14 @@ def report(lengths: Int, rounds: int = ROUNDS) -> Table:
     for name in ("pool", "way", "used", "us/sample", "source us/sample"):
         shown.add_column(name, justify="left" if name == "way" else "right")
     for case in cases:
-        theirs = source(lengths, *case)
+        source_us = source(lengths, *case)
         taken = statistics.median(times[case])
         shown.add_row(
-            str(case[0]), case[1], f"{shares[case]:.4f}", f"{taken:.2f}", "-" if theirs is None else f"{theirs:.1f}"
+            str(case[0]),
+            case[1],
+            f"{shares[case]:.4f}",
+            f"{taken:.2f}",
+            "-" if source_us is None else f"{source_us:.1f}",
         )
     return shown
 

@@ -1,4 +1,4 @@
-"""How soon do plans know that a rank is slow? One of several repeats part of its work, with and without cost.online.
+"""Steps until plans follow a slow rank: one of several repeats part of its work, with and without cost.online.
 
     python -m experiments.benchmarks.slow_rank CONFIG [--slowness 2.0] [key=value ...]
     torchrun --standalone --nproc-per-node 2 -m experiments.benchmarks.slow_rank CONFIG executor.kind=distributed ...
@@ -22,8 +22,8 @@ from experiments.benchmarks.steps import leave, start_executor
 
 
 def imbalance(config: RunConfig) -> npt.NDArray[np.float64]:
-    """(steps,), largest / mean of the ranks' measured compute."""
-    samples, found = config.load_samples(), []
+    """Return the largest over the mean of the ranks' measured compute times, (steps,)."""
+    samples, ratios = config.load_samples(), []
     executor = start_executor(config, samples)
     spec = config.plan_spec(executor.caps)
     executor.expect(num_steps(spec, samples.train))
@@ -32,15 +32,15 @@ def imbalance(config: RunConfig) -> npt.NDArray[np.float64]:
         records = executor.execute(plan)
         for record, speed in zip(records, speeds or [], strict=speeds is not None):
             speed.add(rank_cost(spec.cost, plan, record.rank, samples.train), record.compute_s or 0.0)
-        own = np.array([[record.compute_s or 0.0] for record in records])
-        seconds = executor.exchange.vote(np.rint(own * 1e9).astype(np.int64))[:, 0]  # of all ranks
-        found.append(seconds.max() / seconds.mean())
+        rank_seconds = np.array([[record.compute_s or 0.0] for record in records])
+        seconds = executor.exchange.vote(np.rint(rank_seconds * 1e9).astype(np.int64))[:, 0]  # of all ranks
+        ratios.append(seconds.max() / seconds.mean())
     executor.close()
-    return np.array(found)
+    return np.array(ratios)
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit code 0 when it was measured."""
+    """Measure, and print the imbalance step by step; return the exit code."""
     words = list(words)
     slowness = "2.0"
     if "--slowness" in words:
@@ -53,7 +53,7 @@ def main(words: Sequence[str]) -> int:
 
     def body() -> None:
         base = load(words[0], words[1:])
-        # real ranks meet once in a process
+        # a process can join only one process group
         for online in ("true",) if base.executor.kind == "distributed" else ("true", "false"):
             slow = [float(slowness)] + [1.0] * (base.world_size - 1)
             config = load(words[0], [*words[1:], f"cost.online={online}", f"executor.slowness={slow}"])

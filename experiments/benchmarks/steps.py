@@ -4,11 +4,11 @@
     torchrun --standalone --nproc-per-node 2 -m experiments.benchmarks.steps CONFIG world_size=2 \\
         executor.kind=distributed
 
-A machine whose speed drifts moves whole runs against each other. Here one model runs the plans of all arms: step s of
-each right after step s of the others, in rotating turn, so drift meets all alike. An arm is a policy and its keys,
+Where a machine's speed drifts, whole runs do not compare. Here one model runs the plans of all arms: step s of each
+right after step s of the others, in rotating turn, so that drift affects all alike. An arm is a policy and its keys,
 `arm=balanced,max_microbatches=4` or `arm=peer,peer=batch_rebalance`; without any, those below.
 Prints the means over steps of the largest rank's compute and of the whole step, and their ratios to the first arm's,
-with 95 % intervals over steps; and what the plans promised in padded tokens.
+with 95 % intervals over steps; and the padded tokens that the plans predict.
 """
 
 import os
@@ -33,11 +33,11 @@ from ddpsched.world import World
 
 ARMS = ("static", "minmax", "balanced", "balanced,max_microbatches=4", "packed", "peer,peer=batch_rebalance")
 LEFT_OUT = 3  # first steps of each, while allocators settle
-SAID = 3  # seconds of compute, seconds of the step, padded tokens: what each rank says of a step, in whole millionths
+REPORTED = 3  # figures of a rank and step, in whole millionths: seconds of compute and of the step, padded tokens
 
 
 def arm_config(config: RunConfig, arm: str) -> RunConfig:
-    """The config with this arm's policy."""
+    """Return the config with this arm's policy. Raises ConfigError for an arm that is not valid."""
     kind, *keys = arm.split(",")
     # options of this kind that the config's policy has too
     shared = config.policy.model_dump(include=set(POLICIES[kind].model_fields)) if kind in POLICIES else {}
@@ -46,27 +46,33 @@ def arm_config(config: RunConfig, arm: str) -> RunConfig:
 
 
 def measure(config: RunConfig, arms: Sequence[str]) -> dict[str, npt.NDArray[np.float64]]:
-    """By arm: (steps, 3), the largest rank's compute, the step (both in seconds) and the largest padded tokens."""
+    """Return by arm (steps, 3): compute and step time in seconds, and padded tokens, each the largest over ranks.
+
+    The first steps are left out.
+    """
     samples = config.load_samples()
     configs = {arm: arm_config(config, arm) for arm in arms}
-    packing = next((own for own in configs.values() if own.policy.packs), config)  # the model must be able to
+    packing = next((each for each in configs.values() if each.policy.packs), config)  # the model must support it
     executor = start_executor(packing, samples)
     steps = num_steps(config.plan_spec(executor.caps), samples.train)
-    plans = {arm: _plans(own, samples, executor) for arm, own in configs.items()}
-    found: dict[str, list[npt.NDArray[np.float64]]] = {arm: [] for arm in arms}
+    plans = {arm: _plans(each, samples, executor) for arm, each in configs.items()}
+    measured: dict[str, list[npt.NDArray[np.float64]]] = {arm: [] for arm in arms}
     for step in range(steps):
         for turn in range(len(arms)):
             arm = arms[(step + turn) % len(arms)]
             records = executor.execute(next(plans[arm]))
-            said = [[record.compute_s or 0.0, record.step_s or 0.0, record.padded_tokens] for record in records]
-            rows = np.rint(np.array(said) * 1e6).astype(np.int64)
-            found[arm].append(executor.exchange.vote(rows).reshape(-1, SAID).max(axis=0) / 1e6)
+            figures = [[record.compute_s or 0.0, record.step_s or 0.0, record.padded_tokens] for record in records]
+            rows = np.rint(np.array(figures) * 1e6).astype(np.int64)
+            measured[arm].append(executor.exchange.vote(rows).reshape(-1, REPORTED).max(axis=0) / 1e6)
     executor.exchange.barrier()
-    return {arm: np.array(values[LEFT_OUT:]) for arm, values in found.items()}
+    return {arm: np.array(values[LEFT_OUT:]) for arm, values in measured.items()}
 
 
 def start_executor(config: RunConfig, samples: Samples) -> Any:
-    """What runs plans: all ranks here in turn, or this process as one of them."""
+    """Return the executor of plans: all ranks here in turn, or this process as one of them.
+
+    Raises ConfigError for simulated ranks, which measure nothing.
+    """
     if config.executor.kind == "distributed":
         from ddpsched.training.distributed import DistributedExecutor
 
@@ -79,13 +85,16 @@ def start_executor(config: RunConfig, samples: Samples) -> Any:
 
 
 def _plans(config: RunConfig, samples: Samples, executor: Any) -> Any:
-    """Plans are made before their step, not while another runs: what planning costs is another benchmark's question."""
+    """Return an arm's plans, made between timed steps; a peer's before all steps, as planning is not measured here."""
     plans = plan_steps(config.plan_spec(executor.caps), samples.train, executor.exchange)
     return iter(list(plans)) if config.policy.kind == "peer" else plans
 
 
 def ratio(mine: npt.NDArray[np.float64], first: npt.NDArray[np.float64]) -> dict[str, float]:
-    """How many times as long the first arm takes, with the ends of its paired 95 % interval over steps."""
+    """Return mean(first) / mean(mine) with the ends of its paired 95 % interval over steps.
+
+    ``mine``, ``first``: (steps,), seconds of an arm and of the first one.
+    """
 
     def quotient(a: Any, b: Any, axis: int = -1) -> Any:
         return b.mean(axis=axis) / a.mean(axis=axis)
@@ -95,17 +104,17 @@ def ratio(mine: npt.NDArray[np.float64], first: npt.NDArray[np.float64]) -> dict
     return {"ratio": float(quotient(mine, first)), "low": float(interval.low), "high": float(interval.high)}
 
 
-def said(row: dict[str, float] | None) -> str:
-    """A ratio and its interval for the terminal."""
+def ratio_text(row: dict[str, float] | None) -> str:
+    """Return a ratio and its interval for the terminal; nothing for None."""
     return "" if row is None else f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
 
 
-def report(found: dict[str, npt.NDArray[np.float64]]) -> Table:
-    """A line an arm."""
-    names = list(found)
+def report(measured: dict[str, npt.NDArray[np.float64]]) -> Table:
+    """Return the table, a line an arm. ``measured``: by arm, as from ``measure``."""
+    names = list(measured)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("arm", no_wrap=True)
-    first = found[names[0]]
+    first = measured[names[0]]
     for column in (
         "largest\ncompute s",
         f"{names[0]}\n/ this",
@@ -114,16 +123,16 @@ def report(found: dict[str, npt.NDArray[np.float64]]) -> Table:
         "padded tokens\nof largest",
     ):
         table.add_column(column, justify="right", no_wrap=True)
-    for name, values in found.items():
+    for name, values in measured.items():
         compute, step, tokens = values.T
         pairs = () if name == names[0] else ((compute, first[:, 0]), (step, first[:, 1]))
-        ratios = [said(ratio(*pair)) for pair in pairs] or ["", ""]
+        ratios = [ratio_text(ratio(*pair)) for pair in pairs] or ["", ""]
         table.add_row(name, f"{compute.mean():.3f}", ratios[0], f"{step.mean():.3f}", ratios[1], f"{tokens.mean():.0f}")
     return table
 
 
 def main(words: list[str]) -> int:
-    """Exit code 0 when it was measured."""
+    """Measure, and print the table on rank 0; return the exit code."""
     arms = tuple(word.removeprefix("arm=") for word in words if word.startswith("arm=")) or ARMS
     rest = [word for word in words if not word.startswith("arm=")]
     if not rest:
@@ -132,11 +141,11 @@ def main(words: list[str]) -> int:
 
     def body() -> None:
         config = load(rest[0], rest[1:])
-        found = measure(config, arms)
+        measured = measure(config, arms)
         if World.detect().is_main:
-            plain_console(at_least=130).print(report(found))
+            plain_console(at_least=130).print(report(measured))
             print(
-                f"{len(found[arms[0]])} interleaved steps, {config.executor.kind}, G = {config.world_size}, "
+                f"{len(measured[arms[0]])} interleaved steps, {config.executor.kind}, G = {config.world_size}, "
                 f"B = {config.global_batch}, {config.executor.threads} thread(s) a process, cost {config.cost.kind}"
             )
 
@@ -148,7 +157,7 @@ def leave(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     if World.launched():
-        os._exit(code)  # gloo's threads may abort a process that ends in order
+        os._exit(code)  # gloo's threads may abort a process that exits normally
     sys.exit(code)
 
 

@@ -3,10 +3,10 @@
     python -m experiments.benchmarks.syncs CONFIG [kind=KIND[,key=value ...] ...] [--output FILE] [key=value ...]
 
 `kind=naive,barrier=true` is a synchroniser and its keys; without any, those below. Ratios are to the first.
-Time: in one run, each has a model of its own and step s of each comes right after step s of the others, in rotating
-turn, from a barrier on; forward, backward and all gradients in, without the optimizer. *Exposed* is what a step lasts
-after the last rank has its gradients ready, what no rank's compute hides; *waiting* the mean over ranks of the time
-from the own gradients to the last rank's. Memory: a run for each, with its optimizer; the largest rank's peak.
+Time: in one run, each has a separate model, and step s of each follows step s of the others, in rotating turn, from a
+barrier on; forward, backward and synchronisation, without the optimizer. *Exposed* is the time of a step after the last
+rank has its gradients ready, which no rank's compute hides; *waiting* is the mean over ranks of the time from a rank's
+gradients to the last rank's. Memory: a run for each, with its optimizer; the largest rank's peak.
 """
 
 import sys
@@ -27,7 +27,7 @@ from ddpsched.local_ranks import answers, join_group, run_ranks
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.records import write_json
 from ddpsched.terminal import plain_console
-from experiments.benchmarks.steps import LEFT_OUT, ratio, said
+from experiments.benchmarks.steps import LEFT_OUT, ratio, ratio_text
 
 KINDS = ("ddp", "naive", "overlap", "bucketed")
 MEMORY_STEPS = 6
@@ -35,15 +35,15 @@ Stamps = npt.NDArray[np.int64]  # (steps, ranks, 5): began, ready, done in ns of
 
 
 def with_kind(config: RunConfig, kind: str) -> RunConfig:
-    """The config with this synchroniser."""
+    """Return the config with this synchroniser. Raises ConfigError for one that is not valid."""
     name, *keys = kind.split(",")
     return parse({**config.model_dump(), "sync": apply_overrides({"kind": name}, keys)}, source=f"kind={kind}")
 
 
 def step_times(config: RunConfig, kinds: Sequence[str]) -> dict[str, Stamps]:
-    """On one rank: the stamps of all ranks."""
+    """Return the stamps of all ranks by synchroniser. Runs on each rank."""
     learners, plans, exchange, world = _start(config, kinds)
-    found: dict[str, list[Any]] = {kind: [] for kind in kinds}
+    stamps: dict[str, list[Any]] = {kind: [] for kind in kinds}
     offset_s = exchange.clock_offsets()[world.rank].offset_s
     for plan in plans:
         for turn in range(len(kinds)):
@@ -55,12 +55,12 @@ def step_times(config: RunConfig, kinds: Sequence[str]) -> dict[str, Stamps]:
             marks = [learner.clock.host_s(mark) + offset_s for mark in (step.begin, step.ready, step.done)]
             sent = [len(step.collectives), sum(c.num_bytes for c in step.collectives)]
             row = np.array([*np.rint(np.array(marks) * 1e9), *sent], dtype=np.int64)
-            found[kind].append(exchange.vote(row[None]))
-    return {kind: np.stack(rows[LEFT_OUT:]) for kind, rows in found.items()}
+            stamps[kind].append(exchange.vote(row[None]))
+    return {kind: np.stack(rows[LEFT_OUT:]) for kind, rows in stamps.items()}
 
 
 def peak_memory(config: RunConfig) -> int:
-    """On one rank: the largest peak of a step with its optimizer, in bytes."""
+    """Return this rank's largest peak of a step with its optimizer, in bytes. Runs on each rank."""
     learners, plans, _, world = _start(config, [config.sync.kind])
     (learner,) = learners.values()
     peaks = []
@@ -84,8 +84,8 @@ def _start(config: RunConfig, kinds: Sequence[str]) -> Any:
     steps = num_steps(spec, samples.train)
     learners = {}
     for kind in kinds:
-        own = config if kind == config.sync.kind else with_kind(config, kind)
-        learner = Learner(own, samples, pick_device(own, world.local_rank), synchronised=True)
+        kind_config = config if kind == config.sync.kind else with_kind(config, kind)
+        learner = Learner(kind_config, samples, pick_device(kind_config, world.local_rank), synchronised=True)
         learner.optimiser.schedule(steps)
         learner.forward = learner.sync.module
         learners[kind] = learner
@@ -94,7 +94,7 @@ def _start(config: RunConfig, kinds: Sequence[str]) -> Any:
 
 
 def figures(stamps: dict[str, Stamps], peaks: dict[str, int]) -> list[dict[str, Any]]:
-    """One row a synchroniser, in seconds and bytes; ``ratio`` is its step over the first one's."""
+    """Return a row for each synchroniser, in seconds and bytes; ``ratio`` is its step over the first one's."""
     rows: list[dict[str, Any]] = []
     base: npt.NDArray[np.float64] | None = None
     for kind, table in stamps.items():
@@ -120,7 +120,7 @@ def figures(stamps: dict[str, Stamps], peaks: dict[str, int]) -> list[dict[str, 
 
 
 def report(rows: Sequence[dict[str, Any]]) -> Table:
-    """For the terminal."""
+    """Return the rows as a table for the terminal."""
     first = rows[0]["kind"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("synchroniser", no_wrap=True)
@@ -141,7 +141,7 @@ def report(rows: Sequence[dict[str, Any]]) -> Table:
         table.add_row(
             row["kind"],
             f"{row['step_s']:.3f}",
-            said(row["ratio"]),
+            ratio_text(row["ratio"]),
             f"{row['compute_s']:.3f}",
             f"{row['waiting_s']:.3f}",
             f"{row['exposed_s']:.3f}",
@@ -155,7 +155,7 @@ def report(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def measure(config: RunConfig, kinds: Sequence[str]) -> list[dict[str, Any]]:
-    """Times in one world, then memory in a world for each."""
+    """Return the rows: times from one group of ranks, memory from a group for each synchroniser."""
     stamps = answers(run_ranks(step_times, config.world_size, config, list(kinds)))[0]
     peaks = {}
     for kind in kinds:
@@ -165,7 +165,7 @@ def measure(config: RunConfig, kinds: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit code 0 when it was measured."""
+    """Measure, print the table and write it where --output is given; return the exit code."""
     words = list(words)
     output: Path | None = None
     if "--output" in words:

@@ -3,9 +3,9 @@
     git worktree add ../before COMMIT
     python -m experiments.benchmarks.versions ../before [--lengths FILE] [--world-size 4] [--global-batch 32]
 
-Each answer is one process of `ddpsched plan --json`, without garbage collection. A round is other, this, this, other,
-so that a drifting machine meets both alike; its ratio is this over other, and its A/A this over this. The table has the
-median of the rounds and their range. Lengths are like SST-2's, or of any file that `ddpsched plan` reads.
+Each measurement is one process of `ddpsched plan --json`, without garbage collection. A round is other, this, this,
+other, so that a drift of the machine affects both alike; its ratio is this over other, and its A/A this over this. The
+table has the median of the rounds and their range. Lengths are like SST-2's, or of any file that `ddpsched plan` reads.
 """
 
 import argparse
@@ -33,8 +33,8 @@ def planning_us(checkout: Path, words: list[str]) -> dict[str, float]:
     """Return the microseconds a sample of each arm, as the code of ``checkout`` plans it."""
     environ = {**os.environ, "PYTHONPATH": str(checkout)}
     command = [sys.executable, "-c", PLAN, "plan", *words, "--json"]
-    answer = subprocess.run(command, cwd=checkout, env=environ, check=True, capture_output=True, text=True).stdout
-    return {row["arm"]: row["planning_us"] for row in json.loads(answer)["rows"] if row["planning_us"]}
+    output = subprocess.run(command, cwd=checkout, env=environ, check=True, capture_output=True, text=True).stdout
+    return {row["arm"]: row["planning_us"] for row in json.loads(output)["rows"] if row["planning_us"]}
 
 
 def spread(values: list[float]) -> str:
@@ -53,9 +53,9 @@ def main() -> None:
     options = parser.parse_args()
     other = options.other.resolve()
     if not (other / "ddpsched" / "__init__.py").is_file():
-        parser.error(f"{other} is no checkout of ddpsched: it has no ddpsched/__init__.py")
+        parser.error(f"{other} is no checkout of ddpsched: it has no ddpsched/__init__.py; see git worktree add")
     if options.rounds < 1:
-        parser.error(f"--rounds {options.rounds}: at least 1")
+        parser.error(f"--rounds {options.rounds}: must be 1 or more")
     with tempfile.TemporaryDirectory() as folder:
         lengths = options.lengths
         if lengths is None:

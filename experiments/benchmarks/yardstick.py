@@ -1,4 +1,4 @@
-"""The yardstick of every policy and peer on the traces that BENCHMARKS.md tells of, as Markdown.
+"""The yardstick of every policy and peer on the traces of BENCHMARKS.md, as Markdown.
 
     python -m experiments.benchmarks.yardstick DIR [--alpha 50] [--seeds 1] [--peer all]
 
@@ -22,7 +22,7 @@ TRACES = (("SST-2", 4, 32), ("SST-2", 8, 256), ("SST-2", 64, 2048), ("GSM8K", 4,
 
 
 def lengths_of(folder: Path) -> dict[str, Int]:
-    """Token lengths of both training sets, questions and answers of GSM8K together."""
+    """Return the token lengths of both training sets, questions and answers of GSM8K together."""
     tokenizer = str(folder / "bert-uncased")
     return {
         "SST-2": read_lengths(folder / "sst2" / "train.tsv", texts=("sentence",), tokenizer=tokenizer),
@@ -31,7 +31,7 @@ def lengths_of(folder: Path) -> dict[str, Int]:
 
 
 def table(cells: dict[str, list[str]], title: str) -> Iterator[str]:
-    """Markdown, a line an arm, a column a trace."""
+    """Yield the lines of a table as Markdown: a line an arm, a column a trace."""
     yield f"\n**{title}**\n"
     yield "| arm | " + " | ".join(f"{name}, {ranks}, {batch}" for name, ranks, batch in TRACES) + " |"
     yield "|:--|" + "--:|" * len(TRACES)
@@ -40,10 +40,10 @@ def table(cells: dict[str, list[str]], title: str) -> Iterator[str]:
 
 
 def report(rows: list[list[list[Row]]]) -> Iterator[str]:
-    """``rows[trace][seed]``: what was found."""
+    """Yield the lines of all tables. ``rows[trace][seed]``: the arms' rows."""
     arms = [row.arm for row in rows[0][0]]
-    found = {arm: [[next(r for r in seed if r.arm == arm) for seed in trace] for trace in rows] for arm in arms}
-    shown = {arm: traces for arm, traces in found.items() if not all(r.skipped for seeds in traces for r in seeds)}
+    by_arm = {arm: [[next(r for r in seed if r.arm == arm) for seed in trace] for trace in rows] for arm in arms}
+    shown = {arm: traces for arm, traces in by_arm.items() if not all(r.skipped for seeds in traces for r in seeds)}
     figures = {
         "Yardstick": lambda r: f"{r.figures.yardstick:.4f}",
         "Micro-batches of a rank": lambda r: f"{r.figures.microbatches:.2f}",
@@ -59,13 +59,13 @@ def report(rows: list[list[list[Row]]]) -> Iterator[str]:
             for arm, traces in shown.items()
         }
         yield from table(cells, title)
-    for arm, traces in found.items():
+    for arm, traces in by_arm.items():
         if traces[0][0].skipped:
             yield f"\n`{arm}`: skipped: {traces[0][0].skipped}"
 
 
 def _mean(texts: list[str]) -> str:
-    """The one text, or the mean of numbers written alike."""
+    """Return the mean of the numbers, in their format; the first text where all are equal or no numbers."""
     if len(set(texts)) == 1:
         return texts[0]
     try:
@@ -79,10 +79,10 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--alpha", type=float, default=0.0, help="what a micro-batch costs on top, in padded tokens")
+    parser.add_argument("--alpha", type=float, default=0.0, help="fixed cost of a micro-batch, in padded tokens")
     parser.add_argument("--lookahead", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--peer", action="append", default=[], help="a name, or all")
+    parser.add_argument("--peer", action="append", default=[], help="a peer's name, or all")
     options = parser.parse_args()
     peers = tuple(PEERS) if "all" in options.peer else tuple(options.peer)
     lengths = lengths_of(options.folder)

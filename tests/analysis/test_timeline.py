@@ -281,7 +281,7 @@ def test_command_prints_the_straggler(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_command_says_what_it_cannot_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     alone = run(tmp_path, steps=4, world_size=1)
     assert main([str(alone)]) == 0
-    assert "a single rank waits for nobody" in capsys.readouterr().out
+    assert "a single rank has no others to wait for" in capsys.readouterr().out
     assert main([str(run(tmp_path, files=False, steps=4))]) == 0
     assert "executor.timeline=true" in capsys.readouterr().out
 

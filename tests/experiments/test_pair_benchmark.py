@@ -19,7 +19,7 @@ def test_tiny_workloads(capsys: pytest.CaptureFixture[str], workloads: tuple[Wor
         assert all(float(number) > 0 for number in re.findall(r"\d+\.\d+", line)), line
         assert f"{workload}: " in printed
     assert len(re.findall(r"slow each other.* \(ratio ", printed)) == len(workloads)
-    assert re.search(r"taken for granted: \d+ processor", printed)
+    assert re.search(r"assumed: \d+ processor", printed)
     assert re.search(r"steal: .*; load average before", printed)
 
 
@@ -44,19 +44,19 @@ def test_the_verdict() -> None:
         "x: two ranks on this machine do not slow each other (ratio 1.000, 1.000 to 1.000, A/A 1.010, 1.010 to 1.010)"
     )
     assert "two ranks on this machine slow each other (ratio 0.600" in verdict("x", rates(0.6))
-    assert "do not slow" in verdict("x", rates(0.97)), "less than is worth telling"
+    assert "do not slow" in verdict("x", rates(0.97)), "less than is material"
     assert "slow each other by less than 20%, if at all" in verdict("x", rates(0.9, same=1.2))
     disturbed = rates(0.5)
-    disturbed.own = 0.6
-    assert "cannot tell" in verdict("x", disturbed)
+    disturbed.processor_share = 0.6
+    assert "no conclusion whether" in verdict("x", disturbed)
     assert "got 60% of a processor" in verdict("x", disturbed)
     assert "two ranks on this machine slow each other (" in verdict("x", rates(0.6, same=1.2)), "far beyond the noise"
 
 
 def test_siblings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1}, raising=False)
-    assert "/sys does not tell" in cores(tmp_path)
-    for texts, words in ((("0\n", "1\n"), "calls no two of them"), (("0-1\n", "0-1\n"), "threads of one core: 0-1")):
+    assert "/sys does not list" in cores(tmp_path)
+    for texts, words in ((("0\n", "1\n"), "lists no two of them"), (("0-1\n", "0-1\n"), "as threads of one core: 0-1")):
         for cpu, text in enumerate(texts):
             folder = tmp_path / f"cpu{cpu}" / "topology"
             folder.mkdir(parents=True, exist_ok=True)

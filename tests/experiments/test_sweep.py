@@ -112,7 +112,7 @@ def test_a_word_may_change_one_value_of_an_axis(tmp_path: Path) -> None:
 
 
 def test_a_table_beside_a_value_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"task = 'lnog', but its values are \['short', 'long'\]"):
+    with pytest.raises(ConfigError, match=r"task = 'lnog'; it may name the values \['short', 'long'\] alone"):
         load_study(write_study(tmp_path, ARMS.replace('task = "long"', 'task = "lnog"')))
 
 
