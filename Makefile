@@ -23,7 +23,7 @@ test: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 slow: $(VENV)/installed
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 study: $(VENV)/installed
 	$(BIN)/python -m experiments.sweep experiments/yardstick.toml outputs=$(OUTPUTS) $(filter data.%,$(ARGS))

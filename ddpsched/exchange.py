@@ -79,8 +79,11 @@ class LocalExchange:
 
 def offer_row(epoch: int, step: int, costs: Rows, cap: int, prefetch: int) -> Rows:
     """Return an offer, (4 + prefetch,). A window shorter than ``prefetch`` repeats its last cost beyond the cap."""
-    padding = np.full(prefetch - len(costs), costs[-1] if len(costs) else 0)
-    return np.concatenate([[VERSION, epoch, step, min(cap, len(costs))], costs, padding]).astype(np.int64)
+    row, end = np.empty(4 + prefetch, dtype=np.int64), 4 + len(costs)
+    row[:4] = VERSION, epoch, step, min(cap, len(costs))
+    row[4:end] = costs
+    row[end:] = costs[-1] if len(costs) else 0
+    return row
 
 
 def read_offers(table: Rows, epoch: int, step: int) -> tuple[Rows, Rows]:
@@ -89,8 +92,9 @@ def read_offers(table: Rows, epoch: int, step: int) -> tuple[Rows, Rows]:
     Raises PlanMismatch when a rank sends another version or is at another step.
     """
     expected = [VERSION, epoch, step]
-    ranks = np.flatnonzero((table[:, :3] != expected).any(axis=1)).tolist()
-    if ranks:
+    differs = table[:, :3] != expected
+    if differs.any():
+        ranks = np.flatnonzero(differs.any(axis=1)).tolist()
         raise errors.PlanMismatch(
             f"ranks {ranks} offer (version, epoch, step) = {table[ranks[0], :3].tolist()}, expected {expected}: "
             "they run another version or are out of step"

@@ -10,7 +10,7 @@ from ddpsched.errors import InfeasibleError
 Int = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Assignment:
     """Samples of one step, rank by rank and micro-batch by micro-batch.
 

@@ -1,9 +1,9 @@
 """The stream of plans of a run, equal on every rank: a policy's assignments, numbered and timed, with a digest each."""
 
-import itertools
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, islice
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +13,7 @@ from ddpsched.costs.rank_speed import Speed
 from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Exchange, LocalExchange
-from ddpsched.plan import PlanTimes, Position, StepPlan
+from ddpsched.plan import Ids, PlanTimes, Position, StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.steps.context import Context
 
@@ -67,7 +67,7 @@ def plan_steps(
             raise ConfigError(f"the position is after {start.step} steps, but steps = {spec.steps}")
         check_position(spec, len(lengths), start)
     plans = _plans(spec, lengths, exchange, speeds, start)
-    return plans if spec.steps is None else itertools.islice(plans, spec.steps - start.step)
+    return plans if spec.steps is None else islice(plans, spec.steps - start.step)
 
 
 def check_position(spec: PlanSpec, num_samples: int, position: Position) -> None:
@@ -116,10 +116,7 @@ def _plans(
                 break
             after = None
             if assignment.cursor is not None:
-                windows = tuple([order[positions] for positions in assignment.windows])
-                for ids in windows:
-                    ids.flags.writeable = False
-                after = Position(start.epoch, step + 1, assignment.cursor, windows)
+                after = Position(start.epoch, step + 1, assignment.cursor, _ids_of(assignment.windows, order))
             plan = StepPlan.cut(
                 start.epoch,
                 step,
@@ -128,14 +125,26 @@ def _plans(
                 assignment.packed,
                 assignment.pad_to,
                 predicted_cost=assignment.costs,
+                lower_bound=assignment.lower_bound,
+                status=assignment.status,
+                tie_break=assignment.tie_break,
+                method=assignment.method,
                 after=after,
-                **{name: getattr(assignment, name) for name in ("lower_bound", "status", "tie_break", "method")},
             )
             plan.times.offer_s, plan.times.exchange_s = times.offer_s, times.exchange_s
             plan.times.solve_s = perf_counter() - begin - (times.offer_s or 0.0) - (times.exchange_s or 0.0)
             yield plan
             step += 1
         start = Position(start.epoch + 1, step)
+
+
+def _ids_of(windows: Sequence[Ids], order: Ids) -> tuple[Ids, ...]:
+    """Return the ids at these positions of each rank, read-only, by one look into the order."""
+    if not windows:
+        return ()
+    ids = order[np.concatenate(windows)]
+    ids.flags.writeable = False
+    return tuple([ids[end - len(each) : end] for each, end in zip(windows, accumulate(map(len, windows)), strict=True)])
 
 
 def prefetch_plans(plans: Iterator[StepPlan]) -> Generator[StepPlan, None, None]:

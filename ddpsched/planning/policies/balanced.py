@@ -66,11 +66,11 @@ def _uneven(batch: Batch, most: int) -> Assignment:
 
 def _answer(batch: Batch, split: Assignment, method: str, turn: int) -> Assignment:
     """Return the split with the shares of ranks moved on by ``turn`` ranks."""
-    sizes, costs, positions = split.sizes, split.costs, split.positions
-    assert costs is not None
+    assert split.costs is not None
     if turn:
-        moved = sum(map(sum, sizes[:turn]))
-        positions = np.concatenate((positions[moved:], positions[:moved]))
-        sizes, costs = sizes[turn:] + sizes[:turn], costs[turn:] + costs[:turn]
-    status = "optimal" if max(costs) == split.lower_bound else "feasible"
-    return batch.assigned(positions, sizes, costs=costs, lower_bound=split.lower_bound, status=status, method=method)
+        moved = sum(map(sum, split.sizes[:turn]))
+        split.positions = np.concatenate((split.positions[moved:], split.positions[:moved]))
+        split.sizes, split.costs = split.sizes[turn:] + split.sizes[:turn], split.costs[turn:] + split.costs[:turn]
+    split.status = "optimal" if split.makespan == split.lower_bound else "feasible"
+    split.method = method
+    return batch.assigned(split)

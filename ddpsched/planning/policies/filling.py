@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Annotated, ClassVar, Literal
 
@@ -66,7 +66,8 @@ class FillingPolicy(Policy):
         context.times.offer_s = perf_counter() - begin  # all at once, before the epoch's first step
         for step in self.fill(supply):
             lengths = supply.lengths[step.positions]
-            yield replace(step, costs=spec.cost.price_ranks(lengths, step.sizes, step.packed, step.pad_to))
+            step.costs = spec.cost.price_ranks(lengths, step.sizes, step.packed, step.pad_to)
+            yield step
 
     @abstractmethod
     def fill(self, supply: Supply) -> Iterator[Assignment]:

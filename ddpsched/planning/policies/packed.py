@@ -52,15 +52,10 @@ class Packed(BatchPolicy):
         ]
         if slowness is not None:
             costs = [slowed(each, rate) for each, rate in zip(costs, slowness, strict=True)]
-        return batch.assigned(
-            np.array([position for positions in members for position in positions], dtype=np.int64),
-            sizes,
-            costs=tuple(costs),
-            lower_bound=bound,
-            status="optimal" if max(costs) == bound else "feasible",
-            method="longest first and swaps",
-            packed=True,
-        )
+        positions = np.array([position for positions in members for position in positions], dtype=np.int64)
+        chosen = Assignment(positions, sizes, tuple(costs), bound, method="longest first and swaps", packed=True)
+        chosen.status = "optimal" if chosen.makespan == bound else "feasible"
+        return batch.assigned(chosen)
 
 
 def _mend(batch: Batch, members: list[list[int]], loads: list[int], weights: list[int]) -> None:

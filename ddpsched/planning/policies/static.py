@@ -41,7 +41,7 @@ class Static(BatchPolicy):
                 costs = tuple(slowed(cost, rate) for cost, rate in zip(costs, batch.slowness, strict=True))
             if batch.caps is not None:
                 _check_memory(batch, batch.caps, counts, lengths)
-        return batch.assigned(chosen, sizes, costs=costs, method="static")
+        return batch.assigned(Assignment(chosen, sizes, costs, method="static"))
 
 
 def _check_memory(batch: Batch, caps: tuple[Cap, ...], counts: list[int], lengths: Int) -> None:

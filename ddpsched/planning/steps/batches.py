@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from ddpsched.planning.steps.lookahead import regroup
 SIMILAR_SPEED = 1.05  # ranks whose measured speeds differ by less are planned for as equal: proved, and taking turns
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class Batch:
     """The next samples of the global order, and the ranks that share them.
 
@@ -42,10 +41,12 @@ class Batch:
     positions: Int | None = None
     cursor: int | None = None
 
-    def assigned(self, chosen: Int, sizes: tuple[tuple[int, ...], ...], **more: Any) -> Assignment:
-        """Return the assignment of the samples at ``chosen`` in this batch. ``more``: its other fields."""
-        positions = chosen if self.positions is None else self.positions[chosen]
-        return Assignment(positions, sizes, cursor=self.cursor, pad_to=self.pad_to, **more)
+    def assigned(self, chosen: Assignment) -> Assignment:
+        """Return the same assignment, its positions in this batch made positions in the epoch's order."""
+        if self.positions is not None:
+            chosen.positions = self.positions[chosen.positions]
+        chosen.cursor, chosen.pad_to = self.cursor, self.pad_to
+        return chosen
 
 
 def batches(context: Context) -> Iterator[Batch]:

@@ -6,6 +6,7 @@ the counts are, and the whole state is (cursor, windows): constant in the length
 the rest is dealt so that windows stay even. Windows are read-only, as a plan's position holds them.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -85,9 +86,12 @@ def gather(context: Context, windows: Windows, step: int, prefetch: int) -> tupl
     the rank may be given. Raises InfeasibleError where caps or windows cannot hold B.
     """
     begin, epoch, times = perf_counter(), context.start.epoch, context.times
+    waiting = [windows.ids[rank] for rank in context.exchange.ranks]
+    lengths = context.lengths.lengths(context.order[np.concatenate(waiting)])
+    ends = itertools.accumulate(map(len, waiting))
     offers = [
-        offer_row(epoch, step, *_offer(context, windows.ids[rank], index, rank), prefetch)
-        for index, rank in enumerate(context.exchange.ranks)
+        offer_row(epoch, step, *_offer(context, lengths[end - len(each) : end], index), prefetch)
+        for index, (each, end) in enumerate(zip(waiting, ends, strict=True))
     ]
     times.offer_s = perf_counter() - begin
     table = context.exchange.offer(np.stack(offers))
@@ -107,15 +111,14 @@ def take(context: Context, windows: Windows, costs: Int, chosen: Allocation) -> 
     return Assignment(positions, sizes, chosen_costs, *proof, cursor=left.cursor, windows=left.ids), left
 
 
-def _offer(context: Context, waiting: Int, index: int, rank: int) -> tuple[Int, int]:
-    """Return the costs of prefixes on this rank, the ``index``-th of this process, and how many fit its memory."""
-    if not len(waiting):
-        return waiting, 0
-    lengths, caps = context.lengths.lengths(context.order[waiting]), context.spec.caps
-    costs = context.spec.cost.prefixes(lengths)
+def _offer(context: Context, lengths: Int, index: int) -> tuple[Int, int]:
+    """Return the costs of prefixes on the ``index``-th rank of this process, and how many fit its memory."""
+    if not len(lengths):
+        return lengths, 0
+    costs, caps = context.spec.cost.prefixes(lengths), context.spec.caps
     if context.speeds is not None:
         costs = slowed(costs, context.speeds[index].slowness_ppm)
-    return costs, len(waiting) if caps is None else caps[rank].prefix(lengths)
+    return costs, len(lengths) if caps is None else caps[context.exchange.ranks[index]].prefix(lengths)
 
 
 def _step_size(context: Context, windows: Windows, caps: Int, prefetch: int) -> int:
