@@ -116,7 +116,8 @@ def _plans(
                 break
             after = None
             if assignment.cursor is not None:
-                after = Position(start.epoch, step + 1, assignment.cursor, _ids_of(assignment.windows, order))
+                windows = _ids_of(assignment.windows, order) if assignment.windows else ()
+                after = Position(start.epoch, step + 1, assignment.cursor, windows)
             plan = StepPlan.cut(
                 start.epoch,
                 step,
@@ -140,8 +141,6 @@ def _plans(
 
 def _ids_of(windows: Sequence[Ids], order: Ids) -> tuple[Ids, ...]:
     """Return the ids at these positions of each rank, read-only, by one look into the order."""
-    if not windows:
-        return ()
     ids = order[np.concatenate(windows)]
     ids.flags.writeable = False
     return tuple([ids[end - len(each) : end] for each, end in zip(windows, accumulate(map(len, windows)), strict=True)])
