@@ -3,7 +3,7 @@
 ::
 
     config.py         [data]
-    table_files.py    columns of TSV, CSV, JSON lines and Parquet
+    table_files.py    columns of a local file: TSV, CSV, JSON lines and Parquet
     row_source.py     open a file, a saved folder or a hub data set such as GSM8K; rows in chunks; a fingerprint
     tokenizer.py      tokenizers by folder, file or hub name; texts, or prompts and texts, encoded
     token_table.py    token ids of a data set: cached, on demand, or documents joined and cut at a context length

@@ -1,6 +1,7 @@
 """Assignment: which rank runs which samples of a step, the result of solvers and policies."""
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +48,8 @@ class Assignment:
         return max(self.costs)
 
 
-def too_long(tokens: int | None, rank: str = "a rank") -> InfeasibleError:
-    """Return the error for a sample, of unknown length for None, that alone is over the memory cap of a rank."""
+def refuse_too_long(tokens: int | None, rank: str = "a rank") -> NoReturn:
+    """Raise InfeasibleError for a sample, of unknown length for None, that alone is over the memory cap of a rank."""
     sample = "the next sample" if tokens is None else f"one sample of {tokens} tokens"
     remedy = "raise memory.budget_bytes, or lower data.max_length"
-    return InfeasibleError(f"{sample} alone needs more memory than {rank} may use; {remedy}")
+    raise InfeasibleError(f"{sample} alone needs more memory than {rank} may use; {remedy}")

@@ -6,7 +6,7 @@
     virtual.py             all ranks in turn on one device
     learner.py             model and optimizer on one device: forward, scaled loss, backward of micro-batches
     collate.py             a micro-batch's tensors, padded or packed
-    loss.py                the summed cross-entropy, and its factor 1/B or 1/label tokens
+    loss.py                the summed cross-entropy, and its factor 1/B or 1/label tokens, which learner.py applies
     model.py               the model: from a built-in shape, a folder, a hub name; its weights' digest, its logits
     masks.py               attention masks that hide padding
     packed.py              one row for many samples: attention, positions, head

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ddpsched.costs.cost_model import Int
 from ddpsched.costs.memory_cap import Cap
-from ddpsched.planning.assignment import Assignment, too_long
+from ddpsched.planning.assignment import Assignment, refuse_too_long
 from ddpsched.planning.policy import Policy
 from ddpsched.planning.steps.context import Context
 
@@ -89,7 +89,7 @@ def most_samples(lengths: Int, budget: int | None, caps: tuple[Cap, ...] | None 
     for cap in caps or ():
         limit = cap.limit(each)
         if not limit[-1]:
-            raise too_long(longest)
+            refuse_too_long(longest)
         fits = np.minimum(fits, limit)
     return [len(lengths), *fits.tolist()]
 

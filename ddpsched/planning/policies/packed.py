@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 
 from ddpsched.costs.rank_speed import slowed
-from ddpsched.planning.assignment import Assignment, too_long
+from ddpsched.planning.assignment import Assignment, refuse_too_long
 from ddpsched.planning.policies.batch_policy import BatchPolicy
 from ddpsched.planning.solvers.partition.lpt import balance
 from ddpsched.planning.steps.batches import Batch
@@ -92,7 +92,7 @@ def _rows(batch: Batch, members: list[list[int]]) -> tuple[tuple[int, ...], ...]
         lengths = batch.lengths[np.array(positions, dtype=np.int64)]
         for need in cap.weigh(lengths).tolist():
             if need > cap.room:
-                raise too_long(lengths.max())
+                refuse_too_long(lengths.max())
             if need > room:
                 rows.append(0)
                 room = cap.room

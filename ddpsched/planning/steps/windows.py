@@ -17,7 +17,7 @@ from ddpsched.costs.cost_model import Int
 from ddpsched.costs.rank_speed import slowed
 from ddpsched.errors import InfeasibleError
 from ddpsched.exchange import offer_row, read_offers
-from ddpsched.planning.assignment import Assignment, too_long
+from ddpsched.planning.assignment import Assignment, refuse_too_long
 from ddpsched.planning.solvers.allocation import Allocation
 from ddpsched.planning.steps.context import Context
 
@@ -126,7 +126,7 @@ def _step_size(context: Context, windows: Windows, caps: Int, prefetch: int) -> 
     size, allowed = context.spec.global_batch, int(caps.sum())
     for rank, (cap, waiting) in enumerate(zip(caps.tolist(), windows.sizes, strict=True)):
         if waiting and not cap:  # it would never move on
-            raise too_long(None, f"rank {rank}")
+            refuse_too_long(None, f"rank {rank}")
     if allowed < size and windows.cursor < len(context.order):
         raise InfeasibleError(
             f"the windows and memory caps allow {caps.tolist()} = {allowed} samples in a step, fewer than "

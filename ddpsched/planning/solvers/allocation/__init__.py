@@ -6,8 +6,8 @@ up to 1e5 allocations; "ilp" takes any costs of any size, and is slow.
 ::
 
     problem.py     Allocation, and the checks of a problem
-    methods.py     the three solvers, by threshold, enumeration and integer programming
-    tie_break.py   of all allocations with the smallest maximum, the one every rank picks
+    methods.py     the three solvers, by threshold, enumeration and integer programming: the smallest maximum
+    tie_break.py   the counts: of all with that maximum, those that every rank picks
 """
 
 from collections.abc import Callable

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.costs.cost_model import CostModel
-from ddpsched.planning.assignment import Assignment, too_long
+from ddpsched.planning.assignment import Assignment, refuse_too_long
 from ddpsched.planning.solvers.allocation.problem import IntArray
 
 # cost(counts, max_length): int64, one entry per count
@@ -95,7 +95,7 @@ def line_of(lengths: IntArray, cost: GroupCost | CostModel, limit: Limit | None 
     ordered = lengths[order]
     limits = None if limit is None else limit(ordered).tolist()
     if limits is not None and limits[0] < 1:
-        raise too_long(ordered[0])
+        refuse_too_long(ordered[0])
     if isinstance(cost, CostModel) and cost.linear:
         return _linear(order, cost.sample(ordered).tolist(), cost.fixed, cost.least, limits)
     return _general(order, ordered.tolist(), cost.padded if isinstance(cost, CostModel) else cost, limits)
