@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 import ddpsched.errors as errors
 
-Rows = npt.NDArray[np.int64]
+Messages = npt.NDArray[np.int64]
 VERSION = 1
 
 
@@ -36,10 +36,10 @@ class Exchange(Protocol):
     @property
     def ranks(self) -> tuple[int, ...]: ...
 
-    def offer(self, rows: Rows) -> Rows:
+    def offer(self, rows: Messages) -> Messages:
         """Gather the offers, (ranks here, width) -> (world_size, width); called by the planning thread."""
 
-    def vote(self, rows: Rows) -> Rows:
+    def vote(self, rows: Messages) -> Messages:
         """Gather the votes, (ranks here, width) -> (world_size, width); called by the training thread."""
 
     def total(self, value: float) -> float:
@@ -58,11 +58,11 @@ class LocalExchange:
     def __init__(self, world_size: int) -> None:
         self.ranks = tuple(range(world_size))
 
-    def offer(self, rows: Rows) -> Rows:
+    def offer(self, rows: Messages) -> Messages:
         """Return the rows, which are all."""
         return rows
 
-    def vote(self, rows: Rows) -> Rows:
+    def vote(self, rows: Messages) -> Messages:
         """Return the rows, which are all."""
         return rows
 
@@ -77,7 +77,7 @@ class LocalExchange:
         """Return at once."""
 
 
-def offer_row(epoch: int, step: int, costs: Rows, cap: int, prefetch: int) -> Rows:
+def offer_row(epoch: int, step: int, costs: Messages, cap: int, prefetch: int) -> Messages:
     """Return an offer, (4 + prefetch,). A window shorter than ``prefetch`` repeats its last cost beyond the cap."""
     row, end = np.empty(4 + prefetch, dtype=np.int64), 4 + len(costs)
     row[:4] = VERSION, epoch, step, min(cap, len(costs))
@@ -86,7 +86,7 @@ def offer_row(epoch: int, step: int, costs: Rows, cap: int, prefetch: int) -> Ro
     return row
 
 
-def read_offers(table: Rows, epoch: int, step: int) -> tuple[Rows, Rows]:
+def read_offers(table: Messages, epoch: int, step: int) -> tuple[Messages, Messages]:
     """Return the gathered offers as ``costs (world_size, prefetch)`` and ``caps (world_size,)``.
 
     Raises PlanMismatch when a rank sends another version or is at another step.
@@ -102,12 +102,12 @@ def read_offers(table: Rows, epoch: int, step: int) -> tuple[Rows, Rows]:
     return table[:, 4:], table[:, 3]
 
 
-def vote_row(step: int, digest: int, flag: Flag, count: int, longest: int) -> Rows:
+def vote_row(step: int, digest: int, flag: Flag, count: int, longest: int) -> Messages:
     """Return a vote, (6,)."""
     return np.array([VERSION, step, digest, flag, count, longest], dtype=np.int64)
 
 
-def verdict(table: Rows) -> errors.DdpschedError | None:
+def verdict(table: Messages) -> errors.DdpschedError | None:
     """Return None to go on, or the error that the gathered votes make every rank raise."""
     step = int(table[0, 1])
     if not (table[:, :2] == table[0, :2]).all():

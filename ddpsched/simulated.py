@@ -20,12 +20,12 @@ class SimulatedExecutor:
     2(G-1)/G * bytes / bandwidth + 2(G-1) * latency.
     """
 
-    def __init__(self, config: RunConfig, source: Lengths) -> None:
+    def __init__(self, config: RunConfig, lengths: Lengths) -> None:
         clock = config.executor
         self.exchange = LocalExchange(config.world_size)
         budget = config.memory.budget_bytes
         self.caps = None if budget is None else [budget] * config.world_size
-        self._config, self._source = config, source
+        self._config, self._lengths = config, lengths
         self._slowness = clock.slowness or [1.0] * config.world_size
         self._time = CostModel(clock.alpha_s, clock.beta_s, clock.gamma_s)
         chunk_s = clock.gradient_bytes / config.world_size / clock.bandwidth_bytes_per_s
@@ -43,7 +43,7 @@ class SimulatedExecutor:
         step_s = max(compute) + self._network_s
         return [
             StepRecord(
-                **plan_columns(self._config.labels, plan, rank, self._source),
+                **plan_columns(self._config.labels, plan, rank, self._lengths),
                 compute_s=seconds, wait_s=max(compute) - seconds + self._network_s, step_s=step_s,
             )
             for rank, seconds in enumerate(compute)
@@ -52,7 +52,7 @@ class SimulatedExecutor:
     def _compute_s(self, plan: StepPlan, rank: int) -> float:
         seconds = 0.0
         for micro in plan.ranks[rank]:
-            seconds += self._time.price(micro, self._source.lengths(micro.ids)) / self._time.scale
+            seconds += self._time.price(micro, self._lengths.lengths(micro.ids)) / self._time.scale
         return self._slowness[rank] * seconds
 
     def object(self, flag: Flag) -> bool:

@@ -29,7 +29,7 @@ from ddpsched.local_ranks import Outcome, at_fault, blame, join_group, run_ranks
 from ddpsched.training.model import weights_digest
 
 Mean = Literal["sample_mean", "token_mean"]
-Step = Callable[[torch.nn.Module, list[Any]], Any]
+TrainStep = Callable[[torch.nn.Module, list[Any]], Any]
 Build = Callable[[], torch.nn.Module]
 Batches = Sequence[Sequence[Any]]
 
@@ -51,7 +51,7 @@ class _RankResult:
 
 
 def assert_gradient_exact(
-    train_step: Step,
+    train_step: TrainStep,
     build_model: Build,
     batches: Batches,
     *,
@@ -94,7 +94,7 @@ def assert_gradient_exact(
 
 
 def certify_step(
-    train_step: Step,
+    train_step: TrainStep,
     build_model: Build,
     batches: Batches,
     target: Mean = "sample_mean",
@@ -165,7 +165,7 @@ def logits_of(model: torch.nn.Module, batch: Mapping[str, Any]) -> torch.Tensor:
     return outputs if isinstance(outputs, torch.Tensor) else outputs["logits"]
 
 
-def _check(train_step: Step, build_model: Build, batches: Batches, losses: Losses | None, target: str) -> None:
+def _check(train_step: TrainStep, build_model: Build, batches: Batches, losses: Losses | None, target: str) -> None:
     if target not in DEFAULTS:
         raise ConfigError(f"target = {target!r}: it is one of {sorted(DEFAULTS)}")
     if not isinstance(batches, Sequence) or not batches:
@@ -257,7 +257,7 @@ def _rows(parts: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]] | None:
     return rows
 
 
-def _on_rank(train_step: Step, build_model: Build, batches: Batches, path: Path, timeout_s: float) -> _RankResult:
+def _on_rank(train_step: TrainStep, build_model: Build, batches: Batches, path: Path, timeout_s: float) -> _RankResult:
     """Run the step in a rank."""
     join_group(timeout_s)
     rank = dist.get_rank()

@@ -28,7 +28,7 @@ from ddpsched.certify.stream_checks import exactly_once, resumption, same_collec
 from ddpsched.errors import ConfigError
 from ddpsched.local_ranks import answers, join_group, run_ranks
 
-Batch = dict[str, torch.Tensor]
+Inputs = dict[str, torch.Tensor]
 Loss = Callable[..., torch.Tensor]
 
 PER_DEVICE = 5  # samples of a micro-batch
@@ -69,7 +69,7 @@ CASES = (
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainerStep:
     """One rank's optimizer step: the ids of each micro-batch, and the gradient, (P,), right before the optimizer."""
 
     microbatches: list[list[int]]
@@ -80,8 +80,8 @@ class Step:
 class Ran:
     """One rank's ``steps`` of both epochs, and ``resumed[at]``: those after the checkpoint behind step ``at``."""
 
-    steps: list[Step]
-    resumed: dict[int, list[Step]]
+    steps: list[TrainerStep]
+    resumed: dict[int, list[TrainerStep]]
 
 
 def certify_trainer(world_size: int, loss: str | None = None) -> list[Certificate]:
@@ -147,19 +147,21 @@ def _on_rank(cases: Sequence[tuple[Case, str | None]], folder: str) -> list[Ran]
     return results
 
 
-def _train(case: Case, compute: Loss | None, output: Path, checkpoint: Path | None = None) -> list[Step]:
+def _train(case: Case, compute: Loss | None, output: Path, checkpoint: Path | None = None) -> list[TrainerStep]:
     """Run two epochs of Trainer at learning rate 0, or what a checkpoint leaves of them."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     size = case.num_samples(dist.get_world_size())
-    model, steps, running = _model(size), list[Step](), list[list[int]]()
+    model, steps, running = _model(size), list[TrainerStep](), list[list[int]]()
 
     class Recorder(TrainerCallback):
         def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-            steps.append(Step(list(running), capture_gradient(model).sketch))  # which is all of so small a gradient
+            steps.append(
+                TrainerStep(list(running), capture_gradient(model).sketch)
+            )  # which is all of so small a gradient
             running.clear()
 
-    def record(_: torch.nn.Module, __: tuple[Any, ...], inputs: Batch) -> None:
+    def record(_: torch.nn.Module, __: tuple[Any, ...], inputs: Inputs) -> None:
         running.append((inputs["input_ids"][:, 0] - 1).tolist())
 
     model.register_forward_pre_hook(record, with_kwargs=True)
@@ -196,7 +198,7 @@ def _samples(count: int) -> list[dict[str, Any]]:
     return [{"input_ids": [1 + i, *tokens()], "labels": int(rng.integers(2))} for i in range(count)]
 
 
-def _collate(rows: Sequence[dict[str, Any]]) -> Batch:
+def _collate(rows: Sequence[dict[str, Any]]) -> Inputs:
     tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["input_ids"]) for row in rows], batch_first=True)
     labels = torch.tensor([row["labels"] for row in rows])
     return {"input_ids": tokens, "attention_mask": (tokens > 0).long(), "labels": labels}
@@ -253,7 +255,7 @@ def _gradient(case: Case, loss: str | None, ran: list[Ran]) -> Check:
     return Check("gradient", worst.holds, says, None if worst.holds else cause, worst.numbers)
 
 
-def _losses_of(compute: Loss, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+def _losses_of(compute: Loss, model: torch.nn.Module, batch: Inputs) -> torch.Tensor:
     """Return what a loss function returns for each sample alone, (count,)."""
     from transformers.modeling_outputs import SequenceClassifierOutput
 
@@ -265,7 +267,7 @@ def _losses_of(compute: Loss, model: torch.nn.Module, batch: Batch) -> torch.Ten
 def _resumed(ran: list[Ran], at: int) -> Check:
     """Compare the samples of all ranks, step by step, after a resumption behind step ``at``."""
 
-    def by_step(ranks: Sequence[Sequence[Step]]) -> list[str]:
+    def by_step(ranks: Sequence[Sequence[TrainerStep]]) -> list[str]:
         return [repr([step and step.microbatches for step in steps]) for steps in zip_longest(*ranks)]
 
     return resumption(by_step([rank.steps for rank in ran]), by_step([rank.resumed[at] for rank in ran]), at)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ddpsched.config import RunConfig
 from ddpsched.errors import ConfigError
-from ddpsched.exchange import Rows
+from ddpsched.exchange import Messages
 from ddpsched.plan import Microbatch, StepPlan
 
 Fault = Literal["no_scale", "repeated_id", "missing_id", "stale_plan", "missing_collective"]
@@ -56,7 +56,7 @@ def skip_next_vote(exchange: Any, world_size: int) -> None:
     """Make this rank stay away from the next vote, and take its own vote for that of every rank."""
     vote = exchange.vote
 
-    def skip(rows: Rows) -> Rows:
+    def skip(rows: Messages) -> Messages:
         exchange.vote = vote
         return np.repeat(rows, world_size, axis=0)
 

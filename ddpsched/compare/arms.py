@@ -148,7 +148,7 @@ def fitted(question: Question, arm: Arm) -> PlanSpec:
     """Return an arm's spec, its budget or batch size such that the first epoch's steps have B samples on average."""
     if (key := FITTED.get(arm["policy"]["kind"])) is None:
         return question.spec(arm)
-    source, tokens = KnownLengths(question.lengths), key == "max_tokens_for_batch"
+    known, tokens = KnownLengths(question.lengths), key == "max_tokens_for_batch"
     lowest = int(question.lengths.max()) if tokens else 1
     spec = question.spec({**arm, "policy": {key: lowest, **arm["policy"]}})
 
@@ -156,7 +156,7 @@ def fitted(question: Question, arm: Arm) -> PlanSpec:
         return replace(spec, policy=spec.policy.model_copy(update={key: value}))
 
     def mean(value: int) -> float:
-        return len(question.lengths) / num_steps(replace(sized(value), epochs=1), source)
+        return len(question.lengths) / num_steps(replace(sized(value), epochs=1), known)
 
     share = question.global_batch / question.world_size
     guess = share * float(question.lengths.mean()) if tokens else share

@@ -106,22 +106,22 @@ class BatchSampler:
         seed: int = 0,
         last: str = "smaller",
     ) -> None:
-        self._source = source = PlanSource(
+        self._plan_source = plan_source = PlanSource(
             "BatchSampler", lengths, world, last, policy=policy, order=order, seed=seed, global_batch=global_batch
         )
-        most = source.policy.most_microbatches
+        most = plan_source.policy.most_microbatches
         if most > 1:
-            key = "batches_per_optimizer_step" if source.policy.varies else "max_microbatches"
+            key = "batches_per_optimizer_step" if plan_source.policy.varies else "max_microbatches"
             raise ConfigError(
                 f"BatchSampler: policy.{key} = {most}, but a list is one micro-batch; use ddpsched.StepLoader, which "
                 "yields all micro-batches of a step"
             )
-        if source.policy.one_shape:
+        if plan_source.policy.one_shape:
             raise ConfigError(
                 "BatchSampler: policy.same_shape pads all ranks' micro-batches to one length, which a list of ids "
                 "cannot hold; use ddpsched.StepLoader, whose sample_padding_fn gets it"
             )
-        self.last, self.order, self.over_budget = last, source.order.options.kind, source.over_budget
+        self.last, self.order, self.over_budget = last, plan_source.order.options.kind, plan_source.over_budget
         self._origin = Position()  # where the next iteration begins, unless the last one has run its epoch
         self.lists: RankLists | None = None  # the iteration that moved last, until an epoch is named or a state loaded
         self._epoch, self._weights = 0, dict[int, float]()  # of the epoch that moved last: by step
@@ -141,11 +141,11 @@ class BatchSampler:
         """The position at which the next iteration begins: the next epoch, once this one's last batch is handed out."""
         lists = self.lists
         if lists is not None and lists.is_over and not len(lists.in_flight) and lists.epoch == self._origin.epoch:
-            self._origin, self._source.followed = Position(self._origin.epoch + 1), lists.agreement
+            self._origin, self._plan_source.followed = Position(self._origin.epoch + 1), lists.agreement
         return self._origin
 
     def _go_to(self, position: Position) -> None:
-        self._origin, self.lists, self._source.followed = position, None, None
+        self._origin, self.lists, self._plan_source.followed = position, None, None
 
     @property
     def batch_sampler(self) -> "BatchSampler":
@@ -169,19 +169,19 @@ class BatchSampler:
 
     def plans(self) -> Iterator[StepPlan]:
         """Return the plans of the next iteration, with all ranks' samples."""
-        return self._source.plans(self.next_start)
+        return self._plan_source.plans(self.next_start)
 
     def __iter__(self) -> "RankLists":
         callers = list(owners())
         refuse_dealing(self, callers)
-        return RankLists(self, self._source, InFlight(callers))
+        return RankLists(self, self._plan_source, InFlight(callers))
 
     def __len__(self) -> int:
         """Return the steps of the epoch, ceil(N / B); of the whole one, also where an iteration continues within it.
 
         Where a policy fills micro-batches this plans the epoch, once; another epoch may have more or fewer.
         """
-        return self._source.num_steps(self.next_start.epoch)
+        return self._plan_source.num_steps(self.next_start.epoch)
 
     def sum_scale(self, index: int) -> float:
         """Return G / B_i for the i-th step of an epoch; 0 where this rank's list is a stand-in.
@@ -193,9 +193,9 @@ class BatchSampler:
         self.weighs = True
         weight, epoch = self._weights.get(index), self.next_start.epoch
         if weight is None:
-            weight = self._source.known_weight(epoch, index)
+            weight = self._plan_source.known_weight(epoch, index)
         if weight is None:
-            plan_it = ", or call len(sampler) before, which plans the whole epoch" * self._source.policy.varies
+            plan_it = ", or call len(sampler) before, which plans the whole epoch" * self._plan_source.policy.varies
             raise IndexError(
                 f"step {index} of epoch {epoch} is not planned yet, and what it holds is not known before; ask once "
                 f"its list is handed out{plan_it}"
@@ -219,11 +219,11 @@ class BatchSampler:
 
     def state_at(self, position: Position) -> dict[str, Any]:
         """Return the state of another position of this stream."""
-        return self._source.state(position)
+        return self._plan_source.state(position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state`` was taken, in its epoch. Raises ConfigError for that of other data or policy."""
-        self._go_to(self._source.position(state))
+        self._go_to(self._plan_source.position(state))
         self._weights = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -235,13 +235,13 @@ class BatchSampler:
         if not self.weighs:
             warnings.warn(
                 f"BatchSampler: in step {plan.step} of epoch {plan.epoch} rank {rank} has none of the "
-                f"{plan.global_batch} samples and gets sample {self._source.stand_in} as a stand-in, which must weigh "
-                "0: multiply losses by the scale of ddpsched.scaled(loader), or by sum_scale(step). A loop that takes "
-                "means by itself, as transformers' Trainer does, needs last='join' or last='drop', which policies "
-                "'static', 'balanced' and 'packed' have",
+                f"{plan.global_batch} samples and gets sample {self._plan_source.stand_in} as a stand-in, which must "
+                "weigh 0: multiply losses by the scale of ddpsched.scaled(loader), or by sum_scale(step). A loop that "
+                "takes means by itself, as transformers' Trainer does, needs last='join' or last='drop', which "
+                "policies 'static', 'balanced' and 'packed' have",
                 stacklevel=3,
             )
-        return self._source.stand_in
+        return self._plan_source.stand_in
 
     def moved(self, lists: "RankLists", share: StepShare) -> None:
         """Note that a list of this share is handed out in that iteration."""
@@ -263,8 +263,8 @@ class RankLists(Iterator[list[int]]):
     ``count``: lists handed out. ``is_over``: the last list is handed out, though workers may still be loading it.
     """
 
-    def __init__(self, sampler: BatchSampler, source: PlanSource, in_flight: InFlight) -> None:
-        self._sampler, self._source, self.in_flight = sampler, source, in_flight
+    def __init__(self, sampler: BatchSampler, plan_source: PlanSource, in_flight: InFlight) -> None:
+        self._sampler, self._plan_source, self.in_flight = sampler, plan_source, in_flight
         self._at: Position | None = None  # before the first list it is the sampler's, as an epoch may yet be named
         self.epoch, self.count, self.is_over = -1, 0, False
         self._shares: deque[tuple[StepShare, Position]] = deque(maxlen=MOST_IN_FLIGHT)
@@ -282,9 +282,9 @@ class RankLists(Iterator[list[int]]):
         self.in_flight.asked()
         if self._plans is None or self.agreement is None:
             start = self.reached
-            self._world, self._at, self.epoch = self._source.settle(), start, start.epoch
-            self.agreement = self._source.agreement(start)
-            self._plans = and_last(self._source.plans(start))
+            self._world, self._at, self.epoch = self._plan_source.settle(), start, start.epoch
+            self.agreement = self._plan_source.agreement(start)
+            self._plans = and_last(self._plan_source.plans(start))
         elif self.count - len(self.in_flight) > self.in_flight.has_workers:
             self.agreement.compare()  # not for lists that workers ask for while the loop has at most one batch
         plan, is_last = next(self._plans, (None, False))
@@ -295,7 +295,7 @@ class RankLists(Iterator[list[int]]):
         self._at, self.is_over = plan.after, is_last
         if is_last:
             self.agreement.end()
-        share = StepShare.of(plan, self._source.lengths, self._world)
+        share = StepShare.of(plan, self._plan_source.lengths, self._world)
         self.count += 1
         self._shares.append((share, plan.after))
         self._sampler.moved(self, share)
@@ -328,6 +328,6 @@ class RankLists(Iterator[list[int]]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Move this iteration to ``state``, as :meth:`BatchSampler.load_state_dict`."""
-        self._at, self._plans = self._source.position(state), None
+        self._at, self._plans = self._plan_source.position(state), None
         self.count, self.is_over = 0, False
         self._shares.clear()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.planning.policies.pool import BITS, MASK, Closest, First, Packing, Pool, Waiting
+from ddpsched.planning.policies.pool import BITS, MASK, Closest, First, PackedRows, Pool, Waiting
 
 Sample = tuple[int, Any]  # its length in tokens, and the sample
 
@@ -166,6 +166,6 @@ class _Padded:
 
 def _pool(policy: Pool, keys: list[int]) -> Waiting:
     if policy.sequence_packing:
-        return Packing(keys, policy.max_tokens_for_batch, ())
+        return PackedRows(keys, policy.max_tokens_for_batch, ())
     kind = Closest if policy.strategy == "prefer_closest" else First
     return kind(keys, _Padded(policy.max_tokens_for_batch))

@@ -95,23 +95,23 @@ class StepLoader:
         pin_memory: bool = False,
         **loader_options: Any,
     ) -> None:
-        self._source = source = PlanSource(
+        self._plan_source = plan_source = PlanSource(
             "StepLoader", lengths, world, last, policy=policy, order=order, seed=seed, global_batch=global_batch,
             max_num_steps=max_num_steps, epochs=epochs,
         )  # fmt: skip
-        _check_data(dataset, len(source.lengths))
-        self._infinite = infinite_loop and source.policy.endless
-        self._max_num_steps, self._epochs = source.arguments.max_num_steps, source.arguments.epochs
+        _check_data(dataset, len(plan_source.lengths))
+        self._infinite = infinite_loop and plan_source.policy.endless
+        self._max_num_steps, self._epochs = plan_source.arguments.max_num_steps, plan_source.arguments.epochs
         if max_num_steps is not None and epochs is not None:
             raise ConfigError(f"StepLoader: max_num_steps = {max_num_steps} and epochs = {epochs}: give one of the two")
         if not self._infinite and (self._epochs or 1) > 1:
             raise ConfigError(f"StepLoader: epochs = {epochs}, but infinite_loop=False ends after one; leave one out")
-        if source.policy.packs and sample_padding_fn is not None:
+        if plan_source.policy.packs and sample_padding_fn is not None:
             raise ConfigError(
                 "StepLoader: packed rows have no padding, so sample_padding_fn has nothing to do; leave it out, and "
                 "let collate_fn lay the samples end to end"
             )
-        if source.policy.one_shape and sample_padding_fn is None:
+        if plan_source.policy.one_shape and sample_padding_fn is None:
             raise ConfigError(
                 "StepLoader: policy.same_shape pads all micro-batches of a step to one length, which "
                 "sample_padding_fn gets; give one"
@@ -120,7 +120,7 @@ class StepLoader:
         if taken:
             given = ", ".join(f"{name} = {loader_options[name]!r}" for name in taken)
             raise ConfigError(f"StepLoader: {given}: the policy decides which samples come when; leave this out")
-        self.order, self.over_budget = source.order.options.kind, source.over_budget
+        self.order, self.over_budget = plan_source.order.options.kind, plan_source.over_budget
         self._batches, self._keys = MicroBatches(dataset, collate_fn, sample_padding_fn), Keys()
         self._loader = DataLoader(
             self._batches,
@@ -154,7 +154,7 @@ class StepLoader:
         epoch = whole_number("set_epoch", epoch)
         if epoch not in (self._first, self._origin.epoch):
             self._next_epoch(epoch, self._skip)
-        self._reached = self._source.followed = None
+        self._reached = self._plan_source.followed = None
 
     def skip_batches(self, count: int) -> None:
         """Leave out the next ``count`` optimizer steps: they are planned, but no sample is loaded.
@@ -177,8 +177,8 @@ class StepLoader:
 
     def stand_in(self) -> Any:
         """Return a batch of the shortest sample, which a rank without samples puts through its model, times zero."""
-        id = self._source.stand_in
-        return self._batches.micro_batch([id], int(self._source.lengths.lengths(np.array([id]))[0]))
+        id = self._plan_source.stand_in
+        return self._batches.micro_batch([id], int(self._plan_source.lengths.lengths(np.array([id]))[0]))
 
     def plans(self) -> Iterator[StepPlan]:
         """Return the plans of the next iteration, with all ranks' samples; nothing is loaded."""
@@ -192,18 +192,18 @@ class StepLoader:
         most = self._max_num_steps
         if most is not None and self._infinite:
             return most
-        steps = sum(self._source.num_steps(self._first + number) for number in range(self._epochs or 1))
+        steps = sum(self._plan_source.num_steps(self._first + number) for number in range(self._epochs or 1))
         return steps if most is None else min(most, steps)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        world = self._source.settle()
+        world = self._plan_source.settle()
         start, end, self._began = self._start, self._end, self._first
-        agreement = self._source.agreement(start, max_num_steps=self._max_num_steps, epochs=self._epochs)
+        agreement = self._plan_source.agreement(start, max_num_steps=self._max_num_steps, epochs=self._epochs)
         asked = self._asked = Asked()  # batches on their way: workers are ahead
-        plans = partial(self._source.run, start, end, self._max_num_steps)
+        plans = partial(self._plan_source.run, start, end, self._max_num_steps)
         # of values alone: a way from workers that stay back to this loader would be a cycle, which may be collected
         # within a worker forked later, where torch waits for the others in vain
-        self._keys.make = partial(keys_of, plans, world.rank, self._source.lengths, asked)
+        self._keys.make = partial(keys_of, plans, world.rank, self._plan_source.lengths, asked)
         position, yielded = start, False
         for batches in self._loader:
             if self._loader.persistent_workers and self._asked is not asked:
@@ -213,10 +213,10 @@ class StepLoader:
             plan, is_last = asked.popleft()
             assert plan.after is not None
             position, yielded, self._reached = plan.after, True, plan.after
-            self.step = StepShare.of(plan, self._source.lengths, world)
+            self.step = StepShare.of(plan, self._plan_source.lengths, world)
             if is_last:  # nothing of a loaded state, and no skip, is used up before
                 self._next_epoch(plan.epoch + 1)
-                self._source.followed = agreement
+                self._plan_source.followed = agreement
                 agreement.end()
             yield batches
         if yielded:
@@ -227,7 +227,7 @@ class StepLoader:
                 self._next_epoch(position.epoch + 1)
 
     def _plans(self, start: Position) -> Iterator[StepPlan]:
-        return self._source.run(start, self._end, self._max_num_steps)
+        return self._plan_source.run(start, self._end, self._max_num_steps)
 
     def _next_epoch(self, epoch: int, skip: int = 0) -> None:
         self._first, self._origin, self._skip = epoch, Position(epoch), skip
@@ -249,7 +249,7 @@ class StepLoader:
         Once an iteration over one epoch has ended, the next epoch begins.
         """
         reached, began = (self._start, self._first) if self._reached is None else (self._reached, self._began)
-        return self._source.state(reached, first_epoch=reached.epoch if self._one_epoch else began)
+        return self._plan_source.state(reached, first_epoch=reached.epoch if self._one_epoch else began)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state`` was taken.
@@ -257,7 +257,7 @@ class StepLoader:
         Raises ConfigError where it is of other data or another policy, seed, order or world size. ``max_num_steps`` and
         ``epochs`` may be others than they were there, as long as they lie beyond it.
         """
-        position = self._source.position(state, "first_epoch")
+        position = self._plan_source.position(state, "first_epoch")
         first, problem = state["first_epoch"], None
         begun = f"the state is in epoch {position.epoch} of a run that began with {first}, but"
         if type(first) is not int or not 0 <= first <= position.epoch:
@@ -271,7 +271,7 @@ class StepLoader:
         if problem:
             raise ConfigError(problem)
         self._next_epoch(first)
-        self._origin, self._reached, self._source.followed = position, None, None
+        self._origin, self._reached, self._plan_source.followed = position, None, None
 
 
 def _check_data(dataset: Any, num_lengths: int) -> None:

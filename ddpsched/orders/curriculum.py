@@ -29,16 +29,16 @@ class Sorted:
         return cls(path, file.ids(), file.digest)
 
 
-def sorted_ids(source: Lengths, file: Sorted | None) -> Ids:
-    """Return the ids of ``source``, (N,), easiest first: in the file's order, or by length; equals by id.
+def sorted_ids(lengths: Lengths, file: Sorted | None) -> Ids:
+    """Return the ids of ``lengths``, (N,), easiest first: in the file's order, or by length; equals by id.
 
-    Rows of the file that are no samples of ``source`` are skipped. Raises DataError where samples are missing.
+    Rows of the file that are no samples of ``lengths`` are skipped. Raises DataError where samples are missing.
     """
     if file is None:
-        ids = np.arange(len(source), dtype=np.int64)
-        return sort_rows([source.lengths(ids), ids])[1]
-    rows = np.arange(len(source), dtype=np.int64) if source.rows is None else source.rows
-    if source.rows is None and len(file.rows) != len(rows):
+        ids = np.arange(len(lengths), dtype=np.int64)
+        return sort_rows([lengths.lengths(ids), ids])[1]
+    rows = np.arange(len(lengths), dtype=np.int64) if lengths.rows is None else lengths.rows
+    if lengths.rows is None and len(file.rows) != len(rows):
         raise DataError(f"order.path = {file.path}: orders {len(file.rows)} samples, but there are {len(rows)}")
     place = np.full(max(len(file.rows), int(rows[-1]) + 1), -1, dtype=np.int64)
     place[rows] = np.arange(len(rows))

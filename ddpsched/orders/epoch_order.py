@@ -33,7 +33,7 @@ class Order:
 class Draw:
     """Everything that one epoch's order depends on. ``mega_batch``: samples that are sorted together."""
 
-    source: Lengths
+    lengths: Lengths
     order: Order
     seed: int
     epoch: int
@@ -47,7 +47,7 @@ class Draw:
         return np.random.default_rng([self.seed, self.epoch])
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.lengths)
 
 
 def shuffled(draw: Draw) -> Ids:
@@ -67,7 +67,7 @@ def length_grouped(draw: Draw) -> Ids:
     ``group_by_length``.
     """
     order = shuffled(draw)
-    lengths = draw.source.lengths(order)
+    lengths = draw.lengths.lengths(order)
     runs = np.arange(len(draw)) // draw.mega_batch
     falling = np.lexsort((-lengths, runs))  # a stable sort: equals stay as shuffled
     order, lengths = order[falling], lengths[falling]
@@ -81,7 +81,7 @@ def curriculum(draw: Draw) -> Ids:
     options = draw.order.options
     if options.pacing is not None and draw.epoch > 0:
         return shuffled(draw)
-    easiest = sorted_ids(draw.source, draw.order.file)
+    easiest = sorted_ids(draw.lengths, draw.order.file)
     if options.pacing is None:
         return reshuffled(easiest, options.window, draw.generator)
     return paced(easiest, open_samples(options, len(draw), draw.global_batch), draw.global_batch, draw.generator)
@@ -93,7 +93,7 @@ def curriculum_local(draw: Draw) -> Ids:
     A shard is rows r * N // G to (r + 1) * N // G of the data. Where B is a multiple of G, static assigns each rank its
     shard. Ranks need not communicate for it; which samples are easy depends on the shard and on G.
     """
-    return interleaved(local(sorted_ids(draw.source, draw.order.file), draw.world_size))
+    return interleaved(local(sorted_ids(draw.lengths, draw.order.file), draw.world_size))
 
 
 KINDS: tuple[Callable[[Draw], Ids], ...] = (shuffled, sequential, length_grouped, curriculum, curriculum_local)

@@ -36,17 +36,17 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Packing:
+class WordLayout:
     """An assignment of columns to words: ``groups[w]`` are the columns of word w, ``spans[c]`` the span of column c."""
 
     spans: tuple[Span, ...]
     groups: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, spans: Sequence[Span]) -> "Packing":
+    def of(cls, spans: Sequence[Span]) -> "WordLayout":
         """Return a packing of neighbours while their bits fit; a column of more bits than a word stays as it is.
 
-        >>> Packing.of([Span(3, 66, 0), Span(0, 10**7, 0), Span(-(2**63), 2**63 - 1, 0)]).groups
+        >>> WordLayout.of([Span(3, 66, 0), Span(0, 10**7, 0), Span(-(2**63), 2**63 - 1, 0)]).groups
         ((0, 1), (2,))
         """
         groups: list[tuple[int, ...]] = []
@@ -171,7 +171,7 @@ def sort_rows(columns: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
         whole = [whole[0].copy()]
     if not len(whole[0]):
         return [column.copy() for column in columns]
-    packing = Packing.of([span_of(column) for column in whole])
+    packing = WordLayout.of([span_of(column) for column in whole])
     words = packing.pack(whole)
     del whole
     words = sort_words(words, packing.word_bits(1) if len(words) > 1 else 0)

@@ -8,14 +8,14 @@ from ddpsched.data.lengths import Lengths
 from ddpsched.plan import StepPlan
 
 
-def rank_cost(cost: CostModel, plan: StepPlan, rank: int, source: Lengths) -> int:
+def rank_cost(cost: CostModel, plan: StepPlan, rank: int, lengths: Lengths) -> int:
     """Return the cost of the rank's micro-batches on a rank of calibrated speed."""
-    return sum(cost.price(micro, source.lengths(micro.ids)) for micro in plan.ranks[rank])
+    return sum(cost.price(micro, lengths.lengths(micro.ids)) for micro in plan.ranks[rank])
 
 
-def plan_columns(labels: Mapping[str, Any], plan: StepPlan, rank: int, source: Lengths) -> dict[str, Any]:
+def plan_columns(labels: Mapping[str, Any], plan: StepPlan, rank: int, lengths: Lengths) -> dict[str, Any]:
     """Return the columns of a record that a plan and the rank's lengths decide. ``labels``: columns of the run."""
-    micro = [(each, source.lengths(each.ids)) for each in plan.ranks[rank]]
+    micro = [(each, lengths.lengths(each.ids)) for each in plan.ranks[rank]]
     return {
         **labels,
         "epoch": plan.epoch,

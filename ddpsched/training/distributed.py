@@ -36,7 +36,7 @@ class DistributedExecutor:
     """
 
     def __init__(self, config: RunConfig, samples: Samples, world: World, force: bool = False) -> None:
-        self._config, self._source, self._world = config, samples.train, world
+        self._config, self._lengths, self._world = config, samples.train, world
         self._slowness = (config.executor.slowness or [1.0] * world.size)[world.rank]
         device = pick_device(config, world.local_rank)
         start_group(device, world, config.executor.timeout_s)
@@ -82,7 +82,7 @@ class DistributedExecutor:
         step, error = self._run(plan, rank, scale)
         vote_begin = perf_counter()
         total = Counts(*summed.wait())
-        columns = plan_columns(self._config.labels, plan, rank, self._source)
+        columns = plan_columns(self._config.labels, plan, rank, self._lengths)
         self._vote(plan, columns, self._objection if error is None else flag_of(error), error)
         vote_s = perf_counter() - vote_begin
         assert step is not None

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsched.errors import RankFailure
-from ddpsched.exchange import Rows
+from ddpsched.exchange import Messages
 from ddpsched.world import World
 
 ROUNDS = 16  # of which the quickest bounds the error of a clock's offset
@@ -42,11 +42,11 @@ class GroupExchange:
         self._offers = dist.new_group(backend="gloo", timeout=timeout)
         self._votes = dist.new_group(backend="gloo", timeout=timeout)
 
-    def offer(self, rows: Rows) -> Rows:
+    def offer(self, rows: Messages) -> Messages:
         """Return every rank's offer: (1, width) -> (world_size, width); called by the planning thread."""
         return self._gather(rows, self._offers)
 
-    def vote(self, rows: Rows) -> Rows:
+    def vote(self, rows: Messages) -> Messages:
         """Return every rank's vote: (1, width) -> (world_size, width); called by the training thread."""
         return self._gather(rows, self._votes)
 
@@ -114,7 +114,7 @@ class GroupExchange:
                     raise
                 sleep(0.2)
 
-    def _gather(self, rows: Rows, group: dist.ProcessGroup) -> Rows:
+    def _gather(self, rows: Messages, group: dist.ProcessGroup) -> Messages:
         table = [torch.empty(rows.shape[1], dtype=torch.int64) for _ in range(self._size)]
         dist.all_gather(table, torch.from_numpy(rows[0]), group=group)
         return torch.stack(table).numpy()

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpsched.errors import DataError
-from ddpsched.orders.lexicographic_sort import Packing, Span, checked, joined, ordered_bits, refuse_nan, sort_words
+from ddpsched.orders.lexicographic_sort import Span, WordLayout, checked, joined, ordered_bits, refuse_nan, sort_words
 from ddpsched.orders.lexicographic_sort import trailing_zeros as zeros_of
 
 MAX_COLUMNS = 16
@@ -47,7 +47,7 @@ def sample_sort(
     spans = _spans(columns, group)
     if spans is None:  # no rank has a row
         return [column.clone() for column in rows]
-    packing = Packing.of(spans)
+    packing = WordLayout.of(spans)
     words = packing.pack(columns)
     del columns
     second_bits = packing.word_bits(1) if len(words) > 1 else 0

@@ -27,7 +27,7 @@ class VirtualExecutor:
     """
 
     def __init__(self, config: RunConfig, samples: Samples, force: bool = False) -> None:
-        self._config, self._source = config, samples.train
+        self._config, self._lengths = config, samples.train
         self._slowness = config.executor.slowness or [1.0] * config.world_size
         self.exchange = LocalExchange(config.world_size)
         self.learner = Learner(config, samples, pick_device(config, 0))
@@ -66,14 +66,14 @@ class VirtualExecutor:
         for rank, columns in enumerate(measured):
             columns |= {"num_targets": self.learner.label_tokens(counts[rank]), **update}
             columns |= {"wait_s": slowest - columns["compute_s"], "step_s": slowest + update["optimizer_s"]}
-        planned = (plan_columns(config.labels, plan, rank, self._source) for rank in range(size))
+        planned = (plan_columns(config.labels, plan, rank, self._lengths) for rank in range(size))
         return [StepRecord(**one, **other) for one, other in zip(planned, measured, strict=True)]
 
     def _fail(self, plan: StepPlan, rank: int, flag: Flag, cause: Exception | None = None) -> NoReturn:
         """Raise the error that every rank would raise after this vote of a real rank."""
         if flag is Flag.FAILED and cause is not None:
             raise cause
-        longest = plan_columns(self._config.labels, plan, rank, self._source)["max_length"]
+        longest = plan_columns(self._config.labels, plan, rank, self._lengths)["max_length"]
         flags = [flag if r == rank else Flag.OK for r in range(plan.world_size)]
         rows = [vote_row(plan.step, plan.digest, flags[r], int(plan.counts[r]), longest) for r in range(len(flags))]
         objection = verdict(np.stack(rows))

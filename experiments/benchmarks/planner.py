@@ -27,7 +27,7 @@ from ddpsched.planning.policies.static import Static
 from ddpsched.planning.solvers.allocation import solve
 from ddpsched.planning.solvers.partition.padding_bound import padded_bound
 from ddpsched.planning.solvers.partition.sorted_batch import line_of
-from ddpsched.planning.steps.batches import Batch
+from ddpsched.planning.steps.batches import GlobalBatch
 from ddpsched.terminal import plain_console
 
 SIZES = (4, 16, 64, 256, 1024, 4096)
@@ -41,7 +41,7 @@ def planner(policy: BatchPolicy) -> Callable[[Int, int], StepPlan]:
     """Return a function that plans one step: (lengths, world_size) -> plan."""
 
     def run(lengths: Int, world_size: int) -> StepPlan:
-        chosen = policy.assign(Batch(lengths, len(lengths), world_size, 0, padded_tokens))
+        chosen = policy.assign(GlobalBatch(lengths, len(lengths), world_size, 0, padded_tokens))
         return StepPlan.cut(0, 0, chosen.positions, chosen.sizes, chosen.packed, predicted_cost=chosen.costs)
 
     return run

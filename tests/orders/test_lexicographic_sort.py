@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ddpsched.errors import DataError
-from ddpsched.orders.lexicographic_sort import Packing, Span, integers, numbers, sort_rows, span_of
+from ddpsched.orders.lexicographic_sort import Span, WordLayout, integers, numbers, sort_rows, span_of
 
 INT = np.iinfo(np.int64)
 SMALL = st.integers(-3, 3)
@@ -49,7 +49,7 @@ def test_packing_is_undone_and_compares_alike(columns: list[np.ndarray]) -> None
     if not len(columns[0]):
         return
     whole = [integers(column) for column in columns]
-    packing = Packing.of([span_of(column) for column in whole])
+    packing = WordLayout.of([span_of(column) for column in whole])
     words = packing.pack(whole)
     for result, expected in zip(packing.unpack(words), whole, strict=True):
         np.testing.assert_array_equal(result, expected)
@@ -63,9 +63,9 @@ def test_what_fits_into_one_word() -> None:
     ids = np.arange(10**7)
     lengths, losses = ids % 500, (ids % 1000).astype(np.float32).astype(np.float64)
     for keys in (lengths, losses):
-        packing = Packing.of([span_of(integers(keys)), span_of(ids)])
+        packing = WordLayout.of([span_of(integers(keys)), span_of(ids)])
         assert len(packing.groups) == 1, packing
-    assert len(Packing.of([Span(0, 2**62, 0), Span(0, 10**7, 0)]).groups) == 2
+    assert len(WordLayout.of([Span(0, 2**62, 0), Span(0, 10**7, 0)]).groups) == 2
     assert Span(0, 2**62, 40).bits == 23, "low bits that are 0 in every value take no room"
 
 

@@ -16,7 +16,7 @@ from ddpsched.planning.solvers.partition.exact import MILLION, exact_split
 from ddpsched.planning.solvers.partition.heterogeneous import lower_bound, uneven_split
 from ddpsched.planning.solvers.partition.several import accumulate_split
 from ddpsched.planning.solvers.partition.sorted_batch import line_of
-from ddpsched.planning.steps.batches import Batch
+from ddpsched.planning.steps.batches import GlobalBatch
 
 
 def test_two_long_samples_and_a_few_short_ones() -> None:
@@ -25,7 +25,7 @@ def test_two_long_samples_and_a_few_short_ones() -> None:
     result = accumulate_split(line_of(lengths, TOKENS), 2, 2)
     check(result, lengths, 2, TOKENS, [MILLION] * 2)
     assert result.makespan == result.lower_bound == 104
-    planned = Balanced(max_microbatches=2).assign(Batch(lengths, 5, 2, 0, padded_tokens))
+    planned = Balanced(max_microbatches=2).assign(GlobalBatch(lengths, 5, 2, 0, padded_tokens))
     assert planned.status == "optimal"
     assert planned.lower_bound == 104
 

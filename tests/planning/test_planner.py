@@ -14,7 +14,7 @@ from ddpsched.costs.rank_speed import Speed
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import InfeasibleError, PlanMismatch
-from ddpsched.exchange import LocalExchange, Rows
+from ddpsched.exchange import LocalExchange, Messages
 from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.planning.planner import num_steps, plan_steps, prefetch_plans
 
@@ -105,7 +105,7 @@ def test_balanced_moves_the_heaviest_group_around() -> None:
 class Tampered(LocalExchange):
     """Multiplies one rank's offered costs by ten."""
 
-    def offer(self, rows: Rows) -> Rows:
+    def offer(self, rows: Messages) -> Messages:
         changed = rows.copy()
         changed[1, 4:] *= 10
         return changed
@@ -121,7 +121,7 @@ def test_what_a_rank_offers_changes_every_ranks_plan() -> None:
 
 def test_an_offer_of_another_step_is_found() -> None:
     class Stale(LocalExchange):
-        def offer(self, rows: Rows) -> Rows:
+        def offer(self, rows: Messages) -> Messages:
             changed = rows.copy()
             changed[2, 2] += 1
             return changed

@@ -16,7 +16,7 @@ from ddpsched.costs.rank_speed import Speed
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError
-from ddpsched.exchange import LocalExchange, Rows
+from ddpsched.exchange import LocalExchange, Messages
 from ddpsched.plan import Ids, Position, StepPlan
 from ddpsched.planning.planner import plan_steps, prefetch_plans
 
@@ -139,7 +139,7 @@ class Counted(LocalExchange):
 
     offers = 0
 
-    def offer(self, rows: Rows) -> Rows:
+    def offer(self, rows: Messages) -> Messages:
         self.offers += 1
         return super().offer(rows)
 

@@ -12,7 +12,7 @@ from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.partition.heterogeneous import uneven_split
-from ddpsched.planning.solvers.partition.large_items import exchange
+from ddpsched.planning.solvers.partition.large_items import level_ranks
 from ddpsched.planning.solvers.partition.lpt import balance
 from ddpsched.planning.solvers.partition.padding_bound import padded_bound
 from ddpsched.planning.solvers.partition.several import accumulate_split, lower_bound
@@ -167,11 +167,11 @@ def test_the_padded_bound_lies_between(lengths: list[int], ranks: int, most: int
 def test_exchange_evens_out_what_was_placed() -> None:
     line = line_of(np.array([10, 9, 8, 3]), TOKENS)
     ranks = [[(0, 1), (1, 2)], [(2, 3), (3, 4)]]  # costs 19 and 11; exchanging 10 and 8 gives 17 and 13
-    assert max(exchange(line, ranks, 2)) == 17
+    assert max(level_ranks(line, ranks, 2)) == 17
     assert sorted(span for rank in ranks for span in rank) == [(0, 1), (1, 2), (2, 3), (3, 4)]
     full = [[(0, 1), (1, 2), (2, 3)], [(3, 4)]]
-    assert max(exchange(line, full, 3)) == 17, "one is given for none"
-    assert max(exchange(line, [[(0, 1), (1, 2), (2, 3)], [(3, 4)]], 1)) < 27, "one for one where no more are allowed"
+    assert max(level_ranks(line, full, 3)) == 17, "one is given for none"
+    assert max(level_ranks(line, [[(0, 1), (1, 2), (2, 3)], [(3, 4)]], 1)) < 27, "one for one where no more are allowed"
 
 
 def test_one_rank_has_the_least_padding() -> None:

@@ -10,7 +10,7 @@ from ddpsched.planning.policies.batch_policy import BatchPolicy
 from ddpsched.planning.solvers.partition.heterogeneous import uneven_split
 from ddpsched.planning.solvers.partition.several import accumulate_split
 from ddpsched.planning.solvers.partition.sorted_batch import line_of
-from ddpsched.planning.steps.batches import Batch
+from ddpsched.planning.steps.batches import GlobalBatch
 from ddpsched.table import Positive
 
 SIMILAR_MEMORY = 0.95  # ranks whose memories differ by less are planned for as if all had the smallest
@@ -35,7 +35,7 @@ class Balanced(BatchPolicy):
     max_microbatches: Positive = 1
     lookahead: Positive = 1
 
-    def assign(self, batch: Batch) -> Assignment:
+    def assign(self, batch: GlobalBatch) -> Assignment:
         """Return the split. Raises InfeasibleError where memory cannot hold the batch."""
         assert batch.lengths is not None, "check() refuses unknown lengths"
         most, caps = self.max_microbatches, batch.caps
@@ -48,7 +48,7 @@ class Balanced(BatchPolicy):
         return _answer(batch, split, method, batch.step % batch.world_size)
 
 
-def _uneven(batch: Batch, most: int) -> Assignment:
+def _uneven(batch: GlobalBatch, most: int) -> Assignment:
     assert batch.lengths is not None
     if not batch.cost.linear:
         raise InfeasibleError(
@@ -64,7 +64,7 @@ def _uneven(batch: Batch, most: int) -> Assignment:
     return uneven_split(line, slowness, most, [cap.limit(ordered).tolist() for cap in batch.caps])
 
 
-def _answer(batch: Batch, split: Assignment, method: str, turn: int) -> Assignment:
+def _answer(batch: GlobalBatch, split: Assignment, method: str, turn: int) -> Assignment:
     """Return the split with the shares of ranks moved on by ``turn`` ranks."""
     assert split.costs is not None
     if turn:

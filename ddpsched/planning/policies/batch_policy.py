@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.policy import Policy
-from ddpsched.planning.steps.batches import Batch, batches
+from ddpsched.planning.steps.batches import GlobalBatch, batches
 from ddpsched.planning.steps.context import Context
 
 
@@ -19,5 +19,5 @@ class BatchPolicy(Policy):
         return map(self.assign, batches(context))
 
     @abstractmethod
-    def assign(self, batch: Batch) -> Assignment:
+    def assign(self, batch: GlobalBatch) -> Assignment:
         """Return who runs which samples of the batch."""

@@ -17,7 +17,7 @@ SHARES = (2.0, 1.0, 0.75, 0.5)  # times the median batch: roughly as many tokens
 RECIPE_SHARES = (2.0, 1.0, 1.5, 0.5)  # the recipe's, whose third bin is larger than its second
 
 Bin = tuple[int, int, int]  # from, to, batch size
-Step = list[Int]  # positions of each micro-batch; micro-batch k is of rank k % world_size
+BinStep = list[Int]  # positions of each micro-batch; micro-batch k is of rank k % world_size
 
 
 def default_bins(longest: int, median_batch: int, replacement: bool) -> list[Bin]:
@@ -112,7 +112,7 @@ def _spans(policy: Bins, lengths: Int) -> list[Bin]:
 
 def _once(
     generator: np.random.Generator, width: int, members: list[Int], sizes: list[int], per_rank: bool
-) -> Iterator[Step]:
+) -> Iterator[BinStep]:
     """Yield every sample once: each bin's members in the epoch's order, cut into batches, and these shuffled."""
     micro = 1 if per_rank else width  # micro-batches that share a cut
     cuts = [
@@ -131,7 +131,7 @@ def _once(
 
 def _with_replacement(
     generator: np.random.Generator, width: int, members: list[Int], sizes: list[int], per_rank: bool
-) -> Iterator[Step]:
+) -> Iterator[BinStep]:
     """Yield the recipe's steps until as many samples were drawn as there are."""
     total = sum(map(len, members))
     held = np.array([len(positions) for positions in members]) / total
@@ -139,7 +139,7 @@ def _with_replacement(
     done = 0
     while done < total:
         drawn = generator.choice(len(members), width if per_rank else 1, p=held)
-        step: Step = [left[0][:0]] * width
+        step: BinStep = [left[0][:0]] * width
         for number in np.unique(drawn).tolist():
             places = np.flatnonzero(drawn == number).tolist() if per_rank else list(range(width))
             wanted = min(sizes[number] * len(places), len(members[number]))

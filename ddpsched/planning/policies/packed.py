@@ -8,7 +8,7 @@ from ddpsched.costs.rank_speed import slowed
 from ddpsched.planning.assignment import Assignment, refuse_too_long
 from ddpsched.planning.policies.batch_policy import BatchPolicy
 from ddpsched.planning.solvers.partition.lpt import balance
-from ddpsched.planning.steps.batches import Batch
+from ddpsched.planning.steps.batches import GlobalBatch
 from ddpsched.table import Positive
 
 
@@ -31,7 +31,7 @@ class Packed(BatchPolicy):
     def packs(self) -> bool:
         return True
 
-    def assign(self, batch: Batch) -> Assignment:
+    def assign(self, batch: GlobalBatch) -> Assignment:
         """Return one row a rank, or as many as its memory needs.
 
         Raises InfeasibleError where one sample alone is over a rank's memory.
@@ -58,7 +58,7 @@ class Packed(BatchPolicy):
         return batch.assigned(chosen)
 
 
-def _mend(batch: Batch, members: list[list[int]], loads: list[int], weights: list[int]) -> None:
+def _mend(batch: GlobalBatch, members: list[list[int]], loads: list[int], weights: list[int]) -> None:
     """Exchange each sample that its rank cannot hold for a lighter one of a rank that can, in place.
 
     It goes to the least laden such rank, and the heaviest sample that fits comes back.
@@ -81,7 +81,7 @@ def _mend(batch: Batch, members: list[list[int]], loads: list[int], weights: lis
                     loads[taker] += weights[moved]
 
 
-def _rows(batch: Batch, members: list[list[int]]) -> tuple[tuple[int, ...], ...]:
+def _rows(batch: GlobalBatch, members: list[list[int]]) -> tuple[tuple[int, ...], ...]:
     """Return how many samples each row of each rank holds: the next one that fits, in turn."""
     if batch.caps is None:
         return tuple((len(positions),) if positions else () for positions in members)

@@ -144,7 +144,7 @@ def _new_pool(policy: Pool, supply: Supply) -> Callable[[list[int]], "Waiting"]:
     budget = policy.max_tokens_for_batch
     most = [max(1, fits) for fits in most_samples(supply.lengths, budget, supply.caps)]
     if policy.sequence_packing:
-        return partial(Packing, budget=budget, caps=supply.caps or ())
+        return partial(PackedRows, budget=budget, caps=supply.caps or ())
     return partial(Closest if policy.strategy == "prefer_closest" else First, most=most)
 
 
@@ -209,7 +209,7 @@ class First(Closest):
         return oldest
 
 
-class Packing(Waiting):
+class PackedRows(Waiting):
     """sequence_packing: rows of at most ``budget`` tokens, and of what every rank's memory holds."""
 
     def __init__(self, keys: list[int], budget: int, caps: tuple[Cap, ...]) -> None:

@@ -10,7 +10,7 @@ from ddpsched.costs.rank_speed import slowed
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.policies.batch_policy import BatchPolicy
-from ddpsched.planning.steps.batches import Batch
+from ddpsched.planning.steps.batches import GlobalBatch
 
 
 class Static(BatchPolicy):
@@ -25,7 +25,7 @@ class Static(BatchPolicy):
     needs_lengths: ClassVar[bool] = False
     reads_cost: ClassVar[bool] = False
 
-    def assign(self, batch: Batch) -> Assignment:
+    def assign(self, batch: GlobalBatch) -> Assignment:
         """Return the equal shares. Raises InfeasibleError where memory cannot hold one: no other rank takes it over."""
         even, more = divmod(batch.size, batch.world_size)
         counts = [even + (rank < more) for rank in range(batch.world_size)]
@@ -44,7 +44,7 @@ class Static(BatchPolicy):
         return batch.assigned(Assignment(chosen, sizes, costs, method="static"))
 
 
-def _check_memory(batch: Batch, caps: tuple[Cap, ...], counts: list[int], lengths: Int) -> None:
+def _check_memory(batch: GlobalBatch, caps: tuple[Cap, ...], counts: list[int], lengths: Int) -> None:
     for rank, (cap, end, count) in enumerate(zip(caps, np.cumsum(counts).tolist(), counts, strict=True)):
         if not count:
             continue

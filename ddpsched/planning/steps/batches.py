@@ -20,7 +20,7 @@ SIMILAR_SPEED = 1.05  # ranks whose measured speeds differ by less are planned f
 
 
 @dataclass(eq=False, slots=True)
-class Batch:
+class GlobalBatch:
     """The next samples of the global order, and the ranks that share them.
 
     ``lengths``: (size,), or None where they are not known here. ``caps`` and ``slowness`` (in millionths) are of each
@@ -49,14 +49,19 @@ class Batch:
         return chosen
 
 
-def batches(context: Context) -> Iterator[Batch]:
+def batches(context: Context) -> Iterator[GlobalBatch]:
     """Yield the batch of each step.
 
     An epoch's last samples, where they are fewer than the ranks, may be in the step before, or in none.
     """
     spec, cursor, total = context.spec, context.start.cursor, len(context.order)
     batch_of = partial(
-        Batch, world_size=spec.world_size, cost=spec.cost, caps=spec.caps, pad_to=spec.pad_to, in_turn=spec.order.sorts
+        GlobalBatch,
+        world_size=spec.world_size,
+        cost=spec.cost,
+        caps=spec.caps,
+        pad_to=spec.pad_to,
+        in_turn=spec.order.sorts,
     )
     left = total % spec.global_batch
     whole = total if spec.last == "smaller" or left >= min(spec.world_size, total) else total - left

@@ -260,7 +260,7 @@ def _level(line: Line, place: int, loads: list[int], below: int) -> int | None:
     return low + bisect_left(range(low, min(low + step, high)), True, key=reaches)
 
 
-def exchange(line: Line, ranks: list[list[Span]], most: int) -> list[int]:
+def level_ranks(line: Line, ranks: list[list[Span]], most: int) -> list[int]:
     """Exchange micro-batches between the costliest rank and the lightest ones, in place; return the costs of all ranks.
 
     Each round gives one micro-batch of the costliest rank for one of a lighter rank, or for none: the pair after which

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.solvers.partition.exact import MILLION, exact_split
-from ddpsched.planning.solvers.partition.large_items import SPARE, counts_to_try, exchange, placements
+from ddpsched.planning.solvers.partition.large_items import SPARE, counts_to_try, level_ranks, placements
 from ddpsched.planning.solvers.partition.min_max_split import least_makespan, split_line
 from ddpsched.planning.solvers.partition.padding_bound import least_padded_spans, padded_bound, penalised_bound
 from ddpsched.planning.solvers.partition.sorted_batch import Line, Ranks, most_within
@@ -119,7 +119,7 @@ def _best_of_counts(line: Line, world_size: int, most: int, bound: int) -> _Best
         for placement in placements(line, world_size, count, below, best.makespan):
             for allowed in range(count, room + 1):
                 ranks = placement.spans(line)
-                best.offer(ranks, exchange(line, ranks, allowed))
+                best.offer(ranks, level_ranks(line, ranks, allowed))
         if fewest > 1:
             best.offer(*_lightest_first(line, world_size, count))
     if not best.ranks:
