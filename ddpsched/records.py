@@ -7,6 +7,7 @@ and one Parquet file when it has ended.
 
 import json
 import os
+import threading
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TextIO, get_args
@@ -126,7 +127,8 @@ def compact(directory: Path) -> Path:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON aside, sync, rename: a reader sees the old file or the new one."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}.part")  # several ranks may write at once
+    # several ranks may write at once, and in one rank its watch and its loop
+    aside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         with aside.open("w", encoding="utf-8") as file:
             json.dump(value, file, indent=2)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ddpsched.errors import (
     InfeasibleError,
     RunExistsError,
 )
-from ddpsched.records import COLUMNS, compact, read_lines
+from ddpsched.records import COLUMNS, compact, read_lines, write_json
 from ddpsched.run_folder import read_status
 from ddpsched.run_loop import run
 from ddpsched.training import virtual
@@ -282,3 +283,20 @@ def test_what_replacement_repeats_is_counted(tmp_path: Path) -> None:
     records = pd.read_parquet(folder / "records.parquet")
     assert environment["num_run_again"] > 0
     assert 200 - environment["num_never_run"] + environment["num_run_again"] == records["num_samples"].sum()
+
+
+def test_two_threads_of_a_rank_write_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the watch and the loop may, both at a failure: the second begins while the first is half done."""
+    path, sync = tmp_path / "status.json", os.fsync
+
+    def interrupted(file: int) -> None:
+        monkeypatch.setattr(os, "fsync", sync)
+        other = threading.Thread(target=write_json, args=(path, {"by": "the watch"}))
+        other.start()
+        other.join()
+        assert json.loads(path.read_text(encoding="utf-8")) == {"by": "the watch"}
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    write_json(path, {"by": "the loop"})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"by": "the loop"}
+    assert [each.name for each in tmp_path.iterdir()] == ["status.json"]
