@@ -136,6 +136,7 @@ def write_json(path: Path, value: Any) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
-    except OSError:
+    except OSError as error:
         aside.unlink(missing_ok=True)
+        error.filename = str(path)  # and not a name that nobody gave
         raise

@@ -31,6 +31,7 @@ from typing import Any
 
 from ddpsched.config import RunConfig, apply_overrides, parse, read_toml, set_key
 from ddpsched.errors import ConfigError
+from ddpsched.planning.policies import POLICIES
 
 Point = dict[str, Any]  # a value for each axis
 
@@ -38,10 +39,11 @@ Point = dict[str, Any]  # a value for each axis
 def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfig]:
     """Return the runs of a study, in the order they are run.
 
-    ``key=value`` words change the base (and so every run); one that names a grid
-    axis, ``policy.kind=minmax``, leaves that one value (and no ``[[also]]``); one that begins with the name of a
-    table of an axis, ``sst2.data.path=DIR``, changes that table. Raises ConfigError for an
-    unknown table, an axis that is no list, or a run that is not valid.
+    ``key=value`` words change the base, and so every run; an option of ``[policy]`` changes the runs whose policy has
+    it. A word that names a grid axis, ``policy.kind=minmax``, leaves that one value, and no ``[[also]]``; so does a
+    ``.kind`` that the tables of an axis set. Another key that tables set changes in them. A word that begins with the
+    name of a table, ``sst2.data.path=DIR``, changes that table. Raises ConfigError for an unknown table, an axis that
+    is no list, a kind that no table has, or a run that is not valid.
     """
     values = read_toml(path)
     unknown = set(values) - {"base", "grid", "also"}
@@ -49,15 +51,24 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfi
         raise ConfigError(f"study {path}: tables are [base], [grid] and [[also]], found {sorted(values)}")
     grid = {key: _values(path, key, choices) for key, choices in values.get("grid", {}).items()}
     names = {axis: [_label(axis, value) for value in choices] for axis, choices in grid.items()}
-    base, also = values["base"], values.get("also", [])
+    base, also, options = values["base"], values.get("also", []), Point()
     for word in overrides:
         changed = apply_overrides({}, [word])
         key = word.partition("=")[0]
         table = _named(grid, key.partition(".")[0])
+        setting = [
+            axis for axis, choices in grid.items() if any(isinstance(each, dict) and key in each for each in choices)
+        ]
         if key in grid:
             grid[key], also = [_only(grid[key], _leaf(changed, key))], []
         elif table is not None and "." in key:
             table[key.partition(".")[2]] = _leaf(changed, key)
+        elif setting and key.endswith(".kind"):
+            also = []
+            for axis in setting:
+                grid[axis] = _of_kind(path, grid[axis], key, _leaf(changed, key))
+        elif setting or key.startswith("policy."):
+            options[key] = _leaf(changed, key)
         else:
             base = apply_overrides(base, [word])
     base = {"study": Path(path).stem, **base}
@@ -68,7 +79,12 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfi
             name = "-".join(filter(None, itertools.starmap(_label, point.items()))) or "run"
             points.append((name, [pair for axis in point for pair in _settings(axis, point, names)]))
     points += [(_label("also", table), _settings("also", {"also": table}, {})) for table in also]
-    runs = [_merged(base, name, pairs, source=f"study {path}, run {name}") for name, pairs in points]
+    merged = [(name, _merged(base, pairs)) for name, pairs in points]
+    for key, value in options.items():
+        owners = [run for _, run in merged if _has(run, key)] or [run for _, run in merged]
+        for run in owners:
+            set_key(run, key, value)
+    runs = [parse({**run, "name": name}, source=f"study {path}, run {name}") for name, run in merged]
     names_of_runs = [run.name for run in runs]
     if len(set(names_of_runs)) < len(runs):
         raise ConfigError(
@@ -77,11 +93,27 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfi
     return runs
 
 
-def _merged(base: dict[str, Any], name: str, pairs: list[tuple[str, Any]], source: str) -> RunConfig:
+def _merged(base: dict[str, Any], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     run = apply_overrides(base, ())
     for key, value in pairs:
         set_key(run, key, value)
-    return parse({**run, "name": name}, source=source)
+    return run
+
+
+def _has(run: dict[str, Any], key: str) -> bool:
+    """Return whether a word for ``key`` is for this run: not where it is an option of another policy."""
+    table, _, option = key.partition(".")
+    policy = POLICIES.get(run.get("policy", {}).get("kind", RunConfig.model_fields["policy"].default.kind))
+    return table != "policy" or policy is None or option.partition(".")[0] in policy.model_fields
+
+
+def _of_kind(path: str | Path, choices: list[Any], key: str, wanted: Any) -> list[Any]:
+    """Return the tables of an axis that set ``key`` to this value. Raises ConfigError where none does."""
+    left = [each for each in choices if isinstance(each, dict) and each.get(key) == wanted]
+    if not left:
+        there = sorted({str(each[key]) for each in choices if isinstance(each, dict) and key in each})
+        raise ConfigError(f"study {path}: {key} = {wanted!r}; its tables have {', '.join(map(repr, there))}")
+    return left
 
 
 def _values(path: str | Path, key: str, choices: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from ddpsched.config import RunConfig, dump, load
-from ddpsched.errors import DdpschedError, RunExistsError
+from ddpsched.errors import ConfigError, DdpschedError, RunExistsError
 from ddpsched.run_folder import read_status
 from ddpsched.run_lock import HELD, refusal
 from ddpsched.terminal import plain_console
@@ -73,7 +73,14 @@ def _is_finished(run: RunConfig) -> bool:
     """Return whether this run is done. Raises RunExistsError where a finished one of its name has another config."""
     if read_status(run.run_dir)["state"] != "done":
         return False
-    stored, wanted = load(run.run_dir / "config.toml").model_dump(), run.model_dump()
+    try:
+        stored, wanted = load(run.run_dir / "config.toml").model_dump(), run.model_dump()
+    except ConfigError as error:
+        fault = str(error).splitlines()[0].partition(": ")[2]
+        raise RunExistsError(
+            f"{run.run_dir} holds a finished run whose config this version does not read ({fault}); give another "
+            "study=..., or --overwrite to run it again"
+        ) from None
     differing = [
         f"{key}: {was} there, {now} now"
         for table in stored

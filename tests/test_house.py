@@ -200,6 +200,18 @@ def test_each_room_lists_its_files(room: Path) -> None:
     assert listed(docstring.split("::")[-1]) == there
 
 
+def test_no_file_is_over_350_lines() -> None:
+    files = [
+        path
+        for room in ("ddpsched", "experiments", "analysis", "report", "tests")
+        for path in (ROOT / room).rglob("*.py")
+    ]
+    long = {
+        str(path.relative_to(ROOT)): n for path in files if (n := path.read_text(encoding="utf-8").count("\n")) > 350
+    }
+    assert not long
+
+
 def test_the_readmes_tree_is_true() -> None:
     """The tree names every room, a line each, and nothing that does not exist."""
     tree = (ROOT / "README.md").read_text(encoding="utf-8").split("## The house")[1].split("```")[1]

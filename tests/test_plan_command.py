@@ -44,6 +44,13 @@ def test_named_policies(folder: Path) -> None:
     assert list(rows(folder, *words)) == ["balanced, M = 3", "static"]
 
 
+@pytest.mark.parametrize("policy", ["minmax", "packed", "token_budget", "bins", "pool"])
+def test_a_policy_by_name_is_the_one_of_the_whole_table(folder: Path, policy: str) -> None:
+    named, every = (rows(folder, *words)[policy] for words in (("--policy", policy), ()))
+    assert {key: named[key] for key in COUNTS} == {key: every[key] for key in COUNTS}
+    assert named["options"] == every["options"]
+
+
 def test_the_table_says_what_the_json_says(folder: Path) -> None:
     words = ["--policy", "static", "--policy", "balanced", "--policy", "packed"]
     lines = call(folder, *words).stdout.splitlines()

@@ -61,6 +61,8 @@ class Question:
         policy = dict(arm["policy"])
         if policy["kind"] == "minmax":
             policy.setdefault("prefetch", self.prefetch or -(-2 * self.global_batch // self.world_size))
+        if (key := FITTED.get(policy["kind"])) is not None:  # the least, where ``fitted`` has not searched it
+            policy.setdefault(key, int(self.lengths.max()) if key == "max_tokens_for_batch" else 1)
         numbers = {name: getattr(self, name) for name in ("world_size", "global_batch", "seed", "epochs")}
         given = {"order": arm.get("order"), "cost": self.cost, "memory": self.memory}
         given = {name: table for name, table in given.items() if table is not None}
@@ -148,9 +150,8 @@ def fitted(question: Question, arm: Arm) -> PlanSpec:
     """Return an arm's spec, its budget or batch size such that the first epoch's steps have B samples on average."""
     if (key := FITTED.get(arm["policy"]["kind"])) is None:
         return question.spec(arm)
-    known, tokens = KnownLengths(question.lengths), key == "max_tokens_for_batch"
-    lowest = int(question.lengths.max()) if tokens else 1
-    spec = question.spec({**arm, "policy": {key: lowest, **arm["policy"]}})
+    known, tokens, spec = KnownLengths(question.lengths), key == "max_tokens_for_batch", question.spec(arm)
+    lowest = getattr(spec.policy, key)
 
     def sized(value: int) -> PlanSpec:
         return replace(spec, policy=spec.policy.model_copy(update={key: value}))

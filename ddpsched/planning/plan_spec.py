@@ -53,6 +53,12 @@ class PlanSpec:
     last: str = "smaller"
 
     def __post_init__(self) -> None:
+        for name, least in (("world_size", 1), ("global_batch", 1), ("seed", 0), ("epochs", 1), ("steps", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} = {value}: must be at least {least}")
+        if self.caps is not None and len(self.caps) != self.world_size:
+            raise ConfigError(f"caps of {len(self.caps)} ranks, world_size = {self.world_size}; give one a rank")
         check_range(self.cost, self.global_batch, self.max_length)
         try:
             self.policy.check(
