@@ -103,7 +103,7 @@ def read_offers(table: Messages, epoch: int, step: int) -> tuple[Messages, Messa
 
 
 def vote_row(step: int, digest: int, flag: Flag, count: int, longest: int) -> Messages:
-    """Return a vote, (6,)."""
+    """Return a vote, (6,): the plan's ``digest``, this rank's ``flag``, its samples and the ``longest`` in tokens."""
     return np.array([VERSION, step, digest, flag, count, longest], dtype=np.int64)
 
 

@@ -126,7 +126,7 @@ def compact(directory: Path) -> Path:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON aside, sync, rename: a reader sees the old file or the new one."""
+    """Write ``value`` aside, sync, rename it to ``path``: a reader sees the old file or the new one."""
     # several ranks may write at once, and in one rank its watch and its loop
     aside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:

@@ -325,7 +325,7 @@ def _plan(
 
 
 def select_steps(epoch: Sequence[StepPlan], samples: Samples) -> list[int]:
-    """Return the steps that show a wrong gradient: the first, the most uneven, and the last, often a smaller one."""
+    """Return the steps of an ``epoch`` that show a wrong gradient: the first, the most uneven, and the last."""
     tokens = None if isinstance(samples.train, OnlineTokens) else samples.train
 
     def unevenness(step: int) -> tuple[int, ...]:

@@ -166,7 +166,10 @@ def fitted(question: Question, arm: Arm) -> PlanSpec:
 
 
 def compare(question: Question, policies: Sequence[str] = (), peers: Sequence[str] = ()) -> Iterator[Row]:
-    """Yield a row for each policy and peer, as it is done. Raises ConfigError for what no arm could plan."""
+    """Yield a row for each of ``policies`` and ``peers``, as it is done; without policies for all that apply.
+
+    Raises ConfigError for what no arm could plan.
+    """
     for name, arm in arms(question, policies).items():
         try:
             yield measure(question, name, fitted(question, arm))
@@ -184,7 +187,7 @@ def compare(question: Question, policies: Sequence[str] = (), peers: Sequence[st
 
 
 def measure(question: Question, name: str, spec: PlanSpec) -> Row:
-    """Return the row of an arm whose epochs are planned, timed, and then scored."""
+    """Return the row ``name`` of an arm whose epochs are planned by ``spec``, timed, and then scored."""
     ruler = Ruler(question.lengths, question.world_size, spec.cost, spec.policy.packs, question.time)
     collects = gc.isenabled()
     gc.disable()  # this arm's time does not include a search of other objects for garbage

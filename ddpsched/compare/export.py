@@ -19,7 +19,7 @@ CHUNK = 4096  # micro-batches written at a time
 
 
 def export(question: Question, spec: PlanSpec, path: Path) -> int:
-    """Write the plans as Parquet, a row for each sample that is run, and return their number.
+    """Write the plans of ``spec`` to ``path`` as Parquet, a row for each sample that is run; return their number.
 
     Columns epoch, step, rank, microbatch, position, id, length, pad_to; a padded micro-batch pads each of its samples
     to its longest, a packed one to its length. Nothing is left behind where writing fails.

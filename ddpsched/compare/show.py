@@ -37,7 +37,7 @@ WORDS = (
 
 
 def table(rows: Sequence[Row], title: str) -> Table:
-    """Return a table with a line for each arm; a column that is equal for several arms is written once, below."""
+    """Return a table of ``rows``, a line for each arm; a column that is equal for several is written once, below."""
     done = [(row, row.figures) for row in rows if row.figures is not None]
     texts = {name: [show(row, figures) for row, figures in done] for name, show in COLUMNS.items()}
     alike = {name: column[0] for name, column in texts.items() if len(set(column)) == 1 and len(done) > 1}

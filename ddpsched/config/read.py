@@ -15,7 +15,7 @@ from ddpsched.table import Table
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
-    """Read a TOML file, apply ``key=value`` words, validate.
+    """Read the TOML file at ``path``, apply ``overrides``, words ``key=value``, and validate.
 
     Raises ConfigError for a missing or malformed file, an unknown key (with the
     nearest known one), a wrong type, or values that contradict each other.
@@ -71,7 +71,7 @@ def _toml_value(text: str) -> Any:
 
 
 def parse(values: Mapping[str, Any], source: str = "config") -> RunConfig:
-    """Return the run of nested dicts. Raises ConfigError that lists every fault."""
+    """Return the run of ``values``, nested dicts. Raises ConfigError that lists every fault, each after ``source``."""
     return validate(RunConfig, values, source)
 
 
@@ -99,6 +99,8 @@ def _describe(fault: Any, table: type[Table]) -> str:
         return f"{key}.kind = {fault['ctx']['tag']!r}: input should be one of {fault['ctx']['expected_tags']}"
     if fault["type"] == "missing":
         return f"{key} is missing" + (f"; policy.kind = {kind!r} needs it" if kind else "")
+    if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{key} = {fault['input']!r}: needs a table, [{key}] with a line for each of its keys"
     if fault["type"] == "value_error":
         return f"{key}: {message}" if key else message
     return f"{key} = {fault['input']!r}: {message[:1].lower()}{message[1:]}"

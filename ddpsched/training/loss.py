@@ -65,7 +65,10 @@ def loss_sum(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor |
 
 
 def token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the cross-entropy of each next token: (rows, length), 0 where the next one has no label."""
+    """Return the cross-entropy of each next token: (rows, length), 0 where the next one has no label.
+
+    ``logits``: (rows, length, vocabulary). ``labels``: (rows, length), -100 where a token is not learnt.
+    """
     # the labels move, not the logits: those are the largest tensor of a step, and a slice of them would be a copy;
     # softmax reads half precisions as they are and writes float32
     wide = torch.float32 if logits.dtype.itemsize < 4 else None

@@ -66,7 +66,10 @@ def min_max_split(
 
 
 def split_line(line: Line, groups: int) -> tuple[list[Span], int]:
-    """Return the spans of :func:`min_max_split`, at most one a sample, and the makespan. Raises InfeasibleError."""
+    """Return the spans of :func:`min_max_split` in ``groups``, at most one a sample, and the makespan.
+
+    Raises InfeasibleError where memory allows none.
+    """
     used = min(groups, len(line))
     makespan = least_makespan(line, used)
     bounds, size = [0], len(line)

@@ -73,7 +73,7 @@ def usable(line: Line, world_size: int, max_microbatches: int) -> int:
 
 
 def lower_bound(line: Line, world_size: int, max_microbatches: int) -> int:
-    """Return a lower bound: the quick one of the module's docstring, or the one that counts padding."""
+    """Return a lower bound of ``max_microbatches`` a rank: the module's quick one, or one that counts padding."""
     if (line.fixed or world_size == 1) and len(line.runs) ** 2 * world_size * max_microbatches < QUICK:
         return padded_bound(line, world_size, max_microbatches)
     return max(line.cost_of(0, 1), -(-line.work // world_size) + line.fixed)
