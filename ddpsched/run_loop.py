@@ -100,10 +100,12 @@ def _run(config: RunConfig, folder: RunFolder, world: World, guard: Guard, force
     exchange.barrier()
     guard.begun()
     _log_remarks(config, environment)
-    loop = _Loop(executor, spec, train, folder, world.is_main, total_steps, config.train.eval_every, speeds or ())
+    evaluations = _Evaluations(folder, world.is_main, config.train.eval_every, total_steps)
+    tally = _Tally(spec, train, speeds or ())
     with closing(RecordWriter(folder.path, world.rank)) as writer:
-        loop.run(itertools.chain([first], plans), writer)
-    environment |= loop.summary()
+        for plan, records in _loop(executor, itertools.chain([first], plans), writer, evaluations):
+            tally.add(plan, records)
+    environment |= tally.summary()
     truncated = exchange.total(train.num_truncated)
     exchange.barrier()  # every rank's records are written
     if world.is_main:
@@ -131,63 +133,49 @@ def _watched(config: RunConfig, watch: Watch | None) -> Iterator[Watch | None]:
             yield started
 
 
-@dataclass
-class _Loop:
-    """The steps of a run in this process, what was computed in them, and the speed of each rank here.
+def _loop(
+    executor: Executor, plans: Iterable[StepPlan], writer: RecordWriter, evaluations: "_Evaluations"
+) -> Iterator[tuple[StepPlan, list[StepRecord]]]:
+    """Execute all plans; write records, timeline and evaluations; yield each plan with its records here."""
+    full: OSError | None = None
+    done = evaluated = 0
+    for plan in plans:
+        records = executor.execute(plan)
+        yield plan, records
+        done = plan.step + 1
+        try:
+            writer.write(*records, timeline=executor.timeline)
+        except OSError as error:
+            if not executor.object(Flag.DISK_FULL):
+                raise
+            full = error  # the others learn of it by this rank's next vote
+        if done % LOG_EVERY == 0:
+            loss = next((f", loss {record.loss:.4f}" for record in records if record.loss is not None), "")
+            log.info("step %d of about %d%s", done, evaluations.total_steps, loss)
+        if evaluations.are_due(done):
+            evaluations.add(done, executor.evaluate())
+            evaluated = done
+    if full is not None:
+        raise full
+    if evaluated < done:
+        evaluations.add(done, executor.evaluate())
 
-    ``speeds``: of the ranks in this process, where plans follow them.
-    """
 
-    executor: Executor
-    spec: PlanSpec
-    lengths: Lengths
+@dataclass(frozen=True)
+class _Evaluations:
+    """The file of evaluations, which rank 0 writes. ``every``: steps between two; 0 for the last step alone."""
+
     folder: RunFolder
     is_main: bool
+    every: int
     total_steps: int
-    eval_every: int
-    speeds: Sequence[Speed]
-    num_tokens: int = 0
-    padded_tokens: int = 0
 
-    def __post_init__(self) -> None:
-        self.num_runs = np.zeros(len(self.lengths) if self.spec.policy.repeats else 0, dtype=np.int64)  # of each sample
+    def are_due(self, done: int) -> bool:
+        """Return whether to evaluate after so many steps, before the last."""
+        return bool(self.every) and done % self.every == 0 and done < self.total_steps
 
-    def run(self, plans: Iterable[StepPlan], writer: RecordWriter) -> None:
-        """Execute all plans; write records, timeline and evaluations."""
-        full: OSError | None = None
-        done = evaluated = 0
-        for plan in plans:
-            records = self.executor.execute(plan)
-            self._count(plan, records)
-            done = plan.step + 1
-            try:
-                writer.write(*records, timeline=self.executor.timeline)
-            except OSError as error:
-                if not self.executor.object(Flag.DISK_FULL):
-                    raise
-                full = error  # the others learn of it by this rank's next vote
-            if done % LOG_EVERY == 0:
-                loss = next((f", loss {record.loss:.4f}" for record in records if record.loss is not None), "")
-                log.info("step %d of about %d%s", done, self.total_steps, loss)
-            if self.eval_every and done % self.eval_every == 0 and done < self.total_steps:
-                self._evaluate(done)
-                evaluated = done
-        if full is not None:
-            raise full
-        if evaluated < done:
-            self._evaluate(done)
-
-    def _count(self, plan: StepPlan, records: Sequence[StepRecord]) -> None:
-        """Count the tokens of a step, and measure its speeds, which are for the plan after next."""
-        self.num_tokens += sum(record.num_tokens for record in records)
-        self.padded_tokens += sum(record.padded_tokens for record in records)
-        if len(self.num_runs):
-            self.num_runs[plan.ids] += 1
-        for speed, record in zip(self.speeds, records, strict=bool(self.speeds)):
-            speed.add(rank_cost(self.spec.cost, plan, record.rank, self.lengths), record.compute_s or 0.0)
-
-    def _evaluate(self, step: int) -> None:
-        sums = self.executor.evaluate()
+    def add(self, step: int, sums: "Evaluation | None") -> None:
+        """Write and log the evaluation after a step; nothing where there was none."""
         if sums is None or not self.is_main:
             return
         loss, accuracy = sums.loss_sum / sums.count, sums.num_correct / sums.count
@@ -203,6 +191,29 @@ class _Loop:
         }
         self.folder.add_evaluation(row)
         log.info("after step %d: dev loss %.4f, accuracy %.4f (majority %.4f)", step, loss, accuracy, sums.majority)
+
+
+@dataclass
+class _Tally:
+    """The tokens and samples of a run in this process, and the speed of each rank here, where plans follow it."""
+
+    spec: PlanSpec
+    lengths: Lengths
+    speeds: Sequence[Speed]
+    num_tokens: int = 0
+    padded_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.num_runs = np.zeros(len(self.lengths) if self.spec.policy.repeats else 0, dtype=np.int64)  # of each sample
+
+    def add(self, plan: StepPlan, records: Sequence[StepRecord]) -> None:
+        """Count the tokens of a step, and measure its speeds, which are for the plan after next."""
+        self.num_tokens += sum(record.num_tokens for record in records)
+        self.padded_tokens += sum(record.padded_tokens for record in records)
+        if len(self.num_runs):
+            self.num_runs[plan.ids] += 1
+        for speed, record in zip(self.speeds, records, strict=bool(self.speeds)):
+            speed.add(rank_cost(self.spec.cost, plan, record.rank, self.lengths), record.compute_s or 0.0)
 
     def summary(self) -> dict[str, Any]:
         """Log the share of padding, and what ran never or again; return the latter, for environment.json."""

@@ -96,7 +96,7 @@ def config_to_loop(folder: Path) -> list[Entry]:
     """Return the walk of a run on virtual ranks with the embedded data, from its config to the first step."""
     path = folder / "walk.toml"
     path.write_text(CONFIG + f'name = "walk"\noutputs = "{folder}"\n', encoding="utf-8")
-    with entered("_Loop.run") as walk:
+    with entered("_loop") as walk:
         run(load(path))
     return walk
 
