@@ -47,18 +47,22 @@ class _Arrived(Exception):
 
 @contextmanager
 def entered(until: str = "") -> Iterator[list[Entry]]:
-    """Collect the functions entered in here, and stop as the one named ``until`` is."""
-    entries: dict[Entry, None] = {}
+    """Collect the functions entered in here, and stop as the one named ``until`` is.
+
+    Plans are made by a thread, whose functions stand behind the one that starts it.
+    """
+    entries, planner = dict[Entry, None](), dict[Entry, None]()
     walk: list[Entry] = []
 
     def enter(frame: FrameType, event: str, _: Any) -> None:
         path, name = Path(frame.f_code.co_filename), frame.f_code.co_qualname
         if event == "call" and path.is_relative_to(PACKAGE):
-            entries[str(path.relative_to(PACKAGE)), name] = None
+            main = threading.current_thread() is threading.main_thread()
+            (entries if main else planner)[str(path.relative_to(PACKAGE)), name] = None
             if name == until:
                 raise _Arrived
 
-    threading.setprofile(enter)  # plans are made by a thread
+    threading.setprofile(enter)
     sys.setprofile(enter)
     try:
         yield walk
@@ -67,7 +71,11 @@ def entered(until: str = "") -> Iterator[list[Entry]]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-        walk += filter(_is_counted, entries)
+        whole = list(entries)
+        if planner:
+            start = 1 + whole.index(("planning/planner.py", "prefetch_plans"))
+            whole[start:start] = [entry for entry in planner if entry not in entries]
+        walk += filter(_is_counted, whole)
 
 
 def _is_counted(entry: Entry) -> bool:
@@ -93,9 +101,10 @@ def lengths_to_yardstick(folder: Path) -> list[Entry]:
 
 
 def config_to_loop(folder: Path) -> list[Entry]:
-    """Return the walk of a run on virtual ranks with the embedded data, from its config to the first step."""
+    """Return the walk of a run on virtual ranks with the embedded data, cached, from its config to the first step."""
     path = folder / "walk.toml"
     path.write_text(CONFIG + f'name = "walk"\noutputs = "{folder}"\n', encoding="utf-8")
+    load(path).load_samples()
     with entered("_loop") as walk:
         run(load(path))
     return walk

@@ -122,8 +122,11 @@ def test_buffers_and_random_numbers_stay() -> None:
     assert torch.equal(drawn, drawn_slow)
     assert torch.equal(even.embedding.weight.grad, slow.embedding.weight.grad)
     assert columns["loss"] == columns_slow["loss"]
-    spent = columns_slow["data_s"] + columns_slow["forward_s"] + columns_slow["backward_s"]
-    assert 0.5 * columns_slow["compute_s"] < spent <= columns_slow["compute_s"], "the repetitions have their columns"
+    shares = [
+        (columns["data_s"] + columns["forward_s"] + columns["backward_s"]) / columns["compute_s"]
+        for columns in (columns_slow, *(step_of(2.5)[2] for _ in range(4)))  # other processes may interrupt one of them
+    ]
+    assert 0.5 < max(shares) <= 1, "the repetitions have their columns"
 
 
 def test_the_longest_is_among_the_repeated() -> None:
