@@ -51,7 +51,8 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfi
         raise ConfigError(f"study {path}: tables are [base], [grid] and [[also]], found {sorted(values)}")
     grid = {key: _values(path, key, choices) for key, choices in values.get("grid", {}).items()}
     names = {axis: [_label(axis, value) for value in choices] for axis, choices in grid.items()}
-    base, also, options = values["base"], values.get("also", []), Point()
+    # options: words for the runs that they apply to, set after the grid
+    base, also, options = values["base"], values.get("also", []), dict[str, Any]()
     for word in overrides:
         changed = apply_overrides({}, [word])
         key = word.partition("=")[0]

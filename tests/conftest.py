@@ -18,7 +18,7 @@ def data_dir() -> Path:
     """The folder of real data: ``$DDPSCHED_DATA``, or ``../shared/data`` from the repository; else the test skips."""
     default = Path(__file__).resolve().parents[2] / "shared" / "data"
     folder = Path(os.environ.get("DDPSCHED_DATA") or default)
-    if not (folder / "sst2" / "train.tsv").exists():
+    if not (folder / "sst2" / "train.tsv").exists():  # real data is not part of the project
         pytest.skip(f"no sst2/train.tsv in {folder}; point DDPSCHED_DATA at a folder that has it")
     return folder
 

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 import ddpsched
 from ddpsched import errors
 
-PACKAGE = Path(ddpsched.__file__).parent
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "ddpsched"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # a summary begins with a verb or a noun phrase
 OPENINGS = {"Of", "What", "How", "Where", "Whose", "Why", "That", "Those", "For", "As", "It"}
@@ -53,6 +55,20 @@ def faults(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_docstrings(path: Path) -> None:
     assert not list(faults(path))
+
+
+def begins(path: Path) -> Iterator[str]:
+    """Yield the first line of each docstring of a file, private ones too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+            yield text.splitlines()[0]
+
+
+@pytest.mark.parametrize("folder", ["ddpsched", "experiments", "analysis", "report", "tests"])
+def test_no_docstring_begins_with_a_fragment(folder: str) -> None:
+    lines = [line for path in (ROOT / folder).rglob("*.py") for line in begins(path)]
+    assert lines
+    assert not [line for line in lines if re.match(r"(Of|What|Whose|All that)\b", line)]
 
 
 @pytest.mark.parametrize("name", EXPORTED)

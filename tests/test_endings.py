@@ -175,7 +175,7 @@ def test_what_cannot_be_read_or_written_does_not_end_the_watch(
 
 
 def late_at_the_end(outputs: Path, late: int) -> float:
-    """What follows the last barrier of the loop comes 2 s later on one rank; how long it took on this one."""
+    """Return the seconds of a run on this rank, where rank ``late`` goes on 2 s after the last barrier of the loop."""
     from ddpsched.training.group_exchange import GroupExchange
 
     honest, calls = GroupExchange.barrier, [0]

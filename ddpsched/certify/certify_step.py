@@ -38,7 +38,7 @@ GRADIENT, SAME, WEIGHTS = "gradient", "same gradient on all ranks", "same weight
 
 @dataclass(frozen=True)
 class _RankResult:
-    """What a step leaves on a rank.
+    """The result of a step on a rank.
 
     ``weights``: their digest before the step. ``moved``: parameters that the step changed. ``others``: parameters that
     it froze, thawed or added.

@@ -15,6 +15,8 @@ Int = npt.NDArray[np.int64]
 class Assignment:
     """Samples of one step, rank by rank and micro-batch by micro-batch.
 
+    Not frozen: a solver's is completed by its policy, step by step, and a frozen one would be made anew each time.
+
     Attributes:
         positions: int64 `(B,)`, each once: of a solver positions in the batch, of a policy in the epoch's order.
         sizes: `sizes[r]`, how many samples each micro-batch of rank r takes from `positions`, in order.

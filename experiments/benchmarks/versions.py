@@ -101,8 +101,10 @@ def main() -> None:
         parser.error(f"{other} is not a checkout of ddpsched: it has no ddpsched/__init__.py")
     if options.rounds < 1:
         parser.error(f"--rounds {options.rounds}: must be at least 1")
-    given = options.lengths and read_lengths(options.lengths)
-    lengths = sst2_lengths(SAMPLES, np.random.default_rng(0)) if given is None else given
+    if options.lengths is None:
+        lengths = sst2_lengths(SAMPLES, np.random.default_rng(0))
+    else:
+        lengths = read_lengths(options.lengths)
     question = Question(lengths, options.world_size, options.global_batch)
     policies = list(dict.fromkeys(arm["policy"]["kind"] for arm in arms(question, ()).values()))
     table = Table("policy", "other, us", "this, us", "this / other", "A/A", box=box.SIMPLE_HEAD)

@@ -3,29 +3,13 @@
 from pathlib import Path
 
 import pytest
+from studies import STUDY, write_study
 
 from ddpsched.errors import ConfigError
 from ddpsched.planning.policies.minmax import Minmax
 from experiments.study import load_study
 
 ROOT = Path(__file__).parents[2]
-STUDY = """
-[base]
-steps = 2
-global_batch = 8
-world_size = 2
-executor = { kind = "simulated" }
-data = { size = 50 }
-[grid]
-"policy.kind" = ["static", "minmax"]
-seed = [0, 1]
-"""
-
-
-def write_study(tmp_path: Path, text: str = STUDY) -> Path:
-    path = tmp_path / "small.toml"
-    path.write_text(text)
-    return path
 
 
 def test_a_grid_is_the_product_first_axis_fastest(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from studies import write_study
 
 from ddpsched.errors import RunExistsError
 from ddpsched.run_folder import read_status
@@ -18,23 +19,6 @@ from experiments.study import load_study
 from experiments.sweep import sweep
 
 ROOT = Path(__file__).parents[2]
-STUDY = """
-[base]
-steps = 2
-global_batch = 8
-world_size = 2
-executor = { kind = "simulated" }
-data = { size = 50 }
-[grid]
-"policy.kind" = ["static", "minmax"]
-seed = [0, 1]
-"""
-
-
-def write_study(tmp_path: Path, text: str = STUDY) -> Path:
-    path = tmp_path / "small.toml"
-    path.write_text(text)
-    return path
 
 
 def test_finished_runs_are_skipped_and_failed_ones_reported(tmp_path: Path, capsys: Any) -> None:

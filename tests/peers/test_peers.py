@@ -39,7 +39,7 @@ def asked(peer: Peer, given: Problem) -> list[Step]:
     except PeerMissing as missing:
         if peer.name in HERE:
             raise
-        pytest.skip(missing.reason)
+        pytest.skip(missing.reason)  # an optional package; those that are always here may not be missing
 
 
 def ids_of(step: Step) -> list[int]:

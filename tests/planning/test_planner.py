@@ -13,10 +13,12 @@ from ddpsched.config import RunConfig, parse
 from ddpsched.costs.rank_speed import Speed
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
-from ddpsched.errors import InfeasibleError, PlanMismatch
+from ddpsched.errors import ConfigError, InfeasibleError, PlanMismatch
 from ddpsched.exchange import LocalExchange, Messages
 from ddpsched.plan import Microbatch, StepPlan
+from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import num_steps, plan_steps, prefetch_plans
+from ddpsched.planning.policies.static import Static
 
 POLICIES = ("static", "minmax", "balanced")
 
@@ -207,3 +209,19 @@ def test_what_a_rank_has_measured_of_itself_lightens_its_load(policy: str) -> No
         plain = list(plan_steps(config.plan_spec(), KnownLengths(lengths), LocalExchange(3)))
         measured = list(plan_steps(config.plan_spec(), KnownLengths(lengths), LocalExchange(3), alike))
         assert [plan.digest for plan in plain] == [plan.digest for plan in measured]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"world_size": 0}, "world_size = 0: must be at least 1"),
+        ({"global_batch": 0}, "global_batch = 0: must be at least 1"),
+        ({"seed": -1}, "seed = -1: must be at least 0"),
+        ({"epochs": 0}, "epochs = 0: must be at least 1"),
+        ({"steps": -5}, "steps = -5: must be at least 1"),
+        ({"caps": ()}, "caps of 0 ranks, world_size = 2; give one a rank"),
+    ],
+)
+def test_a_spec_out_of_range(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        PlanSpec(**{"world_size": 2, "global_batch": 4, "policy": Static(), "epochs": 1, **changes})

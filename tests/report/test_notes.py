@@ -78,7 +78,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of headings, as GitHub makes them."""
+    """Return the anchors of headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -154,7 +154,7 @@ def told_rows(text: str) -> list[tuple[str, str, dict[str, str]]]:
 
 
 def plan_rows(question: Question) -> dict[str, Row]:
-    """What `ddpsched plan` prints."""
+    """Return the rows that `ddpsched plan` prints, by arm."""
     return {row.arm: row for row in compare(question)}
 
 

@@ -1,4 +1,4 @@
-"""What metrics make of a chunk of rows, and which they refuse."""
+"""Metrics turn a chunk of rows into numbers, and refuse rows that have none."""
 
 from pathlib import Path
 from typing import Any

