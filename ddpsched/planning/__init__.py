@@ -7,8 +7,8 @@
     steps/              the input of policies, step by step
     policies/           which rank runs which samples of a step: one file a policy
     policy.py           the base of all policies
-    assignment.py       Assignment: the result of solvers and policies; refuse_too_long: a sample over the memory cap
-    solvers/            allocation, minmax's counts over windows; partition, balanced's and packed's split of a batch
+    assignment.py       Assignment: the result of solvers and policies; refuse_too_long: a sample over a memory cap
+    solvers/            minmax's counts (allocation/methods.py); balanced's and packed's splits (partition/)
     yardstick.py        the figures by which batchings are compared
     record_columns.py   the columns of a record that follow from a plan
 """

@@ -10,7 +10,7 @@ fill micro-batches of varying sizes, so that B varies.
     minmax.py         counts over each rank's window
     balanced.py       the same global batch, split by length
     packed.py         the same global batch in rows without padding
-    token_budget.py   as many samples as a budget of tokens allows
+    token_budget.py   as many samples as a budget of tokens allows; refuses a sample longer than the budget
     bins.py           ranges of length, each with a batch size
     pool.py           samples of similar length, from each rank's pool
     peer.py           another package's batching

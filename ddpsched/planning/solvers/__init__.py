@@ -2,6 +2,6 @@
 
 ::
 
-    allocation/   minmax's counts: ``solve``, by three exact methods
+    allocation/   minmax's counts over windows: its methods.py computes them, by threshold, enumeration or ILP
     partition/    balanced's and packed's split of a batch over ranks and micro-batches
 """
