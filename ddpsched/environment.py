@@ -36,6 +36,16 @@ def _cpu() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
+def stolen_s() -> float | None:
+    """Return the processor time stolen from this machine since it started, over all processors; None where unknown."""
+    try:
+        with open("/proc/stat", "rb", buffering=0) as file:
+            words = file.read(256).split(b"\n")[0].split()
+        return int(words[8]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError):
+        return None
+
+
 def _sysconf(*names: str) -> int | None:
     """Return the product of these settings of the system; None where it has not all of them."""
     known = getattr(os, "sysconf_names", {})

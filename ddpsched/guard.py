@@ -5,7 +5,7 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import sleep
 from typing import Any
 
@@ -33,8 +33,7 @@ class Guard:
         self._ask_to_stop: Callable[[], object] | None = None
         self.resources = contextlib.ExitStack()
         self._began, self._failure = False, ""
-        if watch is not None:
-            watch.report_to(self._stop, self._lost, self.is_done)
+        self._reporter = None if watch is None else watch.report_to(self._stop, self._lost, self.is_done)
 
     def watch_peers(self, exchange: Exchange, ask_to_stop: Callable[[], object]) -> None:
         """Exchange process ids and rank 0's attempt; from now on a signal calls ``ask_to_stop``."""
@@ -58,8 +57,21 @@ class Guard:
             self._handlers.append(logging.StreamHandler())
         for handler in self._handlers:
             handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-            log.addHandler(handler)
+        self._log_here(True)
         log.setLevel(logging.INFO)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Keep the messages of other runs in this process, which have their turn meanwhile, out of this run's logs."""
+        self._log_here(False)
+        try:
+            yield
+        finally:
+            self._log_here(True)
+
+    def _log_here(self, here: bool) -> None:
+        for handler in self._handlers:
+            (log.addHandler if here else log.removeHandler)(handler)
 
     def is_done(self) -> bool:
         """Return whether "done" is on the disk: from then on nothing that any rank does makes the run a failed one."""
@@ -97,10 +109,10 @@ class Guard:
                 raise
             log.warning("closing: %r", trouble)
         finally:
-            if self._watch is not None:
-                self._watch.stop()
+            if self._watch is not None and self._reporter is not None:
+                self._watch.forget(self._reporter)
+            self._log_here(False)
             for handler in self._handlers:
-                log.removeHandler(handler)
                 handler.close()
         if failure is not None and failure is not error:
             raise failure from error

@@ -45,6 +45,8 @@ class StepRecord:
     plan_wait_s: float | None = None  # what the step really waited for its plan
     # the step
     began_at_s: float | None = None  # plan in hand, on rank 0's clock since the run's first step; distributed runs
+    unix_s: float | None = None  # plan in hand, in seconds since 1970 by this machine's clock
+    steal_s: float | None = None  # processor time that the host took from this machine in the step, over processors
     data_s: float | None = None  # collate and copy to the device
     forward_s: float | None = None
     backward_s: float | None = None  # where gradients are reduced in backward, waiting for other ranks included

@@ -3,7 +3,7 @@
 import itertools
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,23 +73,45 @@ def run(config: RunConfig, *, overwrite: bool = False, force: bool = False, watc
     DataError before anything is written, RunError for what fails later. Then status.json says "failed" and the reason,
     on whichever rank it happened.
     """
-    world = _world(config)
-    with _watched(config, watch) as watch:
-        folder = RunFolder(config.run_dir, dump(config), overwrite)
-        with folder.held(world.is_main), Guard(folder, world, watch) as guard:
-            if not world.is_main:
-                folder.lock.await_rank_0(config.executor.timeout_s)
-            _run(config, folder, world, guard, force)
-    return folder.path
+    world = world_of(config)
+    with watched(config, watch) as watch:
+        for _ in run_steps(config, world, watch, overwrite=overwrite, force=force):
+            pass
+    return config.run_dir
 
 
-def _run(config: RunConfig, folder: RunFolder, world: World, guard: Guard, force: bool) -> None:
+def run_steps(
+    config: RunConfig,
+    world: World,
+    watch: Watch | None,
+    *,
+    overwrite: bool = False,
+    force: bool = False,
+    launch: Mapping[str, Any] | None = None,
+) -> Generator[int, None, None]:
+    """Run, and yield the number of steps done: 0 as soon as all ranks are ready, then after each step.
+
+    Between two steps other runs of this process may have their turn. ``launch``: which runs these are, for
+    environment.json. An error thrown in here is this run's, and ends it as one of its steps would. Raises as ``run``.
+    """
+    folder = RunFolder(config.run_dir, dump(config), overwrite)
+    with folder.held(world.is_main), Guard(folder, world, watch) as guard:
+        if not world.is_main:
+            folder.lock.await_rank_0(config.executor.timeout_s)
+        for done in _run(config, folder, world, guard, force, launch):
+            with guard.aside():
+                yield done
+
+
+def _run(
+    config: RunConfig, folder: RunFolder, world: World, guard: Guard, force: bool, launch: Mapping[str, Any] | None
+) -> Iterator[int]:
     samples = config.load_samples()
     executor = guard.resources.enter_context(closing(_executor(config, samples, world, force)))
     exchange, spec, train = executor.exchange, config.plan_spec(executor.caps), samples.train
     total_steps = num_steps(spec, train)
     executor.expect(total_steps)
-    environment = _environment(config, samples, executor)
+    environment = _environment(config, samples, executor) | {"launch": None if launch is None else dict(launch)}
     speeds = [Speed() for _ in exchange.ranks] if spec.refined else None
     plans = guard.resources.enter_context(closing(prefetch_plans(plan_steps(spec, train, exchange, speeds))))
     if config.executor.kind == "distributed":
@@ -102,9 +124,11 @@ def _run(config: RunConfig, folder: RunFolder, world: World, guard: Guard, force
     _log_remarks(config, environment)
     evaluations = _Evaluations(folder, world.is_main, config.train.eval_every, total_steps)
     tally = _Tally(spec, train, speeds or ())
+    yield 0
     with closing(RecordWriter(folder.path, world.rank)) as writer:
         for plan, records in _loop(executor, itertools.chain([first], plans), writer, evaluations):
             tally.add(plan, records)
+            yield plan.step + 1
     environment |= tally.summary()
     truncated = exchange.total(train.num_truncated)
     exchange.barrier()  # every rank's records are written
@@ -119,14 +143,17 @@ def _run(config: RunConfig, folder: RunFolder, world: World, guard: Guard, force
 
 
 @contextmanager
-def _watched(config: RunConfig, watch: Watch | None) -> Iterator[Watch | None]:
+def watched(config: RunConfig, watch: Watch | None) -> Iterator[Watch | None]:
     """Yield the watch that this run needs: the one given, or a new one, where it is one rank of many."""
     if config.executor.kind != "distributed":
         if watch is not None:
             watch.close()
         yield None
     elif watch is not None:
-        yield watch
+        try:
+            yield watch
+        finally:
+            watch.stop()
     else:
         started = start_watch()
         with closing(started) if started is not None else nullcontext():
@@ -141,7 +168,6 @@ def _loop(
     done = evaluated = 0
     for plan in plans:
         records = executor.execute(plan)
-        yield plan, records
         done = plan.step + 1
         try:
             writer.write(*records, timeline=executor.timeline)
@@ -155,6 +181,7 @@ def _loop(
         if evaluations.are_due(done):
             evaluations.add(done, executor.evaluate())
             evaluated = done
+        yield plan, records
     if full is not None:
         raise full
     if evaluated < done:
@@ -243,7 +270,7 @@ def _executor(config: RunConfig, samples: Samples, world: World, force: bool) ->
     return DistributedExecutor(config, samples, world, force)
 
 
-def _world(config: RunConfig) -> World:
+def world_of(config: RunConfig) -> World:
     """Return this process's rank and world size. Raises ConfigError where launcher and config disagree."""
     world = World.detect()
     if config.executor.kind != "distributed":

@@ -16,6 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from time import monotonic, sleep
 
 from ddpsched.processes import SUSPENDED, Process, children, environ_of
@@ -24,6 +25,16 @@ from ddpsched.world import World
 SIGNALS = {signal.SIGTERM, signal.SIGINT}
 PDEATHSIG = 1  # prctl's number: which signal to get when the parent dies
 SAME = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")  # equal on all ranks of one launch
+
+
+@dataclass(eq=False)
+class Reporter:
+    """The functions by which a watch reports to one run of this process, as ``Watch.report_to`` describes them."""
+
+    on_stop: Callable[[], None]
+    on_loss: Callable[[str], None]
+    is_done: Callable[[], bool]
+    asked_to_stop: bool = False
 
 
 class Watch:
@@ -38,15 +49,13 @@ class Watch:
     END_S = 3.0  # for a killed process to end; a big one's memory takes a while
     LEAVE_S = 5.0  # for this rank to close its resources, once it has failed
     SUSPENDED_S = 20.0  # a peer may be for so long while this rank runs; in a job suspended as a whole no rank runs
-    _on_stop: Callable[[], None]
-    _on_loss: Callable[[str], None]
-    _is_done: Callable[[], bool]
 
     def __init__(self) -> None:
         self._siblings = _Siblings()
         self._peers: dict[int, Process] = {}  # by rank, on this host
         self._suspended_s: dict[int, float] = {}
-        self._reports, self._silent_until = False, -math.inf
+        self._reporters: list[Reporter] = []  # replaced whole, never changed, as the thread reads it
+        self._silent_until = -math.inf
         self._parent = os.getppid()
         self._over = threading.Event()
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -56,15 +65,20 @@ class Watch:
 
     def report_to(
         self, on_stop: Callable[[], None], on_loss: Callable[[str], None], is_done: Callable[[], bool] = lambda: False
-    ) -> None:
-        """Report by these functions from now on.
+    ) -> Reporter:
+        """Report by these functions, too, from now on, until ``forget``.
 
         ``on_stop()``: this rank was asked to stop, and all peers live; called once. ``on_loss(reason)``: a peer or the
         launcher is gone, and this process ends right after, with status 1. ``is_done()``: whether the ranks have
         finished their common work, so that each may end as it likes.
         """
-        self._on_stop, self._on_loss, self._is_done = on_stop, on_loss, is_done
-        self._reports = True
+        reporter = Reporter(on_stop, on_loss, is_done)
+        self._reporters = [*self._reporters, reporter]
+        return reporter
+
+    def forget(self, reporter: Reporter) -> None:
+        """Report no more by these functions: their run has ended."""
+        self._reporters = [each for each in self._reporters if each is not reporter]
 
     def add_peers(self, pids: Sequence[int], this_rank: int) -> None:
         """Watch these processes too, rank by rank; 0 for one on another host."""
@@ -106,7 +120,6 @@ class Watch:
 
     def _listen(self) -> None:
         asked_s = -1.0  # seconds since this rank was asked to stop; < 0: it was not
-        stop_reported = False
         while not self._over.is_set():
             caught = signal.sigtimedwait(SIGNALS, self.TICK_S)
             if self._over.is_set():
@@ -116,16 +129,18 @@ class Watch:
             elif caught is not None and caught.si_signo in SIGNALS:  # after a suspension it returns without any
                 asked_s = 0.0
             loss = self._loss(asked_s >= 0)
-            if not self._reports or monotonic() < self._silent_until or not (loss or asked_s >= 0):
+            if not self._reporters or monotonic() < self._silent_until or not (loss or asked_s >= 0):
                 continue
             if self._work_is_done():
                 if loss and self._long_suspended():
                     self.end_suspended()
             elif loss:
                 self._end(loss)
-            elif not stop_reported:
-                stop_reported, asked_s = True, 0.0
-                self._on_stop()
+            elif unasked := [each for each in self._reporters if not each.asked_to_stop]:
+                asked_s = 0.0
+                for reporter in unasked:
+                    reporter.asked_to_stop = True
+                    reporter.on_stop()
             elif asked_s > self.GRACE_S:
                 self._end(f"a signal asked this rank to stop, but it did not end within {self.GRACE_S:.0f} s")
 
@@ -158,7 +173,7 @@ class Watch:
     def _work_is_done(self) -> bool:
         """Return False also where it cannot be read: the watch goes on, and what is unreadable is not written over."""
         try:
-            return self._is_done()
+            return all([reporter.is_done() for reporter in self._reporters])
         except Exception as error:  # whatever it is, a thread that dies of it would leave this rank unwatched
             print(f"whether the run is done cannot be read ({error!r})", file=sys.stderr, flush=True)
             return False
@@ -169,7 +184,8 @@ class Watch:
             ranks, deadline = self.end_suspended(), monotonic() + self.END_S
             while any(not self._peers[rank].is_gone for rank in ranks) and monotonic() < deadline:
                 sleep(0.01)  # one may have been suspended while it had the run's lock file open
-            self._on_loss(reason)
+            for reporter in self._reporters:
+                reporter.on_loss(reason)
         except Exception:  # this process ends all the same, and the trace is all that can be reported
             traceback.print_exc()
         finally:

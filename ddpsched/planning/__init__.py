@@ -8,7 +8,7 @@
     policies/           which rank runs which samples of a step: one file a policy
     policy.py           the base of all policies
     assignment.py       Assignment: the result of solvers and policies; refuse_too_long: a sample over a memory cap
-    solvers/            minmax's counts (allocation/methods.py); balanced's and packed's splits (partition/)
+    solvers/            minmax's counts (allocation/tie_break.py); balanced's and packed's splits (partition/)
     yardstick.py        the figures by which batchings are compared
     record_columns.py   the columns of a record that follow from a plan
 """

@@ -5,12 +5,13 @@ import os
 import sys
 import weakref
 from contextlib import suppress
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any
 
 import torch
 
 from ddpsched.config import RunConfig
+from ddpsched.environment import stolen_s
 from ddpsched.errors import ConfigError
 
 
@@ -66,6 +67,23 @@ class Clock:
             return end - begin
         end.synchronize()
         return begin.elapsed_time(end) / 1e3
+
+
+class StepClock:
+    """The moment at which a step began, and the processor time stolen from this machine since.
+
+    Stolen is what a virtual machine was ready to use and its host gave to others; Linux counts it in hundredths of a
+    second, over all processors, so that short steps mostly show none.
+    """
+
+    def __init__(self) -> None:
+        self._unix_s, self._stolen_s = time(), stolen_s()
+
+    def columns(self) -> dict[str, float | None]:
+        """Return columns of the record, at the end of the step."""
+        now = stolen_s()
+        steal_s = None if now is None or self._stolen_s is None else now - self._stolen_s
+        return {"unix_s": self._unix_s, "steal_s": steal_s}
 
 
 class PeakMemory:

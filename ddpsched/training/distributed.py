@@ -18,7 +18,7 @@ from ddpsched.plan import StepPlan
 from ddpsched.planning.record_columns import plan_columns
 from ddpsched.records import StepRecord
 from ddpsched.training.calibrate import allowance, check_calibrations
-from ddpsched.training.clock import pick_device
+from ddpsched.training.clock import StepClock, pick_device
 from ddpsched.training.group_exchange import GroupExchange, start_group
 from ddpsched.training.learner import Evaluation, Learner, RankStep, step_seed
 from ddpsched.training.loss import Counts, sum_scale
@@ -39,9 +39,11 @@ class DistributedExecutor:
         self._config, self._lengths, self._world = config, samples.train, world
         self._slowness = (config.executor.slowness or [1.0] * world.size)[world.rank]
         device = pick_device(config, world.local_rank)
-        start_group(device, world, config.executor.timeout_s)
+        self._owns_group = not dist.is_initialized()  # several runs of one process share the group
+        if self._owns_group:
+            start_group(device, world, config.executor.timeout_s)
         with ExitStack() as stack:
-            stack.callback(dist.destroy_process_group)
+            stack.callback(self.close)
             self.exchange = GroupExchange(world, config.executor.timeout_s)
             self.clock_offsets = self.exchange.clock_offsets()
             self.learner = Learner(config, samples, device, synchronised=True)
@@ -71,7 +73,7 @@ class DistributedExecutor:
         Raises on every rank alike: StepOutOfMemory, NonFiniteError or the error of a rank that fails, once all have
         voted; then no weights were changed.
         """
-        begin = perf_counter()
+        begin, started = perf_counter(), StepClock()
         rank, target = self._world.rank, self._config.target
         counts = self.learner.counts(plan.rank_ids(rank))
         summed = self.exchange.sum_batch(counts)
@@ -104,7 +106,7 @@ class DistributedExecutor:
         if self._config.executor.timeline:
             self.timeline = {"step": plan.step, **step.times(clock, self._zero_s)}
         began_at_s = clock.host_s(step.begin) - self._zero_s
-        return [StepRecord(**columns, **measured, **update, **times, began_at_s=began_at_s)]
+        return [StepRecord(**columns, **measured, **update, **times, **started.columns(), began_at_s=began_at_s)]
 
     def _run(self, plan: StepPlan, rank: int, scale: Callable[[], float]) -> tuple[RankStep | None, Exception | None]:
         """Run the step; return it, or the error that broke it off after joining the other ranks' collectives."""
@@ -137,8 +139,9 @@ class DistributedExecutor:
         return replace(share, **{key: self.exchange.total(value) for key, value in sums.items()})
 
     def close(self) -> None:
-        """Leave the process group."""
-        dist.destroy_process_group()
+        """Leave the process group, if this executor joined it."""
+        if self._owns_group:
+            dist.destroy_process_group()
 
 
 def _lost_connection(error: Exception) -> bool:

@@ -12,7 +12,7 @@ from ddpsched.plan import StepPlan
 from ddpsched.planning.record_columns import plan_columns
 from ddpsched.records import StepRecord
 from ddpsched.training.calibrate import allowance, check_calibrations
-from ddpsched.training.clock import pick_device
+from ddpsched.training.clock import StepClock, pick_device
 from ddpsched.training.learner import Learner, RankStep, step_seed
 from ddpsched.training.loss import Counts, sum_scale
 from ddpsched.training.out_of_memory import flag_of
@@ -45,7 +45,7 @@ class VirtualExecutor:
 
     def execute(self, plan: StepPlan) -> list[StepRecord]:
         """Run the step; return one record per rank, in rank order."""
-        config, size = self._config, plan.world_size
+        config, size, started = self._config, plan.world_size, StepClock()
         counts = [self.learner.counts(plan.rank_ids(rank)) for rank in range(size)]
         total = Counts(*map(sum, zip(*counts, strict=True)))
         assert total.samples == plan.global_batch
@@ -66,6 +66,7 @@ class VirtualExecutor:
         for rank, columns in enumerate(measured):
             columns |= {"num_targets": self.learner.label_tokens(counts[rank]), **update}
             columns |= {"wait_s": slowest - columns["compute_s"], "step_s": slowest + update["optimizer_s"]}
+            columns |= started.columns()
         planned = (plan_columns(config.labels, plan, rank, self._lengths) for rank in range(size))
         return [StepRecord(**one, **other) for one, other in zip(planned, measured, strict=True)]
 
