@@ -30,7 +30,8 @@ PLAIN = {  # the values of an arm without these options
     "order.pacing": None, "order.start": 0.1, "order.over": 0.5, "order.stairs": 5,
 }  # fmt: skip
 BUDGETS = ("policy.max_tokens_for_batch", "policy.median_batch", "policy.bins", "policy.pool_size", "lr.reference")
-LABELS = ("name", "study", "outputs")
+LABELS = ("name", "study", "outputs", "aa")
+AA = "A/A"  # the label of the baseline's second run
 POLICY_ORDER = ("static", "peer", "minmax", "balanced", "packed", "token_budget", "bins", "pool")
 
 
@@ -60,16 +61,44 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def part(run: Run, tables: tuple[str, ...]) -> dict[str, Any]:
-    """Return the run's config by dotted keys, as far as they belong to these tables or are these keys."""
-    flat = flatten(run.config)
+def part(config: dict[str, Any], tables: tuple[str, ...]) -> dict[str, Any]:
+    """Return a run's config by dotted keys, as far as they belong to these tables or are these keys."""
+    flat = flatten(config)
     return {key: value for key, value in flat.items() if key in tables or key.partition(".")[0] in tables}
 
 
-def work(run: Run) -> dict[str, Any]:
-    """Return the run's config by dotted keys, without labels and without the keys of an arm."""
-    other = part(run, (*LABELS, *PLANNING, *PUT_TOGETHER))
-    return {key: value for key, value in flatten(run.config).items() if key not in other}
+def work(config: dict[str, Any], slices: bool = False) -> dict[str, Any]:
+    """Return a run's config by dotted keys, without labels and without the keys of an arm.
+
+    ``slices``: without the size of its global batch, too, as that of joined documents counts slices.
+    """
+    other = part(config, (*LABELS, *PLANNING, *PUT_TOGETHER, *(("global_batch",) if slices else ())))
+    return {key: value for key, value in flatten(config).items() if key not in other}
+
+
+def grouped(configs: Sequence[dict[str, Any]], keys: Sequence[Any]) -> list[list[int]]:
+    """Return the places of configs of the same work, seeds aside, and the same key, in groups.
+
+    Joined documents are cut into slices, and a global batch counts these: such configs belong to the group of those
+    that differ from them only in its size, where there are some.
+    """
+    groups: dict[str, list[int]] = {}
+
+    def name(place: int, slices: bool = False) -> str:
+        same = work(configs[place], slices)
+        return repr((keys[place], sorted((key, value) for key, value in same.items() if key != "seed")))
+
+    for place in sorted(range(len(configs)), key=lambda place: is_joined(configs[place])):
+        key = name(place)
+        if is_joined(configs[place]):
+            key = next((k for k, (first, *_) in groups.items() if name(first, True) == name(place, True)), key)
+        groups.setdefault(key, []).append(place)
+    return list(groups.values())
+
+
+def is_joined(config: dict[str, Any]) -> bool:
+    """Return whether the samples are slices of documents joined end to end."""
+    return bool(config["data"].get("concatenate"))
 
 
 def partner(run: Run, runs: Sequence[Run]) -> Run | None:
@@ -77,7 +106,8 @@ def partner(run: Run, runs: Sequence[Run]) -> Run | None:
 
     The partner of a static run with options (another order, say) is one with fewer options; the plain one has none.
     """
-    same = [r for r in runs if r.policy == "static" and r.device == run.device and work(r) == work(run)]
+    same = [r for r in runs if r.policy == "static" and r.device == run.device and work(r.config) == work(run.config)]
+    same = [r for r in same if not r.config.get("aa")]
     if run.policy == "static":
         same = [r for r in same if len(_options(r)) < len(_options(run))]
     mine = _options(run)
@@ -90,23 +120,14 @@ def partner(run: Run, runs: Sequence[Run]) -> Run | None:
 
 def _options(run: Run) -> dict[str, Any]:
     """Return the keys of an arm beside the policy that do not have their plain value."""
-    return {key: value for key, value in part(run, PUT_TOGETHER).items() if value != PLAIN.get(key, value)}
+    return {key: value for key, value in part(run.config, PUT_TOGETHER).items() if value != PLAIN.get(key, value)}
 
 
 def settings(runs: Sequence[Run]) -> list[Setting]:
-    """Group the runs of one study into settings; the study's name begins each slug.
-
-    Joined documents are cut into slices, and a global batch counts these: such runs belong to the setting of those
-    that differ from them only in its size, where there are some.
-    """
-    groups: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=_is_joined):
-        key = _key(run)
-        if _is_joined(run):
-            key = next((k for k, (first, *_) in groups.items() if _key(first, slices=True) == _key(run, True)), key)
-        groups.setdefault(key, []).append(run)
+    """Group the runs of one study into settings; the study's name begins each slug."""
     result: list[Setting] = []
-    members = sorted(groups.values(), key=lambda group: (_base(group[0]), group[0].name))
+    groups = [[runs[place] for place in group] for group in grouped([r.config for r in runs], [r.device for r in runs])]
+    members = sorted(groups, key=lambda group: (_base(group[0]), group[0].name))
     for group in members:
         twins = [g[0] for g in members if _base(g[0]) == _base(group[0])]
         extra = _differences(group[0], twins)
@@ -119,23 +140,13 @@ def settings(runs: Sequence[Run]) -> list[Setting]:
     return result
 
 
-def _is_joined(run: Run) -> bool:
-    return bool(run.config["data"].get("concatenate"))
-
-
-def _key(run: Run, slices: bool = False) -> str:
-    """Return a key that is equal for runs of one setting; with ``slices``, for any global batch."""
-    same = {key: value for key, value in work(run).items() if key != "seed" and not (slices and key == "global_batch")}
-    return repr((run.device, sorted(same.items())))
-
-
 def _base(run: Run) -> tuple[str, int, int]:
     return run.mode, int(run.config["world_size"]), int(run.config["global_batch"])
 
 
 def _differences(run: Run, others: Sequence[Run]) -> list[str]:
     """Return ``key = value`` of this run's work for each key that is not equal in all ``others``."""
-    mine, other_work = work(run), [work(other) for other in others]
+    mine, other_work = work(run.config), [work(other.config) for other in others]
     keys = sorted({key for config in (mine, *other_work) for key in config} - {"seed"})
     return [f"{key} = {mine.get(key)}" for key in keys if any(c.get(key) != mine.get(key) for c in other_work)]
 
@@ -145,8 +156,10 @@ def _label(run: Run, rivals: Sequence[Run], quiet: tuple[str, ...]) -> str:
 
     A peer has the name of its package. ``quiet`` keys are left out.
     """
+    if run.config.get("aa"):
+        return AA
     tables = PUT_TOGETHER if run.policy == "static" else (*PLANNING, *PUT_TOGETHER)
-    mine, others = part(run, tables), [part(rival, tables) for rival in rivals]
+    mine, others = part(run.config, tables), [part(rival.config, tables) for rival in rivals]
     keys = [key for config in (mine, *others) for key in config if any(c.get(key) != mine.get(key) for c in others)]
     if mine.get("policy.sequence_packing"):
         quiet = (*quiet, "policy.strategy")  # rows without padding are filled without a strategy
@@ -164,15 +177,16 @@ def _arms(group: Sequence[Run]) -> dict[str, list[Run]]:
     """Return runs by arm label: the policy, and its options where one policy has several arms."""
     arms: dict[str, list[Run]] = {}
     for run in sorted(group, key=lambda r: (r.seed, r.name)):
-        rivals = [r for r in group if r.policy == run.policy]
+        rivals = [r for r in group if r.policy == run.policy and not r.config.get("aa")]
         short = _label(run, rivals, BUDGETS)
         # budgets mostly follow from the options; they are in the label where they alone distinguish two arms
         twins = [r for r in rivals if _label(r, rivals, BUDGETS) == short]
         arms.setdefault(_label(run, rivals, ()) if _differ(run, twins) else short, []).append(run)
     rank = {policy: place for place, policy in enumerate(POLICY_ORDER)}
-    ordered = sorted(arms, key=lambda arm: (rank.get(arms[arm][0].policy, len(rank)), arm))
+    ordered = sorted(arms, key=lambda arm: (rank.get(arms[arm][0].policy, len(rank)), arm == AA, arm))
     return {arm: arms[arm] for arm in ordered}
 
 
 def _differ(run: Run, twins: Sequence[Run]) -> bool:
-    return run.policy != "static" and any(part(run, BUDGETS) != part(twin, BUDGETS) for twin in twins)
+    mine = part(run.config, BUDGETS)
+    return run.policy != "static" and any(mine != part(twin.config, BUDGETS) for twin in twins)

@@ -194,16 +194,25 @@ def leave(code: int) -> NoReturn:
 
 
 def run_config(
-    path: str, overrides: list[str], overwrite: bool, force: bool = False, watch: "Watch | None" = None
+    path: str,
+    overrides: list[str],
+    overwrite: bool,
+    force: bool = False,
+    watch: "Watch | None" = None,
+    launch: dict[str, Any] | None = None,
 ) -> int:
-    """Load a config and run it; return the exit code. ``watch`` is not closed, as the process ends after it."""
+    """Load a config and run it; return the exit code. ``watch`` is not closed, as the process ends after it.
+
+    ``launch``: the other runs that its times are compared with, for environment.json.
+    """
 
     def body() -> None:
         from ddpsched.config import load
         from ddpsched.run_loop import run as run_loop
         from ddpsched.world import World
 
-        folder = run_loop(load(path, overrides), overwrite=overwrite, force=force, watch=watch)
+        config = load(path, overrides)
+        folder = run_loop(config, overwrite=overwrite, force=force, watch=watch, launch=launch)
         if World.detect().is_main:
             print(f"done: {folder}")
 

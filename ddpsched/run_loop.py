@@ -62,12 +62,19 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-def run(config: RunConfig, *, overwrite: bool = False, force: bool = False, watch: Watch | None = None) -> Path:
+def run(
+    config: RunConfig,
+    *,
+    overwrite: bool = False,
+    force: bool = False,
+    watch: Watch | None = None,
+    launch: Mapping[str, Any] | None = None,
+) -> Path:
     """Run to the end and return the run's folder; under torchrun, as one rank of many.
 
     ``overwrite``: replace a finished run of this name, as soon as the new one can start. ``force``: use calibrations of
     another model or device, which are refused else. ``watch``: this process's, where it was started before the config
-    was read; the caller closes it.
+    was read; the caller closes it. ``launch``: the runs that its times are compared with, for environment.json.
 
     Raises RunExistsError where a finished run has this name and RunHeldError where a living one has, ConfigError and
     DataError before anything is written, RunError for what fails later. Then status.json says "failed" and the reason,
@@ -75,7 +82,7 @@ def run(config: RunConfig, *, overwrite: bool = False, force: bool = False, watc
     """
     world = world_of(config)
     with watched(config, watch) as watch:
-        for _ in run_steps(config, world, watch, overwrite=overwrite, force=force):
+        for _ in run_steps(config, world, watch, overwrite=overwrite, force=force, launch=launch):
             pass
     return config.run_dir
 

@@ -22,33 +22,69 @@ here as in the names of runs::
     "policy.kind" = "pool"
     "policy.max_tokens_for_batch" = { sst2 = 104, gsm8k = 1300 }   # one a data set; tables within for more axes
     task = ["sst2", "gsm8k"]                                       # only with these values of the axis `task`
+
+``[compare]`` says how times are compared, in its defaults here::
+
+    [compare]
+    how = "interleaved"     # all arms of a setting and seed in turn, step by step; "processes": as whole runs, whose
+                            # order is reversed from seed to seed; "apart": for training alone, times not compared
+    baseline = "static"     # the name of the arm that others are compared with; it runs twice (A/A)
+    block = 1               # steps of an arm in turn
+    margin = 0.02           # two arms whose times differ by less are called the same
 """
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from ddpsched.config import RunConfig, apply_overrides, parse, read_toml, set_key
+from pydantic import Field
+
+from ddpsched.config import RunConfig, apply_overrides, parse, read_toml, set_key, validate
 from ddpsched.errors import ConfigError
 from ddpsched.planning.policies import POLICIES
+from ddpsched.table import Positive, Table
 
 Point = dict[str, Any]  # a value for each axis
+Pairs = list[tuple[str, Any]]  # dotted keys and their values
 
 
-def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfig]:
-    """Return the runs of a study, in the order they are run.
+class Compare(Table):
+    """[compare]: how the times of arms are compared."""
+
+    how: Literal["interleaved", "processes", "apart"] = "interleaved"
+    baseline: str = "static"
+    block: Positive = 1
+    margin: Annotated[float, Field(gt=0, lt=1)] = 0.02
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: its runs, the first axis of its grid varying fastest, and how their times are compared."""
+
+    runs: list[RunConfig]
+    compare: Compare
+
+
+def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
+    """Return a study. The baseline of each comparison of times is there twice, the second with ``aa = true``.
 
     ``key=value`` words change the base, and so every run; an option of ``[policy]`` changes the runs whose policy has
     it. A word that names a grid axis, ``policy.kind=minmax``, leaves that one value, and no ``[[also]]``; so does a
     ``.kind`` that the tables of an axis set. Another key that tables set changes in them. A word that begins with the
-    name of a table, ``sst2.data.path=DIR``, changes that table. Raises ConfigError for an unknown table, an axis that
-    is no list, a kind that no table has, or a run that is not valid.
+    name of a table, ``sst2.data.path=DIR``, changes that table, as ``compare.how=apart`` does. Raises ConfigError for
+    an unknown table, an axis that is no list, a kind that no table has, or a run that is not valid.
     """
     values = read_toml(path)
-    unknown = set(values) - {"base", "grid", "also"}
+    unknown = set(values) - {"base", "grid", "also", "compare"}
     if unknown or "base" not in values:
-        raise ConfigError(f"study {path}: tables are [base], [grid] and [[also]], found {sorted(values)}")
+        raise ConfigError(f"study {path}: tables are [base], [compare], [grid] and [[also]], found {sorted(values)}")
+    overrides = list(overrides)
+    words = [word for word in overrides if word.startswith("compare.")]
+    overrides = [word for word in overrides if word not in words]
+    table = apply_overrides({"compare": values.get("compare", {})}, words)["compare"]
+    compare = validate(Compare, table, f"study {path}, [compare]")
     grid = {key: _values(path, key, choices) for key, choices in values.get("grid", {}).items()}
     names = {axis: [_label(axis, value) for value in choices] for axis, choices in grid.items()}
     # options: words for the runs that they apply to, set after the grid
@@ -73,12 +109,16 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfi
         else:
             base = apply_overrides(base, [word])
     base = {"study": Path(path).stem, **base}
-    points: list[tuple[str, list[tuple[str, Any]]]] = []
+    points: list[tuple[str, Pairs]] = []
     for combination in itertools.product(*reversed(grid.values())):
         point = dict(zip(grid, reversed(combination), strict=True))
         if _is_allowed(path, point, names):
-            name = "-".join(filter(None, itertools.starmap(_label, point.items()))) or "run"
-            points.append((name, [pair for axis in point for pair in _settings(axis, point, names)]))
+            labels = [_label(axis, value) for axis, value in point.items()]
+            name = "-".join(filter(None, labels)) or "run"
+            pairs = [pair for axis in point for pair in _settings(axis, point, names)]
+            points.append((name, pairs))
+            if compare.how != "apart" and compare.baseline in labels:
+                points.append((f"{name}-aa", [*pairs, ("aa", True)]))
     points += [(_label("also", table), _settings("also", {"also": table}, {})) for table in also]
     merged = [(name, _merged(base, pairs)) for name, pairs in points]
     for key, value in options.items():
@@ -91,10 +131,10 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> list[RunConfi
         raise ConfigError(
             f"study {path}: several runs share a name: {names_of_runs}; give each value or table another name"
         )
-    return runs
+    return Study([run for run in runs if not (run.aa and run.executor.kind == "simulated")], compare)
 
 
-def _merged(base: dict[str, Any], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _merged(base: dict[str, Any], pairs: Pairs) -> dict[str, Any]:
     run = apply_overrides(base, ())
     for key, value in pairs:
         set_key(run, key, value)
@@ -141,7 +181,7 @@ def _is_allowed(path: str | Path, point: Point, names: dict[str, list[str]]) -> 
     return True
 
 
-def _settings(axis: str, point: Point, names: dict[str, list[str]]) -> list[tuple[str, Any]]:
+def _settings(axis: str, point: Point, names: dict[str, list[str]]) -> Pairs:
     """Return dotted keys and values of one axis' value, without its name and what it allows of other axes."""
     value = point[axis]
     if not isinstance(value, dict):
@@ -152,7 +192,7 @@ def _settings(axis: str, point: Point, names: dict[str, list[str]]) -> list[tupl
     return [pair for key, one in inner.items() for pair in _flat(key, one, labels, known)]
 
 
-def _flat(key: str, value: Any, labels: set[str], known: set[str]) -> list[tuple[str, Any]]:
+def _flat(key: str, value: Any, labels: set[str], known: set[str]) -> Pairs:
     """Return ``{"data": {"rows": 1}}`` as ``data.rows = 1``; of a table keyed by labels, the entries of ``labels``."""
     if not isinstance(value, dict):
         return [(key, value)]

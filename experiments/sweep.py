@@ -1,18 +1,21 @@
 """Run a study: ``python -m experiments.sweep STUDY [key=value ...] [--dry-run] [--overwrite] [--force]``.
 
-Each run is a separate process, distributed ones under torchrun on a free
-port. Finished runs are skipped, failed ones reported at the end and in the exit
-code; Ctrl-C ends the running one and leaves the finished ones as they are.
+All arms of a setting and seed start together and take turns step by step, so that their times can be compared; with
+``compare.how=apart`` each run is a process of its own. Distributed ones start under torchrun on a free port. What is
+finished is skipped, failed runs are reported at the end and in the exit code; Ctrl-C ends what is running and leaves
+the finished runs as they are.
 """
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,51 +24,61 @@ from ddpsched.errors import ConfigError, DdpschedError, RunExistsError
 from ddpsched.run_folder import read_status
 from ddpsched.run_lock import HELD, refusal
 from ddpsched.terminal import plain_console
+from experiments.launches import Launch, launches
 from experiments.study import load_study
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 console = plain_console(soft_wrap=True)
 
 
-def command(run: RunConfig, config_file: Path, force: bool = False) -> list[str]:
-    """Return the command line that starts a run."""
-    train = ["-m", "experiments.train", str(config_file), "--overwrite", *(["--force"] if force else [])]
+def command(launch: Launch, files: Sequence[Path], force: bool = False) -> list[str]:
+    """Return the command line that starts a launch. ``files``: the configs of its runs."""
+    run = launch.runs[0]
+    module = ["-m", "experiments.interleaved" if launch.interleaved else "experiments.train", *map(str, files)]
+    if launch.interleaved:
+        module += ["--block", str(launch.block)]
+    if launch.how == "processes":
+        module.append(f"--launch={json.dumps({'how': 'processes', 'id': launch.group[0], 'runs': launch.group})}")
+    module += ["--overwrite", *(["--force"] if force else [])]
     if run.executor.kind != "distributed":
-        return [sys.executable, *train]
+        return [sys.executable, *module]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(run.world_size)]
-    return [sys.executable, *launcher, *train]
+    return [sys.executable, *launcher, *module]
 
 
 def sweep(
     study: str, overrides: list[str], *, dry_run: bool = False, overwrite: bool = False, force: bool = False
 ) -> int:
-    """Run the runs of a study that are not finished; return 0 where all are done, else 1.
+    """Run the launches of a study that are not finished; return 0 where all are done, else 1.
 
     Raises ConfigError for a study that is not valid, RunExistsError for a finished run of another config.
     """
-    runs = load_study(study, overrides)
-    finished = [] if overwrite else [run for run in runs if _is_finished(run)]
-    waiting = [run for run in runs if run not in finished]
-    for run in finished:
-        console.print(f"skip   {run.run_dir} (done; --overwrite runs it again)")
+    found = load_study(study, overrides)
+    everything = launches(found)
+    finished = [] if overwrite else [launch for launch in everything if all([_is_finished(run) for run in launch.runs])]
+    waiting = [launch for launch in everything if launch not in finished]
+    for launch in finished:
+        console.print(f"skip   {launch.label} (done; --overwrite runs it again)")
     if dry_run:
-        for run in waiting:
-            console.print(f"would run {run.run_dir}: {' '.join(command(run, config_path(run), force))}")
+        for launch in waiting:
+            files = [config_path(run) for run in launch.runs]
+            console.print(f"would run {launch.label}: {' '.join(command(launch, files, force))}")
         return 0
     failed: dict[str, str] = {}
     begin = time.monotonic()
-    for number, run in enumerate(waiting):
+    for number, launch in enumerate(waiting):
         eta = (time.monotonic() - begin) / number * (len(waiting) - number) if number else None
         left = "" if eta is None else f", about {eta / 60:.0f} min left"
-        console.print(f"run    {run.run_dir} ({number + 1} of {len(waiting)}{left})")
-        reason = _run(run, force)
-        if reason is None:
-            console.print(f"done   {run.run_dir} in {read_status(run.run_dir)['wall_s']:.0f} s")
-        else:
-            failed[str(run.run_dir)] = reason
-            console.print(f"failed {run.run_dir}: {reason}", style="red")
+        console.print(f"run    {launch.label} ({number + 1} of {len(waiting)}{left})")
+        for run, reason in _run(launch, force):
+            if reason is None:
+                wall = "" if launch.interleaved else f" in {read_status(run.run_dir)['wall_s']:.0f} s"
+                console.print(f"done   {run.run_dir}{wall}")
+            else:
+                failed[str(run.run_dir)] = reason
+                console.print(f"failed {run.run_dir}: {reason}", style="red")
     if failed:
-        console.print(f"{len(failed)} of {len(runs)} runs failed: {', '.join(failed)}", style="red")
+        console.print(f"{len(failed)} of {len(found.runs)} runs failed: {', '.join(failed)}", style="red")
     return 1 if failed else 0
 
 
@@ -109,15 +122,21 @@ def config_path(run: RunConfig) -> Path:
     return run.run_dir.with_name(f".{run.name}.{os.getpid()}.toml")
 
 
-def _run(run: RunConfig, force: bool = False) -> str | None:
-    """Run one run; return None where it is done, else the reason."""
-    if (held := refusal(run.run_dir)) is not None:
-        return held
-    before = read_status(run.run_dir)
-    code, printed = _launch(run, force)
+def _run(launch: Launch, force: bool = False) -> list[tuple[RunConfig, str | None]]:
+    """Start a launch and wait for it; return its runs, each with None where it is done, else the reason."""
+    if any(held := [refusal(run.run_dir) for run in launch.runs]):
+        others = next(reason for reason in held if reason is not None)
+        return [(run, reason or f"not started: {others}") for run, reason in zip(launch.runs, held, strict=True)]
+    before = [read_status(run.run_dir) for run in launch.runs]
+    code, printed = _launch(launch, force)
     errors = [line.removeprefix("error: ") for line in printed.splitlines() if line.startswith("error:")]
-    if (held := next((error for error in errors if HELD in error), None)) is not None:
-        return held
+    if (refused := next((error for error in errors if HELD in error), None)) is not None:
+        return [(run, refused) for run in launch.runs]
+    return [(run, _reason(run, status, code, errors)) for run, status in zip(launch.runs, before, strict=True)]
+
+
+def _reason(run: RunConfig, before: dict[str, Any], code: int, errors: Sequence[str]) -> str | None:
+    """Return why a run of a launch that has ended is not done; None where it is."""
     status = read_status(run.run_dir)
     if status == before:
         status = {"state": "absent"}  # it ended before it wrote its status
@@ -126,19 +145,20 @@ def _run(run: RunConfig, force: bool = False) -> str | None:
     return status.get("reason") or (errors[0] if errors else f"exit code {code}; see {_launcher_log(run)}")
 
 
-def _launch(run: RunConfig, force: bool) -> tuple[int, str]:
-    """Start a run and wait for it; return its exit code and output, which is added to its launcher.log.
+def _launch(launch: Launch, force: bool) -> tuple[int, str]:
+    """Start a launch and wait for it; return its exit code and output, which is added to each run's launcher.log.
 
-    Until it ends the output lies beside the folder: another run may have taken the folder at the same moment.
+    Until it ends the output lies beside the folders: another run may have taken one at the same moment.
     """
-    config_file = config_path(run)
-    config_file.parent.mkdir(parents=True, exist_ok=True)
-    config_file.write_text(dump(run), encoding="utf-8")
-    output = config_file.with_suffix(".log")
-    with output.open("w+b") as file:
+    files = [config_path(run) for run in launch.runs]
+    files[0].parent.mkdir(parents=True, exist_ok=True)
+    for run, file in zip(launch.runs, files, strict=True):
+        file.write_text(dump(run), encoding="utf-8")
+    output = files[0].with_suffix(".log")
+    with output.open("w+b") as log:
         try:
             process = subprocess.Popen(
-                command(run, config_file, force), stdout=file, stderr=subprocess.STDOUT, env=_environ(run)
+                command(launch, files, force), stdout=log, stderr=subprocess.STDOUT, env=_environ(launch.runs[0])
             )
             try:
                 code = process.wait()
@@ -146,13 +166,15 @@ def _launch(run: RunConfig, force: bool) -> tuple[int, str]:
                 _end(process, interrupted=not isinstance(interrupt, Terminated))
                 raise
         finally:
-            config_file.unlink(missing_ok=True)
-            file.seek(0)
-            printed = file.read().decode("utf-8", errors="replace")
+            for file in files:
+                file.unlink(missing_ok=True)
+            log.seek(0)
+            printed = log.read().decode("utf-8", errors="replace")
             if HELD not in printed:
-                _launcher_log(run).parent.mkdir(parents=True, exist_ok=True)
-                with _launcher_log(run).open("a", encoding="utf-8") as log:
-                    log.write(printed)
+                for run in launch.runs:
+                    _launcher_log(run).parent.mkdir(parents=True, exist_ok=True)
+                    with _launcher_log(run).open("a", encoding="utf-8") as copy:
+                        copy.write(printed)
             output.unlink()
     return code, printed
 

@@ -5,6 +5,7 @@
 Without torchrun it is one process, as ``ddpsched run`` is.
 """
 
+import json
 import sys
 
 from ddpsched.watch import start_watch
@@ -15,11 +16,14 @@ def main(words: list[str]) -> int:
     watch = start_watch()  # a rank may die while the others are still importing
     from ddpsched.cli import run_config
 
-    names = [word for word in words if word not in ("--overwrite", "--force")]
+    # of a run that alternates with others as processes: which ones, for its environment.json
+    about = [word.removeprefix("--launch=") for word in words if word.startswith("--launch=")]
+    names = [word for word in words if word not in ("--overwrite", "--force") and not word.startswith("--launch=")]
     if not names or names[0].startswith("-"):
         print(__doc__.strip(), file=sys.stderr)
         return 2
-    return run_config(names[0], names[1:], "--overwrite" in words, "--force" in words, watch)
+    launch = json.loads(about[0]) if about else None
+    return run_config(names[0], names[1:], "--overwrite" in words, "--force" in words, watch, launch)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def run_studies(files: Sequence[str], overrides: Sequence[str]) -> list[Path]:
         file: [word for word in overrides if "yardstick" not in file or word.startswith(("data.", "outputs="))]
         for file in files
     }
-    folders = {run.run_dir.parent: None for file in files for run in load_study(file, words[file])}
+    folders = {run.run_dir.parent: None for file in files for run in load_study(file, words[file]).runs}
     for file in files:
         code = subprocess.run([sys.executable, "-m", "experiments.sweep", file, *words[file]], check=False).returncode
         if code:

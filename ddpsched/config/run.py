@@ -108,6 +108,7 @@ class RunConfig(Table):
     study: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "runs"
     outputs: str = "outputs"
     seed: Annotated[int, Field(ge=0)] = 0
+    aa: bool = False  # the baseline of a study once more (A/A): its ratio to the first is noise
     steps: Positive | None = None
     epochs: Positive | None = None
     global_batch: Positive = 32

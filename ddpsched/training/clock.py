@@ -79,7 +79,7 @@ class StepClock:
     def __init__(self) -> None:
         self._unix_s, self._stolen_s = time(), stolen_s()
 
-    def columns(self) -> dict[str, float | None]:
+    def columns(self) -> dict[str, Any]:
         """Return columns of the record, at the end of the step."""
         now = stolen_s()
         steal_s = None if now is None or self._stolen_s is None else now - self._stolen_s

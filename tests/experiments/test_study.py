@@ -13,18 +13,20 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_grid_is_the_product_first_axis_fastest(tmp_path: Path) -> None:
-    runs = load_study(write_study(tmp_path), ["steps=3"])
+    runs = load_study(write_study(tmp_path), ["steps=3"]).runs
     assert [run.name for run in runs] == ["static-seed0", "minmax-seed0", "static-seed1", "minmax-seed1"]
     assert {run.study for run in runs} == {"small"}
     assert {run.steps for run in runs} == {3}
-    assert [run.name for run in load_study(write_study(tmp_path), ["seed=1", "policy.kind=minmax"])] == ["minmax-seed1"]
+    assert [run.name for run in load_study(write_study(tmp_path), ["seed=1", "policy.kind=minmax"]).runs] == [
+        "minmax-seed1"
+    ]
 
 
 def test_an_axis_of_tables_changes_keys_together(tmp_path: Path) -> None:
     text = STUDY.replace("seed = [0, 1]", 'setting = [{ name = "a", world_size = 2 }, { name = "b", world_size = 4 }]')
-    runs = load_study(write_study(tmp_path, text))
+    runs = load_study(write_study(tmp_path, text)).runs
     assert [(run.name, run.world_size) for run in runs][::2] == [("static-a", 2), ("static-b", 4)]
-    assert [run.name for run in load_study(write_study(tmp_path, text), ["setting=b"])] == ["static-b", "minmax-b"]
+    assert [run.name for run in load_study(write_study(tmp_path, text), ["setting=b"]).runs] == ["static-b", "minmax-b"]
 
 
 ARMS = """
@@ -58,26 +60,28 @@ world_size = 4
 
 
 def test_a_table_may_depend_on_the_other_axes(tmp_path: Path) -> None:
-    runs = {run.name: run for run in load_study(write_study(tmp_path, ARMS))}
+    runs = {run.name: run for run in load_study(write_study(tmp_path, ARMS)).runs}
     assert list(runs) == [
-        f"{arm}-{task}-{ranks}"
+        f"{arm}-{task}-{ranks}{aa}"
         for ranks in ("g2", "g4")
         for task, arms in (("short", ("static", "budget")), ("long", ("static", "budget", "joined")))
         for arm in arms
+        for aa in (("", "-aa") if arm == "static" else ("",))
     ]
     budgets = {name: run.policy.max_tokens_for_batch for name, run in runs.items() if "budget" in name}
     assert list(budgets.values()) == [100, 900, 50, 900]
     assert [run.data.max_length for name, run in runs.items() if "joined" in name] == [448, 448]
     assert {run.data.rows for name, run in runs.items() if "short" in name} == {7}
-    assert list(map(str, load_study(write_study(tmp_path, ARMS), ["task=short", "ranks=g2"]))) == [
+    assert list(map(str, load_study(write_study(tmp_path, ARMS), ["task=short", "ranks=g2"]).runs)) == [
         str(runs["static-short-g2"]),
+        str(runs["static-short-g2-aa"]),
         str(runs["budget-short-g2"]),
     ]
 
 
 def test_a_word_may_change_one_value_of_an_axis(tmp_path: Path) -> None:
     words = ["short.data.path=DIR/a.tsv", "long.data.path=DIR/b", "data.tokenizer=DIR/t", "g4.executor.threads=2"]
-    runs = load_study(write_study(tmp_path, ARMS), words)
+    runs = load_study(write_study(tmp_path, ARMS), words).runs
     assert {run.data.path for run in runs if "short" in run.name} == {"DIR/a.tsv"}
     assert {run.data.path for run in runs if "long" in run.name} == {"DIR/b"}
     assert {(run.data.name, run.data.tokenizer) for run in runs if "long" in run.name} == {("some/long", "DIR/t")}
@@ -94,11 +98,11 @@ def test_a_word_reaches_the_runs_whose_policy_has_that_option(tmp_path: Path) ->
         '  { name = "m", "policy.kind" = "minmax", "policy.prefetch" = 9 },\n'
         '  { name = "b", "policy.kind" = "balanced", "data.size" = 60 },\n]\n'
     )
-    runs = {run.name: run for run in load_study(path, ["policy.prefetch=12", "data.size=50"])}
+    runs = {run.name: run for run in load_study(path, ["policy.prefetch=12", "data.size=50"]).runs}
     assert list(runs) == ["s", "m", "b"]
     assert runs["m"].policy == Minmax(prefetch=12)
     assert {run.data.size for run in runs.values()} == {50}, "a word wins over a table"
-    assert [run.name for run in load_study(path, ["policy.kind=balanced"])] == ["b"]
+    assert [run.name for run in load_study(path, ["policy.kind=balanced"]).runs] == ["b"]
     with pytest.raises(ConfigError, match=r"policy\.kind = 'packed'; its tables have 'balanced', 'minmax', 'static'"):
         load_study(path, ["policy.kind=packed"])
     with pytest.raises(ConfigError, match="policy: pool_size belongs to kind = 'pool', not 'static'"):
@@ -126,5 +130,5 @@ def test_bad_studies(tmp_path: Path, change: tuple[str, str], words: str) -> Non
 
 def test_committed_studies_are_valid() -> None:
     for path in (ROOT / "experiments").glob("*.toml"):
-        assert load_study(path)
+        assert load_study(path).runs
         assert path.read_text().startswith("# "), f"{path.name} says which question it answers"

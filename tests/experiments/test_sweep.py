@@ -42,7 +42,7 @@ def test_a_run_whose_folder_is_held_is_reported(tmp_path: Path, capsys: Any) -> 
     """By the sweep's own look, and by the run's where another took the folder after that; nothing is touched."""
     study = str(write_study(tmp_path))
     words = [f"outputs={tmp_path}", "seed=0", "policy.kind=static"]
-    run = load_study(Path(study), words)[0]
+    run = load_study(Path(study), words).runs[0]
     lock = RunLock(run.run_dir)
     lock.take()
     before = sorted(tmp_path.rglob("*"))

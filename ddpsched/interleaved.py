@@ -1,0 +1,162 @@
+"""run_interleaved(configs): several runs in one process, or one set of ranks, which take turns step by step.
+
+A machine that drifts or is shared then meets all of them alike: step t of each runs at about the same moment, so that
+their times can be compared in pairs. Each run has its model, optimizer, plans, folder and records to itself.
+"""
+
+import logging
+import secrets
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+
+import numpy as np
+
+from ddpsched.config import RunConfig
+from ddpsched.errors import ConfigError
+from ddpsched.exchange import Exchange, LocalExchange
+from ddpsched.run_loop import run_steps, watched, world_of
+from ddpsched.watch import Watch
+from ddpsched.world import World
+
+log = logging.getLogger("ddpsched")
+Steps = Generator[int, None, None]
+
+
+def run_interleaved(
+    configs: Sequence[RunConfig],
+    *,
+    block: int = 1,
+    overwrite: bool = False,
+    force: bool = False,
+    watch: Watch | None = None,
+) -> dict[str, str]:
+    """Run all to their ends, ``block`` steps of each in turn; return by name why runs failed.
+
+    The order of a round is drawn at random, the same on all ranks, and the next round has it reversed (A B B A): a
+    drift that is even over two rounds falls on all runs alike. All runs are built before the first step, which takes
+    the memory of all. A run that fails on all ranks alike leaves the others to go on.
+
+    Raises ConfigError where runs cannot share ranks, or their models do not fit into memory together; KeyboardInterrupt
+    ends all.
+    """
+    check(configs, block)
+    first = configs[0]
+    world = world_of(first)
+    with watched(first, watch) as watch, ExitStack() as stack:
+        exchange = _shared_group(first, world, stack)
+        _say_memory(configs, world)
+        launch = {
+            "how": "interleaved",
+            "id": f"{datetime.now(UTC).isoformat(timespec='seconds')} {secrets.token_hex(4)}",
+            "block": block,
+            "runs": [config.name for config in configs],
+        }
+        runs = {
+            config.name: run_steps(config, world, watch, overwrite=overwrite, force=force, launch=launch)
+            for config in configs
+        }
+        return _take_turns(runs, block, exchange, first.seed)
+
+
+def check(configs: Sequence[RunConfig], block: int) -> None:
+    """Raise ConfigError where these runs cannot take turns on one set of ranks."""
+    if block < 1:
+        raise ConfigError(f"block = {block} steps of each run in turn; give at least 1")
+    if not configs:
+        raise ConfigError("no run is given; give at least one config")
+    if configs[0].executor.kind == "simulated":
+        raise ConfigError(
+            'executor.kind = "simulated" computes its times, so that no turns are needed; run it apart, or use '
+            "virtual or distributed"
+        )
+    names = [config.name for config in configs]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"runs share a name: {', '.join(sorted(names))}; give each another name=...")
+    for key in ("world_size", "executor"):
+        values = [getattr(config, key) for config in configs]
+        for name, value in zip(names, values, strict=True):
+            if value != values[0]:
+                raise ConfigError(
+                    f"{name} has {key} = {value!r}, {names[0]} has {values[0]!r}: runs that take turns share their "
+                    "ranks; start them apart"
+                )
+
+
+def order_of(num_runs: int, round_: int, seed: int) -> list[int]:
+    """Return the order of a round: drawn anew for each even one, and reversed in the odd one after it.
+
+    >>> order_of(3, 0, seed=0) == order_of(3, 1, seed=0)[::-1]
+    True
+    """
+    order = np.random.default_rng([seed, round_ // 2]).permutation(num_runs).tolist()
+    return order[::-1] if round_ % 2 else order
+
+
+def _take_turns(runs: Mapping[str, Steps], block: int, exchange: Exchange, seed: int) -> dict[str, str]:
+    going, failed, names = dict(runs), dict[str, str](), list(runs)
+    try:
+        for name in names:  # all are ready before the first step of any
+            _advance(name, going, failed)
+        round_ = 0
+        while going:
+            for place in order_of(len(names), round_, seed):
+                exchange.barrier()  # no run begins while a rank still ends another's step
+                for _ in range(block):
+                    _advance(names[place], going, failed)
+            round_ += 1
+    except BaseException as error:
+        for steps in going.values():
+            _end(steps, error)
+        raise
+    return failed
+
+
+def _advance(name: str, going: dict[str, Steps], failed: dict[str, str]) -> None:
+    """Run the next step of a run, unless it has ended; take it out of ``going`` as it ends."""
+    if name not in going:
+        return
+    try:
+        next(going[name])
+    except StopIteration:
+        del going[name]
+    except Exception as error:
+        del going[name]
+        failed[name] = str(error) or repr(error)
+        log.warning("%s failed, the other runs go on: %s", name, failed[name])
+    except BaseException:
+        del going[name]  # it has written why
+        raise
+
+
+def _end(steps: Steps, error: BaseException) -> None:
+    """End a run for an error of another, which its status then names."""
+    try:
+        steps.throw(error)
+    except BaseException as ended:
+        if ended is not error:
+            log.warning("closing: %r", ended)
+
+
+def _shared_group(config: RunConfig, world: World, stack: ExitStack) -> Exchange:
+    """Join the process group that all runs use, where there are ranks; return an exchange of its own for the turns."""
+    if config.executor.kind != "distributed":
+        return LocalExchange(config.world_size)
+    import torch.distributed as dist
+
+    from ddpsched.training.clock import pick_device
+    from ddpsched.training.group_exchange import GroupExchange, start_group
+
+    if not dist.is_initialized():
+        start_group(pick_device(config, world.local_rank), world, config.executor.timeout_s)
+        stack.callback(dist.destroy_process_group)
+    return GroupExchange(world, config.executor.timeout_s)
+
+
+def _say_memory(configs: Sequence[RunConfig], world: World) -> None:
+    """Print how much memory the models of all runs take together. Raises ConfigError where there is less."""
+    from ddpsched.training.footprint import check_memory
+
+    text = check_memory(configs, world)
+    if world.is_main:
+        print(text, flush=True)
