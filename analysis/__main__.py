@@ -7,8 +7,9 @@ from pathlib import Path
 
 from analysis import tables
 from analysis.draw import draw_study
+from analysis.draw_bench import draw_bench
 from analysis.load import load_study
-from analysis.terminal import comparison, console
+from analysis.terminal import comparison, console, verdicts
 from ddpsched.errors import DdpschedError
 
 
@@ -24,10 +25,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DdpschedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    all_tables = [tables.setting_tables(setting) for setting in compared]
+    all_tables = tables.study_tables(compared)
+    for setting, table in zip(compared, all_tables, strict=True):
+        draw_bench(setting, table, folder / "figures")
     tables.write(folder / "figures", all_tables, study.left_out)
     for table in all_tables:
         out.print(comparison(table))
+        if (rows := verdicts(table)).row_count:
+            out.print(rows)
     for name, reason in study.left_out.items():
         out.print(f"left out: {name}: {reason}")
     out.print(f"figures and tables: {folder / 'figures'}", soft_wrap=True)

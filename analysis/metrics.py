@@ -50,6 +50,8 @@ def per_step(records: pd.DataFrame, loss_per: str = "num_targets") -> pd.DataFra
     table["sum_step_s"] = ranks["step_s"].sum(min_count=1)
     table["sum_wait_s"] = ranks["wait_s"].sum(min_count=1)
     table["plan_wait_s"] = ranks["plan_wait_s"].max()
+    table["unix_s"] = ranks["unix_s"].min()
+    table["steal_s"] = ranks["steal_s"].max()  # of the whole machine, whichever rank read it
     table["squared_tokens"] = ranks["squared_tokens"].sum(min_count=1)
     table["epoch"] = ranks["epoch"].first()
     table["grad_norm"] = ranks["grad_norm"].first()  # of the whole step, the same on all ranks

@@ -11,11 +11,11 @@ import pandas as pd
 
 from analysis.load import Run
 from analysis.metrics import COUNTED, TIMED, length_distances, paired, per_step, ratio_of_means, summarise
-from analysis.settings import Setting, partner
+from analysis.ratios import baseline_of, compare, judged
+from analysis.settings import AA, Setting, partner
 from ddpsched.records import write_json
 
-# An arm is compared with these, where the setting has them.
-BASELINES = ("static", "minmax")
+JUDGED = "step_s"  # the time that verdicts are about
 
 
 def run_table(setting: Setting) -> pd.DataFrame:
@@ -42,21 +42,31 @@ def arm_table(runs: pd.DataFrame) -> pd.DataFrame:
     return numbers.reset_index()
 
 
-def ratio_table(setting: Setting, seed: int = 0) -> pd.DataFrame:
-    """Return one row per arm, baseline and per-step column: mean(arm) / mean(baseline), paired by seed and step."""
+def ratio_table(setting: Setting, verdicts: Sequence[dict[str, Any]], seed: int = 0) -> list[dict[str, Any]]:
+    """Return one row per arm, baseline and per-step column: mean(arm) / mean(baseline), paired by seed and step.
+
+    Times are compared over launches. Counts of tokens do not depend on the machine: their intervals are over steps.
+    ``verdicts``: the rows of ``ratios.judged``, which stand in for theirs here.
+    """
     rng = np.random.default_rng(seed)
-    rows: list[dict[str, Any]] = []
-    for baseline in [arm for arm in BASELINES if arm in setting.arms]:
-        for arm in list(setting.arms)[list(setting.arms).index(baseline) + 1 :]:
+    rows = list(verdicts)
+    first = baseline_of(setting)
+    for baseline in dict.fromkeys([first, *(["minmax"] if "minmax" in setting.arms else [])]):
+        arms = [arm for arm in setting.arms if arm != baseline and (baseline == first or arm not in (first, AA))]
+        for arm in arms if baseline else []:
+            assert baseline is not None
             mine, base = _same_seeds(setting.arms[arm], setting.arms[baseline])
             if not mine:
                 continue
-            for column in (*TIMED, *COUNTED):
+            for column in TIMED:
+                if (baseline, column) != (first, JUDGED):
+                    rows.append(compare(setting, arm, baseline, column, rng).row())
+            for column in COUNTED:
                 x, y = paired(mine, base, column)
                 ratio, low, high = ratio_of_means(x, y, rng)
                 row = {"arm": arm, "baseline": baseline, "column": column}
                 rows.append(row | {"ratio": ratio, "low": low, "high": high, "num_steps": len(x)})
-    return pd.DataFrame(rows, columns=["arm", "baseline", "column", "ratio", "low", "high", "num_steps"])
+    return rows
 
 
 def _same_seeds(mine: Sequence[Run], others: Sequence[Run]) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
@@ -78,8 +88,14 @@ def loss_distances(records: pd.DataFrame, static: pd.DataFrame) -> dict[str, flo
     }
 
 
-def setting_tables(setting: Setting) -> dict[str, Any]:
-    """Return the three tables of one setting as plain values, NaN as None."""
+def study_tables(settings: Sequence[Setting]) -> list[dict[str, Any]]:
+    """Return the tables of all settings of a page, whose verdicts are one family."""
+    rows = judged(settings, JUDGED)
+    return [setting_tables(setting, each) for setting, each in zip(settings, rows, strict=True)]
+
+
+def setting_tables(setting: Setting, verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the three tables of one setting as plain values, NaN as None. ``verdicts``: as ``ratios.judged`` gives."""
     runs = run_table(setting)
     first = setting.runs[0]
     return {
@@ -91,11 +107,12 @@ def setting_tables(setting: Setting) -> dict[str, Any]:
         "device": first.device,
         "runs": plain(runs),
         "arms": plain(arm_table(runs)),
-        "ratios": plain(ratio_table(setting)),
+        "baseline": baseline_of(setting),
+        "ratios": plain(ratio_table(setting, verdicts)),
     }
 
 
-def plain(table: pd.DataFrame) -> list[dict[str, Any]]:
+def plain(table: pd.DataFrame | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows as dicts of JSON values, NaN as None."""
 
     def value(cell: Any) -> Any:
@@ -103,7 +120,7 @@ def plain(table: pd.DataFrame) -> list[dict[str, Any]]:
             return None
         return cell.item() if isinstance(cell, np.generic) else cell
 
-    rows = table.astype(object).to_dict(orient="records")
+    rows = table.astype(object).to_dict(orient="records") if isinstance(table, pd.DataFrame) else table
     return [{str(key): value(cell) for key, cell in row.items()} for row in rows]
 
 

@@ -1,5 +1,6 @@
 """The comparison of a setting's arms as a table for the terminal."""
 
+import math
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -30,10 +31,7 @@ def console() -> Console:
 
 
 def comparison(tables: dict[str, Any]) -> Table:
-    """Return a row per arm; the last column is max compute time over static's with its 95 % interval.
-
-    The mean global batch is shown where arms differ in it.
-    """
+    """Return a row per arm; the mean global batch is shown where arms differ in it."""
     batches = [arm.get("batch_mean") or 0.0 for arm in tables["arms"]]
     varies = max(batches) > 1.01 * min(batches)
     columns = [column for column in COLUMNS if column[1] != "batch_mean" or varies]
@@ -41,11 +39,45 @@ def comparison(tables: dict[str, Any]) -> Table:
     table.add_column("\n\narm (runs)")  # the one column that may wrap
     for heading, *_ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("max compute\n/ static\n" + "[95 % interval]", justify="right", no_wrap=True)
     for arm in tables["arms"]:
         cells = [number(arm.get(key), factor, form) for _, key, factor, form in columns]
-        table.add_row(f"{arm['arm']} ({arm['num_runs']})", *cells, against_static(tables, arm["arm"]))
+        table.add_row(f"{arm['arm']} ({arm['num_runs']})", *cells)
     return table
+
+
+def verdicts(tables: dict[str, Any]) -> Table:
+    """Return a row per arm: its times over the baseline's with 95 % intervals of launches, and the verdict on its step.
+
+    The A/A row is the noise floor: the baseline over itself.
+    """
+    title = f"times over {tables['baseline']}'s, 95 % intervals of launches; the A/A row is noise alone"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
+    table.add_column("\narm")
+    for heading in ("\nstep time", "P95 of\nstep time", "\nmax compute", "pairs\n(launches)", "lag-1 r,\neffective"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("\nverdict on the step time")
+    rows = {(row["arm"], row["column"]): row for row in tables["ratios"] if row["baseline"] == tables["baseline"]}
+    for arm in (row["arm"] for row in tables["arms"] if (row["arm"], "step_s") in rows):
+        step, compute = rows[arm, "step_s"], rows.get((arm, "max_compute_s"), {})
+        independent = f"{number(step['rho'], 1, '.2f')}, {number(step['effective_steps'], 1, '.0f')}"
+        table.add_row(
+            arm,
+            interval(step),
+            interval(step, "p95_"),
+            interval(compute),
+            f"{step['num_steps']} ({step['num_launches']})",
+            independent,
+            step["verdict"] or "-",
+        )
+    return table
+
+
+def interval(row: dict[str, Any], prefix: str = "") -> str:
+    """Return ``0.712 (0.690 to 0.734)`` of a row's ratio, or of its ``p95_`` one; a dash for what is not known."""
+    value, low, high = (row.get(f"{prefix}{name}") for name in ("ratio", "low", "high"))
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
 # of the arms of a comparison: heading, key, factor, format
@@ -78,13 +110,3 @@ def side_by_side(tables: dict[str, Any]) -> Table:
 def number(value: float | None, factor: float, form: str) -> str:
     """Return a cell, ``value * factor`` in this format; a dash for None, what was not measured."""
     return "-" if value is None else format(value * factor, form)
-
-
-def against_static(tables: dict[str, Any], arm: str) -> str:
-    """Return ``0.71 [0.69, 0.73]``, or a dash for static itself and for arms without a ratio to it."""
-    wanted = (arm, "static", "max_compute_s")
-    row = next((r for r in tables["ratios"] if (r["arm"], r["baseline"], r["column"]) == wanted), None)
-    if row is None or row["ratio"] is None:
-        return "-"
-    interval = "" if row["low"] is None else f" [{row['low']:.2f}, {row['high']:.2f}]"
-    return f"{row['ratio']:.2f}{interval}"

@@ -1,0 +1,176 @@
+"""Ratios of times between the arms of a setting, in pairs of the steps that they ran in turn.
+
+Times are compared only between runs of one launch, which the same moment of the machine met alike, and only where they
+run the same data in the same global order. The floor beneath all ratios is the baseline over itself, its A/A run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.batches import SUMS
+from analysis.load import Run
+from analysis.metrics import per_step, warmup_steps
+from analysis.settings import AA, LABELS, Setting, flatten, part
+from analysis.stats import Pairs, Ratio, autocorrelation, effective_size, floor_verdict, ratio, verdicts
+
+STATIC = "static"  # the baseline of a setting without an A/A run
+MARGIN = 0.02  # of a study that stated none
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """An arm's times against its baseline's, in one column of the records.
+
+    Attributes:
+        arm: its label.
+        baseline: that of the arm that it is compared with.
+        column: of ``metrics.per_step``, in seconds.
+        ratio: of means; of time per real token where steps hold other samples.
+        p95: the ratio of their P95.
+        num_steps: pairs of steps in all launches.
+        rho: lag-1 autocorrelation of the pairs' differences, mean over launches.
+        effective: steps that would tell as much if they were independent, in all launches.
+    """
+
+    arm: str
+    baseline: str
+    column: str
+    ratio: Ratio
+    p95: Ratio
+    num_steps: int = 0
+    num_launches: int = 0
+    rho: float = float("nan")
+    effective: float = float("nan")
+
+    def row(self, verdict: str | None = None) -> dict[str, Any]:
+        """Return the plain values, with a verdict where the page gives one."""
+        return {
+            "arm": self.arm,
+            "baseline": self.baseline,
+            "column": self.column,
+            "ratio": self.ratio.value,
+            "low": self.ratio.low,
+            "high": self.ratio.high,
+            "p95_ratio": self.p95.value,
+            "p95_low": self.p95.low,
+            "p95_high": self.p95.high,
+            "num_steps": self.num_steps,
+            "num_launches": self.num_launches,
+            "rho": self.rho,
+            "effective_steps": self.effective,
+            "reason": self.ratio.reason or None,
+            "verdict": verdict,
+        }
+
+
+def baseline_of(setting: Setting) -> str | None:
+    """Return the arm that the A/A run repeats; without one static, where it is there."""
+    if AA not in setting.arms:
+        return STATIC if STATIC in setting.arms else None
+    again = _identity(setting.arms[AA][0])
+    same = (arm for arm, runs in setting.arms.items() if arm != AA and any(_identity(run) == again for run in runs))
+    return next(same, None)
+
+
+def _identity(run: Run) -> dict[str, Any]:
+    return {key: value for key, value in flatten(run.config).items() if key not in LABELS}
+
+
+def margin_of(setting: Setting) -> float:
+    """Return the margin for "the same" that the study stated before it ran."""
+    stated = [(run.environment.get("launch") or {}).get("margin") for run in setting.runs]
+    return next((float(margin) for margin in stated if margin is not None), MARGIN)
+
+
+def refusal(mine: Run, other: Run) -> str | None:
+    """Return why the times of two runs are not compared; None where they are."""
+    for name, tables in (("data", ("data",)), ("global order", ("order", "seed"))):
+        ours, theirs = part(mine.config, tables), part(other.config, tables)
+        ours, theirs = ({k: v for k, v in each.items() if k != "data.pad_to"} for each in (ours, theirs))
+        keys = [key for key in ours | theirs if ours.get(key) != theirs.get(key)]
+        if keys:
+            return f"another {name}: {keys[0]} = {ours.get(keys[0])!r} and {theirs.get(keys[0])!r}"
+    launches = [run.environment.get("launch") or {} for run in (mine, other)]
+    if mine.mode == "simulated":
+        return "computed times, which have no noise"
+    if not all(launches):
+        return "run one after another: the machine may have changed between them"
+    if launches[0]["id"] != launches[1]["id"]:
+        return "of two launches: the machine may have changed between them"
+    return None
+
+
+def compare(setting: Setting, arm: str, baseline: str, column: str, rng: np.random.Generator) -> Compared:
+    """Return the ratio of an arm's times to a baseline's, over the launches in which both ran.
+
+    Where that is not allowed the ratio has no interval, and says why; the ratio of means is there all the same.
+    """
+    runs = {run.seed: run for run in setting.arms[baseline]}
+    couples = [(run, runs[run.seed]) for run in setting.arms[arm] if run.seed in runs]
+    if not couples:
+        missing = Ratio(float("nan"), reason="no seed that both ran")
+        return Compared(arm, baseline, column, missing, missing)
+    tables = [(per_step(mine.records), per_step(other.records)) for mine, other in couples]
+    launches = [each for each in (pairs(*two, column) for two in tables) if each is not None]
+    refused = next((reason for reason in map(refusal, *zip(*couples, strict=True)) if reason), None)
+    if not launches or refused:
+        value = float(np.exp(np.mean([each.log_ratio() for each in launches]))) if launches else float("nan")
+        missing = Ratio(value, reason=refused or "not measured")
+        return Compared(arm, baseline, column, missing, missing)
+    differences = [np.log(each.x / each.y) for each in launches]
+    return Compared(
+        arm,
+        baseline,
+        column,
+        ratio(launches, rng),
+        ratio(launches, rng, statistic=0.95),
+        num_steps=sum(map(len, differences)),
+        num_launches=len(launches),
+        rho=float(np.mean([autocorrelation(each) for each in differences])),
+        effective=float(sum(min(len(each), effective_size(each)) for each in differences)),
+    )
+
+
+def pairs(mine: pd.DataFrame, other: pd.DataFrame, column: str) -> Pairs | None:
+    """Return the steps that both have measured, the first ones left out; None without any.
+
+    ``mine``, ``other``: ``per_step`` tables. Where steps do not hold the same samples, which shows in the sums of
+    their lengths' powers 0 to 2, time is per real token.
+    """
+    names = [column, *SUMS]
+    both = pd.concat({"x": mine[names], "y": other[names]}, axis=1, join="inner")
+    both = both.iloc[warmup_steps(len(both)) :] if len(both) else both
+    both = both[(both["x"][column] > 0) & (both["y"][column] > 0)]
+    if both.empty:
+        return None
+    x, y = (both[side][column].to_numpy(dtype=np.float64) for side in ("x", "y"))
+    if both["x"][list(SUMS)].equals(both["y"][list(SUMS)]):
+        return Pairs(x, y)
+    return Pairs(x, y, *(both[side]["num_tokens"].to_numpy(dtype=np.float64) for side in ("x", "y")))
+
+
+def judged(settings: Sequence[Setting], column: str, seed: int = 0) -> list[list[dict[str, Any]]]:
+    """Return for each setting of a page a row an arm: its ratio to the baseline, with a verdict.
+
+    The family of Holm's correction are all arms of all settings. The A/A run's verdict is its own.
+    """
+    rng = np.random.default_rng(seed)
+    compared: list[list[Compared]] = []
+    for setting in settings:
+        baseline = baseline_of(setting)
+        others = [arm for arm in setting.arms if arm != baseline] if baseline else []
+        compared.append([compare(setting, arm, str(baseline), column, rng) for arm in others])
+    no_floor = Ratio(float("nan"), reason="no A/A run")
+    floors = [next((each.ratio for each in rows if each.arm == AA), no_floor) for rows in compared]
+    measured = [
+        (each.ratio, floor) for rows, floor in zip(compared, floors, strict=True) for each in rows if each.arm != AA
+    ]
+    words = iter(verdicts(measured, min(map(margin_of, settings), default=MARGIN)))
+    return [
+        [each.row(floor_verdict(floor) if each.arm == AA else next(words)) for each in rows]
+        for rows, floor in zip(compared, floors, strict=True)
+    ]
