@@ -1,6 +1,7 @@
 """``python -m analysis outputs/STUDY``: figures and tables of a study, and the comparison in the terminal."""
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out.print(comparison(table))
         if (rows := verdicts(table)).row_count:
             out.print(rows)
+    if (pair := folder / "pair.json").exists():
+        out.print(f"pair test: {json.loads(pair.read_text(encoding='utf-8'))['verdict']}", soft_wrap=True)
     for name, reason in study.left_out.items():
         out.print(f"left out: {name}: {reason}")
     out.print(f"figures and tables: {folder / 'figures'}", soft_wrap=True)

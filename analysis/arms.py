@@ -5,18 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from analysis.batches import SUMS, batches, speed_ratio
+from analysis.batches import SUMS, batches
 from analysis.curves import Curve, curve
 from analysis.load import Run
 from analysis.metrics import per_step, summarise
+from analysis.ratios import baseline_of
 from analysis.settings import Setting, settings
 from analysis.stability import stability
 from analysis.tables import plain
 
-BASELINE = "static"
 SMOOTHING = 0.1  # window of loss curves, as a share of the smallest amount that a run has trained on
 KEPT = (  # of a run's metrics
     "num_steps", "samples_per_s", "tokens_per_s", "step_mean_s", "step_p95_s", "wait_share", "yardstick",
@@ -24,7 +23,7 @@ KEPT = (  # of a run's metrics
 )  # fmt: skip
 UNITS = {"num_samples": "samples", "num_tokens": "real tokens"}  # the unit of the amount trained on, by column
 FROM_CURVES = ("loss_at_equal", "seen_at_equal_s", "loss_at_equal_s", "final_loss", "total_s")
-AGAINST = ("speed_ratio", "speed_low", "speed_high", "same_steps")
+AGAINST = ("speed_ratio", "speed_low", "speed_high", "verdict", "reason", "same_steps")
 NOT_A_SUBSET = ("main", "default")  # the hub's names for the only part of a data set
 
 
@@ -124,23 +123,24 @@ def arm_row(arm: Arm, compared: Compared) -> dict[str, Any]:
     return {"arm": arm.label, "policy": arm.runs[0].policy, "num_runs": len(arm.runs), **means}
 
 
-def against(arm: Arm, baseline: Arm, rng: np.random.Generator) -> dict[str, Any]:
+def against(arm: Arm, baseline: Arm, row: dict[str, Any]) -> dict[str, Any]:
     """Return real tokens a second over the baseline's, and whether each step has the baseline's samples.
 
-    The latter is inferred from the sums of lengths to the powers 0, 1 and 2 in each step.
+    The latter is inferred from the sums of lengths to the powers 0, 1 and 2 in each step. ``row``: the arm's of
+    ``ratios.judged``, whose ratio of times is the inverse of that of speeds.
     """
-    ratio, low, high = speed_ratio(arm.steps, baseline.steps, rng)
     mine, base = (each.steps[0][list(SUMS)] for each in (arm, baseline))
-    return dict(zip(AGAINST, (ratio, low, high, mine.equals(base)), strict=True))
+    speeds = [1 / row[key] for key in ("ratio", "high", "low")]  # the limits change places
+    return dict(zip(AGAINST, (*speeds, row["verdict"], row["reason"], mine.equals(base)), strict=True))
 
 
-def tables(compared: Compared, seed: int = 0) -> dict[str, Any]:
-    """Return one setting's comparison as plain values, NaN as None. ``seed``: of the bootstrap."""
-    rng = np.random.default_rng(seed)
-    baseline = next((arm for arm in compared.arms if arm.label == BASELINE), None)
+def tables(compared: Compared, judged: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return one setting's comparison as plain values, NaN as None. ``judged``: its rows of ``ratios.judged``."""
+    of = {row["arm"]: row for row in judged}
+    baseline = next((arm for arm in compared.arms if arm.label == baseline_of(compared.setting)), None)
     rows = [
         arm_row(arm, compared)
-        | (against(arm, baseline, rng) if baseline and arm is not baseline else dict.fromkeys(AGAINST))
+        | (against(arm, baseline, of[arm.label]) if baseline and arm is not baseline else dict.fromkeys(AGAINST))
         for arm in compared.arms
     ]
     (budgets,) = plain(pd.DataFrame([{key: getattr(compared, key) for key in ("window", "budget", "budget_s")}]))
@@ -152,6 +152,7 @@ def tables(compared: Compared, seed: int = 0) -> dict[str, Any]:
         "mode": first.mode,
         "task": first.config["model"].get("task", "classification"),
         "unit": compared.unit,
+        "baseline": None if baseline is None else baseline.label,
         **budgets,
         "arms": plain(pd.DataFrame(rows)),
         "runs": [{"run": run.name, "seed": run.seed} for run in runs],

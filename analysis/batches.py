@@ -4,8 +4,6 @@ All figures are ratios of sums over steps, so that a step counts by its size: me
 over steps would not compare arms whose steps differ in size.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -53,25 +51,3 @@ def order_bias(sizes: Array, sums: Array, squares: Array) -> float:
     msw = (float(squares.sum()) - within_sums) / (total - steps)
     n0 = (total - float((sizes**2).sum()) / total) / (steps - 1)
     return float((msb - msw) / (msb + (n0 - 1) * msw)) if msb or msw else 0.0
-
-
-def speed_ratio(
-    mine: Sequence[pd.DataFrame], other: Sequence[pd.DataFrame], rng: np.random.Generator, confidence: float = 0.95
-) -> tuple[float, float, float]:
-    """Return real tokens a second of one arm over another's, with a bootstrap interval: (ratio, low, high).
-
-    ``mine``, ``other``: a step table per run. Steps are drawn with replacement from each arm separately, as the steps
-    of two arms do not have the same samples. All NaN where an arm's time was not measured.
-    """
-    (ratio, drawn), (other_ratio, other_drawn) = (_speeds(tables, rng) for tables in (mine, other))
-    tail = 50 * (1 - confidence)
-    low, high = np.percentile(drawn / other_drawn, [tail, 100 - tail])
-    return ratio / other_ratio, float(low), float(high)
-
-
-def _speeds(tables: Sequence[pd.DataFrame], rng: np.random.Generator, draws: int = 2000) -> tuple[float, Array]:
-    """Return real tokens a second, and the same in ``draws`` resamples of the steps, (draws,)."""
-    timed = pd.concat([table.iloc[warmup_steps(len(table)) :] for table in tables])
-    tokens, seconds = (timed[name].to_numpy(dtype="float64") for name in ("num_tokens", "step_s"))
-    chosen = rng.integers(len(timed), size=(draws, len(timed)))
-    return tokens.sum() / seconds.sum(), tokens[chosen].sum(axis=1) / seconds[chosen].sum(axis=1)

@@ -13,6 +13,7 @@ from analysis.arms import Compared, compare_all, tables
 from analysis.draw import save
 from analysis.draw_curves import draw_curves
 from analysis.load import load_study
+from analysis.ratios import judged
 from analysis.terminal import console, side_by_side
 from ddpsched.errors import DdpschedError
 from ddpsched.records import write_json
@@ -21,7 +22,8 @@ from ddpsched.records import write_json
 def write(settings: Sequence[Compared], folder: Path) -> list[dict[str, Any]]:
     """Write ``comparison.json`` and a figure a setting into ``folder``; return the tables."""
     folder.mkdir(parents=True, exist_ok=True)
-    content = [tables(compared) for compared in settings]
+    rows = judged([compared.setting for compared in settings], "step_s")
+    content = [tables(compared, each) for compared, each in zip(settings, rows, strict=True)]
     write_json(folder / "comparison.json", content)
     for compared in settings:
         save(draw_curves(compared), folder / f"{compared.slug}-loss.png")

@@ -96,11 +96,11 @@ def refusal(mine: Run, other: Run) -> str | None:
             return f"another {name}: {keys[0]} = {ours.get(keys[0])!r} and {theirs.get(keys[0])!r}"
     launches = [run.environment.get("launch") or {} for run in (mine, other)]
     if mine.mode == "simulated":
-        return "computed times, which have no noise"
+        return "computed times"
     if not all(launches):
-        return "run one after another: the machine may have changed between them"
+        return "not run in turn"
     if launches[0]["id"] != launches[1]["id"]:
-        return "of two launches: the machine may have changed between them"
+        return "of two launches"
     return None
 
 
@@ -153,19 +153,26 @@ def pairs(mine: pd.DataFrame, other: pd.DataFrame, column: str) -> Pairs | None:
     return Pairs(x, y, *(both[side]["num_tokens"].to_numpy(dtype=np.float64) for side in ("x", "y")))
 
 
-def judged(settings: Sequence[Setting], column: str, seed: int = 0) -> list[list[dict[str, Any]]]:
+def judged(
+    settings: Sequence[Setting], column: str, seed: int = 0, baselines: Sequence[str | None] | None = None
+) -> list[list[dict[str, Any]]]:
     """Return for each setting of a page a row an arm: its ratio to the baseline, with a verdict.
 
-    The family of Holm's correction are all arms of all settings. The A/A run's verdict is its own.
+    The family of Holm's correction are all arms of all settings. The A/A run's verdict is its own. ``baselines``: the
+    arm of each setting that others are compared with; None for those that their A/A runs repeat, whose ratios to them
+    are the floor in any case.
     """
     rng = np.random.default_rng(seed)
+    repeated = [baseline_of(setting) for setting in settings]
     compared: list[list[Compared]] = []
-    for setting in settings:
-        baseline = baseline_of(setting)
-        others = [arm for arm in setting.arms if arm != baseline] if baseline else []
-        compared.append([compare(setting, arm, str(baseline), column, rng) for arm in others])
-    no_floor = Ratio(float("nan"), reason="no A/A run")
-    floors = [next((each.ratio for each in rows if each.arm == AA), no_floor) for rows in compared]
+    floors: list[Ratio] = []
+    for setting, again, first in zip(settings, repeated, baselines or repeated, strict=True):
+        others = [arm for arm in setting.arms if arm != first and (arm != AA or again == first)] if first else []
+        compared.append([compare(setting, arm, str(first), column, rng) for arm in others])
+        floor = next((each.ratio for each in compared[-1] if each.arm == AA), None)
+        if floor is None and AA in setting.arms:
+            floor = compare(setting, AA, str(again), column, rng).ratio
+        floors.append(floor or Ratio(float("nan"), reason="no A/A run"))
     measured = [
         (each.ratio, floor) for rows, floor in zip(compared, floors, strict=True) for each in rows if each.arm != AA
     ]

@@ -84,7 +84,7 @@ def interval(row: dict[str, Any], prefix: str = "") -> str:
 SIDE_BY_SIDE = (
     ("mean\nglobal\nbatch", "batch_mean", 1, ".1f"),
     ("real\ntokens\n/s", "tokens_per_s", 1, ".0f"),
-    ("\n/\nstatic", "speed_ratio", 1, ".2f"),
+    ("\n/ base-\nline", "speed_ratio", 1, ".2f"),
     ("pad-\nding\n%", "padding", 100, ".1f"),
     ("imba-\nlance\ntokens", "imbalance_tokens", 1, ".2f"),
     ("imba-\nlance\ncompute", "imbalance_compute", 1, ".2f"),
@@ -101,9 +101,10 @@ def side_by_side(tables: dict[str, Any]) -> Table:
     table.add_column("\n\narm", min_width=24)
     for heading, *_ in SIDE_BY_SIDE:
         table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("\n\nverdict on speed")
     for arm in tables["arms"]:
         cells = [number(arm.get(key), factor, form) for _, key, factor, form in SIDE_BY_SIDE]
-        table.add_row(arm["arm"], *cells)
+        table.add_row(arm["arm"], *cells, arm["verdict"] or "-")
     return table
 
 

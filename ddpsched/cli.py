@@ -4,6 +4,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -20,6 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # [words] of a help text are words
 )
+
+runs = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Finished runs: compare their times.")
+app.add_typer(runs, name="runs")
 
 Text = str | None
 Texts = list[str] | None
@@ -179,6 +183,35 @@ def sort(
     from ddpsched.sort.measure import Request
 
     sort_command.sort(Request(data, tuple(overrides or ()), output, tuple(metric or ()), chunk, overwrite))
+
+
+@runs.command("compare")
+def compare_runs(
+    baseline: Annotated[Path, Argument(help="folder of a run, or of a whole study")],
+    others: Annotated[list[Path] | None, Argument(help="folders of runs to compare with it")] = None,
+    json: Json = False,
+) -> None:
+    """Compare step times: ratios with intervals of launches, above the noise of the baseline run twice (A/A)."""
+    leave(guarded(lambda: _compare_runs(baseline, others or [], json)))
+
+
+def _compare_runs(baseline: Path, others: list[Path], json: bool) -> None:
+    from ddpsched.errors import ConfigError
+
+    sys.path.append(str(Path(__file__).parents[1]))  # the checkout, wherever this is called
+    try:
+        from analysis.compare_runs import compared
+        from analysis.terminal import console, verdicts
+    except ImportError as error:
+        fault = f"runs compare needs the folder analysis/, which is in a checkout of ddpsched alone ({error})"
+        raise ConfigError(f'{fault}; clone it, and install it with: pip install -e ".[report]"') from None
+    tables = compared(baseline, others)
+    if json:
+        print(dumps(tables, indent=2))
+        return
+    for table in tables:
+        console().print(f"\n{table['label']}", soft_wrap=True)
+        console().print(verdicts(table))
 
 
 def leave(code: int) -> NoReturn:

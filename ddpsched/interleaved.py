@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 
@@ -30,12 +31,14 @@ def run_interleaved(
     overwrite: bool = False,
     force: bool = False,
     watch: Watch | None = None,
+    about: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """Run all to their ends, ``block`` steps of each in turn; return by name why runs failed.
 
     The order of a round is drawn at random, the same on all ranks, and the next round has it reversed (A B B A): a
     drift that is even over two rounds falls on all runs alike. All runs are built before the first step, which takes
-    the memory of all. A run that fails on all ranks alike leaves the others to go on.
+    the memory of all. A run that fails on all ranks alike leaves the others to go on. ``about``: more of the launch for
+    environment.json, such as the margin that its comparison is to be judged by.
 
     Raises ConfigError where runs cannot share ranks, or their models do not fit into memory together; KeyboardInterrupt
     ends all.
@@ -52,6 +55,7 @@ def run_interleaved(
             "block": block,
             "runs": [config.name for config in configs],
         }
+        launch = {**(about or {}), **launch}
         runs = {
             config.name: run_steps(config, world, watch, overwrite=overwrite, force=force, launch=launch)
             for config in configs

@@ -6,8 +6,10 @@ study whose runs are all of one setting and seed, with key=value words behind it
 each setting and seed of a study.
 """
 
+import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from ddpsched.config import RunConfig, load, read_toml
 from ddpsched.errors import ConfigError
@@ -16,8 +18,11 @@ from ddpsched.watch import Watch, start_watch
 FLAGS = ("--overwrite", "--force")
 
 
-def configs_of(words: Sequence[str]) -> list[RunConfig]:
-    """Return the runs that these words name. Raises ConfigError for a study of several settings or seeds."""
+def configs_of(words: Sequence[str]) -> tuple[list[RunConfig], dict[str, Any]]:
+    """Return the runs that these words name, and what a study says of their comparison.
+
+    Raises ConfigError for a study of several settings or seeds.
+    """
     files = [word for word in words if "=" not in word]
     overrides = [word for word in words if "=" in word]
     if len(files) == 1 and "base" in read_toml(files[0]):
@@ -31,8 +36,8 @@ def configs_of(words: Sequence[str]) -> list[RunConfig]:
                 f"study {files[0]} has {len(found)} settings and seeds to start ({names}); name one by key=value "
                 "words, or run all: python -m experiments.sweep"
             )
-        return list(found[0].runs)
-    return [load(file, overrides) for file in files]
+        return list(found[0].runs), found[0].about
+    return [load(file, overrides) for file in files], {}
 
 
 def main(words: list[str], watch: Watch | None = None) -> int:
@@ -41,7 +46,10 @@ def main(words: list[str], watch: Watch | None = None) -> int:
     from ddpsched.interleaved import run_interleaved
     from ddpsched.world import World
 
-    rest, block = [word for word in words if word not in FLAGS], "1"
+    # a sweep gives what it knows of the comparison, for environment.json
+    given = [word.removeprefix("--launch=") for word in words if word.startswith("--launch=")]
+    rest = [word for word in words if word not in FLAGS and not word.startswith("--launch=")]
+    block = "1"
     if "--block" in rest[:-1]:
         at = rest.index("--block")
         block = rest[at + 1]
@@ -53,9 +61,10 @@ def main(words: list[str], watch: Watch | None = None) -> int:
     def body() -> int:
         if not block.isdigit():
             raise ConfigError(f"--block {block}: give a whole number of steps, at least 1")
-        configs = configs_of(rest)
+        configs, about = configs_of(rest)
+        about |= json.loads(given[0]) if given else {}
         overwrite, force = (flag in words for flag in FLAGS)
-        failed = run_interleaved(configs, block=int(block), overwrite=overwrite, force=force, watch=watch)
+        failed = run_interleaved(configs, block=int(block), overwrite=overwrite, force=force, watch=watch, about=about)
         if World.detect().is_main:
             for config in configs:
                 reason = failed.get(config.name)

@@ -1,6 +1,7 @@
 """Launches: which runs of a study start together, and take turns, so that their times can be compared."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from analysis.settings import grouped
 from ddpsched.config import RunConfig
@@ -18,13 +19,19 @@ class Launch:
 
     runs: tuple[RunConfig, ...]
     how: str
-    group: tuple[str, ...] = ()
-    block: int = 1
+    group: tuple[str, ...]
+    compare: Compare
 
     @property
     def interleaved(self) -> bool:
         """Whether its runs start as one, and take turns."""
         return self.how == "interleaved"
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What environment.json says of it, for those who compare its times."""
+        facts = {"how": self.how, "margin": self.compare.margin, "runs": self.group}
+        return facts if self.interleaved else {**facts, "id": self.group[0]}
 
     @property
     def label(self) -> str:
@@ -49,15 +56,15 @@ def launches(study: Study) -> list[Launch]:
         group = tuple(runs[place] for place in sorted(places))
         names = tuple(run.name for run in group)
         if compare.how == "apart" or group[0].executor.kind == "simulated" or len(group) == 1:
-            found += [Launch((run,), "apart") for run in group]
+            found += [Launch((run,), "apart", names, compare) for run in group]
             continue
         if not any(run.aa for run in group):
             raise ConfigError(_without_baseline(compare, group))
         if compare.how == "interleaved":
-            found.append(Launch(group, "interleaved", names, compare.block))
+            found.append(Launch(group, "interleaved", names, compare))
         else:  # the order is reversed from seed to seed, so that a drift over hours falls on all arms alike
             later = sum(group[0].seed != launch.runs[0].seed for launch in found) % 2
-            found += [Launch((run,), "processes", names) for run in (group[::-1] if later else group)]
+            found += [Launch((run,), "processes", names, compare) for run in (group[::-1] if later else group)]
     place = {run.name: place for place, run in enumerate(runs)}
     if compare.how == "processes":
         return found

@@ -21,6 +21,7 @@ import typer
 
 from ddpsched.config import RunConfig, dump, load
 from ddpsched.errors import ConfigError, DdpschedError, RunExistsError
+from ddpsched.records import write_json
 from ddpsched.run_folder import read_status
 from ddpsched.run_lock import HELD, refusal
 from ddpsched.terminal import plain_console
@@ -29,6 +30,7 @@ from experiments.study import load_study
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 console = plain_console(soft_wrap=True)
+PAIR_SHARE, PAIR_ROUNDS = 0.1, 3  # of the time of a study; rounds of alone, pair, pair, alone
 
 
 def command(launch: Launch, files: Sequence[Path], force: bool = False) -> list[str]:
@@ -36,9 +38,9 @@ def command(launch: Launch, files: Sequence[Path], force: bool = False) -> list[
     run = launch.runs[0]
     module = ["-m", "experiments.interleaved" if launch.interleaved else "experiments.train", *map(str, files)]
     if launch.interleaved:
-        module += ["--block", str(launch.block)]
-    if launch.how == "processes":
-        module.append(f"--launch={json.dumps({'how': 'processes', 'id': launch.group[0], 'runs': launch.group})}")
+        module += ["--block", str(launch.compare.block)]
+    if launch.how != "apart":
+        module.append(f"--launch={json.dumps(launch.about)}")
     module += ["--overwrite", *(["--force"] if force else [])]
     if run.executor.kind != "distributed":
         return [sys.executable, *module]
@@ -47,10 +49,17 @@ def command(launch: Launch, files: Sequence[Path], force: bool = False) -> list[
 
 
 def sweep(
-    study: str, overrides: list[str], *, dry_run: bool = False, overwrite: bool = False, force: bool = False
+    study: str,
+    overrides: list[str],
+    *,
+    dry_run: bool = False,
+    overwrite: bool = False,
+    force: bool = False,
+    pair: bool = True,
 ) -> int:
     """Run the launches of a study that are not finished; return 0 where all are done, else 1.
 
+    ``pair``: measure afterwards whether ranks on this machine slow each other, where the study has such ranks.
     Raises ConfigError for a study that is not valid, RunExistsError for a finished run of another config.
     """
     found = load_study(study, overrides)
@@ -77,9 +86,33 @@ def sweep(
             else:
                 failed[str(run.run_dir)] = reason
                 console.print(f"failed {run.run_dir}: {reason}", style="red")
+    if pair:
+        _pair_test([run for launch in waiting for run in launch.runs], time.monotonic() - begin)
     if failed:
         console.print(f"{len(failed)} of {len(found.runs)} runs failed: {', '.join(failed)}", style="red")
     return 1 if failed else 0
+
+
+def _pair_test(runs: Sequence[RunConfig], took_s: float) -> None:
+    """Measure whether two ranks on this machine slow each other, for a share of the time that the runs took.
+
+    It is written to pair.json beside the runs, where they were ranks on one machine without GPUs.
+    """
+    here = [run for run in runs if run.executor.kind == "distributed" and read_status(run.run_dir)["state"] == "done"]
+    if not here or not _on_processors(here[0]):
+        return
+    from experiments.benchmarks import pair
+
+    seconds = min(pair.SECONDS, max(1.0, took_s * PAIR_SHARE / (4 * PAIR_ROUNDS)))
+    name = here[0].model.name if here[0].model.name in pair.SHAPES else pair.Training().model
+    found = pair.study_test(pair.Training(model=name), PAIR_ROUNDS, seconds)
+    write_json(here[0].run_dir.parent / "pair.json", found)
+    console.print(f"pair   {found['verdict']}")
+
+
+def _on_processors(run: RunConfig) -> bool:
+    facts = json.loads((run.run_dir / "environment.json").read_text(encoding="utf-8"))
+    return bool(facts["device"] == facts["cpu"])
 
 
 def _is_finished(run: RunConfig) -> bool:
@@ -214,11 +247,12 @@ def main(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would run, and stop")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="run finished runs again")] = False,
     force: Annotated[bool, typer.Option("--force", help="use calibrations of another model or device")] = False,
+    pair: Annotated[bool, typer.Option(help="measure whether ranks on this machine slow each other")] = True,
 ) -> None:
     """Run a study."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        code = sweep(study, overrides or [], dry_run=dry_run, overwrite=overwrite, force=force)
+        code = sweep(study, overrides or [], dry_run=dry_run, overwrite=overwrite, force=force, pair=pair)
     except DdpschedError as error:
         console.print(f"error: {error}", style="red")
         code = 1

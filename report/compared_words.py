@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.arms import UNITS
+from analysis.settings import AA
 from report.compared import BIAS, MATERIAL, baseline, noise, others
 from report.wording import duration, listed, number, percent
 
@@ -14,6 +15,7 @@ Row = Mapping[str, Any]
 ARMS = {
     "static (max_length)": "B/G samples, each padded to the longest length allowed",
     "static": "B/G samples, padded to the longest of the micro-batch",
+    AA: "static's once more: what differs between the two is noise",
     "static (sequential)": "the same, in the order of the data",
     "static (length_grouped)": "the same, from an order in which samples of like length are neighbours",
     "static (concatenated)": "slices of all documents joined end to end, each of the longest length allowed",
@@ -57,11 +59,17 @@ def speed(setting: Setting) -> str:
     """Return a sentence on the arms that are faster than static, and those that are slower."""
     rows = [row for row in others(setting) if row.get("speed_low") is not None]
     if not rows:
-        return "Speeds were not measured, or there is no static arm to hold them against."
+        reasons = list(dict.fromkeys(row["reason"] for row in others(setting) if row.get("reason")))
+        return f"Speeds are not compared: {listed(reasons) if reasons else 'there is no static arm'}."
     best = max(rows, key=lambda row: float(row["speed_ratio"]))
-    faster = [row["arm"] for row in rows if row["speed_low"] > 1]
-    slower = [row["arm"] for row in rows if row["speed_high"] < 1]
-    alike = [row["arm"] for row in rows if row["speed_low"] <= 1 <= row["speed_high"]]
+    faster, slower, alike = (
+        [row["arm"] for row in rows if row["verdict"] in words]
+        for words in (("faster",), ("slower",), {row["verdict"] for row in rows} - {"faster", "slower"})
+    )
+    floor = next((row for row in setting["arms"] if row["arm"] == AA and row.get("speed_low") is not None), None)
+    floor_text = (
+        f" Static against itself (A/A): {number(floor['speed_low'])} to {number(floor['speed_high'])}." if floor else ""
+    )
     most = (
         f"Most real tokens a second are trained by {best['arm']}, {number(best['speed_ratio'])} times static's "
         f"(95 % interval {number(best['speed_low'])} to {number(best['speed_high'])})."
@@ -69,8 +77,8 @@ def speed(setting: Setting) -> str:
         else "No arm trains more real tokens a second than static."
     )
     return (
-        f"{most} Measurably faster than static: {few(faster)}; slower: {few(slower)}; not to be told from it: "
-        f"{few(alike)}."
+        f"{most} Faster than static: {few(faster)}; slower: {few(slower)}; not told apart from A/A, or the same: "
+        f"{few(alike)}.{floor_text}"
     )
 
 

@@ -40,7 +40,8 @@ def block(results: Results) -> str:
     devices = sorted({setting["device"] for setting in results.settings if setting["mode"] != "simulated"})
     note = (
         f"Data: {'; '.join(data)}. Runs: {', '.join(sorted(runs))}; on {wording.listed(devices)}. "
-        "Simulated rows are counts of tokens over one epoch, free of noise; 95 % intervals over steps in brackets."
+        "Simulated rows are counts of tokens over one epoch, free of noise; in brackets 95 % intervals of "
+        "launches, where arms ran in turn."
     )
     return f"{BEGIN}\n{table(results)}\n\n{note}\n{END}"
 

@@ -16,6 +16,7 @@ except ImportError as error:
     raise ImportError(f'{error.name} is missing; install what builds the report: pip install -e ".[report]"') from None
 from markupsafe import Markup
 
+from analysis.settings import AA
 from report import compared, compared_words, wording
 from report.conclusions import conclusions, ratio
 from report.results import Results, figure_names, loss_figure
@@ -76,7 +77,7 @@ def _lookups(results: Results, figures_folder: str) -> dict[str, Callable[..., A
         return next((arm for arm in setting["arms"] if arm["arm"] == "static"), None)
 
     def others(setting: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return [arm for arm in setting["arms"] if arm["arm"] != "static"]
+        return [arm for arm in setting["arms"] if arm["arm"] not in ("static", AA)]
 
     def pairs(setting: Mapping[str, Any]) -> list[tuple[str, str]]:
         return list(dict.fromkeys((row["arm"], row["baseline"]) for row in setting["ratios"]))

@@ -56,10 +56,11 @@ def collect(studies: Sequence[Path]) -> Results:
         if folder.name.startswith(COMPARISON):
             _compare(study, results)
             continue
-        for setting in settings(study.runs):
+        found = settings(study.runs)
+        for setting, table in zip(found, tables.study_tables(found), strict=True):
             # the set-up is the scheduled arm's, whose window and cost matter, where there is one
             shown = next((run for run in setting.runs if run.policy != "static"), setting.runs[0])
-            results.settings.append(portable(tables.setting_tables(setting)))
+            results.settings.append(portable(table))
             windows = sorted({run.config["policy"]["prefetch"] for run in setting.runs if run.policy == "minmax"})
             set_up = {"environment": shown.environment, "config": shown.config, "windows": windows}
             results.set_ups[setting.slug] = portable(set_up)

@@ -3,6 +3,7 @@
 from typing import Any
 
 ABSENT = "–"  # a number in a table that was not measured
+JUDGED = ("faster", "slower")  # verdicts on a time that differs
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -51,22 +52,26 @@ def _three(value: float, unit: str) -> str:
 
 
 def change(row: dict[str, Any], less: str = "shorter", more: str = "longer") -> str:
-    """Return a ratio as a phrase: shorter or longer by so much, or no measurable difference.
+    """Return a ratio as a phrase: shorter or longer by so much, or its verdict where it has another one.
 
     >>> change({"ratio": 0.88, "low": 0.86, "high": 0.9})
     'shorter by 12.0 % (95 % interval 10.0 % to 14.0 %)'
     >>> change({"ratio": 1.01, "low": 0.99, "high": 1.03})
     'not measurably different (+1.0 %, 95 % interval −1.0 % to +3.0 %)'
+    >>> change({"ratio": 0.97, "low": 0.95, "high": 0.99, "verdict": "not told apart from A/A"})
+    'not told apart from A/A (−3.0 %, 95 % interval −5.0 % to −1.0 %)'
     """
     ratio, low, high = row.get("ratio"), row.get("low"), row.get("high")
     if ratio is None:
         return "not measured"
     if low is None or high is None:
-        return f"{less if ratio < 1 else more} by {percent(abs(ratio - 1))} (too few steps for an interval)"
+        why = row.get("reason") or "too few steps"
+        return f"{less if ratio < 1 else more} by {percent(abs(ratio - 1))} (no interval: {why})"
     if low == high == 1:
         return "exactly the same"
-    if low <= 1 <= high:
-        return f"not measurably different ({signed(ratio - 1)}, 95 % interval {signed(low - 1)} to {signed(high - 1)})"
+    verdict = row.get("verdict") or ("not measurably different" if low <= 1 <= high else "")
+    if verdict not in ("", *JUDGED):
+        return f"{verdict} ({signed(ratio - 1)}, 95 % interval {signed(low - 1)} to {signed(high - 1)})"
     word, near, far = (less, 1 - high, 1 - low) if ratio < 1 else (more, low - 1, high - 1)
     return f"{word} by {percent(abs(ratio - 1))} (95 % interval {percent(near)} to {percent(far)})"
 
@@ -134,9 +139,10 @@ def outcome(step: dict[str, Any]) -> str:
     """Return a clause on an arm's change of the step time."""
     ratio, low, high = step.get("ratio"), step.get("low"), step.get("high")
     if ratio is None or low is None or high is None:
-        return "has too few measured steps to be judged"
-    if low <= 1 <= high:
-        return "changes the step time by no measurable amount"
+        return f"cannot be judged by its step time ({step.get('reason') or 'too few measured steps'})"
+    verdict = step.get("verdict") or ("not told apart from static" if low <= 1 <= high else "")
+    if verdict not in ("", *JUDGED):
+        return f"has a step time that is {verdict}"
     return f"makes the step {'shorter' if ratio < 1 else 'longer'} by {percent(abs(ratio - 1))}"
 
 

@@ -29,6 +29,19 @@ ENVIRONMENT: dict[str, Any] = {
 }
 
 
+SEEDS = (0, 1, 2)
+
+
+def write_arm(study: Path, policy: str, name: str = "", aa: bool = False, **given: Any) -> None:
+    """Write an arm's run in each of three launches; ``aa``: and the same arm's second run."""
+    for seed in SEEDS:
+        stem = name or f"{policy}-{given.get('mode', 'distributed')}-g{given.get('world_size', 2)}"
+        write_run(study, policy, seed=seed, name=f"{stem}-s{seed}", **given)
+        if aa:
+            options = {**(given.get("options") or {}), "aa": True}
+            write_run(study, policy, seed=seed, name=f"{stem}-s{seed}-aa", **{**given, "options": options})
+
+
 def write_run(
     study: Path,
     policy: str,
@@ -60,11 +73,14 @@ def write_run(
     folder = study / name
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(dump(resolved), encoding="utf-8")
-    write_json(folder / "environment.json", ENVIRONMENT | (environment or {}))
+    launch = {"how": "interleaved", "id": f"seed {seed}", "margin": 0.02}  # a launch for each seed
+    write_json(folder / "environment.json", ENVIRONMENT | {"launch": launch} | (environment or {}))
     reason = "it was stopped" if state == "failed" else None
     write_json(folder / "status.json", {"state": state, "reason": reason, "started": "", "finished": None, "wall_s": 1})
     nulls: dict[str, Any] = dict.fromkeys(drop)
-    records = [replace(row, run=name, **nulls) for row in rows(policy, seed, steps, world_size, mode, slower)]
+    records = [
+        replace(row, run=name, **nulls) for row in rows(policy, seed, steps, world_size, mode, slower, resolved.aa)
+    ]
     for rank in range(world_size):
         with closing(RecordWriter(folder, rank)) as writer:
             for row in records:
@@ -113,10 +129,12 @@ def put_on_one_clock(folder: Path, exposed_s: float = 0.004, uncertainty_s: floa
     return folder
 
 
-def rows(policy: str, seed: int, steps: int, world_size: int, mode: str, slower: float) -> list[StepRecord]:
+def rows(
+    policy: str, seed: int, steps: int, world_size: int, mode: str, slower: float, aa: bool = False
+) -> list[StepRecord]:
     """Return steps of 32 samples with SST-2-like lengths; 90 ms and 2.6 ms a padded token, with noise."""
     order = np.random.default_rng(seed).lognormal(2.4, 0.6, 32 * steps + 64).round().clip(3, 66).astype(int).tolist()
-    noise = np.random.default_rng([seed, len(policy)])
+    noise = np.random.default_rng([seed, len(policy), *([1] if aa else [])])
     measured = mode != "simulated"
     queue, windows = iter(order), [[] for _ in range(world_size)]
     found: list[StepRecord] = []

@@ -79,7 +79,9 @@ def _below_limit(folder: Path = CGROUP) -> int | None:
     """Return what is left below a container's limit, the page cache counted as free; None without a limit."""
     try:
         limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        cached = next(line.split()[1] for line in (folder / "memory.stat").read_text().splitlines() if "file" in line)
+        cached = next(
+            line.split()[1] for line in (folder / "memory.stat").read_text().splitlines() if line.startswith("file ")
+        )
     except (OSError, StopIteration):
         return None
     return None if limit == "max" else int(limit) - int(used) + int(cached)

@@ -28,7 +28,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from ddpsched.environment import describe
+from ddpsched.environment import describe, stolen_s
 from ddpsched.terminal import plain_console
 
 ROUNDS, SECONDS, WARM_UP = 6, 10.0, 2
@@ -36,6 +36,9 @@ MATERIAL = 0.05  # a pair that is slower by less counts as equally fast
 UNDISTURBED = 0.95  # share of a processor; a process that got less was slowed by others than its pair
 START_S = 300.0  # limit for importing torch and building a model, on a busy machine
 Stamps = list[float]  # when the first step began, and when each ended
+
+
+SHAPES = ("tiny", "distilbert-base-uncased", "nreimers/MiniLM-L6-H384-uncased")  # built in, so that no hub is needed
 
 
 @dataclass(frozen=True)
@@ -204,6 +207,25 @@ def measure(workload: Workload, rounds: int, seconds: float) -> Rates:
                 rates.append(statistics.mean(each[process] for each in pairs))
             measured.ratios.append(measured.pairs[alone][-1] / statistics.mean((first, last)))
     return measured
+
+
+def study_test(workload: Workload, rounds: int, seconds: float) -> dict[str, Any]:
+    """Return a measurement of one workload, and its verdict, as plain values for a study's pair.json."""
+    before = stolen_s()
+    begin = time.perf_counter()
+    rates = measure(workload, rounds, seconds)
+    after, took_s = stolen_s(), time.perf_counter() - begin
+    return {
+        "workload": str(workload),
+        "rounds": rounds,
+        "seconds": seconds,
+        "alone_per_s": [statistics.mean(each) for each in (rates.first, rates.last)],
+        "pair_per_s": [statistics.mean(each) for each in rates.pairs],
+        "pair_over_alone": rates.ratios,
+        "alone_over_alone": rates.same,
+        "steal": None if before is None or after is None else (after - before) / took_s,
+        "verdict": verdict(str(workload), rates),
+    }
 
 
 def verdict(name: str, rates: Rates) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from synthetic import write_run
+from synthetic import write_arm, write_run
 
 from analysis.__main__ import main
 from analysis.draw import draw_run
@@ -18,7 +19,7 @@ from analysis.figures import COLOURS, FIGURES, ecdf, per_step_lines
 from analysis.load import clean, load_run, load_study
 from analysis.metrics import length_distances, paired, pearson, per_step, ratio_of_means, summarise, warmup_steps
 from analysis.settings import partner, settings
-from analysis.tables import read, setting_tables
+from analysis.tables import read, study_tables
 from ddpsched.errors import DataError
 
 ROOT = Path(__file__).parents[2]
@@ -198,28 +199,30 @@ def test_a_giant_step_does_not_flatten_the_rest() -> None:
 def test_command_writes_figures_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = tmp_path / "study"
     for policy in ("static", "minmax", "balanced"):
-        write_run(study, policy, drop=("cpu_s",))
+        write_arm(study, policy, aa=policy == "static", drop=("cpu_s",))
     assert main([str(study)]) == 0
     out = capsys.readouterr().out
-    assert "minmax (1)" in out
+    assert "minmax (3)" in out
+    assert re.search(r"A/A +1\.0\d\d \(.*not told apart\n", out)
+    assert re.search(r"balanced +0\.\d\d\d \(0\.\d\d\d to 0\.\d\d\d\).* faster", out)
     assert max(map(len, out.splitlines()[:-1])) <= 120
-    names = sorted(f"study-distributed-g2-b32-{name}.png" for name in FIGURES)
+    names = sorted(f"study-distributed-g2-b32-{name}.png" for name in [*FIGURES, "6-ratios"])
     assert sorted(path.name for path in (study / "figures").glob("*.png")) == names
     assert all(path.stat().st_size < 150_000 for path in study.rglob("*.png"))
     assert len(list((study / "minmax-distributed-g2-s0" / "figures").glob("*.png"))) == len(FIGURES)
     tables = read(study / "figures")["settings"][0]
-    assert [row["arm"] for row in tables["runs"]] == ["static", "minmax", "balanced"]
+    assert [row["arm"] for row in tables["arms"]] == ["static", "A/A", "minmax", "balanced"]
     assert tables["arms"][0]["max_cpu_mean_s"] is None
     ratio = next(r for r in tables["ratios"] if (r["arm"], r["column"]) == ("balanced", "max_compute_s"))
     assert ratio["low"] < ratio["ratio"] < ratio["high"] < 1
-    assert len(pd.read_csv(study / "figures" / "tables.csv")) == 3
+    assert len(pd.read_csv(study / "figures" / "tables.csv")) == 12
 
 
 def test_tables_pool_seeds(tmp_path: Path) -> None:
     for seed in (0, 1):
         for policy in ("static", "minmax"):
             write_run(tmp_path / "study", policy, seed=seed, steps=20)
-    tables = setting_tables(settings(load_study(tmp_path / "study").runs)[0])
+    (tables,) = study_tables(settings(load_study(tmp_path / "study").runs))
     assert json.loads(json.dumps(tables)) == tables
     assert [row["num_runs"] for row in tables["arms"]] == [2, 2]
     assert {row["num_steps"] for row in tables["ratios"] if row["column"] == "step_s"} == {2 * 19}

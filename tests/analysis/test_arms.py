@@ -14,6 +14,7 @@ from analysis.comparison import main
 from analysis.draw_curves import draw_curves
 from analysis.figures import COLOURS, colour
 from analysis.load import load_study
+from analysis.ratios import judged
 from analysis.settings import partner, settings
 
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -35,7 +36,12 @@ def write_arms(study: Path, steps: int = 30, **given: Any) -> Path:
     for number, (policy, options) in enumerate(ARMS.values()):
         plain = {key: value for key, value in given.items() if key != "options"}
         write_run(
-            study, policy, steps=steps, name=f"run{number}", options={**given.get("options", {}), **options}, **plain
+            study,
+            policy,
+            steps=steps,
+            name=f"run{number}-{given.get('seed', 0)}",
+            options={**given.get("options", {}), **options},
+            **plain,
         )
     return study
 
@@ -100,15 +106,26 @@ def test_joined_documents_stand_beside_the_others_whatever_their_batch(tmp_path:
 
 
 def test_a_table_of_all_arms(study: Path) -> None:
-    compared = compare(settings(load_study(study).runs)[0])
-    found = tables(compared)
+    for seed in (1, 2):
+        write_arms(study, seed=seed)
+    for seed in (0, 1, 2):
+        write_run(study, "static", steps=30, seed=seed, name=f"aa-{seed}", options={"aa": True})
+    (setting,) = settings(load_study(study).runs)
+    compared = compare(setting)
+    found = tables(compared, judged([setting], "step_s")[0])
     assert json.loads(json.dumps(found)) == found
     rows = {row["arm"]: row for row in found["arms"]}
-    assert list(rows) == list(ARMS)
+    assert set(rows) == {*ARMS, "A/A"}
     static, balanced = rows["static"], rows["balanced"]
     assert static["speed_ratio"] is None
     assert 1 < balanced["speed_low"] < balanced["speed_ratio"] < balanced["speed_high"]
+    assert balanced["verdict"] == "faster"
+    assert rows["A/A"]["verdict"] == "not told apart"
     assert balanced["same_steps"]
+    grouped = rows["static (length_grouped)"]
+    assert (grouped["speed_low"], grouped["verdict"]) == (
+        None, "no interval: another global order: order.kind = 'length_grouped' and 'shuffled'",
+    )  # fmt: skip
     assert (found["unit"], found["budget"], found["window"]) == ("num_samples", 960, 96)
     assert found["budget_s"] == min(row["total_s"] for row in rows.values())
     assert static["loss_at_equal"] == static["final_loss"]

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.batches import batches, order_bias, speed_ratio
+from analysis.batches import batches, order_bias
 from ddpsched.costs.config import CostConfig, cost_model
 from ddpsched.planning.yardstick import Ruler
 
@@ -57,15 +57,3 @@ def test_order_bias_is_the_yardsticks(order: str) -> None:
     bias = order_bias(*(np.array(each) for each in sums))
     assert bias == pytest.approx(ruler.read().order_bias, abs=1e-12)
     assert {"shuffled": abs(bias) < 0.02, "sorted": bias > 0.9, "equal": bias == 0}[order]
-
-
-def test_speed_ratio_counts_tokens_and_not_steps() -> None:
-    rng = np.random.default_rng(1)
-    slow = pd.DataFrame({"num_tokens": rng.integers(90, 110, 200), "step_s": 1.0})
-    large = pd.DataFrame({"num_tokens": rng.integers(280, 320, 70), "step_s": 2.0})
-    ratio, low, high = speed_ratio([large], [slow], np.random.default_rng(0))
-    assert ratio == pytest.approx(1.5, rel=0.02)
-    assert low < ratio < high
-    assert high - low < 0.05
-    assert speed_ratio([large], [slow], np.random.default_rng(0)) == (ratio, low, high)
-    assert np.isnan(speed_ratio([large.assign(step_s=np.nan)], [slow], rng)).all()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import write_run
+from synthetic import write_arm, write_run
 
 from report import build as build_module
 from report import compared, compared_words
@@ -30,14 +30,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("outputs")
     for number, (policy, options, slower) in enumerate(ARMS.values()):
         for mode, size in (("distributed", 2), ("virtual", 4)):
-            name = f"run{number}-{mode}"
-            write_run(
+            write_arm(
                 root / "policies",
                 policy,
+                name=f"run{number}-{mode}",
+                aa=not number,
                 mode=mode,
                 world_size=size,
                 slower=slower,
-                name=name,
                 options=options,
                 steps=40,
             )
@@ -82,7 +82,7 @@ def test_what_holds(results: Results) -> None:
     assert len(found) == 2 * 4 * len(compared.CLAIMS)
     table = compared.tally(found)
     counts = {arm: dict(zip(compared.CLAIMS, each, strict=True)) for arm, each in table.items()}
-    assert list(counts) == [arm for arm in results_arms(results) if arm != "static"]
+    assert list(counts) == [arm for arm in results_arms(results) if arm not in ("static", "A/A")]
     assert counts["balanced"]["faster"] == (2, 2)
     assert counts["balanced"]["less padding"] == (2, 2)
     assert counts["pool (prefer_first)"]["faster"] == (0, 2)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import write_run
+from synthetic import write_arm, write_run
 
 from report import build as build_module
 from report import front
@@ -29,8 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a study with two settings, and one from the lengths alone."""
     root = tmp_path_factory.mktemp("outputs")
     for policy in ARMS:
-        write_run(root / "study", policy)
-        write_run(root / "study", policy, mode="virtual", world_size=4, steps=20)
+        write_arm(root / "study", policy, aa=policy == "static")
+        write_arm(root / "study", policy, aa=policy == "static", mode="virtual", world_size=4, steps=20)
         write_run(root / "yardstick", policy, mode="simulated", world_size=4)
     return root
 
@@ -99,8 +99,8 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
 def test_words_follow_the_numbers(tmp_path: Path) -> None:
     for slower, word in ((1.0, "makes the step shorter by"), (3.0, "makes the step longer by")):
         study = tmp_path / str(slower) / "study"
-        write_run(study, "static", steps=30)
-        write_run(study, "minmax", steps=30, slower=slower)
+        write_arm(study, "static", steps=30, aa=True)
+        write_arm(study, "minmax", steps=30, slower=slower)
         found = collect([study])
         text = markdown(found, "figures")
         assert f"minmax {word}" in text
@@ -115,7 +115,7 @@ def test_words_follow_the_numbers(tmp_path: Path) -> None:
         ({"ratio": 0.9, "low": 0.85, "high": 0.95}, "shorter by 10.0 % (95 % interval 5.0 % to 15.0 %)"),
         ({"ratio": 1.2, "low": 1.1, "high": 1.3}, "longer by 20.0 % (95 % interval 10.0 % to 30.0 %)"),
         ({"ratio": 0.99, "low": 0.97, "high": 1.01}, "not measurably different"),
-        ({"ratio": 1.5, "low": None, "high": None}, "longer by 50.0 % (too few steps"),
+        ({"ratio": 1.5, "low": None, "high": None}, "longer by 50.0 % (no interval: too few steps"),
         ({}, "not measured"),
     ],
 )
@@ -124,7 +124,8 @@ def test_change(row: dict[str, Any], expected: str) -> None:
 
 
 def test_other_phrases() -> None:
-    assert "no measurable amount" in outcome({"ratio": 1.0, "low": 0.9, "high": 1.1})
+    assert "not told apart" in outcome({"ratio": 1.0, "low": 0.9, "high": 1.1})
+    assert "cannot be judged" in outcome({"ratio": 1.5, "reason": "not run in turn"})
     arms = [
         {"arm": "static", "dev_accuracy": 0.5, "dev_majority": 0.51},
         {"arm": "x", "dev_accuracy": 0.6, "dev_majority": 0.5},
@@ -218,7 +219,7 @@ def test_reproduce_compares_a_finished_study(
     assert "did not hold: 0, not shown: 0, new: 0" in out
     assert str(tmp_path / "fresh" / "report.html") in out
     for policy in ARMS:
-        write_run(tmp_path / "study", policy, slower=1.0 if policy == "static" else 4.0)
+        write_arm(tmp_path / "study", policy, slower=1.0 if policy == "static" else 4.0, aa=policy == "static")
     assert reproduce(["--compare", str(tmp_path / "study"), *where]) == 1
     assert "did not hold" in capsys.readouterr().out
     assert reproduce(["--study", str(tmp_path / "absent.toml"), *where]) == 1

@@ -1,0 +1,99 @@
+"""The times of runs against another's: what ``ddpsched runs compare`` prints."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.load import Run, load_run, load_study
+from analysis.ratios import AA, baseline_of, compare, judged, refusal
+from analysis.settings import Setting, settings
+from analysis.tables import plain
+from ddpsched.errors import DataError
+
+
+def compared(baseline: Path, others: Sequence[Path] = (), seed: int = 0) -> list[dict[str, Any]]:
+    """Return for each setting the ratios of the arms of ``others`` to that of ``baseline``, with verdicts.
+
+    Other seeds of these arms and the A/A run of their setting are read as well, from the same study: an interval needs
+    several launches, and a verdict the noise between two equal arms. Without ``others``, all arms of a study against
+    its baseline. ``seed``: of the intervals' resampling.
+
+    Raises DataError where a folder cannot be read, where runs are not comparable (of other data, another order or
+    other work), or where a study has no baseline.
+    """
+    found = settings(_around([baseline, *others]))
+    if not others and not _is_run(baseline):
+        missing = [setting.label for setting in found if baseline_of(setting) is None]
+        if missing:
+            raise DataError(f"{baseline}: no arm is the baseline in {'; '.join(missing)}; name a run to compare with")
+        chosen = [(setting, str(baseline_of(setting)), list(setting.arms)) for setting in found]
+    else:
+        setting, first = _arm_of(baseline, found)
+        wanted = [_arm_of(folder, found) for folder in others] or [(setting, arm) for arm in setting.arms]
+        for folder, (other, arm) in zip(others, wanted, strict=False):
+            if other is not setting:
+                raise DataError(
+                    f"{folder} and {baseline} did other work ({other.label}; {setting.label}): not compared"
+                )
+            _check(setting, arm, first)
+        chosen = [(setting, first, [label for _, label in wanted])]
+    rows = judged([setting for setting, *_ in chosen], "step_s", seed, [first for _, first, _ in chosen])
+    rng = np.random.default_rng(seed)
+    tables = []
+    for (setting, first, arms), steps in zip(chosen, rows, strict=True):
+        shown = [row for row in steps if row["arm"] in (*arms, AA)]
+        compute = [compare(setting, row["arm"], first, "max_compute_s", rng).row() for row in shown]
+        again = baseline_of(setting)
+        if AA in setting.arms and again != first:  # the floor is there, whichever arm is compared with
+            floor = judged([setting], "step_s", seed)[0]
+            shown.append(
+                next({**row, "arm": f"{AA} ({again})", "baseline": first} for row in floor if row["arm"] == AA)
+            )
+        table = {"label": setting.label, "baseline": first, "arms": [{"arm": row["arm"]} for row in shown]}
+        tables.append({**table, "ratios": plain([*shown, *compute])})
+    return tables
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.toml").exists()
+
+
+def _around(folders: Sequence[Path]) -> list[Run]:
+    """Return the finished runs of the studies that these folders are, or lie in; of no others a message says why."""
+    studies = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise DataError(f"{folder}: no such folder; give a run's, outputs/STUDY/RUN, or a study's, outputs/STUDY")
+        if _is_run(folder):
+            try:
+                load_run(folder)
+            except DataError as error:
+                raise DataError(f"{folder}: {error}") from None
+        study = (folder.parent if _is_run(folder) else folder).resolve()
+        studies[study] = load_study(study).runs
+    return [run for runs in studies.values() for run in runs]
+
+
+def _arm_of(folder: Path, found: Sequence[Setting]) -> tuple[Setting, str]:
+    """Return the setting and the arm of a run."""
+    if not _is_run(folder):
+        raise DataError(f"{folder} is no run: give runs to compare, outputs/STUDY/RUN, or one study alone")
+    place = folder.resolve()
+    return next(
+        (setting, arm)
+        for setting in found
+        for arm, runs in setting.arms.items()
+        if any(run.path.resolve() == place for run in runs)
+    )
+
+
+def _check(setting: Setting, arm: str, first: str) -> None:
+    by_seed = {run.seed: run for run in setting.arms[first]}
+    couples = [(run, by_seed[run.seed]) for run in setting.arms[arm] if run.seed in by_seed]
+    if not couples:
+        raise DataError(f"{arm} and {first} share no seed: not compared; run both in one launch")
+    for mine, other in couples:
+        if (why := refusal(mine, other)) is not None:
+            raise DataError(f"{mine.path} and {other.path} are not compared: {why}; run them in turn, in one study")

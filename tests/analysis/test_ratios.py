@@ -1,0 +1,187 @@
+"""Which times are compared, in which pairs, above which noise; and the same on the command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic import ENVIRONMENT, SEEDS, write_arm, write_run
+
+from analysis.compare_runs import compared
+from analysis.load import load_study
+from analysis.metrics import per_step, warmup_steps
+from analysis.ratios import baseline_of, compare, judged, refusal
+from analysis.settings import Setting, settings
+from ddpsched.cli import _compare_runs, guarded
+from ddpsched.errors import DataError
+
+
+def setting_of(study: Path) -> Setting:
+    (setting,) = settings(load_study(study).runs)
+    return setting
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write static, twice; packed, as minmax three times slower; and a curriculum."""
+    folder = tmp_path_factory.mktemp("outputs") / "study"
+    write_arm(folder, "static", aa=True)
+    write_arm(folder, "balanced")
+    write_arm(folder, "minmax", slower=3.0)
+    write_arm(folder, "static", name="curriculum", options={"order.kind": "curriculum"})
+    return folder
+
+
+def by_arm(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {row["arm"]: row for row in rows}
+
+
+def test_a_ratio_is_that_of_means_over_the_steps_that_both_ran(study: Path) -> None:
+    setting = setting_of(study)
+    found = compare(setting, "balanced", "static", "step_s", np.random.default_rng(0))
+    logs = []
+    for seed in SEEDS:
+        mine, other = (per_step(setting.arms[arm][seed].records)["step_s"] for arm in ("balanced", "static"))
+        first = warmup_steps(len(mine))
+        logs.append(np.log(mine.iloc[first:].mean() / other.iloc[first:].mean()))
+    assert found.ratio.value == pytest.approx(np.exp(np.mean(logs)), rel=1e-12)
+    assert found.ratio.low < found.ratio.value < found.ratio.high < 1
+    assert (found.num_launches, found.num_steps) == (3, 3 * 55)
+    assert abs(found.rho) < 0.3
+    assert 60 < found.effective <= 3 * 55
+
+
+def test_time_is_per_token_where_steps_hold_other_samples(study: Path) -> None:
+    """minmax draws other samples, 3 % fewer tokens or more; the ratio is of seconds a token."""
+    setting = setting_of(study)
+    found = compare(setting, "minmax", "static", "step_s", np.random.default_rng(0))
+    logs = []
+    for seed in SEEDS:
+        (x, a), (y, b) = (
+            per_step(setting.arms[arm][seed].records).iloc[5:][["step_s", "num_tokens"]].sum()
+            for arm in ("minmax", "static")
+        )
+        logs.append(np.log((x / a) / (y / b)))
+    assert found.ratio.value == pytest.approx(np.exp(np.mean(logs)), rel=1e-12)
+
+
+def test_verdicts_stand_above_the_noise_of_the_baseline_run_twice(study: Path) -> None:
+    setting = setting_of(study)
+    assert baseline_of(setting) == "static"
+    assert list(setting.arms)[:3] == ["static", "static (curriculum)", "A/A"]
+    rows = by_arm(judged([setting], "step_s")[0])
+    assert rows["A/A"]["verdict"] == "not told apart"
+    assert rows["balanced"]["verdict"] == "faster"
+    assert rows["minmax"]["verdict"] == "slower"
+    assert rows["static (curriculum)"]["verdict"].startswith("no interval: another global order")
+    assert judged([setting], "step_s") == judged([setting], "step_s"), "the generator's seed is explicit"
+
+
+def test_without_a_second_run_of_the_baseline_there_is_no_verdict(tmp_path: Path) -> None:
+    for policy in ("static", "balanced"):
+        write_arm(tmp_path / "study", policy)
+    (row,) = judged([setting_of(tmp_path / "study")], "step_s")[0]
+    assert row["verdict"] == "no interval: of A/A, no A/A run"
+    assert row["low"] < row["high"], "the interval of the ratio itself is there"
+
+
+def test_one_seed_or_one_step_has_no_interval(tmp_path: Path) -> None:
+    for steps, seeds, reason in ((30, (0,), "1 launch, at least 2"), (2, SEEDS, "1 steps in a launch, at least 8")):
+        folder = tmp_path / str(steps)
+        for seed in seeds:
+            for number, policy in enumerate(("static", "static", "balanced")):
+                options = {"aa": True} if number == 1 else {}
+                write_run(folder, policy, seed=seed, steps=steps, name=f"run{number}-{seed}", options=options)
+        rows = by_arm(judged([setting_of(folder)], "step_s")[0])
+        assert rows["balanced"]["low"] is None or np.isnan(rows["balanced"]["low"])
+        assert reason in rows["balanced"]["verdict"]
+        assert reason in rows["A/A"]["verdict"]
+        assert rows["balanced"]["ratio"] < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "reason"),
+    [
+        ({"order.kind": "length_grouped"}, {}, "another global order: order.kind = 'length_grouped' and 'shuffled'"),
+        ({"data.size": 99}, {}, "another data: data.size = 99"),
+        ({}, {"launch": None}, "not run in turn"),
+        ({}, {"launch": {"how": "interleaved", "id": "later"}}, "of two launches"),
+    ],
+)  # fmt: skip
+def test_other_data_order_or_launches_are_not_compared(
+    tmp_path: Path, options: dict[str, Any], environment: dict[str, Any], reason: str
+) -> None:
+    study = tmp_path / "study"
+    write_run(study, "static")
+    write_run(study, "balanced", options=options, environment=environment)
+    static, balanced = (next(r for r in load_study(study).runs if r.policy == kind) for kind in ("static", "balanced"))
+    assert refusal(static, static) is None
+    assert reason in str(refusal(balanced, static))
+    with pytest.raises(DataError, match="not compared"):
+        compared(static.path, [balanced.path])
+
+
+def test_simulated_times_are_computed(tmp_path: Path) -> None:
+    for policy in ("static", "balanced"):
+        write_arm(tmp_path / "study", policy, mode="simulated")
+    (row,) = judged([setting_of(tmp_path / "study")], "step_s")[0]
+    assert row["reason"] == "computed times"
+    assert np.isnan(row["low"])
+
+
+def test_the_command_compares_any_arm_with_any_other(
+    study: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = {policy: study / f"{policy}-distributed-g2-s0" for policy in ("static", "balanced", "minmax")}
+    _compare_runs(run["static"], [run["balanced"]], json=False)
+    out = capsys.readouterr().out
+    assert "times over static's" in out
+    assert "not told apart" in out
+    assert "faster" in out
+    _compare_runs(run["balanced"], [run["static"]], json=True)
+    (table,) = json.loads(capsys.readouterr().out)
+    rows = by_arm([row for row in table["ratios"] if row["column"] == "step_s"])
+    assert set(rows) == {"static", "A/A (static)"}
+    assert rows["static"]["verdict"] == "slower"
+    _compare_runs(study, [], json=True)
+    (table,) = json.loads(capsys.readouterr().out)
+    assert table["baseline"] == "static"
+    assert len(by_arm(table["ratios"])) == 4
+
+
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        (["absent"], "absent: no such folder"),
+        (["static", "absent"], "absent: no such folder"),
+        (["static", "empty"], "empty: no finished run"),
+        (["static", "failed"], "failed: failed: it was stopped"),
+        (["static", "larger"], "did other work"),
+        (["static", "seed1"], "share no seed"),
+        (["."], "no arm is the baseline"),
+    ],
+)
+def test_the_command_refuses(
+    tmp_path: Path, folders: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = tmp_path / "study"
+    kind = "balanced" if folders == ["."] else "static"
+    write_run(study, kind, name="static", steps=9)
+    write_run(study, "balanced", name="failed", state="failed", steps=2)
+    write_run(study, "balanced", name="larger", steps=9, options={"global_batch": 64})
+    write_run(study, "packed", name="seed1", steps=9, seed=1)
+    (tmp_path / "study" / "empty").mkdir()
+    code = guarded(lambda: _compare_runs(study / folders[0], [study / name for name in folders[1:]], json=False))
+    assert code == 1
+    assert message in capsys.readouterr().err
+
+
+def test_records_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "study", "static", steps=4)
+    records = pd.read_parquet(folder / "records.parquet").drop(columns=["unix_s", "steal_s"])
+    records.to_parquet(folder / "records.parquet")
+    (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
+    (run,) = load_study(tmp_path / "study").runs
+    assert per_step(run.records)["unix_s"].isna().all()

@@ -1,0 +1,145 @@
+"""Which runs start together: all arms of a setting and seed, the baseline twice; and a sweep that starts them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from studies import write_study
+
+from analysis.load import load_study as load_finished
+from ddpsched.errors import ConfigError
+from ddpsched.run_folder import read_status
+from experiments.interleaved import configs_of
+from experiments.interleaved import main as interleaved
+from experiments.launches import launches
+from experiments.study import load_study
+from experiments.sweep import command, config_path, sweep
+
+STUDY = """
+[base]
+steps = 3
+global_batch = 8
+world_size = 2
+data = { size = 50 }
+[grid]
+"policy.kind" = ["static", "packed"]
+seed = [0, 1]
+setting = [
+    { name = "g2", "executor.kind" = "virtual" },
+    { name = "paper", "executor.kind" = "simulated" },
+]
+"""
+
+
+def names(study: Path, *words: str) -> list[tuple[str, list[str]]]:
+    return [(each.how, [run.name for run in each.runs]) for each in launches(load_study(study, words))]
+
+
+def test_arms_of_a_setting_and_seed_start_together_with_the_baseline_twice(tmp_path: Path) -> None:
+    study = write_study(tmp_path, STUDY)
+    assert names(study, "setting=g2") == [
+        ("interleaved", [f"static-seed{seed}-g2", f"static-seed{seed}-g2-aa", f"packed-seed{seed}-g2"])
+        for seed in (0, 1)
+    ]
+    apart = [("apart", [f"{kind}-seed{seed}-paper"]) for seed in (0, 1) for kind in ("static", "packed")]
+    assert names(study, "setting=paper") == apart, "times that are computed need no second run"
+    aa = [run for run in load_study(study).runs if run.aa]
+    assert len(aa) == 2
+    assert all(run.policy.kind == "static" for run in aa)
+
+
+def test_another_arm_may_be_the_baseline(tmp_path: Path) -> None:
+    study = write_study(tmp_path, STUDY)
+    (found, _) = names(study, "setting=g2", "compare.baseline=packed")
+    assert found == ("interleaved", ["static-seed0-g2", "packed-seed0-g2", "packed-seed0-g2-aa"])
+
+
+def test_apart_there_is_no_second_run(tmp_path: Path) -> None:
+    study = write_study(tmp_path, STUDY)
+    assert names(study, "setting=g2", "seed=0", "compare.how=apart") == [
+        ("apart", ["static-seed0-g2"]), ("apart", ["packed-seed0-g2"]),
+    ]  # fmt: skip
+
+
+def test_processes_run_backwards_with_every_second_seed(tmp_path: Path) -> None:
+    study = write_study(tmp_path, STUDY)
+    found = launches(load_study(study, ["setting=g2", "compare.how=processes"]))
+    assert [run.name for each in found for run in each.runs] == [
+        "static-seed0-g2", "static-seed0-g2-aa", "packed-seed0-g2",
+        "packed-seed1-g2", "static-seed1-g2-aa", "static-seed1-g2",
+    ]  # fmt: skip
+    (word,) = (word for word in command(found[0], [Path("x")]) if word.startswith("--launch="))
+    assert json.loads(word.partition("=")[2])["runs"] == [run.name for each in found[:3] for run in each.runs]
+
+
+def test_one_run_alone_is_compared_with_nothing(tmp_path: Path) -> None:
+    study = write_study(tmp_path, STUDY)
+    assert names(study, "setting=g2", "policy.kind=packed", "seed=0") == [("apart", ["packed-seed0-g2"])]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["compare.baseline=minmax"], "static-seed0-g2, packed-seed0-g2 none is the baseline.*baseline = 'minmax'"),
+        (["compare.how=sideways"], r"\[compare\]: how = 'sideways'"),
+        (["compare.block=0"], r"\[compare\]: block = 0"),
+        (["compare.margin=2"], r"\[compare\]: margin = 2"),
+        (["compare.blocks=2"], r"\[compare\]: .*blocks"),
+    ],
+)  # fmt: skip
+def test_a_study_that_cannot_compare_is_refused(tmp_path: Path, words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        launches(load_study(write_study(tmp_path, STUDY), words))
+
+
+def test_a_sweep_runs_them_in_turn_and_only_once(tmp_path: Path, capsys: Any) -> None:
+    study = str(write_study(tmp_path, STUDY))
+    words = [f"outputs={tmp_path}", "setting=g2", "seed=0"]
+    assert sweep(study, words, dry_run=True) == 0
+    assert "experiments.interleaved" in capsys.readouterr().out
+    assert not list(tmp_path.glob("small/*"))
+    assert sweep(study, words) == 0
+    assert "3 runs in turn" in capsys.readouterr().out
+    facts = [run.environment["launch"] for run in load_finished(tmp_path / "small").runs]
+    assert len(facts) == 3
+    assert all(each == facts[0] for each in facts)
+    assert (facts[0]["how"], facts[0]["margin"], len(facts[0]["runs"])) == ("interleaved", 0.02, 3)
+    assert sweep(study, words) == 0
+    assert "skip" in capsys.readouterr().out
+    assert not list(tmp_path.glob("small/.*")), "configs and logs beside the folders are gone"
+    status = tmp_path / "small" / "packed-seed0-g2" / "status.json"
+    status.write_text(json.dumps({**json.loads(status.read_text()), "state": "failed"}))
+    assert sweep(study, words) == 0
+    assert len({run.environment["launch"]["id"] for run in load_finished(tmp_path / "small").runs}) == 1, "all again"
+
+
+def test_a_sweep_reports_an_arm_that_fails_and_finishes_the_others(tmp_path: Path, capsys: Any) -> None:
+    lost = '{ name = "lost", "policy.kind" = "peer", "policy.peer" = "nobody" }'
+    arms = f'arm = [{{ name = "static", "policy.kind" = "static" }}, {lost}]'
+    study = str(write_study(tmp_path, STUDY.replace('"policy.kind" = ["static", "packed"]', arms)))
+    assert sweep(study, [f"outputs={tmp_path}", "setting=g2", "seed=0"]) == 1
+    said = capsys.readouterr().out
+    assert "1 of 3 runs failed" in said
+    assert "policy.peer = 'nobody' is none of" in said
+    states = {name: read_status(tmp_path / "small" / f"{name}-g2")["state"] for name in ("static-seed0", "lost-seed0")}
+    assert states == {"static-seed0": "done", "lost-seed0": "failed"}
+
+
+def test_the_rank_program_takes_a_study_of_one_launch(tmp_path: Path, capsys: Any) -> None:
+    study = str(write_study(tmp_path, STUDY))
+    with pytest.raises(ConfigError, match=r"2 settings and seeds to start .*seed 0 .*seed 1.*experiments.sweep"):
+        configs_of([study, "setting=g2"])
+    configs, about = configs_of([study, "setting=g2", "seed=1"])
+    assert len(configs) == len(about["runs"]) == 3
+    assert about["margin"] == 0.02
+    assert interleaved([]) == 2
+    assert interleaved([study, "setting=g2", "seed=1", "--block", "two"]) == 1
+    assert "--block two: give a whole number" in capsys.readouterr().err
+    assert interleaved([study, "setting=g2", "seed=1", f"outputs={tmp_path}", "--block", "2"]) == 0
+    assert capsys.readouterr().out.count("done: ") == 3
+
+
+def test_configs_of_a_launch_have_names_of_this_process(tmp_path: Path) -> None:
+    run = load_study(write_study(tmp_path, STUDY)).runs[0]
+    assert config_path(run).name.startswith(f".{run.name}.")

@@ -1,0 +1,160 @@
+"""Runs that take turns: each trains as it would alone, one that fails leaves the others, and bad company is refused."""
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runs import config_of, records_of
+
+import ddpsched.interleaved as interleaved
+from ddpsched.config import RunConfig, dump
+from ddpsched.errors import ConfigError
+from ddpsched.interleaved import order_of, run_interleaved
+from ddpsched.run_folder import read_status
+from ddpsched.run_loop import run
+from ddpsched.training import footprint
+
+ARMS = ("static", "minmax", "packed")
+SAME = ["step", "rank", "plan_hash", "loss", "grad_norm", "num_tokens"]
+
+
+def configs_of(folder: Path, executor: str = "virtual", **values: Any) -> list[RunConfig]:
+    return [config_of(folder, executor, policy, **values) for policy in ARMS]
+
+
+@given(st.integers(1, 9), st.integers(0, 40), st.integers(0, 2**32))
+def test_each_round_has_every_run_once_and_every_second_is_the_one_before_backwards(runs: int, half: int, seed: int):
+    first, second = (order_of(runs, round_, seed) for round_ in (2 * half, 2 * half + 1))
+    assert sorted(first) == list(range(runs))
+    assert second == first[::-1]
+
+
+@pytest.mark.parametrize("block", [1, 3])
+def test_each_run_trains_as_it_would_alone(tmp_path: Path, block: int) -> None:
+    assert run_interleaved(configs_of(tmp_path / "turns"), block=block) == {}
+    for config in configs_of(tmp_path / "alone"):
+        alone = records_of(run(config))[SAME]
+        together = records_of(tmp_path / "turns" / config.study / config.name)[SAME]
+        assert together.equals(alone), config.name
+        facts = json.loads((tmp_path / "turns" / config.study / config.name / "environment.json").read_text())
+        assert facts["launch"]["runs"] == [each.name for each in configs_of(tmp_path)]
+        assert facts["launch"]["block"] == block
+
+
+def test_steps_take_turns(tmp_path: Path) -> None:
+    """The moments of steps show it; and that they would not, were the runs one after another."""
+    run_interleaved(configs_of(tmp_path))
+    began = {
+        policy: records_of(tmp_path / "runs" / f"{policy}-virtual").groupby("step")["unix_s"].min() for policy in ARMS
+    }
+    for step in range(3):
+        assert max(times[step] for times in began.values()) < min(
+            times[step + 2] for times in began.values() if step < 2
+        )
+    for config in configs_of(tmp_path / "apart"):
+        run(config)
+    first, *_, last = (records_of(tmp_path / "apart" / "runs" / f"{policy}-virtual")["unix_s"] for policy in ARMS)
+    assert first.max() < last.min()
+
+
+def launched(files: list[Path], ranks: int = 2, *words: str) -> subprocess.CompletedProcess[str]:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [sys.executable, *launcher, "-m", "experiments.interleaved", *map(str, files), *words]
+    return subprocess.run(
+        command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_ranks_take_turns_and_a_run_that_fails_leaves_the_others(tmp_path: Path) -> None:
+    """One of three real runs loses its gradient on all ranks; the two others train as they would alone."""
+    configs = configs_of(tmp_path, "distributed")
+    bad = {**configs[1].model_dump(), "train": {"learning_rate": 1e38, "warmup": 0.0}, "steps": 20}
+    configs[1] = RunConfig.model_validate(bad)
+    files = []
+    for config in configs:
+        files.append(tmp_path / f"{config.name}.toml")
+        files[-1].write_text(dump(config))
+    done = launched(files)
+    assert done.returncode == 1, done.stderr
+    assert "3 runs in turn keep" in done.stdout
+    assert "failed: " in done.stdout
+    states = {config.name: read_status(config.run_dir)["state"] for config in configs}
+    assert states == {"static-distributed": "done", "minmax-distributed": "failed", "packed-distributed": "done"}
+    assert "NaN" in read_status(configs[1].run_dir)["reason"]
+    for config, policy in ((configs[0], "static"), (configs[2], "packed")):
+        virtual = records_of(run(config_of(tmp_path / "virtual", "virtual", policy)))
+        assert records_of(config.run_dir)["plan_hash"].tolist() == virtual["plan_hash"].tolist()
+        assert records_of(config.run_dir)["loss"].to_numpy() == pytest.approx(virtual["loss"].to_numpy(), rel=1e-4)
+
+
+def test_a_failure_of_one_run_is_named_and_leaves_the_others(tmp_path: Path) -> None:
+    configs = configs_of(tmp_path)
+    configs[0] = RunConfig.model_validate({**configs[0].model_dump(), "data": {"path": "/nowhere.tsv"}})
+    (tmp_path / "runs" / "packed-virtual").mkdir(parents=True)
+    failed = run_interleaved(configs)
+    assert list(failed) == ["static-virtual"]
+    assert "/nowhere.tsv" in failed["static-virtual"]
+    assert [read_status(config.run_dir)["state"] for config in configs] == ["absent", "done", "done"]
+
+
+def test_an_interruption_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ddpsched.training.virtual import VirtualExecutor
+
+    execute, steps = VirtualExecutor.execute, iter(range(100))
+
+    def interrupted(self: Any, plan: Any) -> Any:
+        if next(steps) == 4:
+            raise KeyboardInterrupt
+        return execute(self, plan)
+
+    monkeypatch.setattr(VirtualExecutor, "execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_interleaved(configs_of(tmp_path))
+    for config in configs_of(tmp_path):
+        status = read_status(config.run_dir)
+        assert (status["state"], status["reason"]) == ("failed", "interrupted")
+        assert not (config.run_dir / "lock").exists()
+
+
+def test_each_log_has_its_own_run_alone(tmp_path: Path) -> None:
+    run_interleaved(configs_of(tmp_path, data={"size": 100}))
+    logs = [(config.run_dir / "logs" / "rank0.log").read_text() for config in configs_of(tmp_path)]
+    assert [log.count("computed here were padding") for log in logs] == [1, 1, 1]
+    assert logs[2].count("0.0 %") == 1, "packed has no padding"
+    assert logging.getLogger("ddpsched").handlers == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"block": 0}, "block = 0 steps.*at least 1"),
+        ({"configs": []}, "no run is given"),
+        ({"second": {"name": "static-virtual"}}, "runs share a name"),
+        ({"second": {"world_size": 3}}, "world_size = 3, static-virtual has 2"),
+        ({"second": {"executor": {"kind": "virtual", "threads": 2}}}, "share their ranks; start them apart"),
+        ({"every": {"executor": {"kind": "simulated"}}}, "computes its times"),
+    ],
+)  # fmt: skip
+def test_runs_that_cannot_take_turns_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    configs = configs_of(tmp_path)
+    configs[1] = RunConfig.model_validate({**configs[1].model_dump(), **change.get("second", {})})
+    configs = [RunConfig.model_validate({**config.model_dump(), **change.get("every", {})}) for config in configs]
+    with pytest.raises(ConfigError, match=message):
+        run_interleaved(change.get("configs", configs), block=change.get("block", 1))
+    assert not (tmp_path / "runs").exists(), "nothing is written"
+
+
+def test_models_that_do_not_fit_together_are_refused_before_one_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(footprint, "free_bytes", lambda device: 4 * 2**20)
+    monkeypatch.setattr(interleaved, "run_steps", lambda *_, **__: pytest.fail("a run was started"))
+    with pytest.raises(ConfigError, match=r"3 runs in turn keep 0.01 GiB.*0.00 GiB are free.*compare.how=processes"):
+        run_interleaved(configs_of(tmp_path))
+    assert not (tmp_path / "runs").exists()
