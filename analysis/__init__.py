@@ -5,9 +5,13 @@
     load.py            the finished runs of a study
     settings.py        which runs are compared: settings, arms, static partners
     metrics.py         records to numbers: a row per step, per run, per ratio of arms
+    stats.py           intervals of ratios over launches, Holm's correction, verdicts
+    ratios.py          which times are compared, in which pairs, above which noise
+    compare_runs.py    `ddpsched runs compare`: any two arms
     tables.py          the metrics of a setting as tables
     figures.py         figures 1 to 5 of the report, a function each
     draw.py            figures written into folders
+    draw_bench.py      figures of ratios above the noise, and of drift
     arms.py            the arms of a setting: speed, padding, balance, bias
     batches.py         padding, balance and size of a run's steps
     curves.py          training loss against samples and time

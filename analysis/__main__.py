@@ -34,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out.print(comparison(table))
         if (rows := verdicts(table)).row_count:
             out.print(rows)
+        if table["between_steps"] is not None:
+            gap_s, share = table["between_steps"]
+            out.print(f"between two runs' steps: {1e3 * gap_s:.2f} ms, {share:.2%} of a step")
     if (pair := folder / "pair.json").exists():
         out.print(f"pair test: {json.loads(pair.read_text(encoding='utf-8'))['verdict']}", soft_wrap=True)
     for name, reason in study.left_out.items():

@@ -153,6 +153,33 @@ def pairs(mine: pd.DataFrame, other: pd.DataFrame, column: str) -> Pairs | None:
     return Pairs(x, y, *(both[side]["num_tokens"].to_numpy(dtype=np.float64) for side in ("x", "y")))
 
 
+def between_steps(setting: Setting) -> tuple[float, float] | None:
+    """Return the time from the end of a run's step to the beginning of the next run's, in seconds and as a share.
+
+    Medians over all launches; the share is of a step. None where runs did not take turns, or the moments of their steps
+    are not known. It holds the writing of records, which a run alone has as well, and a barrier over ranks.
+    """
+    gaps, steps = list[float](), list[float]()
+    for seed in {run.seed for run in setting.runs}:
+        turns = pd.concat([_turns(run) for run in setting.runs if run.seed == seed]).sort_values("begin")
+        gaps += (turns["begin"].shift(-1) - turns["begin"] - turns["took"]).dropna().tolist()
+        steps += turns["took"].tolist()
+    if not gaps or not all(run.environment.get("launch") for run in setting.runs):
+        return None
+    gap, step = float(np.median(gaps)), float(np.median(steps))
+    return gap, gap / step
+
+
+def _turns(run: Run) -> pd.DataFrame:
+    """Return when each step of rank 0 began, and the seconds that it took this process; virtual ranks' take the sum."""
+    first = run.records[run.records["rank"] == 0].dropna(subset=["unix_s"]).set_index("step")
+    waited = first["plan_wait_s"].fillna(0)  # in step_s, and before the moment at which the step began
+    took = first["step_s"]
+    if run.mode == "virtual":
+        took = run.records.groupby("step")["compute_s"].sum() + first["optimizer_s"] + waited
+    return pd.DataFrame({"begin": first["unix_s"] - waited, "took": took}).dropna()
+
+
 def judged(
     settings: Sequence[Setting], column: str, seed: int = 0, baselines: Sequence[str | None] | None = None
 ) -> list[list[dict[str, Any]]]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.load import Run
 from analysis.metrics import COUNTED, TIMED, length_distances, paired, per_step, ratio_of_means, summarise
-from analysis.ratios import baseline_of, compare, judged
+from analysis.ratios import baseline_of, between_steps, compare, judged
 from analysis.settings import AA, Setting, partner
 from ddpsched.records import write_json
 
@@ -108,6 +108,7 @@ def setting_tables(setting: Setting, verdicts: Sequence[dict[str, Any]]) -> dict
         "runs": plain(runs),
         "arms": plain(arm_table(runs)),
         "baseline": baseline_of(setting),
+        "between_steps": between_steps(setting),
         "ratios": plain(ratio_table(setting, verdicts)),
     }
 

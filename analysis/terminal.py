@@ -53,18 +53,17 @@ def verdicts(tables: dict[str, Any]) -> Table:
     title = f"times over {tables['baseline']}'s, 95 % intervals of launches; the A/A row is noise alone"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
     table.add_column("\narm")
-    for heading in ("\nstep time", "P95 of\nstep time", "\nmax compute", "pairs\n(launches)", "lag-1 r,\neffective"):
+    for heading in ("\nstep time", "P95 of\nstep time", "pairs\n(launches)", "lag-1 r,\neffective"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("\nverdict on the step time")
+    table.add_column("\nverdict on the step time", min_width=len("not told apart from A/A"))
     rows = {(row["arm"], row["column"]): row for row in tables["ratios"] if row["baseline"] == tables["baseline"]}
     for arm in (row["arm"] for row in tables["arms"] if (row["arm"], "step_s") in rows):
-        step, compute = rows[arm, "step_s"], rows.get((arm, "max_compute_s"), {})
+        step = rows[arm, "step_s"]
         independent = f"{number(step['rho'], 1, '.2f')}, {number(step['effective_steps'], 1, '.0f')}"
         table.add_row(
             arm,
             interval(step),
             interval(step, "p95_"),
-            interval(compute),
             f"{step['num_steps']} ({step['num_launches']})",
             independent,
             step["verdict"] or "-",
@@ -73,11 +72,11 @@ def verdicts(tables: dict[str, Any]) -> Table:
 
 
 def interval(row: dict[str, Any], prefix: str = "") -> str:
-    """Return ``0.712 (0.690 to 0.734)`` of a row's ratio, or of its ``p95_`` one; a dash for what is not known."""
+    """Return ``0.712 (0.690–0.734)`` of a row's ratio, or of its ``p95_`` one; a dash for what is not known."""
     value, low, high = (row.get(f"{prefix}{name}") for name in ("ratio", "low", "high"))
     if value is None or not math.isfinite(value):
         return "-"
-    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
+    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} ({low:.3f}–{high:.3f})"
 
 
 # of the arms of a comparison: heading, key, factor, format

@@ -24,13 +24,14 @@
     config/          a run as one frozen value
     training/        StepPlan in, gradients and records out; torch
     run_loop.py      run(config): the one loop
+    interleaved.py   several runs that take turns step by step, so that their times can be compared
     simulated.py     an executor that computes times instead of running a model
     guard.py         a run's logs, and the reason of its failure, as status.json has it
     certify/         checks that the gradient is exact and each sample runs once
     compare/         policies and peers side by side, without training
     sort/            the difficulty of samples, and their order in a file
     integrations/    BatchSampler, StepLoader, PoolStream for other people's loops
-    cli.py           ddpsched run | plan | fit | calibrate | certify | sort
+    cli.py           ddpsched run | plan | fit | calibrate | certify | sort | runs compare
 """
 
 from importlib import import_module

@@ -3,7 +3,9 @@
 ::
 
     sweep.py          run a study
-    study.py          a study: [base] of a run and [grid] of what varies
+    study.py          a study: [base] of a run, [grid] of what varies, [compare] for times
+    launches.py       which runs of a study start together
+    interleaved.py    one rank of runs that take turns
     train.py          one rank of a run, for torchrun
     loops.py          common training loops, with and without the exact factor
     certificates.py   the table of certificates in the notes

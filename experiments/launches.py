@@ -11,7 +11,7 @@ from experiments.study import Compare, Study
 
 @dataclass(frozen=True)
 class Launch:
-    """What starts as one: the runs of one setting and seed where they take turns, else a single run.
+    """The runs of one setting and seed, which start as one and take turns; or a single run.
 
     ``how``: as in [compare]; "apart" where there is nothing to compare. ``group``: the names of all runs of the setting
     and seed.
@@ -29,7 +29,7 @@ class Launch:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What environment.json says of it, for those who compare its times."""
+        """The facts of the launch that environment.json has, for those who compare its times."""
         facts = {"how": self.how, "margin": self.compare.margin, "runs": self.group}
         return facts if self.interleaved else {**facts, "id": self.group[0]}
 
@@ -39,8 +39,7 @@ class Launch:
         first = self.runs[0]
         if not self.interleaved:
             return str(first.run_dir)
-        where = f"{first.run_dir.parent}: G = {first.world_size}, B = {first.global_batch}, {first.executor.kind}"
-        return f"{where}, seed {first.seed} ({len(self.runs)} runs in turn)"
+        return f"{first.run_dir} and {len(self.runs) - 1} more in turn"
 
 
 def launches(study: Study) -> list[Launch]:

@@ -39,11 +39,23 @@ ROOMS = {
     "training": {
         "clock": 0, "loss": 0, "model": 0, "out_of_memory": 0,
         "sample_sort": 0, "group_exchange": 1, "masks": 1, "variable_lr": 1, "collate": 2, "optimise": 2,
-        "packed": 3, "sync": 3, "evaluate": 4, "learner": 5, "calibrate": 6,
+        "packed": 3, "sync": 3, "footprint": 1, "evaluate": 4, "learner": 5, "calibrate": 6,
         "distributed": 7, "virtual": 7,
     },
 }  # fmt: skip
-HALL = {"run_loop", "guard", "cli", "certify", "compare", "integrations", "simulated", "sort", "__main__", "__init__"}
+HALL = {
+    "run_loop",
+    "interleaved",
+    "guard",
+    "cli",
+    "certify",
+    "compare",
+    "integrations",
+    "simulated",
+    "sort",
+    "__main__",
+    "__init__",
+}
 
 
 def imports(path: Path) -> set[str]:
@@ -118,6 +130,7 @@ def test_floors(path: Path) -> None:
             integrations = ("losses", "step_loader", "agree", "agreement", "scaled")
             rooms = (
                 "ddpsched.run_loop",
+                "ddpsched.interleaved",
                 "ddpsched.local_ranks",
                 "ddpsched.sort.ranks",
                 *(f"ddpsched.integrations.{name}" for name in integrations),

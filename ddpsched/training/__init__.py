@@ -8,6 +8,7 @@
     collate.py             a micro-batch's tensors, padded or packed
     loss.py                the summed cross-entropy, and its factor 1/B or 1/label tokens, which learner.py applies
     model.py               the model: from a built-in shape, a folder, a hub name; its weights' digest, its logits
+    footprint.py           the memory that several models keep together, before they are built
     masks.py               attention masks that hide padding
     packed.py              one row for many samples: attention, positions, head
     optimise.py            clip, AdamW, schedule

@@ -12,7 +12,7 @@ from synthetic import ENVIRONMENT, SEEDS, write_arm, write_run
 from analysis.compare_runs import compared
 from analysis.load import load_study
 from analysis.metrics import per_step, warmup_steps
-from analysis.ratios import baseline_of, compare, judged, refusal
+from analysis.ratios import baseline_of, between_steps, compare, judged, refusal
 from analysis.settings import Setting, settings
 from ddpsched.cli import _compare_runs, guarded
 from ddpsched.errors import DataError
@@ -83,7 +83,7 @@ def test_without_a_second_run_of_the_baseline_there_is_no_verdict(tmp_path: Path
     for policy in ("static", "balanced"):
         write_arm(tmp_path / "study", policy)
     (row,) = judged([setting_of(tmp_path / "study")], "step_s")[0]
-    assert row["verdict"] == "no interval: of A/A, no A/A run"
+    assert row["verdict"] == "no interval: no A/A run"
     assert row["low"] < row["high"], "the interval of the ratio itself is there"
 
 
@@ -176,6 +176,21 @@ def test_the_command_refuses(
     code = guarded(lambda: _compare_runs(study / folders[0], [study / name for name in folders[1:]], json=False))
     assert code == 1
     assert message in capsys.readouterr().err
+
+
+def test_the_time_between_steps_is_what_no_run_took(tmp_path: Path) -> None:
+    """Two arms' steps in turn, 5 ms after each; virtual ranks' steps take what all ranks computed."""
+    for mode in ("distributed", "virtual"):
+        for number, aa in enumerate((False, True)):
+            folder = write_run(tmp_path / mode, "static", mode=mode, steps=6, name=f"run{number}", options={"aa": aa})
+            path = folder / "records.parquet"
+            records = pd.read_parquet(path).assign(step_s=0.2, compute_s=0.045, optimizer_s=0.11 - 5e-5)
+            took = 0.2 if mode == "distributed" else 0.2 - 5e-5
+            records["unix_s"] = 1e6 + (2 * records["step"] + number) * (took + 0.005)
+            records.to_parquet(path)
+        gap, share = between_steps(setting_of(tmp_path / mode)) or (0, 0)
+        assert gap == pytest.approx(0.005, abs=1e-4), mode
+        assert share == pytest.approx(gap / 0.2, rel=0.01)
 
 
 def test_records_of_earlier_versions_are_read(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_sweep_runs_them_in_turn_and_only_once(tmp_path: Path, capsys: Any) ->
     assert "experiments.interleaved" in capsys.readouterr().out
     assert not list(tmp_path.glob("small/*"))
     assert sweep(study, words) == 0
-    assert "3 runs in turn" in capsys.readouterr().out
+    assert "static-seed0-g2 and 2 more in turn" in capsys.readouterr().out
     facts = [run.environment["launch"] for run in load_finished(tmp_path / "small").runs]
     assert len(facts) == 3
     assert all(each == facts[0] for each in facts)
@@ -128,7 +128,7 @@ def test_a_sweep_reports_an_arm_that_fails_and_finishes_the_others(tmp_path: Pat
 
 def test_the_rank_program_takes_a_study_of_one_launch(tmp_path: Path, capsys: Any) -> None:
     study = str(write_study(tmp_path, STUDY))
-    with pytest.raises(ConfigError, match=r"2 settings and seeds to start .*seed 0 .*seed 1.*experiments.sweep"):
+    with pytest.raises(ConfigError, match=r"2 settings and seeds to start .*seed0.*seed1.*experiments.sweep"):
         configs_of([study, "setting=g2"])
     configs, about = configs_of([study, "setting=g2", "seed=1"])
     assert len(configs) == len(about["runs"]) == 3
