@@ -165,17 +165,20 @@ def _run(launch: Launch, force: bool = False) -> list[tuple[RunConfig, str | Non
     errors = [line.removeprefix("error: ") for line in printed.splitlines() if line.startswith("error:")]
     if (refused := next((error for error in errors if HELD in error), None)) is not None:
         return [(run, refused) for run in launch.runs]
-    return [(run, _reason(run, status, code, errors)) for run, status in zip(launch.runs, before, strict=True)]
+    return [(run, _reason(run, status, code, printed)) for run, status in zip(launch.runs, before, strict=True)]
 
 
-def _reason(run: RunConfig, before: dict[str, Any], code: int, errors: Sequence[str]) -> str | None:
+def _reason(run: RunConfig, before: dict[str, Any], code: int, printed: str) -> str | None:
     """Return why a run of a launch that has ended is not done; None where it is."""
     status = read_status(run.run_dir)
     if status == before:
         status = {"state": "absent"}  # it ended before it wrote its status
     if status["state"] == "done":
         return None
-    return status.get("reason") or (errors[0] if errors else f"exit code {code}; see {_launcher_log(run)}")
+    beginnings = (f"failed: {run.run_dir}: ", "error: ")  # of this run among several, of the whole launch
+    lines = printed.splitlines()
+    named = [line.removeprefix(start) for start in beginnings for line in lines if line.startswith(start)]
+    return status.get("reason") or next(iter(named), f"exit code {code}; see {_launcher_log(run)}")
 
 
 def _launch(launch: Launch, force: bool) -> tuple[int, str]:

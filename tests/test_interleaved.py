@@ -50,13 +50,10 @@ def test_each_run_trains_as_it_would_alone(tmp_path: Path, block: int) -> None:
 def test_steps_take_turns(tmp_path: Path) -> None:
     """The moments of steps show it; and that they would not, were the runs one after another."""
     run_interleaved(configs_of(tmp_path))
-    began = {
-        policy: records_of(tmp_path / "runs" / f"{policy}-virtual").groupby("step")["unix_s"].min() for policy in ARMS
-    }
+    folders = (tmp_path / "runs" / f"{policy}-virtual" for policy in ARMS)
+    began = [records_of(folder).groupby("step")["unix_s"].min() for folder in folders]
     for step in range(3):
-        assert max(times[step] for times in began.values()) < min(
-            times[step + 2] for times in began.values() if step < 2
-        )
+        assert max(times[step] for times in began) < min(times[step + 1] for times in began)
     for config in configs_of(tmp_path / "apart"):
         run(config)
     first, *_, last = (records_of(tmp_path / "apart" / "runs" / f"{policy}-virtual")["unix_s"] for policy in ARMS)

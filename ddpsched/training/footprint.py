@@ -6,12 +6,13 @@ is known beforehand, and a tenth of the memory is left to them.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from ddpsched.config import RunConfig
-from ddpsched.errors import ConfigError
+from ddpsched.errors import ConfigError, DdpschedError
 from ddpsched.training.clock import pick_device
 from ddpsched.training.model import build_model
 from ddpsched.world import World
@@ -26,12 +27,15 @@ def check_memory(configs: Sequence[RunConfig], world: World) -> str:
 
     Raises ConfigError where the ranks on this machine take more than is free, with what can be done.
     """
-    sizes = [kept_bytes(config) for config in configs]
+    sizes = []
+    for config in configs:
+        with suppress(DdpschedError):  # a run that cannot start takes nothing, and says why in its turn
+            sizes.append(kept_bytes(config))
     device = pick_device(configs[0], world.local_rank)
     # a GPU is one rank's alone, a machine's memory all its ranks'; World knows no other machines, and over several
     # this asks for too much rather than too little
     sharing = world.size if device.type == "cpu" else 1
-    needed = sharing * (sum(kept for kept, _ in sizes) + max(once for _, once in sizes))
+    needed = sharing * (sum(kept for kept, _ in sizes) + max((once for _, once in sizes), default=0))
     free = free_bytes(device)
     ranks = f" on {sharing} ranks" if sharing > 1 else ""
     text = f"{len(configs)} runs in turn keep {needed / 2**30:.2f} GiB of models{ranks}, activations aside"

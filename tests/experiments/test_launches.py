@@ -123,7 +123,7 @@ def test_a_sweep_reports_an_arm_that_fails_and_finishes_the_others(tmp_path: Pat
     assert "1 of 3 runs failed" in said
     assert "policy.peer = 'nobody' is none of" in said
     states = {name: read_status(tmp_path / "small" / f"{name}-g2")["state"] for name in ("static-seed0", "lost-seed0")}
-    assert states == {"static-seed0": "done", "lost-seed0": "failed"}
+    assert states == {"static-seed0": "done", "lost-seed0": "absent"}
 
 
 def test_the_rank_program_takes_a_study_of_one_launch(tmp_path: Path, capsys: Any) -> None:
