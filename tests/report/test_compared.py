@@ -139,7 +139,7 @@ def test_numbers_that_are_missing_are_no_obstacle(tmp_path: Path) -> None:
     found = collect([tmp_path / "policies"])
     text = section(markdown(found, "figures"))
     assert "No arm was evaluated." in text
-    assert "Speeds were not measured" in text
+    assert "Speeds are not compared: not measured." in text
     assert "cannot be held against static's" in text
     assert not re.search(r"\b(None|nan|Undefined)\b", text)
     holds = {c["id"].partition("@")[0]: c["holds"] for c in compared.conclusions(found.comparison)}
