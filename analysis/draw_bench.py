@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.draw import save
-from analysis.figures import GREY, MILLISECONDS, colour
+from analysis.figures import GREY, MILLISECONDS, colour, dash
 from analysis.metrics import per_step
 from analysis.settings import AA, Setting
 
@@ -81,7 +81,8 @@ def _drift(ax: Axes, seed: int, arms: dict[str, pd.DataFrame]) -> None:
     for arm, table in arms.items():
         shade = GREY if arm == AA else colour(arm)
         minutes = (table["unix_s"] - begin) / 60
-        ax.plot(minutes, MILLISECONDS * table["step_s"], color=shade, lw=1, marker=".", ms=3, label=arm)
+        style = dash(arm, list(arms))
+        ax.plot(minutes, MILLISECONDS * table["step_s"], color=shade, ls=style, lw=1, marker=".", ms=3, label=arm)
     ax.set_ylim(bottom=0)
     ax.set_ylabel(f"seed {seed}\nstep time (ms)", fontsize=8)
     ax.grid(alpha=0.25, lw=0.5)

@@ -164,7 +164,7 @@ def between_steps(setting: Setting) -> tuple[float, float] | None:
         turns = pd.concat([_turns(run) for run in setting.runs if run.seed == seed]).sort_values("begin")
         gaps += (turns["begin"].shift(-1) - turns["begin"] - turns["took"]).dropna().tolist()
         steps += turns["took"].tolist()
-    if not gaps or not all(run.environment.get("launch") for run in setting.runs):
+    if not gaps or not all((run.environment.get("launch") or {}).get("how") == "interleaved" for run in setting.runs):
         return None
     gap, step = float(np.median(gaps)), float(np.median(steps))
     return gap, gap / step

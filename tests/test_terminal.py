@@ -76,12 +76,12 @@ def test_a_console_is_at_least_as_wide_as_asked() -> None:
 def test_sweep_prints_reasons_folders_and_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study, reason = tmp_path / "study.toml", TEXT
     study.write_text(f"[base]\noutputs = {json.dumps(str(tmp_path / '[red] here'))}\nsteps = 1\n[grid]\nseed = [0]\n")
-    monkeypatch.setattr(sweep, "_run", lambda run, force: reason)
+    monkeypatch.setattr(sweep, "_run", lambda launch, force: [(run, reason) for run in launch.runs])
     printed = CliRunner().invoke(sweep.app, [str(study)]).output
     assert_whole(printed.partition("failed ")[2])
     assert printed.count("[red] here") == 3
     study.write_text("[base]\n[grids]\nseed = [0]\n")
-    assert "tables are [base], [grid] and [[also]]" in CliRunner().invoke(sweep.app, [str(study)]).output
+    assert "tables are [base], [compare], [grid] and [[also]]" in CliRunner().invoke(sweep.app, [str(study)]).output
 
 
 def test_certificates() -> None:
@@ -101,17 +101,20 @@ def test_plan_tables() -> None:
 
 def test_tables_of_analysis(capsys: pytest.CaptureFixture[str]) -> None:
     keys = (key for _, key, *_ in (*terminal.COLUMNS, *terminal.SIDE_BY_SIDE))
-    arm = dict.fromkeys(keys) | {"arm": TEXT, "num_runs": 1}
-    ratio = {"arm": TEXT, "baseline": "static", "column": "max_compute_s", "ratio": 0.7, "low": 0.6, "high": 0.8}
-    tables = {"label": TEXT, "arms": [arm], "ratios": [ratio]}
+    arm = dict.fromkeys(keys) | {"arm": TEXT, "num_runs": 1, "verdict": TEXT}
+    ratio = {"arm": TEXT, "baseline": TEXT, "column": "step_s", "ratio": 0.7, "low": 0.6, "high": 0.8, "verdict": TEXT}
+    ratio |= {"p95_ratio": 0.7, "num_steps": 9, "num_launches": 3, "rho": 0.0, "effective_steps": 9.0}
+    tables = {"label": TEXT, "arms": [arm], "ratios": [ratio], "baseline": TEXT}
     out = terminal.console()
     out.width = 1000
     out.print(terminal.comparison(tables))
     out.print(terminal.side_by_side(tables))
     printed = capsys.readouterr().out
-    assert printed.count(TEXT) == 4
-    assert "[95 % interval]" in printed
-    assert "0.70 [0.60, 0.80]" in printed
+    assert printed.count(TEXT) == 5
+    out.print(terminal.verdicts(tables))
+    printed = capsys.readouterr().out
+    assert printed.count(TEXT) == 3
+    assert "0.700 (0.600–0.800)" in printed
 
 
 def test_conclusions_of_a_reproduction() -> None:
