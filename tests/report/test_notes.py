@@ -1,6 +1,7 @@
 """The pages of report/notes: one for each policy and order, configs that run, numbers as commands print them."""
 
 import doctest
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -185,3 +186,17 @@ def test_the_pages_rows_are_what_commands_print(trace: str, data_dir: Path) -> N
             assert {column: shown(rows[arm], column) for column in cells} == cells, f"{page}: {arm}"
             checked += 1
     assert checked > 10
+
+
+def test_the_same_arm_twice_is_that_of_the_frozen_results() -> None:
+    """static's speeds of the two studies, and what the slower one made of another arm."""
+    settings = json.loads((ROOT / "report" / "results" / "comparison.json").read_text(encoding="utf-8"))
+    speeds = {(each["label"], arm["arm"]): arm["tokens_per_s"] for each in settings for arm in each["arms"]}
+    page = text_of("verdicts")
+    for data in ("sst2", "gsm8k"):
+        first, second = (speeds[f"{data}, G = 2, distributed{topic}", "static"] for topic in ("", ", curriculum"))
+        name = {"sst2": "SST-2", "gsm8k": "GSM8K"}[data]
+        assert f"| {name} | {first:,.0f} | {second:,.0f} | −{1 - second / first:.0%} |".replace("%", " %") in page
+    best = speeds["gsm8k, G = 2, distributed, curriculum", "token_budget (curriculum, sqrt LR)"]
+    assert f"{best / second:.2f} times static's speed" in page
+    assert f"against the faster it is {best / first:.2f} times" in page
