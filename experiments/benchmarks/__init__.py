@@ -2,18 +2,20 @@
 
 ::
 
-    steps.py          step times of several arms, interleaved
-    pair.py           whether two ranks on this machine slow each other
-    planner.py        planning time, and how it grows with the ranks
-    solvers.py        time of `solve` by method
-    microbatches.py   cost of plans with up to M micro-batches
-    lookahead.py      gain of a lookahead, and its order bias
-    yardstick.py      the yardstick of every policy and peer
-    pool.py           planning time and fill of policy pool
-    syncs.py          step time and memory of gradient synchronisers
-    masks.py          memory and time of attention masks
-    slow_rank.py      steps until plans follow a slow rank
-    sample_sort.py    sorting over ranks
-    bookkeeping.py    the cost of timing and records
-    versions.py       planning time against another checkout
+    bench.py               arms in turn, in several launches, with verdicts
+    pair.py                whether two ranks on this machine slow each other
+    planner.py             planning time, and how it grows with the ranks
+    planning_times.py      planning time of every policy and peer
+    solvers.py             time of `solve` by method
+    microbatches.py        cost of plans with up to M micro-batches
+    lookahead.py           gain of a lookahead, and its order bias
+    yardstick.py           the yardstick of every policy and peer
+    pool.py                planning time and fill of policy pool
+    syncs.py               step time and memory of gradient synchronisers
+    masks.py               memory and time of attention masks
+    slow_rank.py           steps until plans follow a slow rank
+    sample_sort.py         sorting over ranks
+    bookkeeping.py         the cost of timing and records
+    versions.py            planning time against another checkout
+    simulated_studies.py   how often intervals and verdicts are right
 """

@@ -3,7 +3,8 @@
     python -m experiments.benchmarks.bookkeeping CONFIG [key=value ...]
 
 Every function that stamps, measures memory, or makes and writes records and the timeline is wrapped in a timer, with
-`executor.timeline = true`; the timer's cost counts as bookkeeping too.
+`executor.timeline = true`; the timer's cost counts as bookkeeping too. A share is of its own step, so that no times of
+two runs are compared.
 """
 
 import sys
@@ -18,7 +19,7 @@ import numpy as np
 from ddpsched.cli import guarded
 from ddpsched.config import RunConfig, load
 from ddpsched.local_ranks import answers, run_ranks
-from experiments.benchmarks.steps import LEFT_OUT
+from experiments.benchmarks.bench import LEFT_OUT
 
 
 def timed(seconds: list[float], function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,16 +1,20 @@
 """Memory and time of attention masks: a mask of tokens, one of pairs of tokens, and one triangle for all samples.
 
-    python -m experiments.benchmarks.masks [shape=COUNTxLONGEST ...] [CONFIG] [key=value ...]
+    python -m experiments.benchmarks.masks [shape=COUNTxLONGEST ...] [CONFIG] [key=value ...] [--rounds 8]
+        [--launches 3]
 
 Measures the model and task of CONFIG; without one the tiny classifier and the tiny causal language model. Lengths of
 samples go from a quarter of the longest up to it. *Mask*: the bytes of the mask itself, as the model gets it. *Peak*:
-memory that a forward and backward needs above what the process holds before, the median over rounds. *Apart*: the
-largest difference of outputs at real tokens from those with key_padding. *Time*: collation, forward and backward over
-that of key_padding, from rounds in which each kind runs once, in rotating turn, with its 95 % interval.
+memory that a forward and backward needs above what the process holds before, the median over the first launch's rounds.
+*Apart*: the largest difference of outputs at real tokens from those with key_padding. *Time*: collation, forward and
+backward over that of key_padding, which runs twice in each round (A/A); intervals are of launches, each a process that
+measures all masks in turn, and the verdicts' family is the whole table.
 """
 
+import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +33,14 @@ from ddpsched.training.collate import Batch, pad
 from ddpsched.training.loss import loss_sum
 from ddpsched.training.masks import enable_mask
 from ddpsched.training.model import build_model
-from experiments.benchmarks.steps import ratio, ratio_text
+from experiments.benchmarks.bench import AA, ROUNDS, Judged, Seconds, add_options, in_turn, judged, launched
 
 SHAPES = ((8, 128), (8, 512), (32, 128))
 KINDS = ("key_padding", "per_sample", "shared")  # the first is what the others are compared with
 TASKS = ("classification", "causal_lm")
-LEFT_OUT = 2  # first rounds, while allocators settle
-ROUNDS = 12
+Row = dict[str, Any]
+Shape = tuple[int, int]
+Section = tuple[list[Row], Seconds]  # of one model and shape in one launch: a row a mask, and the times by mask
 
 
 class Runner:
@@ -96,68 +101,82 @@ class Runner:
         return seconds, None if peak is None or held is None else peak - held
 
 
-def measure(config: RunConfig, count: int, longest: int, rounds: int = ROUNDS) -> list[dict[str, Any]]:
-    """Return a row for each mask: bytes, seconds, and the largest difference of outputs from the first's.
+def measure(config: RunConfig, count: int, longest: int, rounds: int = ROUNDS, seed: int = 0) -> Section:
+    """Return a row for each mask, with its bytes and the largest difference of outputs from the first's; and the times.
 
-    ``ratio`` is the time over the first's. A mask that the model cannot take has a row with the reason.
+    A mask that the model cannot take has a row with the reason, and no time. ``seed``: of the order of turns.
     """
     runner = Runner(config, count, longest)
-    runs: dict[str, list[tuple[float, int | None]]] = {kind: [] for kind in runner.kinds}
-    for step in range(LEFT_OUT + rounds):
-        for turn in range(len(runner.kinds)):
-            kind = runner.kinds[(step + turn) % len(runner.kinds)]
-            runs[kind].append(runner.work(kind))
-    rows: list[dict[str, Any]] = []
-    first, expected = np.array([s for s, _ in runs[KINDS[0]][LEFT_OUT:]]), runner.outputs(KINDS[0])
+    peaks: dict[str, list[int | None]] = {kind: [] for kind in runner.kinds}
+
+    def work(kind: str) -> float:
+        taken, peak = runner.work(kind)
+        peaks[kind].append(peak)
+        return taken
+
+    seconds = in_turn({kind: partial(work, kind) for kind in runner.kinds}, rounds, seed)
+    base = {"task": config.model.task, "model": config.model.name, "count": count, "longest": longest}
+    rows: list[Row] = []
+    expected = runner.outputs(KINDS[0])
     for kind in runner.kinds:
-        seconds = np.array([s for s, _ in runs[kind][LEFT_OUT:]])
-        peaks = [peak for _, peak in runs[kind][LEFT_OUT:] if peak is not None]
-        mask = runner.batch(kind).attention_mask
+        mask, known = runner.batch(kind).attention_mask, [peak for peak in peaks[kind] if peak is not None]
         assert mask is not None
         rows.append(
             {
-                "task": config.model.task,
-                "model": config.model.name,
-                "count": count,
-                "longest": longest,
+                **base,
                 "kind": kind,
                 "mask_bytes": mask.nbytes,
-                "peak_bytes": int(np.median(peaks)) if peaks else None,
+                "peak_bytes": int(np.median(known)) if known else None,
                 "apart": float((runner.outputs(kind) - expected).abs().max()),
-                "seconds": float(seconds.mean()),
-                "ratio": ratio(first, seconds) if kind != KINDS[0] else None,
                 "refused": None,
             }
         )
-    base = {"task": config.model.task, "model": config.model.name, "count": count, "longest": longest}
-    return rows + [{**base, "kind": kind, "refused": why} for kind, why in runner.refused.items()]
+    rows += [{**base, "kind": kind, "refused": why} for kind, why in runner.refused.items()]
+    return rows, seconds
 
 
-def report(rows: Sequence[dict[str, Any]]) -> Table:
-    """Return the rows as a table for the terminal."""
+def measure_all(configs: Sequence[RunConfig], shapes: Sequence[Shape], rounds: int, seed: int) -> list[Section]:
+    """Return what ``measure`` returns for each config and shape: one launch."""
+    return [measure(config, *shape, rounds, seed) for config in configs for shape in shapes]
+
+
+def report(launches: Sequence[Sequence[Section]]) -> Table:
+    """Return the table of all sections: times over the launches, memory and outputs of the first one."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("task", "model", "B x T", "mask"):
         table.add_column(name, no_wrap=True)
     for name in ("mask bytes", "peak MB", f"peak\n/ {KINDS[0]}", "apart", "seconds", f"time\n/ {KINDS[0]} (95 %)"):
         table.add_column(name, justify="right", no_wrap=True)
-    base: int | None = None
+    table.add_column("time is")
+    sections = list(zip(*launches, strict=True))
+    times = judged([[seconds for _, seconds in section] for section in sections])
+    for section, found in zip(sections, times, strict=True):
+        for cells in _cells(section[0][0], found):
+            table.add_row(*cells)
+    return table
+
+
+def _cells(rows: Sequence[Row], times: dict[str, Judged]) -> Iterator[list[str]]:
+    """Yield the cells of a section's lines: its masks, with the A/A after the first."""
     for row in rows:
         cells = [row["task"], Path(row["model"]).name, f"{row['count']} x {row['longest']}", row["kind"]]
         if row["refused"]:
-            table.add_row(*cells, "refused")
+            yield [*cells, "refused"]
             continue
-        peak = row["peak_bytes"]
-        base = peak if row["kind"] == KINDS[0] else base
-        table.add_row(
+        peak, base, time = row["peak_bytes"], rows[0]["peak_bytes"], times[row["kind"]]
+        yield [
             *cells,
             f"{row['mask_bytes']:,}",
             "" if peak is None else f"{peak / 1e6:.1f}",
-            "" if not peak or not base or row["kind"] == KINDS[0] else f"{peak / base:.2f}",
+            "" if not peak or not base or row is rows[0] else f"{peak / base:.2f}",
             f"{row['apart']:.1e}",
-            f"{row['seconds']:.3f}",
-            ratio_text(row["ratio"]),
-        )
-    return table
+            f"{time.seconds:.3f}",
+            time.text,
+            time.verdict,
+        ]
+        if row is rows[0]:
+            again = times[AA]
+            yield [*cells[:3], AA, "", "", "", "", f"{again.seconds:.3f}", again.text, again.verdict]
 
 
 def configs(words: Sequence[str]) -> Iterator[RunConfig]:
@@ -172,18 +191,22 @@ def configs(words: Sequence[str]) -> Iterator[RunConfig]:
 
 def main(words: Sequence[str]) -> int:
     """Measure, and print the table; return the exit code."""
-    shapes = [word.removeprefix("shape=").split("x") for word in words if word.startswith("shape=")]
-    rest = [word for word in words if not word.startswith("shape=")]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", metavar="CONFIG, shape=COUNTxLONGEST or key=value")
+    add_options(parser)
+    options = parser.parse_intermixed_args(words)
+    given = [word.removeprefix("shape=").split("x") for word in options.words if word.startswith("shape=")]
+    shapes = [(int(count), int(longest)) for count, longest in given] or SHAPES
+    rest = [word for word in options.words if not word.startswith("shape=")]
 
     def body() -> None:
-        rows = []
-        for config in configs(rest):
-            for shape in shapes or SHAPES:
-                rows += measure(config, int(shape[0]), int(shape[1]))
-        plain_console(at_least=140).print(report(rows))
-        for row in rows:
-            if row["refused"]:
-                print(row["refused"])
+        chosen = list(configs(rest))
+        launches: list[list[Section]] = launched(measure_all, chosen, shapes, options.rounds, launches=options.launches)
+        plain_console(at_least=160).print(report(launches))
+        for rows, _ in launches[0]:
+            for row in rows:
+                if row["refused"]:
+                    print(row["refused"])
 
     return guarded(body)
 

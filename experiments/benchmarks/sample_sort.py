@@ -1,19 +1,22 @@
 """Time and memory of sorting over ranks, against sorting in one process.
 
-    python -m experiments.benchmarks.sample_sort [--rows 10000000] [--ranks 2] [--rounds 3]
+    python -m experiments.benchmarks.sample_sort [--rows 2000000] [--ranks 2] [--rounds 8] [--launches 3]
     python -m experiments.benchmarks.sample_sort --growth
 
 Rows are (key, id): the keys are SST-2's lengths, or uniform float64, which do not fit into a packed word; ids are in
 random order. In one process: `numpy.lexsort` alone and with the gathering of both columns, two stable `torch.sort`,
 ddpsched's sort without ranks (lengths and ids share one packed word of 63 bits), and the sort of Python lists, as in
-DeepSpeed's sample sort on each rank. The ways are timed in turn; figures are medians of the rounds. Memory is the peak
-of a rank while it sorts, above what the process held before it had its rows, over the bytes of its slice. `--growth`
-fits seconds ~ rows^e from 1e5 to 1e7, on 1, 2 and 4 ranks.
+DeepSpeed's sample sort on each rank, of one row in twenty and scaled. A launch is a fresh group of ranks, which sort
+together twice a round (A/A); in the other turns rank 0 sorts all rows alone, and the others wait. Ratios are to the
+ranks together, their intervals of launches, and the verdicts' family is both tables. Memory is the peak of a rank while
+it sorts, above what the process held before it had its rows, over the bytes of its slice. `--growth` fits
+seconds ~ rows^e from 1e5 to 1e7, on 1, 2 and 4 ranks, to medians of three rounds; it compares no arms.
 """
 
 import argparse
 import statistics
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -29,10 +32,13 @@ from ddpsched.orders.lexicographic_sort import sort_rows
 from ddpsched.terminal import plain_console
 from ddpsched.training.clock import PeakMemory, return_freed_memory
 from ddpsched.training.sample_sort import sample_sort
+from experiments.benchmarks.bench import Seconds, add_options, in_turn, tables
 
 KEYS = ("lengths", "floats")
 GROWTH = (10**5, 10**6, 10**7)
-PYTHON_ROWS = 10**6  # of Python lists; ten million would take gigabytes
+GROWTH_ROUNDS = 3
+LISTED = 20  # one row in so many is sorted in Python lists, which take long, and gigabytes for ten million rows
+TIMEOUT_S = 600.0  # of ranks that wait for the turns of rank 0
 
 
 def rows_of(keys: str, size: int, rank: int = 0, world_size: int = 1) -> list[np.ndarray]:
@@ -63,8 +69,9 @@ def two_sorts(rows: list[np.ndarray]) -> Any:
 
 
 def lists(rows: list[np.ndarray]) -> Any:
-    """Return the first ``PYTHON_ROWS`` rows sorted as Python lists."""
-    return torch.tensor(sorted(torch.stack([torch.from_numpy(c).double() for c in rows], 1)[:PYTHON_ROWS].tolist()))
+    """Return the first ``1 / LISTED`` of the rows sorted as Python lists."""
+    few = [torch.from_numpy(column[: len(column) // LISTED]).double() for column in rows]
+    return torch.tensor(sorted(torch.stack(few, 1).tolist()))
 
 
 ALONE: dict[str, Callable[[list[np.ndarray]], Any]] = {
@@ -72,24 +79,36 @@ ALONE: dict[str, Callable[[list[np.ndarray]], Any]] = {
     "numpy.lexsort, rows gathered": lexsort,
     "two stable torch.sort": two_sorts,
     "ours, one process": sort_rows,
+    f"Python lists, as DeepSpeed (1 / {LISTED} of the rows, scaled)": lists,
 }
 
 
 def seconds(way: Callable[[list[np.ndarray]], Any], rows: list[np.ndarray]) -> float:
-    """Return the seconds that ``way`` takes to sort the rows."""
+    """Return the seconds that ``way`` takes to sort the rows, or would take for all of them."""
     begin = perf_counter()
     way(rows)
-    return perf_counter() - begin
+    return (perf_counter() - begin) * (LISTED if way is lists else 1)
 
 
 def on_rank(keys: str, size: int, world_size: int) -> tuple[float, float, float]:
+    """Return the three figures of ``sort_once``, in a group of ranks that is there for them alone."""
+    _join()
+    figures = sort_once(keys, size, world_size)
+    dist.destroy_process_group()
+    return figures
+
+
+def _join() -> None:
+    torch.set_num_threads(1)
+    join_group(TIMEOUT_S)
+
+
+def sort_once(keys: str, size: int, world_size: int) -> tuple[float, float, float]:
     """Sort on this rank with the others; return three figures.
 
     They are the seconds from the first rank's start to the last one's end, the peak memory over the bytes of this
     rank's slice, and the largest bucket over the mean one.
     """
-    torch.set_num_threads(1)
-    join_group()
     rank = dist.get_rank()
     sample_sort([torch.from_numpy(column) for column in rows_of(keys, 1000, rank, world_size)])  # connections, imports
     return_freed_memory()
@@ -107,50 +126,68 @@ def on_rank(keys: str, size: int, world_size: int) -> tuple[float, float, float]
     took = perf_counter() - begin
     peak = (memory.read() or 0) - start
     slice_bytes = sum(column.numel() * 8 for column in sorted_rows)
-    dist.destroy_process_group()
     return took, peak / slice_bytes, max(held) * world_size / size
 
 
-def together(keys: str, size: int, world_size: int) -> tuple[float, float, float]:
-    """Return the figures of ``on_rank``, each the largest over ranks."""
-    figures = answers(run_ranks(on_rank, world_size, keys, size, world_size, timeout_s=600, limit_s=600))
-    return tuple(max(each[k] for each in figures) for k in range(3))
+def on_rank_in_turn(keys: str, size: int, world_size: int, rounds: int, seed: int) -> tuple[Seconds, float, float]:
+    """Return the times of all ways in turn, and this rank's peak memory and largest bucket: one launch."""
+    _join()
+    _, memory, bucket = sort_once(keys, size, world_size)  # first, while nothing else is held
+    rank = dist.get_rank()
+    share = [torch.from_numpy(column) for column in rows_of(keys, size, rank, world_size)]
+    whole = rows_of(keys, size) if rank == 0 else []
+
+    def together() -> float:
+        dist.barrier()
+        begin = perf_counter()
+        sample_sort(share)
+        dist.barrier()
+        return perf_counter() - begin
+
+    def alone(way: Callable[[list[np.ndarray]], Any]) -> float:
+        dist.barrier()
+        return seconds(way, whole) if rank == 0 else 0.0
+
+    arms = {f"{world_size} gloo ranks": together} | {name: partial(alone, way) for name, way in ALONE.items()}
+    times = in_turn(arms, rounds, seed)
+    dist.destroy_process_group()
+    return times, memory, bucket
 
 
-def compare(keys: str, size: int, world_size: int, rounds: int) -> Table:
-    """Return the table of all ways, timed in turn."""
-    torch.set_num_threads(1)
-    rows = rows_of(keys, size)
-    times: dict[str, list[float]] = {name: [] for name in ALONE}
-    ours: list[tuple[float, float, float]] = []
-    for _ in range(rounds):
-        for name, way in ALONE.items():
-            times[name].append(seconds(way, rows))
-        ours.append(together(keys, size, world_size))
-    took, memory, bucket = (statistics.median(each[k] for each in ours) for k in range(3))
-    python = seconds(lists, rows) * size / min(size, PYTHON_ROWS)
-    title = (
-        f"{size:,} rows of ({keys}, id): {world_size} gloo ranks {took:.2f} s; memory of a rank {memory:.2f} x its "
-        f"slice; largest bucket {bucket:.3f} x the mean"
-    )
-    table = Table(title=title, box=box.SIMPLE)
-    for column in ("one process", "seconds", "/ ours together"):
-        table.add_column(column, justify="left" if column == "one process" else "right")
-    for name, each in times.items():
-        table.add_row(name, f"{statistics.median(each):.2f}", f"{statistics.median(each) / took:.2f}")
-    label = f"Python lists, as DeepSpeed ({min(size, PYTHON_ROWS):,} rows, scaled)"
-    table.add_row(label, f"{python:.2f}", f"{python / took:.2f}")
-    return table
+def compare(size: int, world_size: int, rounds: int, launches: int) -> list[Table]:
+    """Return a table of all ways for each of ``KEYS``."""
+    sections = {}
+    for keys in KEYS:
+        arguments = (keys, size, world_size, rounds)
+        groups = [
+            answers(run_ranks(on_rank_in_turn, world_size, *arguments, seed, timeout_s=TIMEOUT_S))
+            for seed in range(launches)
+        ]
+        memory, bucket = (statistics.median(max(each[k] for each in ranks) for ranks in groups) for k in (1, 2))
+        title = (
+            f"{size:,} rows of ({keys}, id); memory of a rank {memory:.2f} x its slice; "
+            f"largest bucket {bucket:.3f} x the mean"
+        )
+        sections[title] = [ranks[0][0] for ranks in groups]
+    return tables(sections)
 
 
-def growth(rounds: int) -> Table:
+def together(keys: str, size: int, world_size: int) -> float:
+    """Return the seconds that ranks take together, the largest over ranks."""
+    figures = answers(run_ranks(on_rank, world_size, keys, size, world_size, timeout_s=TIMEOUT_S, limit_s=TIMEOUT_S))
+    return max(took for took, _, _ in figures)
+
+
+def growth() -> Table:
     """Return the table of seconds by rows and ranks, with the exponent that fits them."""
     table = Table(title="seconds of the sample sort, and e in seconds ~ rows^e", box=box.SIMPLE)
     for column in ("keys", "ranks", *(f"{size:,}" for size in GROWTH), "e"):
         table.add_column(column, justify="right")
     for keys in KEYS:
         for world_size in (1, 2, 4):
-            took = [statistics.median(together(keys, size, world_size)[0] for _ in range(rounds)) for size in GROWTH]
+            took = [
+                statistics.median(together(keys, size, world_size) for _ in range(GROWTH_ROUNDS)) for size in GROWTH
+            ]
             slope = np.polyfit(np.log(GROWTH), np.log(took), 1)[0]
             table.add_row(keys, str(world_size), *(f"{each:.3f}" for each in took), f"{slope:.2f}")
     return table
@@ -159,17 +196,17 @@ def growth(rounds: int) -> Table:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=10**7)
+    parser.add_argument("--rows", type=int, default=2 * 10**6)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--growth", action="store_true", help="print the growth of time with rows and ranks instead")
+    add_options(parser)
     options = parser.parse_args()
-    console = plain_console(width=140)
+    console = plain_console(at_least=140)
     if options.growth:
-        console.print(growth(options.rounds))
+        console.print(growth())
         return
-    for keys in KEYS:
-        console.print(compare(keys, options.rows, options.ranks, options.rounds))
+    for table in compare(options.rows, options.ranks, options.rounds, options.launches):
+        console.print(table)
 
 
 if __name__ == "__main__":

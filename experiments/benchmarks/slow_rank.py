@@ -3,22 +3,25 @@
     python -m experiments.benchmarks.slow_rank CONFIG [--slowness 2.0] [key=value ...]
     torchrun --standalone --nproc-per-node 2 -m experiments.benchmarks.slow_rank CONFIG executor.kind=distributed ...
 
-CONFIG names a calibration as its cost. Prints the imbalance of measured compute, largest rank / mean, step by step.
+CONFIG names a calibration as its cost. Prints the imbalance of measured compute, largest rank / mean, step by step:
+a ratio within each step, so that no times of two runs are compared.
 """
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ddpsched.cli import guarded
+from ddpsched.cli import guarded, leave
 from ddpsched.config import RunConfig, load
 from ddpsched.costs.rank_speed import Speed
+from ddpsched.data.samples import Samples
+from ddpsched.errors import ConfigError
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.record_columns import rank_cost
 from ddpsched.world import World
-from experiments.benchmarks.steps import leave, start_executor
 
 
 def imbalance(config: RunConfig) -> npt.NDArray[np.float64]:
@@ -37,6 +40,22 @@ def imbalance(config: RunConfig) -> npt.NDArray[np.float64]:
         ratios.append(seconds.max() / seconds.mean())
     executor.close()
     return np.array(ratios)
+
+
+def start_executor(config: RunConfig, samples: Samples) -> Any:
+    """Return the executor of plans: all ranks here in turn, or this process as one of them.
+
+    Raises ConfigError for simulated ranks, which measure nothing.
+    """
+    if config.executor.kind == "distributed":
+        from ddpsched.training.distributed import DistributedExecutor
+
+        return DistributedExecutor(config, samples, World.detect())
+    if config.executor.kind != "virtual":
+        raise ConfigError(f"executor.kind = {config.executor.kind!r} measures nothing; use virtual or distributed")
+    from ddpsched.training.virtual import VirtualExecutor
+
+    return VirtualExecutor(config, samples)
 
 
 def main(words: Sequence[str]) -> int:

@@ -3,12 +3,13 @@
     python -m experiments.benchmarks.yardstick DIR [--alpha 50] [--seeds 1] [--peer all]
 
 DIR holds `sst2/train.tsv`, `gsm8k/train.jsonl` and `bert-uncased/`. One epoch each, the last, smaller step counted;
-`ddpsched plan` prints the same figures and more for one trace. With several seeds, means over them.
+`ddpsched plan` prints the same figures and more for one trace. With several seeds, means over them. Planning times are
+measured by `python -m experiments.benchmarks.planning_times`.
 """
 
 import argparse
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,14 @@ from ddpsched.costs.cost_model import Int
 from ddpsched.data.length_files import read_lengths
 from ddpsched.peers import PEERS
 
-TRACES = (("SST-2", 4, 32), ("SST-2", 8, 256), ("SST-2", 64, 2048), ("GSM8K", 4, 32), ("GSM8K", 8, 256))
+Trace = tuple[str, int, int]  # data, ranks, global batch
+TRACES: tuple[Trace, ...] = (
+    ("SST-2", 4, 32),
+    ("SST-2", 8, 256),
+    ("SST-2", 64, 2048),
+    ("GSM8K", 4, 32),
+    ("GSM8K", 8, 256),
+)
 
 
 def lengths_of(folder: Path) -> dict[str, Int]:
@@ -30,11 +38,11 @@ def lengths_of(folder: Path) -> dict[str, Int]:
     }
 
 
-def table(cells: dict[str, list[str]], title: str) -> Iterator[str]:
+def table(cells: dict[str, list[str]], title: str, traces: Sequence[Trace] = TRACES) -> Iterator[str]:
     """Yield the lines of a table as Markdown: a line an arm, a column a trace."""
     yield f"\n**{title}**\n"
-    yield "| arm | " + " | ".join(f"{name}, {ranks}, {batch}" for name, ranks, batch in TRACES) + " |"
-    yield "|:--|" + "--:|" * len(TRACES)
+    yield "| arm | " + " | ".join(f"{name}, {ranks}, {batch}" for name, ranks, batch in traces) + " |"
+    yield "|:--|" + "--:|" * len(traces)
     for arm, values in cells.items():
         yield f"| {arm} | " + " | ".join(values) + " |"
 
@@ -51,7 +59,6 @@ def report(rows: list[list[list[Row]]]) -> Iterator[str]:
         "Order bias": lambda r: f"{r.figures.order_bias:+.4f}",
         "Samples dropped + repeated": lambda r: f"{r.figures.dropped} + {r.figures.repeated}",
         "Samples per step, standard deviation": lambda r: f"{100 * r.figures.samples_cv:.1f} %",
-        "Planning, microseconds a sample": lambda r: f"{r.planning_us:.2f}",
     }
     for title, show in figures.items():
         cells = {
