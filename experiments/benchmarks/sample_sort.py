@@ -10,7 +10,8 @@ DeepSpeed's sample sort on each rank, of one row in twenty and scaled. A launch 
 together twice a round (A/A); in the other turns rank 0 sorts all rows alone, and the others wait. Ratios are to the
 ranks together, their intervals of launches, and the verdicts' family is both tables. Memory is the peak of a rank while
 it sorts, above what the process held before it had its rows, over the bytes of its slice. `--growth` fits
-seconds ~ rows^e from 1e5 to 1e7, on 1, 2 and 4 ranks, to medians of three rounds; it compares no arms.
+seconds ~ rows^e from 1e5 to 1e7, on 1, 2 and 4 ranks, to medians of three launches, and shows the least and the
+largest.
 """
 
 import argparse
@@ -32,11 +33,10 @@ from ddpsched.orders.lexicographic_sort import sort_rows
 from ddpsched.terminal import plain_console
 from ddpsched.training.clock import PeakMemory, return_freed_memory
 from ddpsched.training.sample_sort import sample_sort
-from experiments.benchmarks.bench import Seconds, add_options, in_turn, tables
+from experiments.benchmarks.bench import LAUNCHES, Seconds, add_options, in_turn, tables
 
 KEYS = ("lengths", "floats")
 GROWTH = (10**5, 10**6, 10**7)
-GROWTH_ROUNDS = 3
 LISTED = 20  # one row in so many is sorted in Python lists, which take long, and gigabytes for ten million rows
 TIMEOUT_S = 600.0  # of ranks that wait for the turns of rank 0
 
@@ -185,11 +185,10 @@ def growth() -> Table:
         table.add_column(column, justify="right")
     for keys in KEYS:
         for world_size in (1, 2, 4):
-            took = [
-                statistics.median(together(keys, size, world_size) for _ in range(GROWTH_ROUNDS)) for size in GROWTH
-            ]
-            slope = np.polyfit(np.log(GROWTH), np.log(took), 1)[0]
-            table.add_row(keys, str(world_size), *(f"{each:.3f}" for each in took), f"{slope:.2f}")
+            took = [sorted(together(keys, size, world_size) for _ in range(LAUNCHES)) for size in GROWTH]
+            slope = np.polyfit(np.log(GROWTH), np.log([statistics.median(each) for each in took]), 1)[0]
+            cells = (f"{statistics.median(each):.3f} ({each[0]:.3f} to {each[-1]:.3f})" for each in took)
+            table.add_row(keys, str(world_size), *cells, f"{slope:.2f}")
     return table
 
 
