@@ -22,6 +22,7 @@
     peers/           other packages' batching
     planning/        lengths, costs and an order in, StepPlan out
     config/          a run as one frozen value
+    recovery/        checkpoints, the ledger of trained samples, and its audit
     training/        StepPlan in, gradients and records out; torch
     run_loop.py      run(config): the one loop
     interleaved.py   several runs that take turns step by step, so that their times can be compared
@@ -31,7 +32,7 @@
     compare/         policies and peers side by side, without training
     sort/            the difficulty of samples, and their order in a file
     integrations/    BatchSampler, StepLoader, PoolStream for other people's loops
-    cli.py           ddpsched run | plan | fit | calibrate | certify | sort | runs compare
+    cli.py           ddpsched run | plan | fit | calibrate | certify | sort | audit | runs compare
 """
 
 from importlib import import_module

@@ -47,12 +47,16 @@ def run(
     config: Annotated[str, Argument(help="TOML file of the run")],
     overrides: Words = None,
     overwrite: Annotated[bool, Option("--overwrite", help="replace a finished run of this name")] = False,
+    restart: Annotated[bool, Option("--restart", help="begin an unfinished run anew, whatever it has done")] = False,
     force: Annotated[bool, Option("--force", help="use a calibration of another model or device")] = False,
 ) -> int:
-    """Run one config in this process: virtual ranks, simulated ranks, or a single rank."""
+    """Run one config in this process: virtual ranks, simulated ranks, or a single rank.
+
+    A run that was stopped goes on from its last checkpoint (train.checkpoint_every).
+    """
     from ddpsched.watch import start_watch
 
-    return run_config(config, overrides or [], overwrite, force, start_watch())
+    return run_config(config, overrides or [], start_watch(), overwrite=overwrite, restart=restart, force=force)
 
 
 @command
@@ -185,6 +189,17 @@ def sort(
     sort_command.sort(Request(data, tuple(overrides or ()), output, tuple(metric or ()), chunk, overwrite))
 
 
+@command
+def audit(
+    run_dir: Annotated[Path, Argument(help="folder of a run, outputs/STUDY/RUN, finished or not")],
+    json: Json = False,
+) -> int:
+    """Check that each sample of each epoch was trained once, over all starts of a run. Exit code 0 only if so."""
+    from ddpsched.recovery.command import answer
+
+    return 0 if answer(run_dir, json) else 1
+
+
 @runs.command("compare")
 def compare_runs(
     baseline: Annotated[Path, Argument(help="folder of a run, or of a whole study")],
@@ -229,14 +244,12 @@ def leave(code: int) -> NoReturn:
 def run_config(
     path: str,
     overrides: list[str],
-    overwrite: bool,
-    force: bool = False,
     watch: "Watch | None" = None,
-    launch: dict[str, Any] | None = None,
+    **options: Any,
 ) -> int:
     """Load a config and run it; return the exit code. ``watch`` is not closed, as the process ends after it.
 
-    ``launch``: the other runs that its times are compared with, for environment.json.
+    ``options``: of ``ddpsched.run_loop.run``.
     """
 
     def body() -> None:
@@ -245,7 +258,7 @@ def run_config(
         from ddpsched.world import World
 
         config = load(path, overrides)
-        folder = run_loop(config, overwrite=overwrite, force=force, watch=watch, launch=launch)
+        folder = run_loop(config, watch=watch, **options)
         if World.detect().is_main:
             print(f"done: {folder}")
 

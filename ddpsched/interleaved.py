@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ddpsched.config import RunConfig
+from ddpsched.config import RunConfig, dump
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Exchange, LocalExchange
+from ddpsched.run_folder import RunFolder
 from ddpsched.run_loop import run_steps, watched, world_of
 from ddpsched.watch import Watch
 from ddpsched.world import World
@@ -56,9 +57,11 @@ def run_interleaved(
             "runs": [config.name for config in configs],
         }
         launch = {**(about or {}), **launch}
+        # anew, as times of one launch are compared
+        folders = [RunFolder(config.run_dir, dump(config), overwrite, restart=True) for config in configs]
         runs = {
-            config.name: run_steps(config, world, watch, overwrite=overwrite, force=force, launch=launch)
-            for config in configs
+            config.name: run_steps(config, folder, world, watch, force=force, launch=launch)
+            for config, folder in zip(configs, folders, strict=True)
         }
         return _take_turns(runs, block, exchange, first.seed)
 

@@ -211,3 +211,8 @@ class StepPlan:
             header.byteswap()
         blob = header.tobytes() + self.ids.astype("<i8", copy=False).tobytes()
         return int.from_bytes(blake2b(blob, digest_size=8).digest(), "little", signed=True)
+
+    @property
+    def digest_hex(self) -> str:
+        """The digest as records and the ledger have it: 16 hexadecimal digits."""
+        return f"{self.digest & (2**64 - 1):016x}"

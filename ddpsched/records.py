@@ -10,7 +10,7 @@ import os
 import threading
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TextIO, get_args
+from typing import Any, Literal, TextIO, get_args
 
 RECORDS = "records.parquet"
 
@@ -72,14 +72,15 @@ class RecordWriter:
     """A writer of one process's records to files of a run's ``directory``, a line each, flushed.
 
     ``records-rank{rank}.jsonl`` holds a line for each record. ``timeline-rank{rank}.jsonl``, where timelines are given,
-    holds a line for each step: when its parts began and ended. A new writer starts the files anew, as a run that did
-    not finish is run again whole.
+    holds a line for each step: when its parts began and ended. A new writer starts the files anew, unless its run
+    ``goes_on`` after the lines that are there.
     """
 
-    def __init__(self, directory: Path, rank: int) -> None:
+    def __init__(self, directory: Path, rank: int, goes_on: bool = False) -> None:
         self.path = directory / f"records-rank{rank}.jsonl"
         self._timeline_path = directory / f"timeline-rank{rank}.jsonl"
-        self._file = self.path.open("w", encoding="utf-8")
+        self._mode: Literal["a", "w"] = "a" if goes_on else "w"
+        self._file = self.path.open(self._mode, encoding="utf-8")
         self._timeline: TextIO | None = None
 
     def write(self, *records: StepRecord, timeline: dict[str, Any] | None = None) -> None:
@@ -87,7 +88,7 @@ class RecordWriter:
         for record in records:
             _append(self._file, vars(record))
         if timeline is not None:
-            self._timeline = self._timeline or self._timeline_path.open("w", encoding="utf-8")
+            self._timeline = self._timeline or self._timeline_path.open(self._mode, encoding="utf-8")
             _append(self._timeline, timeline)
 
     def close(self) -> None:

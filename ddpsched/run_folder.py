@@ -2,8 +2,8 @@
 
 ``config.toml`` as resolved, ``environment.json``, ``status.json`` (the marker:
 only "done" means done, whatever an exit code says), ``records-rank*.jsonl`` and
-``records.parquet``, ``evaluations.jsonl``, ``logs/rank*.log``, ``figures/``; and
-``lock`` while a run works in it.
+``records.parquet``, ``ledger.jsonl``, ``evaluations.jsonl``, ``checkpoints/``,
+``model/``, ``logs/rank*.log``, ``figures/``; and ``lock`` while a run works in it.
 """
 
 import json
@@ -24,6 +24,7 @@ RESTART = "TORCHELASTIC_RESTART_COUNT"  # may differ between machines, so it cou
 START_SKEW = timedelta(seconds=5)  # the ranks of one attempt do not start at the same moment
 OUTPUTS = (
     "records-rank*.jsonl", "timeline-rank*.jsonl", "*.part", RECORDS, "evaluations.jsonl", "environment.json",
+    "ledger.jsonl", "checkpoints", "model", "figures",
 )  # fmt: skip
 
 
@@ -60,9 +61,10 @@ class RunFolder:
     name as it was.
     """
 
-    def __init__(self, path: Path, config: str, overwrite: bool) -> None:
+    def __init__(self, path: Path, config: str, overwrite: bool, restart: bool = False) -> None:
         self.path, self.lock = path, RunLock(path)
         self._config, self._overwrite = config, overwrite
+        self.may_go_on = not (overwrite or restart)  # from a checkpoint of a run that did not finish
         self._refuse_finished()
         self._started = datetime.now(UTC)
 
@@ -86,13 +88,18 @@ class RunFolder:
         finally:
             self.lock.give_back()
 
-    def begin(self, environment: dict[str, Any]) -> None:
-        """Write that this run is running, and remove every output of an earlier run, so that none is taken for its."""
+    def begin(self, environment: dict[str, Any], goes_on: bool = False) -> None:
+        """Write that this run is running, and remove every output of an earlier run, so that none is taken for its.
+
+        ``goes_on``: it is that run, and keeps what it has.
+        """
         (self.path / "logs").mkdir(parents=True, exist_ok=True)
         self._write_status("running")
-        for path in (path for pattern in OUTPUTS for path in self.path.glob(pattern)):
-            path.unlink(missing_ok=True)
-        shutil.rmtree(self.path / "figures", ignore_errors=True)
+        for path in (path for pattern in OUTPUTS for path in self.path.glob(pattern) if not goes_on):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
         (self.path / "config.toml").write_text(self._config, encoding="utf-8")
         self.write_environment(environment)
 

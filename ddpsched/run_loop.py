@@ -19,11 +19,14 @@ from ddpsched.environment import describe
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Exchange, Flag
 from ddpsched.guard import Guard
-from ddpsched.plan import StepPlan
+from ddpsched.plan import Position, StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import num_steps, plan_steps, prefetch_plans
 from ddpsched.planning.record_columns import rank_cost
 from ddpsched.records import RecordWriter, StepRecord, compact
+from ddpsched.recovery.checkpoints import Checkpoint
+from ddpsched.recovery.keeper import Keeper, Snapshot, newest, restore_speeds, rewind, starts
+from ddpsched.recovery.ledger import Head, entries
 from ddpsched.run_folder import RunFolder
 from ddpsched.simulated import SimulatedExecutor
 from ddpsched.watch import Watch, start_watch
@@ -51,13 +54,19 @@ class Executor(Protocol):
     @property
     def timeline(self) -> dict[str, Any] | None: ...  # of the last step, where it is kept
 
-    def expect(self, total_steps: int) -> None: ...  # over which the learning rate falls
+    def expect(self, total_steps: int, done: int = 0) -> None: ...  # over which the learning rate falls
 
     def execute(self, plan: StepPlan) -> list[StepRecord]: ...
 
     def object(self, flag: Flag) -> bool: ...  # vote so in the next step; False where there are no other ranks
 
     def evaluate(self) -> "Evaluation | None": ...
+
+    def snapshot(self) -> Snapshot | None: ...  # for checkpoints; None where nothing is trained
+
+    def restore(self, folder: Path) -> None: ...  # of a checkpoint
+
+    def save_model(self, path: Path) -> None: ...  # as transformers reads it
 
     def close(self) -> None: ...
 
@@ -66,15 +75,18 @@ def run(
     config: RunConfig,
     *,
     overwrite: bool = False,
+    restart: bool = False,
     force: bool = False,
     watch: Watch | None = None,
     launch: Mapping[str, Any] | None = None,
 ) -> Path:
     """Run to the end and return the run's folder; under torchrun, as one rank of many.
 
-    ``overwrite``: replace a finished run of this name, as soon as the new one can start. ``force``: use calibrations of
-    another model or device, which are refused else. ``watch``: this process's, where it was started before the config
-    was read; the caller closes it. ``launch``: the runs that its times are compared with, for environment.json.
+    A run of this name that was stopped goes on from its last checkpoint, if it wrote one. ``restart``: it begins anew
+    instead. ``overwrite``: replace a finished run of this name, as soon as the new one can start. ``force``: use
+    calibrations of another model or device, which are refused else. ``watch``: this process's, where it was started
+    before the config was read; the caller closes it. ``launch``: the runs that its times are compared with, for
+    environment.json.
 
     Raises RunExistsError where a finished run has this name and RunHeldError where a living one has, ConfigError and
     DataError before anything is written, RunError for what fails later. Then status.json says "failed" and the reason,
@@ -82,26 +94,26 @@ def run(
     """
     world = world_of(config)
     with watched(config, watch) as watch:
-        for _ in run_steps(config, world, watch, overwrite=overwrite, force=force, launch=launch):
+        folder = RunFolder(config.run_dir, dump(config), overwrite, restart)
+        for _ in run_steps(config, folder, world, watch, force=force, launch=launch):
             pass
     return config.run_dir
 
 
 def run_steps(
     config: RunConfig,
+    folder: RunFolder,
     world: World,
     watch: Watch | None,
     *,
-    overwrite: bool = False,
     force: bool = False,
     launch: Mapping[str, Any] | None = None,
 ) -> Generator[int, None, None]:
-    """Run, and yield the number of steps done: 0 as soon as all ranks are ready, then after each step.
+    """Run, and yield the number of steps done: as soon as all ranks are ready, then after each step.
 
     Between two steps other runs of this process may have their turn. ``launch``: which runs these are, for
     environment.json. An error thrown in here is this run's, and ends it as one of its steps would. Raises as ``run``.
     """
-    folder = RunFolder(config.run_dir, dump(config), overwrite)
     with folder.held(world.is_main), Guard(folder, world, watch) as guard:
         if not world.is_main:
             folder.lock.await_rank_0(config.executor.timeout_s)
@@ -114,29 +126,42 @@ def _run(
     config: RunConfig, folder: RunFolder, world: World, guard: Guard, force: bool, launch: Mapping[str, Any] | None
 ) -> Iterator[int]:
     samples = config.load_samples()
+    checkpoint = newest(folder.path, config) if folder.may_go_on else None
     executor = guard.resources.enter_context(closing(_executor(config, samples, world, force)))
     exchange, spec, train = executor.exchange, config.plan_spec(executor.caps), samples.train
-    total_steps = num_steps(spec, train)
-    executor.expect(total_steps)
+    start, total_steps = _start(checkpoint, exchange), num_steps(spec, train)
+    executor.expect(total_steps, start.step)
     environment = _environment(config, samples, executor) | {"launch": None if launch is None else dict(launch)}
     speeds = [Speed() for _ in exchange.ranks] if spec.refined else None
-    plans = guard.resources.enter_context(closing(prefetch_plans(plan_steps(spec, train, exchange, speeds))))
+    if checkpoint is not None:
+        executor.restore(checkpoint.path)
+        restore_speeds(speeds or (), exchange.ranks, checkpoint)
+    plans = guard.resources.enter_context(closing(prefetch_plans(plan_steps(spec, train, exchange, speeds, start))))
     if config.executor.kind == "distributed":
         guard.watch_peers(exchange, lambda: executor.object(Flag.STOP))
-    first = next(plans)  # a solver or caps that cannot plan fail here
+    first = list(itertools.islice(plans, 1))  # a solver or caps that cannot plan fail here
+    head = Head()
     if world.is_main:  # only now is an earlier run of this name given up
-        folder.begin(environment)
+        environment["starts"] = starts(folder.path if checkpoint else None, start.step, config.world_size)
+        folder.begin(environment, goes_on=checkpoint is not None)
+        head = rewind(folder.path, checkpoint) if checkpoint else head
     exchange.barrier()
     guard.begun()
     _log_remarks(config, environment)
     evaluations = _Evaluations(folder, world.is_main, config.train.eval_every, total_steps)
     tally = _Tally(spec, train, speeds or ())
-    yield 0
-    with closing(RecordWriter(folder.path, world.rank)) as writer:
-        for plan, records in _loop(executor, itertools.chain([first], plans), writer, evaluations):
+    tally.count(folder.path if checkpoint else None)
+    snapshot = executor.snapshot() if config.train.checkpoint_every else None
+    keeper = Keeper(folder.path, config, world.rank, exchange, snapshot, tally.speeds, head)
+    yield start.step
+    with closing(RecordWriter(folder.path, world.rank, goes_on=checkpoint is not None)) as writer, closing(keeper):
+        for plan, records in _loop(executor, itertools.chain(first, plans), writer, evaluations, keeper):
             tally.add(plan, records)
+            keeper.add(plan, records)
             yield plan.step + 1
     environment |= tally.summary()
+    if config.train.save_model:
+        executor.save_model(folder.path / "model")
     truncated = exchange.total(train.num_truncated)
     exchange.barrier()  # every rank's records are written
     if world.is_main:
@@ -147,6 +172,19 @@ def _run(
         folder.done()
         folder.lock.give_back()  # before any rank ends: its caller may begin another run in this folder at once
     exchange.part(guard.is_done)  # until then the other ranks can report a failure of rank 0
+
+
+def _start(checkpoint: Checkpoint | None, exchange: Exchange) -> Position:
+    """Return the position that this process begins at. Raises ConfigError where ranks see different checkpoints."""
+    start = Position() if checkpoint is None else Position.from_dict(checkpoint.state["position"])
+    seen = exchange.vote(np.full((len(exchange.ranks), 1), start.step, dtype=np.int64))[:, 0]
+    if (seen != seen[0]).any():
+        raise ConfigError(
+            f"ranks see checkpoints after {seen.tolist()} steps; all need the same outputs folder, or give --restart"
+        )
+    if start.step:
+        log.info("going on after step %d", start.step)
+    return start
 
 
 @contextmanager
@@ -168,7 +206,11 @@ def watched(config: RunConfig, watch: Watch | None) -> Iterator[Watch | None]:
 
 
 def _loop(
-    executor: Executor, plans: Iterable[StepPlan], writer: RecordWriter, evaluations: "_Evaluations"
+    executor: Executor,
+    plans: Iterable[StepPlan],
+    writer: RecordWriter,
+    evaluations: "_Evaluations",
+    keeper: Keeper,
 ) -> Iterator[tuple[StepPlan, list[StepRecord]]]:
     """Execute all plans; write records, timeline and evaluations; yield each plan with its records here."""
     full: OSError | None = None
@@ -177,6 +219,7 @@ def _loop(
         records = executor.execute(plan)
         done = plan.step + 1
         try:
+            keeper.check()
             writer.write(*records, timeline=executor.timeline)
         except OSError as error:
             if not executor.object(Flag.DISK_FULL):
@@ -239,6 +282,12 @@ class _Tally:
 
     def __post_init__(self) -> None:
         self.num_runs = np.zeros(len(self.lengths) if self.spec.policy.repeats else 0, dtype=np.int64)  # of each sample
+
+    def count(self, folder: Path | None) -> None:
+        """Count the runs of samples in the steps before this process, as the ledger in ``folder`` has them."""
+        for entry in entries(folder) if folder is not None and len(self.num_runs) else ():
+            for ids in entry.ranks:
+                self.num_runs[ids] += 1
 
     def add(self, plan: StepPlan, records: Sequence[StepRecord]) -> None:
         """Count the tokens of a step, and measure its speeds, which are for the plan after next."""

@@ -1,6 +1,7 @@
 """The simulated executor: a plan's records of all ranks, with times from a cost model instead of a clock."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ddpsched.config import RunConfig
@@ -34,8 +35,17 @@ class SimulatedExecutor:
     timeline = None
     facts: Mapping[str, Any] = {"device": "none: simulated", "num_parameters": None, "clocks": None}
 
-    def expect(self, total_steps: int) -> None:
+    def expect(self, total_steps: int, done: int = 0) -> None:
         """Do nothing, as there is no learning rate."""
+
+    def snapshot(self) -> None:
+        """Return None: there is nothing to go on from."""
+
+    def restore(self, folder: Path) -> None:
+        """Do nothing, as there is no model."""
+
+    def save_model(self, path: Path) -> None:
+        """Do nothing, as there is no model."""
 
     def execute(self, plan: StepPlan) -> list[StepRecord]:
         """Return a record per rank. The messages that ranks exchange beside gradients take no time."""

@@ -33,15 +33,17 @@ console = plain_console(soft_wrap=True)
 PAIR_SHARE, PAIR_ROUNDS = 0.1, 3  # of the time of a study; rounds of alone, pair, pair, alone
 
 
-def command(launch: Launch, files: Sequence[Path], force: bool = False) -> list[str]:
-    """Return the command line that starts a launch. ``files``: the configs of its runs."""
+def command(launch: Launch, files: Sequence[Path], flags: Sequence[str] = ()) -> list[str]:
+    """Return the command line that starts a launch. ``files``: the configs of its runs; ``flags``: such as --force."""
     run = launch.runs[0]
     module = ["-m", "experiments.interleaved" if launch.interleaved else "experiments.train", *map(str, files)]
     if launch.interleaved:
         module += ["--block", str(launch.compare.block)]
     if launch.how != "apart":
         module.append(f"--launch={json.dumps(launch.about)}")
-    module += ["--overwrite", *(["--force"] if force else [])]
+    if launch.interleaved and "--overwrite" not in flags:  # all of its runs begin anew, also those that are done
+        module.append("--overwrite")
+    module += flags
     if run.executor.kind != "distributed":
         return [sys.executable, *module]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(run.world_size)]
@@ -66,12 +68,13 @@ def sweep(
     everything = launches(found)
     finished = [] if overwrite else [launch for launch in everything if all([_is_finished(run) for run in launch.runs])]
     waiting = [launch for launch in everything if launch not in finished]
+    flags = [flag for flag, asked in (("--overwrite", overwrite), ("--force", force)) if asked]
     for launch in finished:
         console.print(f"skip   {launch.label} (done; --overwrite runs it again)")
     if dry_run:
         for launch in waiting:
             files = [config_path(run) for run in launch.runs]
-            console.print(f"would run {launch.label}: {' '.join(command(launch, files, force))}")
+            console.print(f"would run {launch.label}: {' '.join(command(launch, files, flags))}")
         return 0
     failed: dict[str, str] = {}
     begin = time.monotonic()
@@ -79,7 +82,7 @@ def sweep(
         eta = (time.monotonic() - begin) / number * (len(waiting) - number) if number else None
         left = "" if eta is None else f", about {eta / 60:.0f} min left"
         console.print(f"run    {launch.label} ({number + 1} of {len(waiting)}{left})")
-        for run, reason in _run(launch, force):
+        for run, reason in _run(launch, flags):
             if reason is None:
                 wall = "" if launch.interleaved else f" in {read_status(run.run_dir)['wall_s']:.0f} s"
                 console.print(f"done   {run.run_dir}{wall}")
@@ -155,13 +158,13 @@ def config_path(run: RunConfig) -> Path:
     return run.run_dir.with_name(f".{run.name}.{os.getpid()}.toml")
 
 
-def _run(launch: Launch, force: bool = False) -> list[tuple[RunConfig, str | None]]:
+def _run(launch: Launch, flags: Sequence[str] = ()) -> list[tuple[RunConfig, str | None]]:
     """Start a launch and wait for it; return its runs, each with None where it is done, else the reason."""
     if any(held := [refusal(run.run_dir) for run in launch.runs]):
         others = next(reason for reason in held if reason is not None)
         return [(run, reason or f"not started: {others}") for run, reason in zip(launch.runs, held, strict=True)]
     before = [read_status(run.run_dir) for run in launch.runs]
-    code, printed = _launch(launch, force)
+    code, printed = _launch(launch, flags)
     errors = [line.removeprefix("error: ") for line in printed.splitlines() if line.startswith("error:")]
     if (refused := next((error for error in errors if HELD in error), None)) is not None:
         return [(run, refused) for run in launch.runs]
@@ -181,7 +184,7 @@ def _reason(run: RunConfig, before: dict[str, Any], code: int, printed: str) -> 
     return status.get("reason") or next(iter(named), f"exit code {code}; see {_launcher_log(run)}")
 
 
-def _launch(launch: Launch, force: bool) -> tuple[int, str]:
+def _launch(launch: Launch, flags: Sequence[str]) -> tuple[int, str]:
     """Start a launch and wait for it; return its exit code and output, which is added to each run's launcher.log.
 
     Until it ends the output lies beside the folders: another run may have taken one at the same moment.
@@ -194,7 +197,10 @@ def _launch(launch: Launch, force: bool) -> tuple[int, str]:
     with output.open("w+b") as log:
         try:
             process = subprocess.Popen(
-                command(launch, files, force), stdout=log, stderr=subprocess.STDOUT, env=_environ(launch.runs[0])
+                command(launch, files, flags),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=_environ(launch.runs[0]),
             )
             try:
                 code = process.wait()

@@ -1,6 +1,7 @@
 """One rank of a run, for torchrun.
 
-``torchrun --standalone --nproc-per-node 4 -m experiments.train CONFIG [key=value ...] [--overwrite] [--force]``;
+``torchrun --standalone --nproc-per-node 4 -m experiments.train CONFIG [key=value ...] [--overwrite] [--restart]
+[--force]``;
 ``--standalone`` finds a free port; a ``--master-port`` that you give must be free.
 Without torchrun it is one process, as ``ddpsched run`` is.
 """
@@ -10,6 +11,8 @@ import sys
 
 from ddpsched.watch import start_watch
 
+FLAGS = ("--overwrite", "--restart", "--force")
+
 
 def main(words: list[str]) -> int:
     """Run one rank; return 0 only where the run is done."""
@@ -18,12 +21,13 @@ def main(words: list[str]) -> int:
 
     # of a run that alternates with others as processes: which ones, for its environment.json
     about = [word.removeprefix("--launch=") for word in words if word.startswith("--launch=")]
-    names = [word for word in words if word not in ("--overwrite", "--force") and not word.startswith("--launch=")]
+    names = [word for word in words if word not in FLAGS and not word.startswith("--launch=")]
     if not names or names[0].startswith("-"):
         print(__doc__.strip(), file=sys.stderr)
         return 2
     launch = json.loads(about[0]) if about else None
-    return run_config(names[0], names[1:], "--overwrite" in words, "--force" in words, watch, launch)
+    options = {flag.removeprefix("--"): flag in words for flag in FLAGS}
+    return run_config(names[0], names[1:], watch, launch=launch, **options)
 
 
 if __name__ == "__main__":

@@ -99,6 +99,9 @@ class TrainConfig(Table):
     precision: Literal["auto", "float32", "float64", "bfloat16"] = "auto"  # auto: bfloat16 autocast on CUDA
     non_finite: Literal["stop", "skip"] = "stop"  # on all ranks, at a gradient that is NaN or infinite
     eval_every: Annotated[int, Field(ge=0)] = 0  # steps; 0: once, after the last step
+    checkpoint_every: Annotated[int, Field(ge=0)] = 0  # steps; a run that was stopped goes on from there; 0: none
+    keep: Positive = 2  # newest checkpoints that stay
+    save_model: bool = True  # the trained model, as from_pretrained reads it
 
 
 class RunConfig(Table):
@@ -172,6 +175,9 @@ class RunConfig(Table):
             fault = f"executor.timeline is of several processes, executor.kind = {self.executor.kind!r} has one"
             remedy = "use 'distributed', or leave it out (`python -m analysis.timeline` draws any run)"
             raise ValueError(f"{fault}; {remedy}")
+        if simulated and self.train.checkpoint_every:
+            fault = f"train.checkpoint_every = {self.train.checkpoint_every}, but a simulated run trains no model"
+            raise ValueError(f"{fault}; leave it out: it begins anew within seconds")
         if simulated and self.memory.probe:
             remedy = "leave it out, or give memory.path and memory.budget_bytes"
             raise ValueError(f"memory.probe = true measures a device; a simulated run has none; {remedy}")

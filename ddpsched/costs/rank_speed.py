@@ -1,6 +1,7 @@
 """The speed of a rank, measured while it trains."""
 
 from collections import deque
+from collections.abc import Sequence
 from statistics import median
 from typing import TypeVar
 
@@ -38,6 +39,16 @@ class Speed:
     def __init__(self) -> None:
         self._recent = deque([float(AS_CALIBRATED)] * WINDOW, maxlen=WINDOW)
         self.slowness_ppm = AS_CALIBRATED
+
+    @property
+    def recent(self) -> list[float]:
+        """The last five measurements, oldest first."""
+        return list(self._recent)
+
+    def restore(self, recent: Sequence[float]) -> None:
+        """Go on from what ``recent`` returned."""
+        self._recent.extend(recent)
+        self.slowness_ppm = max(1, round(median(self._recent)))
 
     def add(self, predicted_ns: int, measured_s: float) -> None:
         """Record one step: the predicted and the measured time of all of its micro-batches.

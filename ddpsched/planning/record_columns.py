@@ -38,5 +38,5 @@ def plan_columns(labels: Mapping[str, Any], plan: StepPlan, rank: int, lengths: 
         "exchange_s": plan.times.exchange_s,
         "solve_s": plan.times.solve_s,
         "plan_wait_s": plan.times.wait_s,
-        "plan_hash": f"{plan.digest & (2**64 - 1):016x}",
+        "plan_hash": plan.digest_hex,
     }

@@ -12,6 +12,8 @@
     masks.py               attention masks that hide padding
     packed.py              one row for many samples: attention, positions, head
     optimise.py            clip, AdamW, schedule
+    state.py               weights and moments of a training: copied, written, read back
+    save.py                the trained model as a folder for from_pretrained
     variable_lr.py         a warm-up; any torch scheduler, scaled by the size of each step
     sync/                  gradient synchronisers: naive, overlap, bucketed, ddp, fsdp
     group_exchange.py      offers and votes of ranks over gloo; the offset of each rank's clock from rank 0's

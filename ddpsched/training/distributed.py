@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -23,6 +24,7 @@ from ddpsched.training.group_exchange import GroupExchange, start_group
 from ddpsched.training.learner import Evaluation, Learner, RankStep, step_seed
 from ddpsched.training.loss import Counts, sum_scale
 from ddpsched.training.out_of_memory import flag_of
+from ddpsched.training.state import Snapshot
 from ddpsched.world import World
 
 
@@ -137,6 +139,18 @@ class DistributedExecutor:
             return None
         sums = {key: value for key, value in asdict(share).items() if key != "majority" and value is not None}
         return replace(share, **{key: self.exchange.total(value) for key, value in sums.items()})
+
+    def snapshot(self) -> Snapshot:
+        """Return the copies that a checkpoint is written from."""
+        return self.learner.snapshot()
+
+    def restore(self, folder: Path) -> None:
+        """Go on with the weights and moments of a checkpoint, as all ranks do."""
+        self.learner.restore(folder)
+
+    def save_model(self, path: Path) -> None:
+        """Write the model and its tokenizer as a folder for ``from_pretrained``, on rank 0; all ranks call it."""
+        self.learner.save_model(path, writes=self._world.is_main)
 
     def close(self) -> None:
         """Leave the process group, if this executor joined it."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from time import process_time
 from typing import Any
 
@@ -26,6 +27,8 @@ from ddpsched.training.model import build_model, num_positions
 from ddpsched.training.optimise import Optimiser
 from ddpsched.training.out_of_memory import is_out_of_memory
 from ddpsched.training.packed import enable_packing
+from ddpsched.training.save import save_pretrained
+from ddpsched.training.state import Snapshot, restore
 from ddpsched.training.sync import SYNCS
 from ddpsched.training.sync.synchroniser import Collective, Synchroniser
 
@@ -257,6 +260,21 @@ class Learner:
     def label_tokens(self, counts: Counts) -> int | None:
         """Return the label tokens for a record: None for a classifier, which has none."""
         return counts.targets if self._config.model.task == "causal_lm" else None
+
+    def snapshot(self) -> Snapshot:
+        """Return the copies of weights, buffers and moments that a checkpoint is written from."""
+        return Snapshot(self.model, self.optimiser.torch_optimizer)
+
+    def restore(self, folder: Path) -> None:
+        """Go on with the weights and moments of a checkpoint. Raises DataError where they are of another model."""
+        restore(self.model, self.optimiser.torch_optimizer, folder)
+
+    def save_model(self, path: Path, writes: bool = True) -> None:
+        """Write the model and its tokenizer as a folder for ``from_pretrained``; a rank of many calls it with others.
+
+        ``writes``: whether this process writes it, or only gives its share.
+        """
+        save_pretrained(self.model, self._config.data, path, writes)
 
     def evaluate(self, rank: int = 0, size: int = 1) -> Evaluation | None:
         """Evaluate every ``size``-th dev sample from ``rank`` on; return None without a dev split."""

@@ -41,12 +41,14 @@ class Optimiser:
             raise ValueError(f"lr.kind = {self._lr.kind!r} needs lr.reference, or the global batch")
         self.schedule(total_steps)
 
-    def schedule(self, total_steps: int) -> None:
-        """Begin the schedule anew, over ``total_steps``: how many there are may depend on what memory allows."""
+    def schedule(self, total_steps: int, done: int = 0) -> None:
+        """Begin the schedule anew, over ``total_steps``: how many there are may depend on what memory allows.
+
+        ``done``: steps of it that an earlier process has done.
+        """
         for group in self._adamw.param_groups:
-            group.pop("initial_lr", None)
-            group["lr"] = self._config.learning_rate
-        base = LambdaLR(self._adamw, linear_warmup(total_steps, self._config.warmup))
+            group["initial_lr"] = group["lr"] = self._config.learning_rate
+        base = LambdaLR(self._adamw, linear_warmup(total_steps, self._config.warmup), last_epoch=done - 1)
         self._schedule: LambdaLR | VariableBatchSizeLR = base
         if self._lr.kind != "fixed":
             assert self._reference is not None
@@ -63,6 +65,11 @@ class Optimiser:
         for state in self._adamw.state.values():
             state["step"].zero_()
         self.clear()
+
+    @property
+    def torch_optimizer(self) -> torch.optim.Optimizer:
+        """Torch's optimizer, with its moments."""
+        return self._adamw
 
     def gradient_norm(self) -> torch.Tensor:
         """Clip the gradient to an L2 norm of ``max_grad_norm`` in place; return its norm before that."""

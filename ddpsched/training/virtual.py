@@ -1,5 +1,6 @@
 """All ranks one after another on one device: the same plans and gradients, without a network."""
 
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
@@ -16,6 +17,7 @@ from ddpsched.training.clock import StepClock, pick_device
 from ddpsched.training.learner import Learner, RankStep, step_seed
 from ddpsched.training.loss import Counts, sum_scale
 from ddpsched.training.out_of_memory import flag_of
+from ddpsched.training.state import Snapshot
 
 
 class VirtualExecutor:
@@ -80,6 +82,18 @@ class VirtualExecutor:
         objection = verdict(np.stack(rows))
         assert objection is not None
         raise objection from cause
+
+    def snapshot(self) -> Snapshot:
+        """Return the copies that a checkpoint is written from."""
+        return self.learner.snapshot()
+
+    def restore(self, folder: Path) -> None:
+        """Go on with the weights and moments of a checkpoint."""
+        self.learner.restore(folder)
+
+    def save_model(self, path: Path) -> None:
+        """Write the model and its tokenizer as a folder for ``from_pretrained``."""
+        self.learner.save_model(path)
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

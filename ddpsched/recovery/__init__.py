@@ -1,0 +1,10 @@
+"""What a run needs to go on after it was stopped, and the proof that nothing was lost.
+
+::
+
+    ledger.py        the samples of every committed step, as lines that chain
+    checkpoints.py   folders of weights and state, complete or not there
+    keeper.py        both, while a run goes on; and the way back to a checkpoint
+    audit.py         whether each sample of each epoch was trained once
+    command.py       `ddpsched audit`
+"""

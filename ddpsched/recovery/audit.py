@@ -1,0 +1,178 @@
+"""The audit of a run: whether each sample of each epoch was trained exactly once, by its ledger and records.
+
+The ledger says which samples each committed step ran, over all starts of the run; the records say which plan each rank
+ran, and with how many samples. Samples of a step whose gradient was not finite and skipped are declared so.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpsched.errors import DataError
+from ddpsched.records import read_lines
+from ddpsched.recovery.ledger import Entry, entries
+from ddpsched.run_folder import read_status
+
+NAMED = 5  # samples or steps that a message names
+
+
+@dataclass
+class EpochAudit:
+    """An epoch: how many samples were trained in it, which never or more than once, which in skipped steps."""
+
+    epoch: int
+    complete: bool
+    num_trained: int = 0
+    never: list[int] = field(default_factory=list)
+    again: list[int] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Audit:
+    """What the audit of a run found.
+
+    Attributes:
+        run: its folder.
+        state: of its status.json.
+        num_steps: committed steps.
+        num_samples: samples of an epoch.
+        starts: where processes began, as environment.json has it.
+        epochs: those that were begun.
+        with_replacement: whether the policy may repeat and leave out samples by its options; then neither is a fault.
+        faults: one message each; none where all holds.
+    """
+
+    run: str
+    state: str
+    num_steps: int
+    num_samples: int
+    starts: list[dict[str, Any]]
+    epochs: list[EpochAudit]
+    with_replacement: bool
+    faults: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON takes it."""
+        return asdict(self)
+
+
+def audit(folder: Path) -> Audit:
+    """Return what the ledger and the records of a run show. Raises DataError where they cannot be read.
+
+    Every epoch but the last must be whole, and so must the last of a run by epochs that is done.
+    """
+    environment, config = _environment(folder), _config(folder)
+    size = environment.get("num_samples")
+    if type(size) is not int or size < 1:
+        raise DataError(f"{folder / 'environment.json'} holds no num_samples; give the folder of a run")
+    state = read_status(folder)["state"]
+    steps = list(entries(folder))
+    if not steps and state == "done":
+        raise DataError(f"{folder} is done, but has no ledger.jsonl: a run of an earlier version cannot be audited")
+    replaces = bool(config["policy"].get("replacement", False))
+    by_epochs = config.get("epochs") is not None and state == "done"
+    epochs = _epochs(steps, size, by_epochs)
+    faults: list[str] = []
+    if not replaces:
+        for each in epochs:
+            faults += _faults(each, steps, size)
+    faults += list(_contradictions(steps, read_lines(folder), state == "done"))
+    return Audit(str(folder), state, len(steps), size, environment.get("starts", []), epochs, replaces, faults)
+
+
+def _epochs(steps: Sequence[Entry], size: int, last_is_whole: bool) -> list[EpochAudit]:
+    found = []
+    for epoch in sorted({entry.epoch for entry in steps}):
+        own = [entry for entry in steps if entry.epoch == epoch]
+        counts = _counts(own, size)
+        applied = _counts([entry for entry in own if not entry.skipped], size)
+        whole = epoch < steps[-1].epoch or last_is_whole
+        never = np.flatnonzero(counts == 0) if whole else np.empty(0, dtype=np.int64)
+        found.append(
+            EpochAudit(
+                epoch,
+                whole or bool((counts > 0).all()),
+                int((applied > 0).sum()),
+                never.tolist(),
+                np.flatnonzero(counts > 1).tolist(),
+                np.flatnonzero((counts > 0) & (applied == 0)).tolist(),
+            )
+        )
+    return found
+
+
+def _counts(steps: Sequence[Entry], size: int) -> npt.NDArray[np.int64]:
+    """Return how often each id was run; an id beyond the data is a DataError."""
+    ids = np.array([each for entry in steps for rank in entry.ranks for each in rank], dtype=np.int64)
+    if len(ids) and ids.max() >= size:
+        raise DataError(f"the ledger names sample {ids.max()}, but the data has {size} samples, 0 to {size - 1}")
+    return np.bincount(ids, minlength=size)
+
+
+def _faults(epoch: EpochAudit, steps: Sequence[Entry], size: int) -> Iterator[str]:
+    if epoch.never:
+        yield f"epoch {epoch.epoch}: {len(epoch.never)} of {size} samples were never trained: {_named(epoch.never)}"
+    if epoch.again:
+        first = epoch.again[0]
+        where = [e.step for e in steps if e.epoch == epoch.epoch and any(first in rank for rank in e.ranks)]
+        yield (
+            f"epoch {epoch.epoch}: {len(epoch.again)} samples were trained more than once: {_named(epoch.again)}; "
+            f"sample {first} in steps {_named(where)}"
+        )
+
+
+def _contradictions(steps: Sequence[Entry], rows: Sequence[dict[str, Any]], is_done: bool) -> Iterator[str]:
+    """Yield where records and ledger differ: plan and samples of each rank and step.
+
+    A run that was killed may have recorded a step that it did not commit; one that is done may not.
+    """
+    ledger = {(e.step, rank): (e.plan, len(ids)) for e in steps for rank, ids in enumerate(e.ranks)}
+    records: dict[tuple[int, int], tuple[str, int]] = {}
+    twice = []
+    for row in rows:
+        try:
+            key, value = (int(row["step"]), int(row["rank"])), (str(row["plan_hash"]), int(row["num_samples"]))
+        except (KeyError, TypeError, ValueError):
+            raise DataError(f"a record has no step, rank, plan_hash or num_samples: {str(row)[:200]}") from None
+        twice += [key] if key in records else []
+        records[key] = value
+    if twice:
+        yield f"records hold step {twice[0][0]} of rank {twice[0][1]} twice"
+    if steps and (missing := [key for key in ledger if key not in records]):
+        yield f"{len(missing)} records are missing, first that of step {missing[0][0]}, rank {missing[0][1]}"
+    if is_done and (more := [key for key in records if key not in ledger]):
+        yield f"{len(more)} records are of no step of the ledger, first that of step {more[0][0]}, rank {more[0][1]}"
+    if differs := [key for key, value in ledger.items() if records.get(key, value) != value]:
+        (step, rank), count = differs[0], len(differs)
+        yield (
+            f"{count} records contradict the ledger, first in step {step}, rank {rank}: plan and samples are "
+            f"{records[step, rank]}, in the ledger {ledger[step, rank]}"
+        )
+
+
+def _named(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values[:NAMED])) + (", ..." if len(values) > NAMED else "")
+
+
+def _environment(folder: Path) -> dict[str, Any]:
+    path = folder / "environment.json"
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        fault = "is not the folder of a run: it has no environment.json"
+        raise DataError(f"{folder} {fault}; give outputs/STUDY/RUN") from None
+    except (ValueError, RecursionError):
+        raise DataError(f"{path} cannot be read: it is no JSON") from None
+    return value if isinstance(value, dict) else {}
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    from ddpsched.config import load
+
+    return load(folder / "config.toml").model_dump(mode="json")

@@ -1,0 +1,53 @@
+"""The trained model and its tokenizer as a folder that transformers' ``from_pretrained`` reads."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedTokenizerFast
+from transformers.utils import logging
+
+from ddpsched.data.config import DataConfig
+from ddpsched.data.tokenizer import load_tokenizer
+
+ROLES = {"pad_token": ("[PAD]", "<pad>"), "unk_token": ("[UNK]", "<unk>")}  # those that a tokenizer may name
+
+
+def save_pretrained(model: torch.nn.Module, data: DataConfig, path: Path, writes: bool = True) -> None:
+    """Write ``model`` and the tokenizer of ``data`` to the folder ``path``, in one piece: aside, then renamed.
+
+    ``writes``: whether this process does; the ranks of a sharded model all call it, as each has a share of the weights.
+    """
+    weights = {name: _whole(tensor) for name, tensor in model.state_dict().items()}
+    if not writes:
+        return
+    aside = path.with_name(f"{path.name}.part")
+    for folder in (aside, path):
+        shutil.rmtree(folder, ignore_errors=True)
+    hugging_face: Any = model
+    with _without_progress():
+        hugging_face.save_pretrained(aside, state_dict=weights)
+    tokenizer = load_tokenizer(data.tokenizer)
+    known = tokenizer.get_vocab()
+    named = {role: next((each for each in tokens if each in known), None) for role, tokens in ROLES.items()}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=data.max_length, **named).save_pretrained(
+        aside
+    )
+    aside.rename(path)
+
+
+@contextmanager
+def _without_progress() -> Iterator[None]:
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    yield
+    if shown:
+        logging.enable_progress_bar()
+
+
+def _whole(tensor: Any) -> torch.Tensor:
+    return tensor.full_tensor().cpu() if isinstance(tensor, DTensor) else tensor
