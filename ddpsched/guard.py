@@ -46,13 +46,15 @@ class Guard:
         if self._watch is not None:
             self._watch.add_peers(np.where(table[:, 1] == host, table[:, 0], 0).tolist(), self._world.rank)
 
-    def begun(self) -> None:
+    def begun(self, goes_on: bool = False) -> None:
         """Start the logs: the folder and its status.json are this run's now, on every rank.
 
-        Rank r logs to logs/rank{r}.log, rank 0 to the terminal as well.
+        Rank r logs to logs/rank{r}.log, rank 0 to the terminal as well. ``goes_on``: after what is in the logs.
         """
         self._began = True
-        self._handlers.append(_LogFile(self._folder.path / "logs" / f"rank{self._world.rank}.log", mode="w"))
+        self._handlers.append(
+            _LogFile(self._folder.path / "logs" / f"rank{self._world.rank}.log", mode="a" if goes_on else "w")
+        )
         if self._world.is_main:
             self._handlers.append(logging.StreamHandler())
         for handler in self._handlers:

@@ -19,14 +19,14 @@ from ddpsched.environment import describe
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Exchange, Flag
 from ddpsched.guard import Guard
-from ddpsched.plan import Position, StepPlan
+from ddpsched.plan import StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import num_steps, plan_steps, prefetch_plans
 from ddpsched.planning.record_columns import rank_cost
 from ddpsched.records import RecordWriter, StepRecord, compact
-from ddpsched.recovery.checkpoints import Checkpoint
-from ddpsched.recovery.keeper import Keeper, Snapshot, newest, restore_speeds, rewind, starts
-from ddpsched.recovery.ledger import Head, entries
+from ddpsched.recovery.keeper import Keeper, Snapshot
+from ddpsched.recovery.ledger import entries
+from ddpsched.recovery.start import Start, find_start
 from ddpsched.run_folder import RunFolder
 from ddpsched.simulated import SimulatedExecutor
 from ddpsched.watch import Watch, start_watch
@@ -125,36 +125,39 @@ def run_steps(
 def _run(
     config: RunConfig, folder: RunFolder, world: World, guard: Guard, force: bool, launch: Mapping[str, Any] | None
 ) -> Iterator[int]:
-    samples = config.load_samples()
-    checkpoint = newest(folder.path, config) if folder.may_go_on else None
+    samples, start = config.load_samples(), find_start(folder.path, config, folder.may_go_on)
     executor = guard.resources.enter_context(closing(_executor(config, samples, world, force)))
-    exchange, spec, train = executor.exchange, config.plan_spec(executor.caps), samples.train
-    start, total_steps = _start(checkpoint, exchange), num_steps(spec, train)
-    executor.expect(total_steps, start.step)
+    exchange, spec, train = executor.exchange, config.plan_spec(executor.caps, start.batch_ranks), samples.train
+    _agree(start, exchange)
+    total_steps = num_steps(spec, train)
+    executor.expect(total_steps, start.position.step)
     environment = _environment(config, samples, executor) | {"launch": None if launch is None else dict(launch)}
     speeds = [Speed() for _ in exchange.ranks] if spec.refined else None
-    if checkpoint is not None:
-        executor.restore(checkpoint.path)
-        restore_speeds(speeds or (), exchange.ranks, checkpoint)
-    plans = guard.resources.enter_context(closing(prefetch_plans(plan_steps(spec, train, exchange, speeds, start))))
+    if start.checkpoint is not None:
+        executor.restore(start.checkpoint.path)
+        start.restore_speeds(speeds or (), exchange.ranks, config.world_size)
+    steps = plan_steps(spec, train, exchange, speeds, start.position if start.goes_on else None, start.ranks_before)
+    plans = guard.resources.enter_context(closing(prefetch_plans(steps)))
     if config.executor.kind == "distributed":
         guard.watch_peers(exchange, lambda: executor.object(Flag.STOP))
     first = list(itertools.islice(plans, 1))  # a solver or caps that cannot plan fail here
-    head = Head()
     if world.is_main:  # only now is an earlier run of this name given up
-        environment["starts"] = starts(folder.path if checkpoint else None, start.step, config.world_size)
-        folder.begin(environment, goes_on=checkpoint is not None)
-        head = rewind(folder.path, checkpoint) if checkpoint else head
+        environment["starts"] = start.listed(config.world_size)
+        start.rewind()
+        folder.begin(environment, start.goes_on)
     exchange.barrier()
-    guard.begun()
+    guard.begun(start.goes_on)
+    if start.goes_on:
+        log.info("going on after step %d", start.position.step)
     _log_remarks(config, environment)
     evaluations = _Evaluations(folder, world.is_main, config.train.eval_every, total_steps)
     tally = _Tally(spec, train, speeds or ())
-    tally.count(folder.path if checkpoint else None)
+    if start.goes_on:
+        tally.count(folder.path)
     snapshot = executor.snapshot() if config.train.checkpoint_every else None
-    keeper = Keeper(folder.path, config, world.rank, exchange, snapshot, tally.speeds, head)
-    yield start.step
-    with closing(RecordWriter(folder.path, world.rank, goes_on=checkpoint is not None)) as writer, closing(keeper):
+    keeper = Keeper(folder.path, config, world.rank, exchange, snapshot, tally.speeds, start)
+    yield start.position.step
+    with closing(RecordWriter(folder.path, world.rank, start.goes_on)) as writer, closing(keeper):
         for plan, records in _loop(executor, itertools.chain(first, plans), writer, evaluations, keeper):
             tally.add(plan, records)
             keeper.add(plan, records)
@@ -174,17 +177,13 @@ def _run(
     exchange.part(guard.is_done)  # until then the other ranks can report a failure of rank 0
 
 
-def _start(checkpoint: Checkpoint | None, exchange: Exchange) -> Position:
-    """Return the position that this process begins at. Raises ConfigError where ranks see different checkpoints."""
-    start = Position() if checkpoint is None else Position.from_dict(checkpoint.state["position"])
-    seen = exchange.vote(np.full((len(exchange.ranks), 1), start.step, dtype=np.int64))[:, 0]
+def _agree(start: Start, exchange: Exchange) -> None:
+    """Raise ConfigError where ranks see different checkpoints."""
+    seen = exchange.vote(np.full((len(exchange.ranks), 1), start.position.step, dtype=np.int64))[:, 0]
     if (seen != seen[0]).any():
         raise ConfigError(
             f"ranks see checkpoints after {seen.tolist()} steps; all need the same outputs folder, or give --restart"
         )
-    if start.step:
-        log.info("going on after step %d", start.step)
-    return start
 
 
 @contextmanager
@@ -283,9 +282,9 @@ class _Tally:
     def __post_init__(self) -> None:
         self.num_runs = np.zeros(len(self.lengths) if self.spec.policy.repeats else 0, dtype=np.int64)  # of each sample
 
-    def count(self, folder: Path | None) -> None:
+    def count(self, folder: Path) -> None:
         """Count the runs of samples in the steps before this process, as the ledger in ``folder`` has them."""
-        for entry in entries(folder) if folder is not None and len(self.num_runs) else ():
+        for entry in entries(folder) if len(self.num_runs) else ():
             for ids in entry.ranks:
                 self.num_runs[ids] += 1
 

@@ -36,7 +36,7 @@ ROOMS = {
         "planner": 4, "policies": 4,
     },
     "config": {"run": 0, "read": 1},
-    "recovery": {"checkpoints": 0, "ledger": 0, "audit": 1, "keeper": 1, "command": 2},
+    "recovery": {"checkpoints": 0, "ledger": 0, "audit": 1, "start": 1, "keeper": 2, "command": 2},
     "training": {
         "clock": 0, "loss": 0, "model": 0, "out_of_memory": 0,
         "sample_sort": 0, "group_exchange": 1, "masks": 1, "variable_lr": 1, "collate": 2, "optimise": 2,

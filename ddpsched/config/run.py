@@ -175,6 +175,9 @@ class RunConfig(Table):
             fault = f"executor.timeline is of several processes, executor.kind = {self.executor.kind!r} has one"
             remedy = "use 'distributed', or leave it out (`python -m analysis.timeline` draws any run)"
             raise ValueError(f"{fault}; {remedy}")
+        if self.train.checkpoint_every and not self.policy.resumes:
+            fault = f"but policy.kind = {self.policy.kind!r} cannot go on within an epoch"
+            raise ValueError(f"train.checkpoint_every = {self.train.checkpoint_every}, {fault}; leave it out")
         if simulated and self.train.checkpoint_every:
             fault = f"train.checkpoint_every = {self.train.checkpoint_every}, but a simulated run trains no model"
             raise ValueError(f"{fault}; leave it out: it begins anew within seconds")
@@ -205,11 +208,12 @@ class RunConfig(Table):
         """The columns that every record of the run shares."""
         return {"run": self.name, "mode": self.executor.kind, "policy": self.policy.kind, "seed": self.seed}
 
-    def plan_spec(self, allowed: Sequence[int] | None = None) -> PlanSpec:
+    def plan_spec(self, allowed: Sequence[int] | None = None, batch_ranks: int | None = None) -> PlanSpec:
         """Return the arguments of planning; a fitted cost, a calibration and an order are read from their files here.
 
         ``allowed``: each rank's memory limit, in bytes where ``memory.path`` names a calibration, else in samples of
-        ``data.max_length``; None for no limit. Raises ConfigError or DataError for files that cannot be read.
+        ``data.max_length``; None for no limit. ``batch_ranks``: of a run that goes on with another world size, the one
+        it began with. Raises ConfigError or DataError for files that cannot be read.
         """
         return PlanSpec(
             world_size=self.world_size,
@@ -225,6 +229,7 @@ class RunConfig(Table):
             pad_to=self.data.max_length if self.data.pad_to == "max_length" else 0,
             refined=self.cost.online,
             lengths_known=self.data.lengths == "known",
+            batch_ranks=batch_ranks,
         )
 
     def load_samples(self) -> "Samples":

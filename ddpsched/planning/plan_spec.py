@@ -33,6 +33,7 @@ class PlanSpec:
         refined: whether ranks report their measured speed, which scales their costs.
         lengths_known: whether every rank knows all lengths.
         last: where an epoch's last samples are fewer than the ranks, a "smaller" step, "join" or "drop".
+        batch_ranks: ranks that global batches are made for, where a run goes on with another number; None for G.
 
     Raises ConfigError where these do not agree.
     """
@@ -51,10 +52,11 @@ class PlanSpec:
     refined: bool = False
     lengths_known: bool = True
     last: str = "smaller"
+    batch_ranks: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("world_size", 1), ("global_batch", 1), ("seed", 0), ("epochs", 1), ("steps", 1)):
-            value = getattr(self, name)
+        for name in ("world_size", "global_batch", "seed", "epochs", "steps", "batch_ranks"):
+            value, least = getattr(self, name), 0 if name == "seed" else 1
             if value is not None and value < least:
                 raise ConfigError(f"{name} = {value}: must be at least {least}")
         if self.caps is not None and len(self.caps) != self.world_size:
@@ -88,4 +90,10 @@ class PlanSpec:
         """Return each id once, int64 (N,): the order in which this epoch visits the samples."""
         size, options = self.global_batch, self.order.options
         batches = max(1, min(options.mega_batches, len(lengths) // (4 * size)))
-        return ORDERS[options.kind](Draw(lengths, self.order, self.seed, epoch, self.world_size, size, size * batches))
+        ranks = self.ranks_of_batch
+        return ORDERS[options.kind](Draw(lengths, self.order, self.seed, epoch, ranks, size, size * batches))
+
+    @property
+    def ranks_of_batch(self) -> int:
+        """Ranks that global batches are made for: another number of ranks shares the same ones."""
+        return self.batch_ranks or self.world_size

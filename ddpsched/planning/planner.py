@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import accumulate, islice
 from time import perf_counter
 from typing import Any
@@ -39,6 +40,7 @@ def plan_steps(
     exchange: Exchange,
     speeds: Sequence[Speed] | None = None,
     start: Position | None = None,
+    ranks_before: int | None = None,
 ) -> Iterator[StepPlan]:
     """Yield plans step by step until ``spec.steps`` or ``spec.epochs`` is reached.
 
@@ -48,6 +50,9 @@ def plan_steps(
     ``start``: the ``after`` of an earlier plan, from where the same stream goes on; None from the beginning. Going on
     takes the epoch's order and at most ``spec.policy.batches_at_once`` batches, whatever the number of steps before.
     Spec and lengths must be those of that plan, and so must ``speeds``: measurements are kept by the caller.
+    ``ranks_before``: the world size of that plan, where this one is another. Then each sample still comes once an
+    epoch, and policies that take the order's next samples keep their global batches, if ``spec.batch_ranks`` is the
+    world size that they began with.
 
     Raises InfeasibleError where caps or windows cannot hold B, and ConfigError for a position that does not fit: at
     once, or where only the epoch's order shows it, with the first plan.
@@ -65,27 +70,47 @@ def plan_steps(
             raise ConfigError(f"the position is in epoch {start.epoch} (from 0), but epochs = {spec.epochs}")
         if spec.steps is not None and start.step > spec.steps:
             raise ConfigError(f"the position is after {start.step} steps, but steps = {spec.steps}")
-        check_position(spec, len(lengths), start)
+        check_position(spec, len(lengths), start, ranks_before)
+        if ranks_before not in (None, spec.world_size):
+            start = redealt(start, spec.world_size)
     plans = _plans(spec, lengths, exchange, speeds, start)
     return plans if spec.steps is None else islice(plans, spec.steps - start.step)
 
 
-def check_position(spec: PlanSpec, num_samples: int, position: Position) -> None:
-    """Raise ConfigError, naming both, where no epoch of this spec and data reaches this position."""
+def redealt(position: Position, world_size: int) -> Position:
+    """Return the position with the samples that wait dealt to another number of ranks, those in front first.
+
+    >>> waiting = tuple(map(np.array, ([0, 2, 4], [1, 3, 5])))
+    >>> [ids.tolist() for ids in redealt(Position(0, 1, 8, waiting), 3).windows]
+    [[0, 3], [1, 4], [2, 5]]
+    """
+    if not position.windows:
+        return position
+    longest = max(map(len, position.windows))
+    ids = [int(window[place]) for place in range(longest) for window in position.windows if place < len(window)]
+    dealt = tuple(np.array(ids[rank::world_size], dtype=np.int64) for rank in range(world_size))
+    return replace(position, windows=dealt)
+
+
+def check_position(spec: PlanSpec, num_samples: int, position: Position, world_size: int | None = None) -> None:
+    """Raise ConfigError, naming both, where no epoch of this spec and data reaches this position.
+
+    ``world_size``: of the plan that the position is of, where it is not this spec's.
+    """
+    size_before = world_size or spec.world_size
     kind, size, windowed = spec.policy.kind, spec.global_batch, spec.policy.takes == "windows"
     name, prefetch = spec.policy.window or ("window", 0)
     if position.cursor > num_samples:
         raise ConfigError(f"the position's cursor = {position.cursor} lies beyond the data: {num_samples} samples")
-    expected = spec.world_size if spec.policy.window and position.cursor else 0
+    expected = size_before if spec.policy.window and position.cursor else 0
     if len(position.windows) != expected:
         raise ConfigError(
             f"the position at cursor = {position.cursor} has windows of {len(position.windows)} ranks, where "
-            f"policy.kind = {kind!r} with world_size = {spec.world_size} has {expected}"
+            f"policy.kind = {kind!r} with world_size = {size_before} has {expected}"
         )
     sizes, within = [len(ids) for ids in position.windows], position.cursor < num_samples
-    too_many = sum(sizes) > prefetch * spec.world_size or (within and any(length > prefetch for length in sizes))
-    # a pool is filled up before it is chosen from, windows after
-    if too_many or (windowed and within and any(length < prefetch for length in sizes)):
+    # a pool is filled up before it is chosen from, windows after; either may be longer where ranks were more
+    if windowed and within and any(length < prefetch for length in sizes):
         raise ConfigError(f"the position has windows of {sizes} samples, where policy.{name} = {prefetch}")
     ids = np.concatenate((np.empty(0, dtype=np.int64), *position.windows))
     outside = ids[(ids < 0) | (ids >= num_samples)]

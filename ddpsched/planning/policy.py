@@ -45,6 +45,7 @@ class Policy(Table):
     varies: ClassVar[bool] = False  # whether the global batch varies from step to step
     needs_lengths: ClassVar[bool] = True  # of all samples on every rank
     reads_cost: ClassVar[bool] = True  # whether its plans follow from the cost
+    resumes: ClassVar[bool] = True  # whether its plans can go on within an epoch
 
     @property
     def packs(self) -> bool:

@@ -4,7 +4,8 @@
 
     ledger.py        the samples of every committed step, as lines that chain
     checkpoints.py   folders of weights and state, complete or not there
-    keeper.py        both, while a run goes on; and the way back to a checkpoint
+    keeper.py        both, while a run goes on
+    start.py         where a run starts: at its beginning, or at a checkpoint
     audit.py         whether each sample of each epoch was trained once
     command.py       `ddpsched audit`
 """

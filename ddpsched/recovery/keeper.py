@@ -3,11 +3,8 @@
 The training thread copies the tensors, which takes no longer than the copy; another thread writes and syncs them.
 """
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Protocol
@@ -16,20 +13,13 @@ import numpy as np
 
 from ddpsched.config import RunConfig
 from ddpsched.costs.rank_speed import Speed
-from ddpsched.errors import ConfigError, RankFailure
+from ddpsched.errors import RankFailure
 from ddpsched.exchange import Exchange
-from ddpsched.plan import Position, StepPlan
+from ddpsched.plan import StepPlan
 from ddpsched.records import StepRecord, write_json
-from ddpsched.recovery.checkpoints import Checkpoint, Checkpoints
-from ddpsched.recovery.ledger import Head, Ledger, cut
-
-# keys of a config that may differ when a run goes on: what is trained does not follow from them
-FREE = {
-    "": ("outputs", "aa", "world_size"),
-    "executor": ("timeout_s", "timeline", "slowness"),
-    "train": ("checkpoint_every", "keep", "save_model", "eval_every"),
-}
-LINES = {"records-rank*.jsonl": 0, "timeline-rank*.jsonl": 0, "evaluations.jsonl": 1}  # by file, what to add to a step
+from ddpsched.recovery.checkpoints import Checkpoints
+from ddpsched.recovery.ledger import Head, Ledger
+from ddpsched.recovery.start import Start, identity
 
 
 class Snapshot(Protocol):
@@ -48,6 +38,7 @@ class Keeper:
 
     ``snapshot``: makes the copies of this process, where checkpoints are wanted. ``rank``, ``exchange``: this
     process's; rank 0 writes the ledger and what is the same on all ranks. ``speeds``: measured ones of the ranks here.
+    ``start``: where the run begins.
     """
 
     def __init__(
@@ -58,8 +49,9 @@ class Keeper:
         exchange: Exchange,
         snapshot: Snapshot | None,
         speeds: Sequence[Speed],
-        head: Head,
+        start: Start,
     ) -> None:
+        self._start, head = start, start.head
         self._config, self._rank, self._exchange = config, rank, exchange
         self._snapshot, self._speeds = snapshot, speeds
         self._every = config.train.checkpoint_every
@@ -102,6 +94,7 @@ class Keeper:
         state = {
             "config": identity(self._config),
             "world_size": self._config.world_size,
+            "batch_ranks": self._start.batch_ranks or self._config.world_size,
             "position": plan.after.as_dict(),
             "ledger": list(head),
             "speeds": speeds,
@@ -124,92 +117,6 @@ class Keeper:
         assert self._ledger is not None
         self._ledger.sync()
         self._checkpoints.commit(step, state)
-
-
-def newest(folder: Path, config: RunConfig) -> Checkpoint | None:
-    """Return the checkpoint that a run of this config goes on from; None where there is none.
-
-    Raises ConfigError where it was begun with another config, DataError where every checkpoint is damaged.
-    """
-    found = Checkpoints(folder, config.train.keep).newest()
-    if found is None:
-        return None
-    begun, now = _flat(found.state["config"]), _flat(identity(config))
-    differs = [
-        f"{key} = {begun.get(key)!r}, now {now.get(key)!r}" for key in now | begun if begun.get(key) != now.get(key)
-    ]
-    if differs:
-        raise ConfigError(
-            f"{folder} holds an unfinished run that was begun with {differs[0]}"
-            + (f" (and {len(differs) - 1} more differ)" if differs[1:] else "")
-            + "; give the same to go on, --restart to begin anew, or another name=..."
-        )
-    return found
-
-
-def rewind(folder: Path, checkpoint: Checkpoint) -> Head:
-    """Cut off what a run wrote after a checkpoint, whose updates are lost; return the ledger's end. Rank 0 calls it.
-
-    Raises DataError where the ledger is not the one that the checkpoint was written beside.
-    """
-    position, head = Position.from_dict(checkpoint.state["position"]), Head(*checkpoint.state["ledger"])
-    cut(folder, head)
-    Checkpoints(folder, 1).forget_after(position.step)
-    for pattern, more in LINES.items():
-        for path in folder.glob(pattern):
-            _cut_lines(path, position.step + more)
-    (folder / "records.parquet").unlink(missing_ok=True)
-    return head
-
-
-def restore_speeds(speeds: Sequence[Speed], ranks: Sequence[int], checkpoint: Checkpoint) -> None:
-    """Let measured speeds go on from a checkpoint's, if it is of as many ranks."""
-    stored = checkpoint.state["speeds"]
-    for speed, rank in zip(speeds, ranks, strict=True) if speeds and stored else ():
-        if rank < len(stored):
-            speed.restore(stored[rank])
-
-
-def starts(folder: Path | None, step: int, world_size: int) -> list[dict[str, Any]]:
-    """Return the starts of a run, this one last: after which step, when, on how many ranks. ``folder``: of the others.
-
-    They are for environment.json.
-    """
-    earlier = json.loads((folder / "environment.json").read_text(encoding="utf-8")).get("starts", []) if folder else []
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return [*earlier, {"step": step, "at": now, "world_size": world_size}]
-
-
-def identity(config: RunConfig) -> dict[str, Any]:
-    """Return the part of a config that must stay the same when its run goes on, as JSON has it."""
-    values = config.model_dump(mode="json")
-    for table, keys in FREE.items():
-        part = values[table] if table else values
-        for key in keys:
-            part.pop(key)
-    return values
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
-    return flat
-
-
-def _cut_lines(path: Path, step: int) -> None:
-    """Leave the lines of a file up to the first whose step is ``step`` or later, or that is no JSON."""
-    kept = 0
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                later = not line.endswith(b"\n") or json.loads(line)["step"] >= step
-            except (ValueError, KeyError, TypeError):
-                later = True
-            if later:
-                break
-            kept += len(line)
-    os.truncate(path, kept)
 
 
 def _gathered(speeds: Sequence[Speed], exchange: Exchange) -> list[list[float]] | None:

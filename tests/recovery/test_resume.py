@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.recovery.audit import audit
-from ddpsched.recovery.ledger import LEDGER
+from ddpsched.recovery.ledger import LEDGER, entries
 from ddpsched.run_folder import read_status
 from ddpsched.run_loop import run
 from ddpsched.training import state
@@ -194,3 +194,32 @@ def test_trained_model_is_read_by_transformers(tmp_path: Path) -> None:
 def test_simulated_run_refuses_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a simulated run trains no model"):
         parse({"steps": 2, "executor": {"kind": "simulated"}, "train": {"checkpoint_every": 1}})
+
+
+SAME_BATCHES = ("static", "balanced", "packed", "lookahead", "token_budget", "bins")  # under any world size
+
+
+@pytest.mark.parametrize("policy", [*SAME_BATCHES, "minmax", "pool"])
+@pytest.mark.parametrize("sizes", [(4, 3), (2, 5), (4, 1, 3)], ids=str)
+def test_another_world_size_trains_each_sample_once(
+    tmp_path: Path, stopped: Any, policy: str, sizes: tuple[int, ...]
+) -> None:
+    first, *others = [config(tmp_path, policy, "cut", world_size=size) for size in sizes]
+    at = 3
+    stopped(first, at)
+    for each in others[:-1]:
+        at += 2
+        stopped(each, at)
+    folder = run(others[-1])
+    found = audit(folder)
+    assert found.faults == []
+    assert [start["world_size"] for start in found.starts] == list(sizes)
+    assert sum(epoch.num_trained for epoch in found.epochs) == sum(len(ids) for e in entries(folder) for ids in e.ranks)
+    if policy in SAME_BATCHES:
+        whole = run(config(tmp_path, policy, "whole", world_size=sizes[0]))
+        assert batches(whole) == batches(folder)
+
+
+def batches(folder: Path) -> list[list[int]]:
+    """Return the sorted samples of each step, whichever rank ran them."""
+    return [sorted(each for rank in entry.ranks for each in rank) for entry in entries(folder)]

@@ -24,7 +24,8 @@ class Supply:
 
     ``lengths``: (N,), tokens of the epoch's samples in its order; ``parts``: (N, 2), likewise, of prompt and text,
     where both are bounded. ``seed``: of random draws in this epoch. ``cursor``: samples handed out before;
-    ``windows[r]``: of these, the positions in the order that rank r has waiting.
+    ``windows[r]``: of these, the positions in the order that rank r has waiting. ``microbatches``: of a step, over all
+    ranks.
     """
 
     lengths: Int
@@ -34,6 +35,7 @@ class Supply:
     caps: tuple[Cap, ...] | None = None
     cursor: int = 0
     windows: tuple[Int, ...] = ()
+    microbatches: int = 1
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -62,6 +64,7 @@ class FillingPolicy(Policy):
             spec.caps,
             context.start.cursor,
             context.waiting,
+            spec.ranks_of_batch * self.batches_per_optimizer_step,
         )
         context.times.offer_s = perf_counter() - begin  # all at once, before the epoch's first step
         for step in self.fill(supply):

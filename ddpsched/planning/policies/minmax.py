@@ -44,7 +44,7 @@ class Minmax(Policy):
                 return
             costs, caps, size = gather(context, windows, step, self.prefetch)
             chosen = solve(costs, size, caps=caps, method=self.solver)
-            assignment, windows = take(context, windows, costs, chosen)
+            assignment, windows = take(context, windows, costs, chosen, self.prefetch)
             yield assignment
 
     def check(self, setting: Setting) -> None:

@@ -30,6 +30,7 @@ class PeerPolicy(Policy):
 
     takes: ClassVar[Literal["batches", "windows", "epoch"]] = "epoch"
     reads_cost: ClassVar[bool] = False
+    resumes: ClassVar[bool] = False
 
     @property
     def packs(self) -> bool:

@@ -64,7 +64,7 @@ def batches(context: Context) -> Iterator[GlobalBatch]:
         in_turn=spec.order.sorts,
     )
     left = total % spec.global_batch
-    whole = total if spec.last == "smaller" or left >= min(spec.world_size, total) else total - left
+    whole = total if spec.last == "smaller" or left >= min(spec.ranks_of_batch, total) else total - left
     steps: Iterator[Int]
     if spec.policy.batches_at_once > 1:
         steps = _dealt_anew(context, whole)
@@ -95,7 +95,7 @@ def _dealt_anew(context: Context, total: int) -> Iterator[Int]:
         pool = np.arange(start, min(start + group, total))
         full, rest = divmod(len(pool), size)
         weights = spec.cost.unpadded(context.lengths.lengths(context.order[pool]))
-        whole = regroup(weights[: full * size], [size] * full, spec.world_size, in_runs) if full else []
+        whole = regroup(weights[: full * size], [size] * full, spec.ranks_of_batch, in_runs) if full else []
         dealt = [*whole, np.arange(full * size, len(pool))][: full + (rest > 0)]
         for positions in dealt[-(-max(0, cursor - start) // size) :]:
             yield pool[positions]

@@ -3,7 +3,8 @@
 Ranks have no shards. Rank r's window is refilled, after each step, with as many samples as that step took from it, cut
 from the global order in rank order. So the cursor moves by what was consumed, each sample is handed out once whatever
 the counts are, and the whole state is (cursor, windows): constant in the length of the epoch. Where the order runs out,
-the rest is dealt so that windows stay even. Windows are read-only, as a plan's position holds them.
+the rest is dealt so that windows stay even. A window that came from another number of ranks may be longer: it offers
+its first samples, and is refilled once it is shorter. Windows are read-only, as a plan's position holds them.
 """
 
 import itertools
@@ -44,10 +45,15 @@ def fill(order: Int, world_size: int, prefetch: int) -> Windows:
     return _refill(Windows(0, (order[:0],) * world_size), order, [prefetch] * world_size)
 
 
-def advance(windows: Windows, order: Int, counts: Sequence[int]) -> Windows:
+def advance(windows: Windows, order: Int, counts: Sequence[int], prefetch: int) -> Windows:
     """Return the windows after a step that took ``counts[r]`` from the front of each."""
     left = tuple(ids[count:] for ids, count in zip(windows.ids, counts, strict=True))
-    return _refill(Windows(windows.cursor, left), order, counts)
+    return refill(Windows(windows.cursor, left), order, prefetch)
+
+
+def refill(windows: Windows, order: Int, prefetch: int) -> Windows:
+    """Return the windows filled up to ``prefetch`` samples each, as far as the order has any left."""
+    return _refill(windows, order, [max(0, prefetch - size) for size in windows.sizes])
 
 
 def _refill(windows: Windows, order: Int, wanted: Sequence[int]) -> Windows:
@@ -75,7 +81,7 @@ def _even(sizes: Sequence[int], wanted: Sequence[int], available: int) -> list[i
 def first_windows(context: Context, prefetch: int) -> Windows:
     """Return each rank's window at the context's start, as positions in the epoch's order."""
     if context.waiting:
-        return Windows(context.start.cursor, context.waiting)
+        return refill(Windows(context.start.cursor, context.waiting), context.positions, prefetch)
     return fill(context.positions, context.spec.world_size, prefetch)
 
 
@@ -86,7 +92,7 @@ def gather(context: Context, windows: Windows, step: int, prefetch: int) -> tupl
     the rank may be given. Raises InfeasibleError where caps or windows cannot hold B.
     """
     begin, epoch, times = perf_counter(), context.start.epoch, context.times
-    waiting = [windows.ids[rank] for rank in context.exchange.ranks]
+    waiting = [windows.ids[rank][:prefetch] for rank in context.exchange.ranks]
     lengths = context.lengths.lengths(context.order[np.concatenate(waiting)])
     ends = itertools.accumulate(map(len, waiting))
     offers = [
@@ -100,10 +106,12 @@ def gather(context: Context, windows: Windows, step: int, prefetch: int) -> tupl
     return costs, caps, _step_size(context, windows, caps, prefetch)
 
 
-def take(context: Context, windows: Windows, costs: Int, chosen: Allocation) -> tuple[Assignment, Windows]:
+def take(
+    context: Context, windows: Windows, costs: Int, chosen: Allocation, prefetch: int
+) -> tuple[Assignment, Windows]:
     """Return the assignment of ``chosen.counts`` from the front of each window, and the windows after it."""
     counts = chosen.counts.tolist()
-    left = advance(windows, context.positions, counts)
+    left = advance(windows, context.positions, counts, prefetch)
     positions = np.concatenate([ids[:n] for ids, n in zip(windows.ids, counts, strict=True)])
     sizes = tuple((n,) if n else () for n in counts)
     chosen_costs = tuple(int(row[n - 1]) if n else 0 for row, n in zip(costs, counts, strict=True))

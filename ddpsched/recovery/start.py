@@ -1,0 +1,141 @@
+"""Where a run starts: at its beginning, or at the last checkpoint of a run of the same config that was stopped."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ddpsched.config import RunConfig
+from ddpsched.costs.rank_speed import Speed
+from ddpsched.errors import ConfigError, DataError
+from ddpsched.plan import Position
+from ddpsched.recovery.checkpoints import Checkpoint, Checkpoints
+from ddpsched.recovery.ledger import Head, cut
+
+# keys of a config that may differ when a run goes on: what is trained does not follow from them
+FREE = {
+    "": ("outputs", "aa", "world_size"),
+    "executor": ("timeout_s", "timeline", "slowness"),
+    "train": ("checkpoint_every", "keep", "save_model", "eval_every"),
+}
+LINES = {"records-rank*.jsonl": 0, "timeline-rank*.jsonl": 0, "evaluations.jsonl": 1}  # by file, what to add to a step
+
+
+@dataclass(frozen=True)
+class Start:
+    """The start of a run in ``folder``; ``checkpoint``: the one that it goes on from, None for its beginning."""
+
+    folder: Path
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether an earlier process did some of the steps."""
+        return self.checkpoint is not None
+
+    @cached_property
+    def position(self) -> Position:
+        """The position of the first plan. Raises ConfigError where the checkpoint holds none."""
+        return Position() if self.checkpoint is None else Position.from_dict(self.checkpoint.state["position"])
+
+    @property
+    def head(self) -> Head:
+        """The end of the ledger so far."""
+        return Head() if self.checkpoint is None else Head(*self.checkpoint.state["ledger"])
+
+    @property
+    def ranks_before(self) -> int | None:
+        """The number of ranks that wrote the checkpoint."""
+        return None if self.checkpoint is None else int(self.checkpoint.state["world_size"])
+
+    @property
+    def batch_ranks(self) -> int | None:
+        """The number of ranks that the run began with, for which its global batches are made."""
+        return None if self.checkpoint is None else int(self.checkpoint.state["batch_ranks"])
+
+    def restore_speeds(self, speeds: Sequence[Speed], ranks: Sequence[int], world_size: int) -> None:
+        """Let the measured speeds of these ranks go on, if there were ``world_size`` ranks before, too."""
+        stored = (self.checkpoint.state["speeds"] if self.checkpoint else None) or []
+        for speed, rank in zip(speeds, ranks, strict=True) if speeds else ():
+            if rank < len(stored) == world_size:
+                speed.restore(stored[rank])
+
+    def listed(self, world_size: int) -> list[dict[str, Any]]:
+        """Return all starts of the run for environment.json, this one last: after which step, when, how many ranks."""
+        earlier = []
+        if self.goes_on:
+            earlier = json.loads((self.folder / "environment.json").read_text(encoding="utf-8")).get("starts", [])
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return [*earlier, {"step": self.position.step, "at": now, "world_size": world_size}]
+
+    def rewind(self) -> None:
+        """Cut off what was written after the checkpoint, whose updates are lost. Rank 0 calls it, before others write.
+
+        Raises DataError where the ledger is not the one that the checkpoint was written beside.
+        """
+        if self.checkpoint is None:
+            return
+        cut(self.folder, self.head)
+        Checkpoints(self.folder, 1).forget_after(self.position.step)
+        for pattern, more in LINES.items():
+            for path in self.folder.glob(pattern):
+                _cut_lines(path, self.position.step + more)
+        (self.folder / "records.parquet").unlink(missing_ok=True)
+
+
+def find_start(folder: Path, config: RunConfig, may_go_on: bool = True) -> Start:
+    """Return the start of a run of this config: at its newest checkpoint, if there is one and it ``may_go_on``.
+
+    Raises ConfigError where the run was begun with another config, DataError where every checkpoint is damaged.
+    """
+    found = Checkpoints(folder, config.train.keep).newest() if may_go_on else None
+    if found is None:
+        return Start(folder)
+    missing = {"config", "position", "ledger", "world_size", "batch_ranks", "speeds"} - set(found.state)
+    if missing:
+        raise DataError(f"{found.path} is of another version: it has no {min(missing)}; begin anew with --restart")
+    begun, now = _flat(found.state["config"]), _flat(identity(config))
+    keys = [key for key in now | begun if begun.get(key) != now.get(key)]
+    if keys:
+        more = f" (and {len(keys) - 1} more differ)" if keys[1:] else ""
+        raise ConfigError(
+            f"{folder} holds an unfinished run that was begun with {keys[0]} = {begun.get(keys[0])!r}, now "
+            f"{now.get(keys[0])!r}{more}; give the same to go on, --restart to begin anew, or another name=..."
+        )
+    return Start(folder, found)
+
+
+def identity(config: RunConfig) -> dict[str, Any]:
+    """Return the part of a config that must stay the same when its run goes on, as JSON has it."""
+    values = config.model_dump(mode="json")
+    for table, keys in FREE.items():
+        part = values[table] if table else values
+        for key in keys:
+            part.pop(key)
+    return values
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
+    return flat
+
+
+def _cut_lines(path: Path, step: int) -> None:
+    """Leave the lines of a file up to the first whose step is ``step`` or later, or that is no JSON."""
+    kept = 0
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                later = not line.endswith(b"\n") or json.loads(line)["step"] >= step
+            except (ValueError, KeyError, TypeError):
+                later = True
+            if later:
+                break
+            kept += len(line)
+    os.truncate(path, kept)
