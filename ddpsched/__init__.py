@@ -52,6 +52,7 @@ _HOMES = {
     "World": "ddpsched.world",
     "assert_gradient_exact": "ddpsched.certify.certify_step",
     "certify_loader": "ddpsched.certify.certify_loader",
+    "for_world_size": "ddpsched.integrations.world_size",
     "run": "ddpsched.run_loop",
     "scaled": "ddpsched.integrations.scaled",
     "solve": "ddpsched.planning.solvers.allocation",

@@ -22,6 +22,7 @@ from ddpsched.integrations.pool_stream import PoolStream as PoolStream
 from ddpsched.integrations.scaled import scaled as scaled
 from ddpsched.integrations.step_loader import StepLoader as StepLoader
 from ddpsched.integrations.step_share import StepShare as StepShare
+from ddpsched.integrations.world_size import for_world_size as for_world_size
 from ddpsched.plan import StepPlan as StepPlan
 from ddpsched.planning.solvers.allocation import solve as solve
 from ddpsched.run_loop import run as run

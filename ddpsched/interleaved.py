@@ -4,6 +4,7 @@ A machine that drifts or is shared then meets all of them alike: step t of each 
 their times can be compared in pairs. Each run has its model, optimizer, plans, folder and records to itself.
 """
 
+import gc
 import logging
 import secrets
 from collections.abc import Generator, Mapping, Sequence
@@ -77,6 +78,11 @@ def check(configs: Sequence[RunConfig], block: int) -> None:
             'executor.kind = "simulated" computes its times, so that no turns are needed; run it apart, or use '
             "virtual or distributed"
         )
+    if every := max(config.train.checkpoint_every for config in configs):
+        raise ConfigError(
+            f"train.checkpoint_every = {every}: runs that take turns begin anew when they were stopped, and one's "
+            "checkpoint would be written during another's step; leave it out, or run them apart"
+        )
     names = [config.name for config in configs]
     if len(set(names)) < len(names):
         raise ConfigError(f"runs share a name: {', '.join(sorted(names))}; give each another name=...")
@@ -105,6 +111,8 @@ def _take_turns(runs: Mapping[str, Steps], block: int, exchange: Exchange, seed:
     try:
         for name in names:  # all are ready before the first step of any
             _advance(name, going, failed)
+        gc.collect()
+        gc.freeze()  # what is there by now is there to stay: looking through it would lengthen some run's step
         round_ = 0
         while going:
             for place in order_of(len(names), round_, seed):
@@ -116,6 +124,8 @@ def _take_turns(runs: Mapping[str, Steps], block: int, exchange: Exchange, seed:
         for steps in going.values():
             _end(steps, error)
         raise
+    finally:
+        gc.unfreeze()
     return failed
 
 

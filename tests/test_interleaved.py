@@ -136,6 +136,7 @@ def test_each_log_has_its_own_run_alone(tmp_path: Path) -> None:
         ({"second": {"world_size": 3}}, "world_size = 3, static-virtual has 2"),
         ({"second": {"executor": {"kind": "virtual", "threads": 2}}}, "share their ranks; start them apart"),
         ({"every": {"executor": {"kind": "simulated"}}}, "computes its times"),
+        ({"second": {"train": {"checkpoint_every": 5}}}, "checkpoint_every = 5: runs that take turns begin anew"),
     ],
 )  # fmt: skip
 def test_runs_that_cannot_take_turns_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:

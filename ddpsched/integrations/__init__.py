@@ -12,6 +12,7 @@
     agree.py           a sum over ranks in each step, for streams that end
     plan_source.py     the plans of samplers and loaders, and their state
     step_share.py      one rank's share of a step, in numbers
+    world_size.py      a state for another number of ranks
     iterated_by.py     which loader iterates a sampler, and whether it may
     pool_picks.py      one rank's choices from its pool, and the samples that feed it
 """

@@ -1,7 +1,7 @@
 """PlanSource: the plans that samplers and loaders follow, from lengths, policy and order, and their state."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
@@ -81,7 +81,8 @@ class PlanSource(LoaderWorld):
         self.stand_in, self._longest = int(tokens.argmin()), int(tokens.max())
         self.over_budget = self.policy.over_budget(tokens) or 0
         self.order = Order.of(arguments.order)
-        self._specs: dict[int, PlanSpec] = {}  # by world size
+        self._batch_ranks: int | None = None  # of a state of another number of ranks: those that batches are made for
+        self._specs: dict[tuple[int, int | None], PlanSpec] = {}  # by world size, and the ranks of batches
         self._spec_of(1 if world is None else world.size)
         self._weights: dict[tuple[int, World], list[float]] = {}  # of epochs that were planned for them
 
@@ -107,12 +108,13 @@ class PlanSource(LoaderWorld):
         return world
 
     def _spec_of(self, world_size: int) -> PlanSpec:
-        if world_size not in self._specs:
+        ranks = self._batch_ranks or world_size
+        if (world_size, ranks) not in self._specs:
             size, policy = self.arguments.global_batch or GROUPED, self.policy
             if policy.kind == "minmax" and "prefetch" not in policy.model_fields_set:
-                policy = policy.model_copy(update={"prefetch": -(-2 * size // world_size)})
+                policy = policy.model_copy(update={"prefetch": -(-2 * size // min(world_size, ranks))})
             try:
-                self._specs[world_size] = PlanSpec(
+                self._specs[world_size, ranks] = PlanSpec(
                     world_size,
                     size,
                     policy,
@@ -121,10 +123,11 @@ class PlanSource(LoaderWorld):
                     order=self.order,
                     max_length=self._longest,
                     last=self.last,
+                    batch_ranks=ranks,
                 )
             except ConfigError as error:
                 raise ConfigError(f"{self.owner}: {error}") from None
-        return self._specs[world_size]
+        return self._specs[world_size, ranks]
 
     def plans(self, start: Position) -> Iterator[StepPlan]:
         """Yield the plans of the epoch of ``start``, from there on; none where it is the epoch's end."""
@@ -189,8 +192,20 @@ class PlanSource(LoaderWorld):
     def position(self, state: Mapping[str, Any], *more: str) -> Position:
         """Return the position in ``state``, which must have the keys ``more`` too.
 
-        Raises ConfigError where it is of other data or another policy, seed, order or world size.
+        Raises ConfigError where it is of other data or another policy, seed, order or world size; the state of another
+        world size is first made ready by ``for_world_size``.
         """
+        ranks = state.get("batch_ranks") if isinstance(state, Mapping) else None
+        if ranks is not None and (type(ranks) is not int or ranks < 1):
+            raise ConfigError(f"the state's batch_ranks = {ranks!r}, needs an integer of 1 or more")
+        before, self._batch_ranks = self._batch_ranks, ranks
+        try:
+            return self._checked_position(state, more)
+        except ConfigError:
+            self._batch_ranks = before
+            raise
+
+    def _checked_position(self, state: Mapping[str, Any], more: Sequence[str]) -> Position:
         identity = self._identity(self.world.size)
         check_keys(self.owner, state, [*identity, *more, "position"])
         size = state["world_size"]
@@ -206,7 +221,11 @@ class PlanSource(LoaderWorld):
         spec = self._spec_of(world_size)
         # infinite_loop limits how long a run is, and changes no step
         options = spec.policy.model_dump(exclude={"infinite_loop"}, exclude_defaults=True)
+        if "prefetch" not in self.policy.model_fields_set:
+            options.pop("prefetch", None)  # it follows from B and the number of ranks
+        begun = {} if self._batch_ranks in (None, world_size) else {"batch_ranks": self._batch_ranks}
         return {
+            **begun,
             "policy": options | {"kind": spec.policy.kind},
             "order": self._order_identity,
             "global_batch": self.arguments.global_batch,

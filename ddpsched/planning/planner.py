@@ -98,8 +98,7 @@ def check_position(spec: PlanSpec, num_samples: int, position: Position, world_s
     ``world_size``: of the plan that the position is of, where it is not this spec's.
     """
     size_before = world_size or spec.world_size
-    kind, size, windowed = spec.policy.kind, spec.global_batch, spec.policy.takes == "windows"
-    name, prefetch = spec.policy.window or ("window", 0)
+    kind, size = spec.policy.kind, spec.global_batch
     if position.cursor > num_samples:
         raise ConfigError(f"the position's cursor = {position.cursor} lies beyond the data: {num_samples} samples")
     expected = size_before if spec.policy.window and position.cursor else 0
@@ -108,10 +107,7 @@ def check_position(spec: PlanSpec, num_samples: int, position: Position, world_s
             f"the position at cursor = {position.cursor} has windows of {len(position.windows)} ranks, where "
             f"policy.kind = {kind!r} with world_size = {size_before} has {expected}"
         )
-    sizes, within = [len(ids) for ids in position.windows], position.cursor < num_samples
-    # a pool is filled up before it is chosen from, windows after; either may be longer where ranks were more
-    if windowed and within and any(length < prefetch for length in sizes):
-        raise ConfigError(f"the position has windows of {sizes} samples, where policy.{name} = {prefetch}")
+    within = position.cursor < num_samples
     ids = np.concatenate((np.empty(0, dtype=np.int64), *position.windows))
     outside = ids[(ids < 0) | (ids >= num_samples)]
     if len(outside) or len(np.unique(ids)) < len(ids):

@@ -193,8 +193,6 @@ WINDOWS = tuple(np.arange(8 * rank, 8 * rank + 8) for rank in range(3))
         ("minmax", Position(0, 1, 32), r"windows of 0 ranks.*'minmax' with world_size = 3 has 3"),
         ("minmax", Position(0, 1, 0, WINDOWS), r"cursor = 0 has windows of 3 ranks.* has 0"),
         ("static", Position(0, 1, 32, WINDOWS), r"windows of 3 ranks.*'static' with world_size = 3 has 0"),
-        ("minmax", Position(0, 1, 32, (*WINDOWS[:2], np.arange(30, 37))), r"\[8, 8, 7\] samples.*prefetch = 8"),
-        ("minmax", Position(0, 13, 103, (*WINDOWS[:2], np.arange(30, 39))), r"\[8, 8, 9\] samples.*prefetch = 8"),
         ("minmax", Position(0, 1, 32, (*WINDOWS[:2], np.arange(96, 104))), "id 103; the data has ids 0 to 102"),
         ("minmax", Position(0, 1, 32, (*WINDOWS[:2], np.arange(-1, 7))), "id -1; the data has ids 0 to 102"),
         ("minmax", Position(0, 1, 32, (*WINDOWS[:2], WINDOWS[0])), "an id twice"),

@@ -200,7 +200,9 @@ SAME_BATCHES = ("static", "balanced", "packed", "lookahead", "token_budget", "bi
 
 
 @pytest.mark.parametrize("policy", [*SAME_BATCHES, "minmax", "pool"])
-@pytest.mark.parametrize("sizes", [(4, 3), (2, 5), (4, 1, 3)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(4, 1, 3), *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in ((4, 3), (2, 5)))], ids=str
+)
 def test_another_world_size_trains_each_sample_once(
     tmp_path: Path, stopped: Any, policy: str, sizes: tuple[int, ...]
 ) -> None:

@@ -1,0 +1,41 @@
+"""for_world_size: the state of a sampler or loader, made ready for another number of ranks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ddpsched.errors import ConfigError
+from ddpsched.plan import Position
+from ddpsched.planning.planner import redealt
+
+
+def for_world_size(state: Mapping[str, Any], world_size: int) -> dict[str, Any]:
+    """Return the ``state_dict()`` of a BatchSampler or StepLoader as ``world_size`` ranks load it.
+
+    A loader refuses the state of another world size, as it may be a mistake; this says that it is none. Each sample
+    still comes once an epoch. Policies that take the next samples of the order ("static", "balanced", "packed",
+    "token_budget", "bins") keep their global batches, and only share them out anew; "minmax" and "pool" deal the
+    samples that wait to the new ranks.
+
+    ``state``: plain values, as ``state_dict()`` returned them; it stays as it is. ``world_size``: at least 1. Raises
+    ConfigError for another state or number.
+
+    >>> from ddpsched import BatchSampler, World
+    >>> lengths = [3, 9, 4, 8, 5, 7]
+    >>> four = BatchSampler(lengths, global_batch=4, world=World(0, 4))
+    >>> _ = next(iter(four))
+    >>> two = [BatchSampler(lengths, global_batch=4, world=World(rank, 2)) for rank in range(2)]
+    >>> for rank in two:
+    ...     rank.load_state_dict(for_world_size(four.state_dict(), 2))
+    >>> sum(len(ids) for rank in two for ids in rank)
+    2
+    """
+    if type(world_size) is not int or world_size < 1:
+        raise ConfigError(f"for_world_size: world_size = {world_size!r}, needs an integer of 1 or more")
+    if not isinstance(state, Mapping) or not {"world_size", "position"} <= set(state):
+        raise ConfigError("for_world_size: give the state_dict() of a BatchSampler or StepLoader")
+    position = redealt(Position.from_dict(state["position"]), world_size)
+    begun = state.get("batch_ranks", state["world_size"])  # the first ones, if it is dealt for a second time
+    dealt = {**state, "batch_ranks": begun, "world_size": world_size, "position": position.as_dict()}
+    if begun == world_size:
+        del dealt["batch_ranks"]
+    return dealt
