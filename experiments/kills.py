@@ -33,7 +33,7 @@ from ddpsched.terminal import plain_console
 
 CONFIG = """
 outputs = "{outputs}"
-steps = 240
+steps = 120
 global_batch = 12
 world_size = {ranks}
 seed = {seed}
