@@ -37,7 +37,7 @@ ROOMS = {
     },
     "config": {"run": 0, "read": 1},
     "training": {
-        "clock": 0, "loss": 0, "model": 0, "out_of_memory": 0,
+        "attempt_store": 0, "clock": 0, "loss": 0, "model": 0, "out_of_memory": 0,
         "sample_sort": 0, "group_exchange": 1, "masks": 1, "variable_lr": 1, "collate": 2, "optimise": 2,
         "packed": 3, "sync": 3, "footprint": 1, "evaluate": 4, "learner": 5, "calibrate": 6,
         "distributed": 7, "virtual": 7,
