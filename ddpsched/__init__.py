@@ -13,6 +13,7 @@
     processes.py     identity of a process and its machine, and whether it lives
     watch.py         in each rank under torchrun: name a rank that died or is suspended; handle signals
     local_ranks.py   start ranks without torchrun, and say which failed first
+    machine.py       processors and memory that this process may use
     environment.py   versions, machine, commit
     terminal.py      a console that prints text as it is written
     arguments.py     checks of output files, and functions by name

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "ddpsched"
 ROOMS = {
     "ground": {
         "errors": 0, "world": 1, "plan": 1, "records": 1, "table": 0, "exchange": 1, "run_folder": 2, "environment": 1,
-        "watch": 2, "processes": 0, "run_lock": 1, "arguments": 1, "terminal": 1, "local_ranks": 3,
+        "watch": 2, "processes": 0, "machine": 0, "run_lock": 1, "arguments": 1, "terminal": 1, "local_ranks": 3,
     },
     "costs": {
         "calibration_grid": 0, "cost_model": 0, "rank_speed": 0, "memory_cap": 1, "calibration": 2, "regression": 2,
