@@ -29,6 +29,7 @@
     simulated.py     an executor that computes times instead of running a model
     guard.py         a run's logs, and the reason of its failure, as status.json has it
     certify/         checks that the gradient is exact and each sample runs once
+    doctor/          checks of this machine: what training on it needs, tried
     compare/         policies and peers side by side, without training
     sort/            the difficulty of samples, and their order in a file
     integrations/    BatchSampler, StepLoader, PoolStream for other people's loops
