@@ -33,7 +33,7 @@
     compare/         policies and peers side by side, without training
     sort/            the difficulty of samples, and their order in a file
     integrations/    BatchSampler, StepLoader, PoolStream for other people's loops
-    cli.py           ddpsched run | plan | fit | calibrate | certify | sort | runs compare
+    cli.py           ddpsched run | plan | fit | calibrate | certify | doctor | sort | runs compare
 """
 
 from importlib import import_module

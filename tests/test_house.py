@@ -177,6 +177,7 @@ def test_analysis_imports_records_alone() -> None:
         "import ddpsched.planning.policies.peer, ddpsched.compare.command",
         "import ddpsched.certify.certificate, ddpsched.certify.stream_checks, ddpsched.certify.gradient_comparison",
         "import ddpsched.local_ranks, ddpsched.certify.command",
+        "import ddpsched.doctor.command, ddpsched.doctor.isolation",
     ],
 )
 def test_planning_and_help_import_no_torch(code: str) -> None:
