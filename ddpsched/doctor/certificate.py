@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddpsched.doctor.finding import Finding, Setting, one_line
-from ddpsched.local_ranks import Outcome, answers, blame, run_ranks
+from ddpsched.doctor.finding import Finding, Setting, one_line, why_failed
+from ddpsched.local_ranks import Outcome, answers, run_ranks
 
 if TYPE_CHECKING:
     from ddpsched.config import RunConfig
@@ -38,7 +38,7 @@ def certify(setting: Setting, fault: str | None = None) -> Finding:
     """Return the finding on the gradient. ``fault``: planted, as by ``ddpsched certify --plant``."""
     outcomes = run_ranks(_train, RANKS, fault, setting.scratch, timeout_s=LIMIT_S, limit_s=LIMIT_S)
     if any(each.ended != "answered" for each in outcomes):
-        return Finding(NAME, "fail", one_line(blame(outcomes), 480), REMEDY)
+        return Finding(NAME, "fail", why_failed(outcomes), REMEDY)
     (verdict,) = answers(run_ranks(_judge, 1, outcomes, limit_s=LIMIT_S))
     return judge(verdict)
 

@@ -4,8 +4,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsched.doctor.finding import Finding, Setting, one_line
-from ddpsched.local_ranks import Outcome, blame, run_ranks
+from ddpsched.doctor.finding import Finding, Setting, why_failed
+from ddpsched.local_ranks import Outcome, run_ranks
 from ddpsched.machine import free_memory, num_processors, processor_limit
 
 GIB = 2**30
@@ -67,9 +67,12 @@ def judge_memory(machine: Machine) -> Finding:
 
 def check_gpus(_: Setting) -> list[Finding]:
     """Return the findings on torch's threads and GPUs, and on NCCL where there are any."""
-    (seen,) = run_ranks(_seen, 1, timeout_s=LIMIT_S, limit_s=LIMIT_S)
+    try:
+        (seen,) = run_ranks(_seen, 1, timeout_s=LIMIT_S, limit_s=LIMIT_S)
+    except (EOFError, ConnectionError):
+        return [Finding("torch", "fail", "the process that loads torch died", TORCH)]
     if seen.ended != "answered":
-        return [Finding("torch", "fail", one_line(blame([seen])), TORCH)]
+        return [Finding("torch", "fail", why_failed([seen]), TORCH)]
     torch: Torch = seen.value
     findings = judge_torch(torch)
     if torch.gpus and torch.nccl:
@@ -102,7 +105,7 @@ def judge_nccl(outcomes: Sequence[Outcome]) -> Finding:
     expected = float(sum(range(1, len(outcomes) + 1)))
     if any(each.ended != "answered" for each in outcomes):
         remedy = "set NCCL_DEBUG=INFO and run a launch of two ranks, or train with executor.device=cpu"
-        return Finding("NCCL", "fail", one_line(blame(outcomes)), remedy)
+        return Finding("NCCL", "fail", why_failed(outcomes), remedy)
     sums = [each.value for each in outcomes]
     if sums != [expected] * len(sums):
         remedy = "set NCCL_P2P_DISABLE=1 and repeat; keep it where the sum is then right"

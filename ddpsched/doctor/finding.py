@@ -1,10 +1,12 @@
 """Findings: the result of one check, what was measured, and what to do about it."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from ddpsched.local_ranks import Outcome, at_fault
 
 State = Literal["ok", "warn", "fail", "skip"]
 NAME_WIDTH = 15
@@ -64,3 +66,16 @@ def one_line(text: str, most: int = 240) -> str:
     """
     words = " ".join(text.split())
     return words if len(words) <= most else f"{words[: most // 2]} ... {words[-most // 2 :]}"
+
+
+def why_failed(outcomes: Sequence[Outcome]) -> str:
+    """Return in one line which ranks failed by themselves and how, with the last line of one that left no error.
+
+    >>> why_failed([Outcome(0, "answered"), Outcome(1, "raised", says="raised:\\nValueError: y")])
+    'rank 1 raised ValueError: y'
+    """
+    texts = []
+    for each in at_fault(outcomes):
+        printed = each.log.strip().splitlines()[-1:] if each.ended in ("died", "silent") else []
+        texts.append("; ".join([f"rank {each.rank} {each.brief}", *(f"it printed last: {line}" for line in printed)]))
+    return one_line("; ".join(texts), 480)

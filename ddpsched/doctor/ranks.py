@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddpsched.doctor.clocks import judge_offsets
-from ddpsched.doctor.finding import Finding, Setting, one_line
+from ddpsched.doctor.finding import Finding, Setting, one_line, why_failed
 from ddpsched.exchange import Flag, offer_row, read_offers, verdict, vote_row
-from ddpsched.local_ranks import Outcome, at_fault, blame, post, run_ranks
+from ddpsched.local_ranks import Outcome, at_fault, post, run_ranks
 
 RANKS, VICTIM, VOTES = 2, 1, 200
 TIMEOUT_S = 5.0  # that a collective waits
@@ -52,7 +52,7 @@ def check(_: Setting) -> list[Finding]:
     outcomes = run_ranks(_meet, RANKS, timeout_s=2 * TIMEOUT_S, limit_s=4 * TIMEOUT_S)
     met = [each for outcome in outcomes for each in outcome.posts if isinstance(each, Met)]
     if len(met) < RANKS:
-        return [Finding("two ranks", "fail", one_line(blame(outcomes), 480), GLOO)]
+        return [Finding("two ranks", "fail", why_failed(outcomes), GLOO)]
     return [judge_met(met), judge_offsets(met[0].clocks), judge_killed(outcomes)]
 
 
@@ -92,7 +92,7 @@ def judge_killed(outcomes: Sequence[Outcome]) -> Finding:
     named = [each.rank for each in at_fault(outcomes)]
     if named != [VICTIM]:
         says = f"rank {VICTIM} was killed, and rank(s) {', '.join(map(str, named)) or 'none'} named"
-        return Finding(name, "fail", one_line(f"{says}: {blame(outcomes)}"), "report it with this line")
+        return Finding(name, "fail", f"{says}: {why_failed(outcomes)}", "report it with this line")
     numbers = {"noticed_s": alone[0].waited_s}
     how = at_fault(outcomes)[0].brief
     says = f"noticed by the other in {1e3 * alone[0].waited_s:.0f} ms, and named: rank {VICTIM} {how}"

@@ -4,13 +4,15 @@ import errno
 import fcntl
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ddpsched.doctor import certificate, disk, ports, ranks, versions
-from ddpsched.doctor.finding import Setting
+from ddpsched.doctor import certificate, devices, disk, ports, ranks, versions
+from ddpsched.doctor.finding import Finding, Setting
+from ddpsched.doctor.isolation import Probe, examine
 
 
 def test_versions_of_this_environment(tmp_path: Path) -> None:
@@ -27,6 +29,22 @@ def test_ddpsched_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monk
     (finding,) = versions.check(Setting(tmp_path, tmp_path))
     assert finding.state == "warn"
     assert "not installed" in finding.says
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("raise ImportError('undefined symbol')", "rank 0 raised ImportError: undefined symbol"),
+        ("import os\nos.abort()", "the process that loads torch died"),
+    ],
+)
+def test_a_torch_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, says: str) -> None:
+    (tmp_path / "torch.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)  # of the server that ranks are forked from
+    monkeypatch.syspath_prepend(tmp_path)  # of the process of the checks, and so of ranks
+    probe = Probe("torch", devices.check_gpus, 20.0, "do this")
+    ((finding,),) = examine([probe], Setting(tmp_path, tmp_path), time.monotonic() + 20)
+    assert finding == Finding("torch", "fail", says, devices.TORCH)
 
 
 def disk_finding(folder: Path) -> str:
