@@ -9,8 +9,6 @@ from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
 
-from ddpsched.machine import num_processors
-
 PACKAGES = ("ddpsched", "torch", "transformers", "tokenizers", "datasets", "numpy", "pulp")
 
 
@@ -19,7 +17,7 @@ def describe() -> dict[str, Any]:
     return {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "cpu": _cpu(),
-        "cores": num_processors(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_bytes": _sysconf("SC_PAGE_SIZE", "SC_PHYS_PAGES"),
         "platform": platform.platform(),
         "commit": _commit(),
