@@ -20,7 +20,7 @@ from ddpsched.world import World
 
 WITHIN_S = 57.0  # all checks, so that ending them and this process takes no longer than a minute
 GLOO = "let processes connect to 127.0.0.1 (firewall, container), end other programs, and run this again"
-TORCHRUN = "run torchrun --standalone by hand; where its ranks wait for each other, export GLOO_SOCKET_IFNAME=lo"
+TORCHRUN = "end other programs and run this again; where ranks wait for each other, export GLOO_SOCKET_IFNAME=lo"
 PROBES = (
     Probe("versions", versions.check, 10.0, versions.INSTALL),
     Probe("processors", devices.check, 10.0, "see that /proc and /sys can be read"),

@@ -8,9 +8,10 @@ import os
 import signal
 import sys
 from pathlib import Path
+from time import sleep
 
 TIMEOUT_S = 30.0  # ranks may start far apart on a busy machine
-VICTIM = 1
+VICTIM, LATE_S = 1, 1.0
 
 
 def attempts(folder: Path, number: int) -> tuple[int, ...]:
@@ -27,6 +28,8 @@ def main(folder: Path, kind: str, config: str = "") -> int:
     from ddpsched.world import World
 
     world, attempt = World.detect(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if attempt > 0 and world.rank == VICTIM:
+        sleep(LATE_S)  # rank 0 looks for it first, and would find the address of the rank that was killed
     start_group(torch.device("cpu"), world, TIMEOUT_S)
     dist.barrier()
     (folder / f"attempt{attempt}-rank{world.rank}").touch()

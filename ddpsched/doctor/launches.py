@@ -1,6 +1,7 @@
 """Launches by torchrun: one that starts again after a rank has died, then trains; and one in which a rank raises."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ data.size = 40
 executor = {{ kind = "distributed", timeout_s = {timeout_s} }}
 """
 INTERFACE = "where the ranks cannot reach each other, export GLOO_SOCKET_IFNAME=lo (one machine)"
+ERROR = re.compile(r"(?:\[rank\d+\]: )?([A-Za-z_][\w.]*: \S.*)")  # the last line of a traceback
 UNSET = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -73,9 +75,14 @@ def launch(folder: Path, *words: str, restarts: int = 0) -> Launch:
 
 
 def told(stderr: str) -> str:
-    """Return the last error that a rank printed, not that of the launcher."""
-    lines = [line for line in stderr.splitlines() if "Error" in line and "ChildFailedError" not in line]
-    return lines[-1].strip() if lines else ""
+    """Return the last error that a rank printed, not that of the launcher.
+
+    >>> told("[rank1]: ValueError: 3\\n  time : 9\\ntorch.errors.ChildFailedError: \\n")
+    'ValueError: 3'
+    """
+    found = (ERROR.match(line) for line in stderr.splitlines())
+    errors = [match[1] for match in found if match]
+    return errors[-1] if errors else ""
 
 
 def judge_restart(launch: Launch) -> Finding:

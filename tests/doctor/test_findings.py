@@ -179,7 +179,8 @@ def test_exit_codes() -> None:
     assert_says(judge_failure(good), "ok", "1 where rank 1 raised, 5 s in all")
     assert_says(judge_failure(replace(good, code=0)), "fail", "exit code 0, expected another", "status.json")
     assert_says(judge_failure(replace(good, attempts=(1,))), "fail", "only 1 of 2 ranks", "GLOO_SOCKET_IFNAME")
-    assert told("x\nValueError: first\nRuntimeError: last\ny\ntorch...ChildFailedError: \n") == "RuntimeError: last"
+    printed = "x\nValueError: first\n[rank1]: ddpsched.errors.RankFailure: last\n  time : 9\ntorch.ChildFailedError: \n"
+    assert told(printed) == "ddpsched.errors.RankFailure: last"
 
 
 def test_clocks() -> None:
