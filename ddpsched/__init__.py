@@ -13,6 +13,7 @@
     processes.py     identity of a process and its machine, and whether it lives
     watch.py         in each rank under torchrun: name a rank that died or is suspended; handle signals
     local_ranks.py   start ranks without torchrun, and say which failed first
+    machine.py       processors and memory that this process may use
     environment.py   versions, machine, commit
     terminal.py      a console that prints text as it is written
     arguments.py     checks of output files, and functions by name
@@ -29,10 +30,11 @@
     simulated.py     an executor that computes times instead of running a model
     guard.py         a run's logs, and the reason of its failure, as status.json has it
     certify/         checks that the gradient is exact and each sample runs once
+    doctor/          checks of this machine: what training on it needs, tried
     compare/         policies and peers side by side, without training
     sort/            the difficulty of samples, and their order in a file
     integrations/    BatchSampler, StepLoader, PoolStream for other people's loops
-    cli.py           ddpsched run | plan | fit | calibrate | certify | sort | audit | runs compare
+    cli.py           ddpsched run | plan | fit | calibrate | certify | doctor | sort | audit | runs compare
 """
 
 from importlib import import_module

@@ -169,6 +169,22 @@ def certify(
 
 
 @command
+def doctor(
+    outputs: Annotated[Path, Option(help="folder that runs are to be written to")] = Path("outputs"),
+    json: Json = False,
+) -> int:
+    """Try what training needs on this machine, in less than a minute. Exit code 0 only where no check fails.
+
+    Versions, processors, memory, GPUs, ports, disk; whether two processes slow each other; two ranks that exchange
+    messages, one of which is killed; the gradient; torchrun's restarts and exit codes; clocks. Each line says what was
+    measured, and what to do where that is not right.
+    """
+    from ddpsched.doctor.command import Request, answer
+
+    return 0 if answer(Request(outputs, json)) else 1
+
+
+@command
 def sort(
     data: Annotated[str, Argument(help="file or folder of a data set, its name on the hub, or a run's TOML")],
     output: Annotated[Path, Option(help="ordered file to write, for order.path of configs")],

@@ -82,7 +82,7 @@ def run_ranks(
     ['0', '1']
     """
     # unpickled by the rank itself, in whose log the warnings of imports belong
-    work, port, context = pickle.dumps((function, args)), str(free_port()), _context()
+    work, port, context = pickle.dumps((function, args)), str(free_port()), rank_context()
     with tempfile.TemporaryDirectory(prefix="ddpsched-ranks-") as folder:
         ranks: dict[Connection, tuple[BaseProcess, Outcome]] = {}
         try:
@@ -161,7 +161,7 @@ def join_group(timeout_s: float = 60.0) -> None:
 _post: Callable[[tuple[str, Any]], None] | None = None  # of a rank's process
 
 
-def _context() -> Any:
+def rank_context() -> Any:
     """Return the context that starts processes: forks of a server that has imported torch once, for every call.
 
     Elsewhere than on Linux each rank imports it anew.

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "ddpsched"
 ROOMS = {
     "ground": {
         "errors": 0, "world": 1, "plan": 1, "records": 1, "table": 0, "exchange": 1, "run_folder": 2, "environment": 1,
-        "watch": 2, "processes": 0, "run_lock": 1, "arguments": 1, "terminal": 1, "local_ranks": 3,
+        "watch": 2, "processes": 0, "machine": 0, "run_lock": 1, "arguments": 1, "terminal": 1, "local_ranks": 3,
     },
     "costs": {
         "calibration_grid": 0, "cost_model": 0, "rank_speed": 0, "memory_cap": 1, "calibration": 2, "regression": 2,
@@ -38,7 +38,7 @@ ROOMS = {
     "config": {"run": 0, "read": 1},
     "recovery": {"checkpoints": 0, "ledger": 0, "audit": 1, "start": 1, "keeper": 2, "command": 2},
     "training": {
-        "clock": 0, "loss": 0, "model": 0, "out_of_memory": 0,
+        "attempt_store": 0, "clock": 0, "loss": 0, "model": 0, "out_of_memory": 0,
         "sample_sort": 0, "group_exchange": 1, "masks": 1, "variable_lr": 1, "collate": 2, "optimise": 2,
         "packed": 3, "sync": 3, "footprint": 1, "save": 0, "state": 0, "evaluate": 4, "learner": 5, "calibrate": 6,
         "distributed": 7, "virtual": 7,
@@ -51,6 +51,7 @@ HALL = {
     "cli",
     "certify",
     "compare",
+    "doctor",
     "integrations",
     "simulated",
     "sort",
@@ -136,7 +137,7 @@ def test_floors(path: Path) -> None:
                 "ddpsched.sort.ranks",
                 *(f"ddpsched.integrations.{name}" for name in integrations),
             )
-            allowed = importer in rooms or "ddpsched.certify." in importer
+            allowed = importer in rooms or importer.startswith(("ddpsched.certify.", "ddpsched.doctor."))
             assert imported.split(".")[0] not in ("torch", "transformers") or allowed, f"{importer} imports {imported}"
 
 
@@ -177,6 +178,7 @@ def test_analysis_imports_records_alone() -> None:
         "import ddpsched.planning.policies.peer, ddpsched.compare.command",
         "import ddpsched.certify.certificate, ddpsched.certify.stream_checks, ddpsched.certify.gradient_comparison",
         "import ddpsched.local_ranks, ddpsched.certify.command",
+        "import ddpsched.doctor.command, ddpsched.doctor.isolation",
     ],
 )
 def test_planning_and_help_import_no_torch(code: str) -> None:

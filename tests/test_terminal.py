@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 WORDS = ("[base]", "[/]", "[red]", "[/red]", r"\[x]", r"[y]\[z]", "[link=a]", "[]", "a\\", ":warning:", "[95 % of]")
 TEXT = " ".join(WORDS)
 COMMANDS = {
-    **{name: (app, [name]) for name in ("run", "fit", "plan", "calibrate", "certify", "sort")},
+    **{name: (app, [name]) for name in ("run", "fit", "plan", "calibrate", "certify", "doctor", "sort")},
     "ddpsched": (app, []),
     "sweep": (sweep.app, []),
 }

@@ -7,19 +7,18 @@ is known beforehand, and a tenth of the memory is left to them.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import torch
 
 from ddpsched.config import RunConfig
 from ddpsched.errors import ConfigError, DdpschedError
+from ddpsched.machine import free_memory
 from ddpsched.training.clock import pick_device
 from ddpsched.training.model import build_model
 from ddpsched.world import World
 
 SPARE = 0.1  # of the free memory, for activations
 KEPT = {"naive": 3, "overlap": 4, "bucketed": 4, "ddp": 4, "fsdp": 3}  # weights, Adam's two, and buckets of gradients
-CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_memory(configs: Sequence[RunConfig], world: World) -> str:
@@ -67,25 +66,4 @@ def free_bytes(device: torch.device) -> int | None:
     """Return the memory that is free on a device, or on this machine and within its limit; None where unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    found = [value for value in (_available(), _below_limit()) if value is not None]
-    return min(found, default=None)
-
-
-def _available() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
-
-
-def _below_limit(folder: Path = CGROUP) -> int | None:
-    """Return what is left below a container's limit, the page cache counted as free; None without a limit."""
-    try:
-        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        cached = next(
-            line.split()[1] for line in (folder / "memory.stat").read_text().splitlines() if line.startswith("file ")
-        )
-    except (OSError, StopIteration):
-        return None
-    return None if limit == "max" else int(limit) - int(used) + int(cached)
+    return free_memory()

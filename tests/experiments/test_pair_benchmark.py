@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.benchmarks.pair import Product, Rates, Training, Workload, cores, main, rate, verdict
+from ddpsched.doctor.pair import Product, Rates, Training, Workload
+from experiments.benchmarks.pair import cores, main, verdict
 
 
 @pytest.mark.parametrize(
@@ -27,12 +28,6 @@ def test_options_that_measure_nothing() -> None:
     for words in (["--rounds", "0"], ["--seconds", "0"]):
         with pytest.raises(SystemExit):
             main(words)
-
-
-def test_steps_are_counted_within_the_time() -> None:
-    assert rate([0, 1, 2, 3], 0, 3) == 1
-    assert rate([0, 1, 2, 3], 0.5, 2.5) == 1
-    assert rate([0, 4], 1, 3) == 0.25
 
 
 def rates(pair: float, same: float = 1.01) -> Rates:

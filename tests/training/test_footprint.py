@@ -8,7 +8,7 @@ from runs import config_of
 
 from ddpsched.errors import ConfigError
 from ddpsched.training import footprint
-from ddpsched.training.footprint import check_memory, free_bytes, kept_bytes
+from ddpsched.training.footprint import check_memory, kept_bytes
 from ddpsched.training.learner import Learner
 from ddpsched.world import World
 
@@ -39,13 +39,3 @@ def test_ranks_on_one_machine_share_it(tmp_path: Path, monkeypatch: pytest.Monke
         check_memory([config] * 4, World(0, 2))
     monkeypatch.setattr(footprint, "free_bytes", lambda device: None)
     assert "not known here" in check_memory([config] * 4, World(0, 2))
-
-
-def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 0 < (free_bytes(torch.device("cpu")) or 0) < 2**50
-    for name, text in {"memory.max": "5000\n", "memory.current": "3000\n", "memory.stat": "anon 1\nfile 700\n"}.items():
-        (tmp_path / name).write_text(text)
-    assert footprint._below_limit(tmp_path) == 2700
-    (tmp_path / "memory.max").write_text("max\n")
-    assert footprint._below_limit(tmp_path) is None
-    assert footprint._below_limit(tmp_path / "absent") is None
