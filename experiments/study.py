@@ -26,8 +26,9 @@ here as in the names of runs::
 ``[compare]`` says how times are compared, in its defaults here::
 
     [compare]
-    how = "interleaved"     # all arms of a setting and seed in turn, step by step; "processes": as whole runs, whose
-                            # order is reversed from seed to seed; "apart": for training alone, times not compared
+    how = "interleaved"     # all arms of a setting and seed in turn, step by step; "processes": as whole runs one after
+                            # another, in an order that is drawn, and reversed with the next seed; "apart": for training
+                            # alone, times not compared
     baseline = "static"     # the name of the arm that others are compared with; it runs twice (A/A)
     block = 1               # steps of an arm in turn
     margin = 0.02           # two arms whose times differ by less are called the same

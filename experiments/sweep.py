@@ -30,6 +30,7 @@ from experiments.study import load_study
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 console = plain_console(soft_wrap=True)
+IN_TURN = " runs in turn keep "  # of the line that says how much memory their models take
 PAIR_SHARE, PAIR_ROUNDS = 0.1, 3  # of the time of a study; rounds of alone, pair, pair, alone
 
 
@@ -41,7 +42,7 @@ def command(launch: Launch, files: Sequence[Path], flags: Sequence[str] = ()) ->
         module += ["--block", str(launch.compare.block)]
     if launch.how != "apart":
         module.append(f"--launch={json.dumps(launch.about)}")
-    if launch.interleaved and "--overwrite" not in flags:  # all of its runs begin anew, also those that are done
+    if launch.how != "apart" and "--overwrite" not in flags:  # all of its runs begin anew, also those that are done
         module.append("--overwrite")
     module += flags
     if run.executor.kind != "distributed":
@@ -72,9 +73,9 @@ def sweep(
     for launch in finished:
         console.print(f"skip   {launch.label} (done; --overwrite runs it again)")
     if dry_run:
-        for launch in waiting:
-            files = [config_path(run) for run in launch.runs]
-            console.print(f"would run {launch.label}: {' '.join(command(launch, files, flags))}")
+        for process in [process for launch in waiting for process in launch.processes()]:
+            files = [config_path(run) for run in process.runs]
+            console.print(f"would run {process.label}: {' '.join(command(process, files, flags))}")
         return 0
     failed: dict[str, str] = {}
     begin = time.monotonic()
@@ -82,18 +83,29 @@ def sweep(
         eta = (time.monotonic() - begin) / number * (len(waiting) - number) if number else None
         left = "" if eta is None else f", about {eta / 60:.0f} min left"
         console.print(f"run    {launch.label} ({number + 1} of {len(waiting)}{left})")
-        for run, reason in _run(launch, flags):
-            if reason is None:
-                wall = "" if launch.interleaved else f" in {read_status(run.run_dir)['wall_s']:.0f} s"
-                console.print(f"done   {run.run_dir}{wall}")
-            else:
-                failed[str(run.run_dir)] = reason
-                console.print(f"failed {run.run_dir}: {reason}", style="red")
+        if launch.is_lone:
+            console.print("       no other arm has its data and training: its times are compared with nothing")
+        ended = [each for process in launch.processes() for each in _run(process, flags)]
+        failed |= {str(run.run_dir): reason for run, reason in ended if reason is not None}
+        _say(launch, ended)
     if pair:
         _pair_test([run for launch in waiting for run in launch.runs], time.monotonic() - begin)
     if failed:
         console.print(f"{len(failed)} of {len(found.runs)} runs failed: {', '.join(failed)}", style="red")
     return 1 if failed else 0
+
+
+def _say(launch: Launch, ended: Sequence[tuple[RunConfig, str | None]]) -> None:
+    """Print how the runs of a launch ended; a reason that all of them share, once."""
+    reasons = {reason for _, reason in ended}
+    for run, reason in ended:
+        if reason is None:
+            wall = "" if launch.interleaved else f" in {read_status(run.run_dir)['wall_s']:.0f} s"
+            console.print(f"done   {run.run_dir}{wall}")
+        elif len(reasons) > 1 or run is ended[0][0]:
+            console.print(f"failed {run.run_dir}: {reason}", style="red")
+        else:
+            console.print(f"failed {run.run_dir}: likewise", style="red")
 
 
 def _pair_test(runs: Sequence[RunConfig], took_s: float) -> None:
@@ -165,6 +177,9 @@ def _run(launch: Launch, flags: Sequence[str] = ()) -> list[tuple[RunConfig, str
         return [(run, reason or f"not started: {others}") for run, reason in zip(launch.runs, held, strict=True)]
     before = [read_status(run.run_dir) for run in launch.runs]
     code, printed = _launch(launch, flags)
+    for line in printed.splitlines():
+        if IN_TURN in line and not line.startswith("error:"):
+            console.print(f"       {line}")
     errors = [line.removeprefix("error: ") for line in printed.splitlines() if line.startswith("error:")]
     if (refused := next((error for error in errors if HELD in error), None)) is not None:
         return [(run, refused) for run in launch.runs]

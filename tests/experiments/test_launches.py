@@ -62,15 +62,42 @@ def test_apart_there_is_no_second_run(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_processes_run_backwards_with_every_second_seed(tmp_path: Path) -> None:
-    study = write_study(tmp_path, STUDY)
+@pytest.mark.parametrize("kinds", [["static", "packed"], ["static", "packed", "balanced"]], ids=len)
+def test_processes_run_backwards_with_every_second_seed(tmp_path: Path, kinds: list[str]) -> None:
+    """Also where the runs of a seed are an even number."""
+    text = STUDY.replace('["static", "packed"]', json.dumps(kinds)).replace("seed = [0, 1]", "seed = [0, 1, 2, 3]")
+    study = write_study(tmp_path, text)
     found = launches(load_study(study, ["setting=g2", "compare.how=processes"]))
-    assert [run.name for each in found for run in each.runs] == [
-        "static-seed0-g2", "static-seed0-g2-aa", "packed-seed0-g2",
-        "packed-seed1-g2", "static-seed1-g2-aa", "static-seed1-g2",
-    ]  # fmt: skip
-    (word,) = (word for word in command(found[0], [Path("x")]) if word.startswith("--launch="))
-    assert json.loads(word.partition("=")[2])["runs"] == [run.name for each in found[:3] for run in each.runs]
+    arms = [[run.name.replace(f"-seed{run.seed}", "") for run in each.runs] for each in found]
+    assert arms[1] == arms[0][::-1]
+    assert arms[3] == arms[2][::-1]
+    assert sorted(arms[0]) == sorted([*(f"{kind}-g2" for kind in kinds), "static-g2-aa"])
+    processes = found[0].processes()
+    facts = []
+    for each in processes:
+        (word,) = (word for word in command(each, [Path("x")]) if word.startswith("--launch="))
+        facts.append(json.loads(word.partition("=")[2]))
+    assert all(each == facts[0] for each in facts), "they are parts of one launch"
+    assert sorted(facts[0]["runs"]) == sorted(run.name for run in found[0].runs)
+    assert found[0].processes()[0].id != processes[0].id, "another time is another launch"
+
+
+def test_processes_of_a_launch_all_run_again_where_one_has_to(tmp_path: Path) -> None:
+    study = str(write_study(tmp_path, STUDY))
+    words = [f"outputs={tmp_path}", "setting=g2", "seed=0", "compare.how=processes"]
+    assert sweep(study, words) == 0
+    folders = sorted(path for path in (tmp_path / "small").iterdir() if path.is_dir() and path.name != "figures")
+
+    def ids() -> set[str]:
+        return {json.loads((folder / "environment.json").read_text())["launch"]["id"] for folder in folders}
+
+    first = ids()
+    assert len(first) == 1
+    status = folders[0] / "status.json"
+    status.write_text(json.dumps({**json.loads(status.read_text()), "state": "failed"}))
+    assert sweep(study, words) == 0
+    assert len(ids()) == 1
+    assert ids() != first
 
 
 def test_one_run_alone_is_compared_with_nothing(tmp_path: Path) -> None:
