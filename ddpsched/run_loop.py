@@ -21,7 +21,7 @@ from ddpsched.exchange import Exchange, Flag
 from ddpsched.guard import Guard
 from ddpsched.plan import StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
-from ddpsched.planning.planner import num_steps, plan_steps, prefetch_plans
+from ddpsched.planning.planner import PrefetchedPlans, num_steps, plan_steps
 from ddpsched.planning.record_columns import rank_cost
 from ddpsched.records import RecordWriter, StepRecord, compact
 from ddpsched.recovery.keeper import Keeper, Snapshot
@@ -137,7 +137,7 @@ def _run(
         executor.restore(start.checkpoint.path)
         start.restore_speeds(speeds or (), exchange.ranks, config.world_size)
     steps = plan_steps(spec, train, exchange, speeds, start.position if start.goes_on else None, start.ranks_before)
-    plans = guard.resources.enter_context(closing(prefetch_plans(steps)))
+    plans = guard.resources.enter_context(closing(PrefetchedPlans(steps)))
     if config.executor.kind == "distributed":
         guard.watch_peers(exchange, lambda: executor.object(Flag.STOP))
     first = list(itertools.islice(plans, 1))  # a solver or caps that cannot plan fail here
@@ -155,12 +155,15 @@ def _run(
     if start.goes_on:
         tally.count(folder.path)
     snapshot = executor.snapshot() if config.train.checkpoint_every else None
+    takes_turns = launch is not None and launch.get("how") == "interleaved"
     keeper = Keeper(folder.path, config, world.rank, exchange, snapshot, tally.speeds, start)
     yield start.position.step
     with closing(RecordWriter(folder.path, world.rank, start.goes_on)) as writer, closing(keeper):
         for plan, records in _loop(executor, itertools.chain(first, plans), writer, evaluations, keeper):
             tally.add(plan, records)
             keeper.add(plan, records)
+            if takes_turns:
+                plans.settle()
             yield plan.step + 1
     environment |= tally.summary()
     if config.train.save_model:

@@ -73,7 +73,7 @@ def entered(until: str = "") -> Iterator[list[Entry]]:
         threading.setprofile(None)
         whole = list(entries)
         if planner:
-            start = 1 + whole.index(("planning/planner.py", "prefetch_plans"))
+            start = 1 + whole.index(("planning/planner.py", "PrefetchedPlans.__next__"))
             whole[start:start] = [entry for entry in planner if entry not in entries]
         walk += filter(_is_counted, whole)
 

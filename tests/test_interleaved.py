@@ -60,6 +60,15 @@ def test_steps_take_turns(tmp_path: Path) -> None:
     assert first.max() < last.min()
 
 
+def test_the_order_of_a_round_is_drawn_and_reversed_in_the_next(tmp_path: Path) -> None:
+    configs = [each.model_copy(update={"steps": 12}) for each in configs_of(tmp_path)]
+    run_interleaved(configs)
+    began = {each.name: records_of(each.run_dir).groupby("step")["unix_s"].min() for each in configs}
+    orders = [sorted(began, key=lambda name, step=step: began[name][step]) for step in range(12)]
+    assert all(orders[step + 1] == orders[step][::-1] for step in range(0, 12, 2))
+    assert len({tuple(order) for order in orders}) > 2, "drawn anew, not the same pair of orders again and again"
+
+
 def launched(files: list[Path], ranks: int = 2, *words: str) -> subprocess.CompletedProcess[str]:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command = [sys.executable, *launcher, "-m", "experiments.interleaved", *map(str, files), *words]

@@ -1,8 +1,8 @@
 """The stream of plans of a run, equal on every rank: a policy's assignments, numbered and timed, with a digest each."""
 
 import sys
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import accumulate, islice
 from time import perf_counter
@@ -167,19 +167,44 @@ def _ids_of(windows: Sequence[Ids], order: Ids) -> tuple[Ids, ...]:
     return tuple([ids[end - len(each) : end] for each, end in zip(windows, accumulate(map(len, windows)), strict=True)])
 
 
-def prefetch_plans(plans: Iterator[StepPlan]) -> Generator[StepPlan, None, None]:
-    """Yield the same plans, each made by a background thread while the step before it runs.
+class PrefetchedPlans:
+    """The same plans, each made by a background thread while the step before it runs.
 
     The time that the caller still waits is written into ``plan.times.wait_s``. Only this one thread calls the planning
     side of the exchange.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="planner") as thread:
-        pending = thread.submit(next, plans, None)
-        while True:
-            begin = perf_counter()
-            plan = pending.result()
-            if plan is None:
-                return
-            pending = thread.submit(next, plans, None)
-            plan.times.wait_s = perf_counter() - begin
-            yield plan
+
+    def __init__(self, plans: Iterator[StepPlan]) -> None:
+        self._plans, self._waited_s = plans, 0.0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="planner")
+        self._pending: Future[StepPlan | None] | None = None
+
+    def __iter__(self) -> Iterator[StepPlan]:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> StepPlan:
+        """Return the next plan, and begin the one after it. Raises what planning it raised."""
+        begin = perf_counter()
+        pending = self._pending or self._thread.submit(next, self._plans, None)
+        plan = pending.result()
+        if plan is None:
+            self._pending = pending
+            raise StopIteration
+        self._pending = self._thread.submit(next, self._plans, None)
+        plan.times.wait_s, self._waited_s = perf_counter() - begin + self._waited_s, 0.0
+        return plan
+
+    def settle(self) -> None:
+        """Wait here for the next plan, which counts as the next step's wait.
+
+        Runs that take turns call it before another's turn, in which planning would go on at no cost to its step.
+        """
+        begin = perf_counter()
+        if self._pending is not None:
+            wait([self._pending])
+        self._waited_s += perf_counter() - begin
+
+    def close(self) -> None:
+        """End the thread, after the plan that it is at."""
+        self._thread.shutdown(cancel_futures=True)

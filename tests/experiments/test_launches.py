@@ -82,6 +82,13 @@ def test_processes_run_backwards_with_every_second_seed(tmp_path: Path, kinds: l
     assert found[0].processes()[0].id != processes[0].id, "another time is another launch"
 
 
+def test_steps_of_a_turn_reach_the_command(tmp_path: Path) -> None:
+    study = write_study(tmp_path, STUDY)
+    (found, *_) = launches(load_study(study, ["setting=g2", "compare.block=3"]))
+    words = command(found, [Path("x")])
+    assert words[words.index("--block") + 1] == "3"
+
+
 def test_processes_of_a_launch_all_run_again_where_one_has_to(tmp_path: Path) -> None:
     study = str(write_study(tmp_path, STUDY))
     words = [f"outputs={tmp_path}", "setting=g2", "seed=0", "compare.how=processes"]

@@ -1,7 +1,9 @@
 """The stream of plans: every id once per epoch, equal on every rank, optimal wherever claimed."""
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from ddpsched.errors import ConfigError, InfeasibleError, PlanMismatch
 from ddpsched.exchange import LocalExchange, Messages
 from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
-from ddpsched.planning.planner import num_steps, plan_steps, prefetch_plans
+from ddpsched.planning.planner import PrefetchedPlans, num_steps, plan_steps
 from ddpsched.planning.policies.static import Static
 
 POLICIES = ("static", "minmax", "balanced")
@@ -167,11 +169,11 @@ def test_ahead_gives_the_same_plans_and_raises_what_planning_raised() -> None:
     config = config_of("minmax")
     lengths = KnownLengths(sst2_lengths(100, np.random.default_rng(7)))
     plain = [plan.digest for plan in plan_steps(config.plan_spec(), lengths, LocalExchange(3))]
-    overlapped = list(prefetch_plans(plan_steps(config.plan_spec(), lengths, LocalExchange(3))))
+    overlapped = list(PrefetchedPlans(plan_steps(config.plan_spec(), lengths, LocalExchange(3))))
     assert [plan.digest for plan in overlapped] == plain
     assert all(plan.times.wait_s is not None for plan in overlapped)
     with pytest.raises(InfeasibleError):
-        list(prefetch_plans(plan_steps(config.plan_spec([1, 1, 1]), lengths, LocalExchange(3))))
+        list(PrefetchedPlans(plan_steps(config.plan_spec([1, 1, 1]), lengths, LocalExchange(3))))
 
 
 def test_orders() -> None:
@@ -225,3 +227,26 @@ def test_what_a_rank_has_measured_of_itself_lightens_its_load(policy: str) -> No
 def test_a_spec_out_of_range(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         PlanSpec(**{"world_size": 2, "global_batch": 4, "policy": Static(), "epochs": 1, **changes})
+
+
+def test_planning_beyond_a_turn_counts_as_the_next_steps_wait() -> None:
+    """A planner that takes longer than a step costs as much where runs take turns as it does where they do not."""
+
+    def slow() -> Iterator[StepPlan]:
+        lengths = KnownLengths(sst2_lengths(100, np.random.default_rng(7)))
+        for plan in plan_steps(config_of("balanced").plan_spec(), lengths, LocalExchange(3)):
+            sleep(0.05)
+            yield plan
+
+    waits = {}
+    for settles in (True, False):
+        plans, found = PrefetchedPlans(slow()), []
+        for plan in plans:
+            found.append(plan.times.wait_s or 0.0)
+            if settles:
+                plans.settle()
+            sleep(0.08)  # others' turns
+        waits[settles] = found[1]
+        plans.close()
+    assert waits[True] >= 0.045
+    assert waits[False] < 0.02, "and it would be hidden"

@@ -18,7 +18,7 @@ from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import LocalExchange, Messages
 from ddpsched.plan import Ids, Position, StepPlan
-from ddpsched.planning.planner import plan_steps, prefetch_plans
+from ddpsched.planning.planner import PrefetchedPlans, plan_steps
 
 ARMS: dict[str, dict[str, Any]] = {
     "static": {"kind": "static"},
@@ -166,7 +166,7 @@ def test_no_step_before_is_planned_again(arm: str) -> None:
 def test_planning_ahead_leaves_each_plan_its_own_position() -> None:
     config = config_of("minmax")
     whole = plans_of(config)
-    plans = list(prefetch_plans(plan_steps(config.plan_spec(), KnownLengths(LENGTHS), LocalExchange(3))))
+    plans = list(PrefetchedPlans(plan_steps(config.plan_spec(), KnownLengths(LENGTHS), LocalExchange(3))))
     assert [identity(plan) for plan in plans] == [identity(plan) for plan in whole]
     with pytest.raises(ValueError, match="read-only"):
         saved(whole[0].after).windows[0][0] = 1
