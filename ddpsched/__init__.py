@@ -4,8 +4,10 @@
 
     errors.py        the errors, as one tree
     world.py         World(rank, size): this process's rank and world size
-    table.py         the base class of every [table] of a config
+    decode.py        JSON and TOML of files that may be damaged
+    table.py         the base class of every [table] of a config, and ranges of values
     plan.py          Microbatch, StepPlan: the samples of each rank; a digest
+    record_lines.py  JSON lines with a checksum each
     records.py       StepRecord: one row per rank and step
     exchange.py      messages of ranks: offer, what the next samples cost; vote, how a step went
     run_folder.py    outputs/<study>/<run>: status, config, evaluations

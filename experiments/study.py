@@ -44,7 +44,7 @@ from pydantic import Field
 from ddpsched.config import RunConfig, apply_overrides, parse, read_toml, set_key, validate
 from ddpsched.errors import ConfigError
 from ddpsched.planning.policies import POLICIES
-from ddpsched.table import Positive, Table
+from ddpsched.table import Positive, Table, Text
 
 Point = dict[str, Any]  # a value for each axis
 Pairs = list[tuple[str, Any]]  # dotted keys and their values
@@ -54,7 +54,7 @@ class Compare(Table):
     """[compare]: how the times of arms are compared."""
 
     how: Literal["interleaved", "processes", "apart"] = "interleaved"
-    baseline: str = "static"
+    baseline: Text = "static"
     block: Positive = 1
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.02
 

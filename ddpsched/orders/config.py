@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ddpsched.table import Positive, Table
+from ddpsched.table import Positive, Table, Text
 
 
 class OrderConfig(Table):
@@ -13,12 +13,12 @@ class OrderConfig(Table):
     kind: Literal["shuffled", "sequential", "length_grouped", "curriculum", "curriculum_local"] = "shuffled"
     mega_batches: Positive = 50  # length_grouped: global batches sorted together, fewer where the data has fewer
     # curriculum, curriculum_local: a file of `ddpsched sort`, easiest first; None: by length
-    path: str | None = None
+    path: Text | None = None
     window: Positive = 1  # curriculum: runs of this many neighbours are shuffled anew each epoch
     # curriculum: growth of the share of samples that may be drawn, the easiest first; None: one after another
     pacing: Literal["linear", "root", "step"] | None = None
-    start: Annotated[float, Field(gt=0, le=1)] = 0.1  # pacing: the share open at first
-    over: Annotated[float, Field(gt=0, le=1)] = 0.5  # pacing: the share of the first epoch after which all is open
+    start: Annotated[float, Field(ge=1e-9, le=1)] = 0.1  # pacing: the share open at first
+    over: Annotated[float, Field(ge=1e-9, le=1)] = 0.5  # pacing: the share of the first epoch after which all is open
     stairs: Positive = 5  # pacing = "step": number of steps in which the share rises
 
     @model_validator(mode="after")
