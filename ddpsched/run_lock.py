@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ddpsched.decode import decode_json
 from ddpsched.errors import RankFailure, RunHeldError
 from ddpsched.processes import Host, Place, Process, host_id
 
@@ -204,7 +205,7 @@ def launch_id(environ: Mapping[str, str] | None = None) -> str:
 
 def _parse(text: bytes) -> Holder | None:
     try:
-        value = json.loads(text)
+        value = decode_json(text)
         place = Place(Host(**value["place"]["host"]), Process(**value["place"]["process"]))
         return Holder(value["launch"], place, value["since"], value.get("attempt"))
     except (ValueError, KeyError, TypeError):
