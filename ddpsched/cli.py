@@ -67,7 +67,11 @@ def fit(
 
     if not run_dir.is_dir():
         raise DataError(f"{run_dir}: no such folder; give a run's folder, outputs/STUDY/RUN")
-    fitted = fit_records(read_lines(run_dir))
+    rows = read_lines(run_dir)
+    try:
+        fitted = fit_records(rows)
+    except DataError as error:
+        raise DataError(f"{run_dir}: {error}") from None
     model = fitted.model
     print(f"alpha = {model.alpha:.6g} s, beta = {model.beta:.6g} s/token, gamma = {model.gamma:.6g} s/(b*L**2)")
     print(
