@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddpsched.decode import decode_json, decode_toml
 from ddpsched.errors import DataError
-from ddpsched.records import COLUMNS, MAY_BE_NAN, MAY_BE_NEGATIVE, RECORDS
+from ddpsched.records import COLUMNS, LARGEST, MAY_BE_NAN, MAY_BE_NEGATIVE, RECORDS
 from ddpsched.table import Positive, first_fault
 
 # Columns that all metrics need; any other may be missing or null.
@@ -176,7 +176,7 @@ def clean(records: pd.DataFrame, source: object = "records") -> pd.DataFrame:
         except (ValueError, TypeError, OverflowError) as error:
             raise DataError(f"{source}: column {name} is not of numbers ({_brief(error)}); run it again") from None
         low = -np.inf if name in MAY_BE_NEGATIVE else 0
-        wrong = numbers < low if name in MAY_BE_NAN else (numbers < low) | np.isinf(numbers)
+        wrong = numbers < low if name in MAY_BE_NAN else (numbers < low) | (numbers.abs() > LARGEST)
         if wrong.any():
             place = int(wrong.to_numpy().argmax())
             raise DataError(
@@ -209,8 +209,6 @@ def _checked(place: str, decode: Callable[[Any], Any], text: Any, part: type[P])
         return value
     except ValidationError as error:
         fault = first_fault(error)
-    except UnicodeDecodeError:
-        raise
     except ValueError as error:
         fault = f"cannot be decoded: {error}"
     raise DataError(f"{place}: {fault}; run it again")

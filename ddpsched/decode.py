@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 DEEPEST = 64  # tables within tables; a config has 4
+LONG_HEXADECIMAL = re.compile("0[xob][0-9A-Fa-f_]{300,}")
 LONGEST_SHOWN = 120  # characters of a value in a message
 
 
@@ -22,6 +23,8 @@ def decode_json(text: str | bytes) -> Any:
 
 def decode_toml(text: str) -> dict[str, Any]:
     """Return the tables of a TOML text. Raises ValueError with the fault and its line."""
+    if (digits := LONG_HEXADECIMAL.search(text)) is not None:  # read without a limit, but no message can show it
+        raise ValueError(_too_long(text, digits))
     tables: dict[str, Any] = _decoded(tomllib.loads, text)
     return tables
 
@@ -60,13 +63,13 @@ def too_deep() -> str:
     return f"it is nested more than {DEEPEST} deep, the most that is read; write it flatter"
 
 
-def _too_long(text: str | bytes) -> str:
+def _too_long(text: str | bytes, found: re.Match[str] | None = None) -> str:
     """Return the fault of a number with more digits than Python reads, with its line."""
-    most = sys.get_int_max_str_digits()
     words = text.decode(errors="replace") if isinstance(text, bytes) else text
-    digits = re.search(rf"[0-9][0-9_]{{{most},}}", words)
+    digits = found or re.search(rf"[0-9][0-9_]{{{sys.get_int_max_str_digits()},}}", words)
     line = "" if digits is None else f"line {words.count(chr(10), 0, digits.start()) + 1}: "
-    return f"{line}it has a number of more than {most} digits; numbers here have at most 19"
+    many = "thousands of" if digits is None else f"{len(digits[0]):,}"
+    return f"{line}it has a number of {many} digits; numbers here have at most 19"
 
 
 def shown(value: object) -> str:
@@ -79,4 +82,9 @@ def shown(value: object) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, alone or within
         return f"a number of {value.bit_length():,} bits" if isinstance(value, int) else f"a {type(value).__name__}"
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(text):,} characters)"
+    return shorter(text)
+
+
+def shorter(text: str, most: int = LONGEST_SHOWN) -> str:
+    """Return a text, cut after ``most`` characters."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"

@@ -78,6 +78,7 @@ class StepRecord:
 
 COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(StepRecord))
 SCHEMA = TypeAdapter(StepRecord)
+LARGEST = 1e18  # seconds, rates
 MAY_BE_NAN = ("loss", "grad_norm")
 MAY_BE_NEGATIVE = ("loss", "began_at_s", "steal_s")  # a clock's offset, a counter that the host set back
 
@@ -119,14 +120,23 @@ def _append(file: TextIO, line: str) -> None:
 def read_lines(directory: Path) -> list[dict[str, Any]]:
     """Return all ranks' JSON lines of a run, in (step, rank) order; an incomplete last line is left out.
 
-    Raises DataError that names file and line for a line that was changed, or is no record.
+    Raises DataError that names file and line for a line that was changed, or is no record, and for a step that is
+    missing or there twice.
     """
     rows = [
         _parsed(line, f"{path}, line {number}")
         for path in sorted(directory.glob("records-rank*.jsonl"))
         for number, line in read_sealed(path)
     ]
-    return sorted(rows, key=lambda row: (row["step"], row["rank"]))
+    rows.sort(key=lambda row: (row["step"], row["rank"]))
+    last = dict[int, int]()
+    for row in rows:
+        step, rank = row["step"], row["rank"]
+        if (due := last.get(rank, step - 1) + 1) != step:
+            fault = f"{due} of rank {rank} is missing" if step > due else f"{step} of rank {rank} is there twice"
+            raise DataError(f"{directory}/records-rank*.jsonl: step {fault}; run it again")
+        last[rank] = step
+    return rows
 
 
 def _parsed(line: bytes, place: str) -> dict[str, Any]:
@@ -146,6 +156,8 @@ def unlikely(row: Mapping[str, Any]) -> str | None:
     for name, value in row.items():
         if isinstance(value, float) and not math.isfinite(value) and name not in MAY_BE_NAN:
             return f"{name} = {value}: must be finite"
+        if isinstance(value, float) and abs(value) > LARGEST and name not in MAY_BE_NAN:
+            return f"{name} = {value}: must be at most {LARGEST:g}"
         if isinstance(value, int | float) and value < 0 and name not in MAY_BE_NEGATIVE:
             return f"{name} = {value}: must be at least 0"
         if isinstance(value, int) and value >= 2**63:

@@ -14,5 +14,6 @@
     planted.py        one rank of a run with a planted fault
     stress.py         break runs on purpose, and count how they end
     walks.py          the two walks in CONTRIBUTING.md
+    fuzz/             `python -m experiments.fuzz`: damaged files, and how they are taken
     benchmarks/       `python -m experiments.benchmarks.NAME`
 """

@@ -201,7 +201,7 @@ def listed(text: str) -> set[str]:
     return {name for line in text.splitlines() for name in line.strip().split("  ")[0].split(", ") if name}
 
 
-OTHERS = [ROOT / name for name in ("analysis", "experiments", "experiments/benchmarks", "report")]
+OTHERS = [ROOT / name for name in ("analysis", "experiments", "experiments/benchmarks", "experiments/fuzz", "report")]
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ def parse(values: Mapping[str, Any], source: str = "config") -> RunConfig:
     return validate(RunConfig, values, source)
 
 
+MOST_FAULTS = 10  # in a message
 T = TypeVar("T", bound=Table)
 
 
@@ -90,6 +91,8 @@ def validate(table: type[T], values: Mapping[str, Any], source: str) -> T:
         return table.model_validate(values)
     except ValidationError as error:
         faults = [_describe(fault, table) for fault in error.errors()]
+        if len(faults) > MOST_FAULTS:
+            faults[MOST_FAULTS:] = [f"and {len(faults) - MOST_FAULTS} more"]
         raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults)) from None
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from None
