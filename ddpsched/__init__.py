@@ -17,6 +17,7 @@
     local_ranks.py   start ranks without torchrun, and say which failed first
     environment.py   versions, machine, commit
     terminal.py      a console that prints text as it is written
+    shortage.py      memory or threads that the system refused
     arguments.py     checks of output files, and functions by name
     costs/           (count, longest) -> integer cost, time, memory
     data/            samples and lengths, from files, the hub or synthetic

@@ -259,18 +259,27 @@ def run_config(
 def guarded(body: Callable[[], int | None]) -> int:
     """Return the exit code of ``body``; an expected error becomes one message and exit code 1."""
     from ddpsched.errors import DdpschedError
+    from ddpsched.shortage import shortage, too_little
 
+    if (reason := too_little()) is not None:
+        print(f"error: {reason}", file=sys.stderr)
+        return 1
     try:
         return body() or 0
     except DdpschedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except OSError as error:
-        print(f"error: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        if (reason := shortage(error)) is not None:
+            print(f"error: {reason}", file=sys.stderr)
+        elif isinstance(error, OSError):
+            print(f"error: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
+        else:
+            raise
+        return 1
 
 
 def main() -> None:

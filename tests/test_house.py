@@ -17,7 +17,7 @@ ROOMS = {
     "ground": {
         "errors": 0, "decode": 0, "world": 1, "plan": 1, "record_lines": 1, "records": 2, "table": 1, "exchange": 1,
         "run_folder": 3, "environment": 1,
-        "watch": 2, "processes": 0, "run_lock": 1, "arguments": 1, "terminal": 1, "local_ranks": 4,
+        "watch": 2, "processes": 0, "run_lock": 1, "arguments": 1, "shortage": 0, "terminal": 1, "local_ranks": 4,
     },
     "costs": {
         "calibration_grid": 0, "cost_model": 0, "rank_speed": 0, "memory_cap": 1, "calibration": 2, "regression": 2,
