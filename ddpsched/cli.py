@@ -29,7 +29,7 @@ Text = str | None
 Texts = list[str] | None
 Words = Annotated[Texts, Argument(help="key=value words that override the config")]
 Json = Annotated[bool, Option("--json", help="print JSON instead of the table")]
-AtLeast1 = functools.partial(Option, min=1)
+AtLeast1 = functools.partial(Option, min=1, max=2**31 - 1)
 
 
 def command(function: Callable[..., int | None]) -> Callable[..., None]:
@@ -94,17 +94,19 @@ def plan(
     max_microbatches: Annotated[int | None, AtLeast1(help="M, most micro-batches of a rank in a step")] = None,
     lookahead: Annotated[int, AtLeast1(help="W, global batches planned at once")] = 1,
     epochs: Annotated[int, AtLeast1(help="E, epochs to plan")] = 1,
-    seed: Annotated[int, Option(help="of the order")] = 0,
+    seed: Annotated[int, Option(min=0, max=2**32 - 1, help="of the order")] = 0,
     column: Annotated[str, Option(help="column of a table that holds the lengths")] = "length",
     text: Annotated[Texts, Option(help="column of texts to count instead; several are joined")] = None,
     prompt: Annotated[Text, Option(help="column that stands before the text, as data.prompt does")] = None,
     tokenizer: Annotated[Text, Option(help="folder or hub name, for --text")] = None,
-    max_length: Annotated[int, Option(help="where --text cuts, in tokens")] = 512,
+    max_length: Annotated[int, Option(min=1, max=2**20, help="where --text cuts, in tokens")] = 512,
     prefetch: Annotated[int | None, AtLeast1(help="K of minmax; 2 B / G without it")] = None,
     alpha: Annotated[float, Option(help="fixed cost per micro-batch, in padded tokens")] = 0.0,
     gamma: Annotated[float, Option(help="cost of count * longest**2, in padded tokens")] = 0.0,
     calibration: Annotated[Text, Option(help="file of `ddpsched calibrate`, to plan in seconds")] = None,
-    memory: Annotated[int | None, Option(help="bytes a rank may use, by the calibration's memory model")] = None,
+    memory: Annotated[
+        int | None, Option(min=1, max=2**60, help="bytes a rank may use, by the calibration's memory model")
+    ] = None,
     peer: Annotated[Texts, Option(help="another package's batching as well; `all` for all")] = None,
     json: Json = False,
     figure: Annotated[Path | None, Option(help="draw the table to this file (png, svg, pdf)")] = None,
