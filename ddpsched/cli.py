@@ -154,7 +154,7 @@ def certify(
     trainer: Annotated[Text, Option(help="instead: `transformers`, its Trainer")] = None,
     loader: Annotated[Text, Option(help="instead: module:function that gives a rank's data loader")] = None,
     loss: Annotated[Text, Option(help="module:function, the compute_loss_func of --trainer")] = None,
-    world_size: Annotated[int | None, AtLeast1(help="ranks of --policy, --trainer or --loader")] = None,
+    world_size: Annotated[int | None, Option(min=1, max=1024, help="ranks of --policy, --trainer or --loader")] = None,
     plant: Annotated[
         Text, Option(help="fault to plant: no_scale | repeated_id | missing_id | stale_plan | missing_collective")
     ] = None,

@@ -207,7 +207,8 @@ def _parse(text: bytes) -> Holder | None:
     try:
         value = decode_json(text)
         place = Place(Host(**value["place"]["host"]), Process(**value["place"]["process"]))
-        return Holder(value["launch"], place, value["since"], value.get("attempt"))
+        found = Holder(value["launch"], place, value["since"], value.get("attempt"))
+        return found if type(place.process.pid) is int and 0 < place.process.pid < 2**31 else None
     except (ValueError, KeyError, TypeError):
         return None  # empty, or its writer was killed while writing: no run holds it
 

@@ -1,5 +1,6 @@
 """A run's status: durations by a clock that is never set, and damaged files named in one sentence."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from runs import config_of, folder_of
 from ddpsched import run_folder
 from ddpsched.errors import DataError
 from ddpsched.run_folder import RunFolder, read_status
+from ddpsched.run_lock import holder
 from ddpsched.run_loop import run
 
 
@@ -141,3 +143,16 @@ def test_a_lock_that_is_no_lock_holds_nothing(tmp_path: Path) -> None:
         folder = RunFolder(config.run_dir, "", overwrite=True)
         with folder.held(is_main=True):
             pass
+
+
+def test_a_lock_of_a_process_number_that_no_system_gives(tmp_path: Path) -> None:
+    folder = folder_of(config_of(tmp_path, "simulated"))
+    with folder.held(is_main=True):
+        text = (folder.path / "lock").read_text()
+        lock = json.loads(text)
+        for pid in (10**30, "1", -1, 0, True, None):
+            lock["place"]["process"]["pid"] = pid
+            (folder.path / "lock").write_text(json.dumps(lock))
+            assert holder(folder.path) is None
+        (folder.path / "lock").write_text(text)
+        assert holder(folder.path) is not None
