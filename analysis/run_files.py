@@ -68,8 +68,8 @@ class ConfigPart(Part):
 class LaunchPart(Part):
     """The runs that a run's times are compared with."""
 
-    how: str | None = None
-    id: str | None = None
+    how: str
+    id: str
     margin: Annotated[float, Field(gt=0, lt=1)] | None = None
 
 
@@ -163,33 +163,38 @@ def clean(records: pd.DataFrame, source: object = "records") -> pd.DataFrame:
     """
     if missing := [name for name in REQUIRED if name not in records]:
         raise DataError(f"{source}: records lack the columns {', '.join(missing)}; run it again")
+    if not records.columns.is_unique:
+        raise DataError(f"{source}: more than one column has the same name; run it again")
     if others := [str(name) for name in records if name not in COLUMNS]:
         raise DataError(f"{source}: {', '.join(others)[:200]}: no column of records; run it again")
     if records.empty:
         raise DataError(f"{source}: records hold no rows; run it again")
-    table = records.reindex(columns=list(COLUMNS))
-    for name in COLUMNS:
-        if name in TEXT:
-            continue
-        try:
-            numbers = pd.to_numeric(table[name]).astype("int64" if name in REQUIRED else "float64")
-        except (ValueError, TypeError, OverflowError) as error:
-            raise DataError(f"{source}: column {name} is not of numbers ({_brief(error)}); run it again") from None
-        low = -np.inf if name in MAY_BE_NEGATIVE else 0
-        wrong = numbers < low if name in MAY_BE_NAN else (numbers < low) | (numbers.abs() > LARGEST)
-        if wrong.any():
-            place = int(wrong.to_numpy().argmax())
-            raise DataError(
-                f"{source}: {name} = {numbers.iloc[place]} in row {place}, which no run writes; run it again"
-            )
-        table[name] = numbers
-    if (beyond := table["rank"] >= table["world_size"]).any():
-        place = int(beyond.to_numpy().argmax())
-        raise DataError(f"{source}: rank = {table['rank'][place]} in row {place} is not below world_size; run it again")
+    there = [name for name in COLUMNS if name in records]
+    numeric = [name for name in there if name not in TEXT]
+    columns = {name: _numbers(records, name, source) for name in numeric}
+    values = np.stack([columns[name].astype(np.float64) for name in numeric], axis=1)  # (rows, columns)
+    low = np.array([-np.inf if name in MAY_BE_NEGATIVE else 0.0 for name in numeric])
+    high = np.array([np.inf if name in MAY_BE_NAN else LARGEST for name in numeric])
+    wrong = (values < low) | (values > high) | (values < -high)
+    if wrong.any():
+        row, place = map(int, np.argwhere(wrong)[0])
+        fault = f"{numeric[place]} = {columns[numeric[place]][row]} in row {row}, which no run writes"
+        raise DataError(f"{source}: {fault}; run it again")
+    table = pd.DataFrame({name: columns.get(name, records[name].to_numpy()) for name in there})
+    if (beyond := columns["rank"] >= columns["world_size"]).any():
+        row = int(beyond.argmax())
+        raise DataError(f"{source}: rank = {columns['rank'][row]} in row {row} is not below world_size; run it again")
     if (again := table.duplicated(["step", "rank"])).any():
         step, rank = table[["step", "rank"]][again].iloc[0]
         raise DataError(f"{source}: step {step} of rank {rank} is there twice; run it again")
-    return table.sort_values(["step", "rank"], ignore_index=True)
+    return table.reindex(columns=list(COLUMNS)).sort_values(["step", "rank"], ignore_index=True)
+
+
+def _numbers(records: pd.DataFrame, name: str, source: object) -> Any:
+    try:
+        return pd.to_numeric(records[name]).astype("int64" if name in REQUIRED else "float64").to_numpy()
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError(f"{source}: column {name} is not of numbers ({_brief(error)}); run it again") from None
 
 
 def _read(path: Path, decode: Callable[[Any], Any], part: type[P]) -> dict[str, Any]:
