@@ -1,8 +1,8 @@
 """One row per rank and step: the schema that runs write and analysis reads.
 
 Times are seconds and end in ``_s``; memory is bytes; what was not measured is
-null, never 0. Rows are JSON lines while a run lasts (a killed run loses nothing)
-and one Parquet file when it has ended.
+null, never 0. Rows are JSON lines while a run lasts (a killed run loses nothing),
+each with a checksum, and one Parquet file when it has ended.
 """
 
 import json

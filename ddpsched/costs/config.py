@@ -133,7 +133,7 @@ def caps_of(memory: MemoryConfig, allowed: Sequence[int], max_length: int) -> tu
     """Return the cap of each rank from the memory ``allowed``.
 
     That is in bytes where ``memory.path`` names a calibration, which is read here; else in samples of ``max_length``
-    tokens.
+    tokens. Raises ConfigError for a model by which such a sample needs more bytes than 64-bit integers count.
     """
     if memory.path is None:
         return tuple(probed(count, max_length) for count in allowed)
