@@ -22,6 +22,7 @@ Bytes = Annotated[int, Field(gt=0, le=2**60)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # the most that numpy.random.seed takes, as other libraries call it
 NonNegative = Annotated[float, Field(ge=0, le=1e15)]
 PositiveFloat = Annotated[float, Field(gt=0, le=1e15)]
+Float32 = Annotated[float, Field(gt=0, le=1e38)]  # of arithmetic with gradients
 Timeout = Annotated[float, Field(ge=1e-3, le=1e6)]  # seconds
 
 

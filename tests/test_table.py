@@ -74,7 +74,7 @@ def test_each_number_has_a_range(name: str) -> None:
             assert math.isfinite(high)
 
 
-HUGE = 10**30
+HUGE = 10**40
 PLACES = [
     "steps", "epochs", "global_batch", "world_size", "seed", "data.rows", "data.max_length", "data.size",
     "data.num_labels", "executor.threads", "train.eval_every", "order.window", "order.mega_batches", "lr.reference",

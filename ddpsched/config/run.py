@@ -16,9 +16,9 @@ from ddpsched.planning.policies.minmax import Minmax
 from ddpsched.planning.policy import Setting
 from ddpsched.table import (
     BatchSize,
+    Float32,
     NonNegative,
     Positive,
-    PositiveFloat,
     Ranks,
     Seed,
     Table,
@@ -108,10 +108,10 @@ class TrainConfig(Table):
 
     # equal weights in the gradient for all samples, or for all label tokens (causal_lm)
     target: Literal["sample_mean", "token_mean"] | None = None  # None: token_mean for causal_lm, else sample_mean
-    learning_rate: PositiveFloat = 2e-5
+    learning_rate: Float32 = 2e-5
     weight_decay: NonNegative = 0.01
     warmup: Annotated[float, Field(ge=0, le=1)] = 0.1  # share of all steps
-    max_grad_norm: PositiveFloat = 1.0
+    max_grad_norm: Float32 = 1.0  # 1e30: never clipped
     precision: Literal["auto", "float32", "float64", "bfloat16"] = "auto"  # auto: bfloat16 autocast on CUDA
     non_finite: Literal["stop", "skip"] = "stop"  # on all ranks, at a gradient that is NaN or infinite
     eval_every: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0  # steps; 0: once, after the last step

@@ -124,8 +124,8 @@ def check_range(cost: CostModel, batch_size: int, max_length: int) -> None:
     if not most < LARGEST_COST:
         raise ConfigError(
             f"a step of {batch_size} samples of {max_length} tokens would cost up to {most:.3g} units with this "
-            f"cost; costs are integers below {LARGEST_COST:.3g}: lower alpha, beta or gamma of [cost] (of a simulated "
-            "clock, alpha_s, beta_s or gamma_s of [executor])"
+            f"cost; costs are integers below {LARGEST_COST:.3g}: lower cost.alpha, cost.beta or cost.gamma (of a "
+            "simulated clock executor.alpha_s, beta_s or gamma_s)"
         )
 
 

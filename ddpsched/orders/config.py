@@ -17,8 +17,8 @@ class OrderConfig(Table):
     window: Positive = 1  # curriculum: runs of this many neighbours are shuffled anew each epoch
     # curriculum: growth of the share of samples that may be drawn, the easiest first; None: one after another
     pacing: Literal["linear", "root", "step"] | None = None
-    start: Annotated[float, Field(ge=1e-9, le=1)] = 0.1  # pacing: the share open at first
-    over: Annotated[float, Field(ge=1e-9, le=1)] = 0.5  # pacing: the share of the first epoch after which all is open
+    start: Annotated[float, Field(gt=0, le=1)] = 0.1  # pacing: the share open at first
+    over: Annotated[float, Field(gt=0, le=1)] = 0.5  # pacing: the share of the first epoch after which all is open
     stairs: Positive = 5  # pacing = "step": number of steps in which the share rises
 
     @model_validator(mode="after")

@@ -138,7 +138,7 @@ def is_wrong(old: Any, new: Any) -> bool:
         return not isinstance(new, bool)
     if isinstance(old, int | float):
         is_number = isinstance(new, int | float) and not isinstance(new, bool)
-        return not is_number or is_hostile(new)
+        return not is_number or is_hostile(old, new)
     if isinstance(old, str):
         return not isinstance(new, str) or "\0" in new
     return not isinstance(new, type(old))

@@ -12,7 +12,7 @@ NUMBERS: list[Any] = [
     2**200, 10**9, 10**12, 10**30, -(2**63), -(10**30), 10**400, 0.0, -0.0, 0.5, 1e-9, 5e-324, 1e15, 1e16, 1e300,
     -1e300, math.nan, math.inf, -math.inf,
 ]  # fmt: skip
-HOSTILE_NUMBERS = [10**30, -(10**30), 2**200, 10**400, math.nan, math.inf, -math.inf, 1e300, -1e300, 2**63]
+HOSTILE_NUMBERS = [10**40, -(10**40), 2**200, 10**400, math.nan, math.inf, -math.inf, 1e300, -1e300]
 TEXTS = [
     "",
     "\0",
@@ -42,9 +42,9 @@ OTHERS: list[Any] = [
 ]
 
 
-def is_hostile(value: float) -> bool:
-    """Return whether no option takes this number: not finite, or beyond 64 bits."""
-    return value != value or abs(value) >= 2**62
+def is_hostile(old: float, new: float) -> bool:
+    """Return whether no option that has the number ``old`` takes ``new``: not finite, or beyond 64 bits or float32."""
+    return new != new or abs(new) >= (2**62 if isinstance(old, int) else 1e39)
 
 
 def leaves(values: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

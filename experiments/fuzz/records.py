@@ -82,7 +82,7 @@ def fuzz(count: int, seed: int) -> Tally:
 
 def has_place(path: Path, message: str) -> bool:
     """Return whether a message names the file, or the folder whose files contradict each other or another run's."""
-    return path.name in message or str(path.parent) in message or "[cost]" in message
+    return path.name in message or str(path.parent) in message or "cost.alpha" in message
 
 
 def _write_run(study: Path, policy: str) -> Path:

@@ -57,6 +57,7 @@ def test_a_reader_that_checks_no_sums_is_noticed(monkeypatch: pytest.MonkeyPatch
             yield number, line[: -record_lines.WIDTH] + b"}"
 
     monkeypatch.setattr(records, "read_sealed", unchecked)
+    monkeypatch.setattr(runs, "FILES", (runs.LINES,))
     assert runs.fuzz(60, 0).counts["accepted wrongly"]
 
 
