@@ -160,8 +160,8 @@ def unlikely(row: Mapping[str, Any]) -> str | None:
             return f"{name} = {value}: must be at most {LARGEST:g}"
         if isinstance(value, int | float) and value < 0 and name not in MAY_BE_NEGATIVE:
             return f"{name} = {value}: must be at least 0"
-        if isinstance(value, int) and value >= 2**63:
-            return f"{name} = {shown(value)}: must be below 2**63"
+        if isinstance(value, int) and value >= 2**62:
+            return f"{name} = {shown(value)}: must be below 2**62"
     if row["rank"] >= row["world_size"]:
         return f"rank = {row['rank']}: must be below world_size = {row['world_size']}"
     return None

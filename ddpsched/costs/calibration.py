@@ -13,7 +13,7 @@ from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.memory_cap import MemoryModel
 from ddpsched.decode import decode_json, shown
 from ddpsched.errors import ConfigError
-from ddpsched.table import Bytes, Length, NonNegative, Positive, PositiveFloat, Table, Threads, first_fault
+from ddpsched.table import Bytes, Length, NonNegative, Positive, PositiveFloat, Table, Text, Threads, first_fault
 
 KIND: Literal["calibration"] = "calibration"
 VERSION: Literal[1] = 1
@@ -22,7 +22,7 @@ VERSION: Literal[1] = 1
 class Identity(Table):
     """The model and device that a measurement holds for. Unknown fields are null and are not compared."""
 
-    model: str  # model.name of the config, or a folder's path: named in messages
+    model: Text  # model.name of the config, or a folder's path: named in messages
     parameters: Annotated[int, Field(ge=0, le=2**60)] | None = None
     shape: dict[str, int | float | str | None] | None = None  # class, sizes, dropout
     device: str | None = None  # name of the processor or GPU
