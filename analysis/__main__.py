@@ -1,7 +1,6 @@
 """``python -m analysis outputs/STUDY``: figures and tables of a study, and the comparison in the terminal."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from analysis.draw import draw_study
 from analysis.draw_bench import draw_bench
 from analysis.load import load_study
 from analysis.terminal import comparison, console, verdicts
+from ddpsched.decode import decode_json
 from ddpsched.errors import DdpschedError
 
 
@@ -38,11 +38,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             gap_s, share = table["between_steps"]
             out.print(f"between two runs' steps: {1e3 * gap_s:.2f} ms, {share:.2%} of a step")
     if (pair := folder / "pair.json").exists():
-        out.print(f"pair test: {json.loads(pair.read_text(encoding='utf-8'))['verdict']}", soft_wrap=True)
+        out.print(f"pair test: {_verdict_of(pair)}", soft_wrap=True)
     for name, reason in study.left_out.items():
         out.print(f"left out: {name}: {reason}")
     out.print(f"figures and tables: {folder / 'figures'}", soft_wrap=True)
     return 0
+
+
+def _verdict_of(pair: Path) -> str:
+    """Return the verdict of a pair test; a damaged file is one line among the results, not their end."""
+    try:
+        return str(decode_json(pair.read_bytes())["verdict"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{pair} cannot be read ({error}); run it again with: python -m experiments.benchmarks.pair"
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from analysis.load import Run, load_run, load_study
 from analysis.ratios import AA, baseline_of, compare, judged, refusal
 from analysis.settings import Setting, settings
 from analysis.tables import plain
+from ddpsched.decode import shorter
 from ddpsched.errors import DataError
 
 
@@ -34,9 +35,8 @@ def compared(baseline: Path, others: Sequence[Path] = (), seed: int = 0) -> list
         wanted = [_arm_of(folder, found) for folder in others] or [(setting, arm) for arm in setting.arms]
         for folder, (other, arm) in zip(others, wanted, strict=False):
             if other is not setting:
-                raise DataError(
-                    f"{folder} and {baseline} did other work ({other.label}; {setting.label}): not compared"
-                )
+                labels = f"{shorter(other.label, 300)}; {shorter(setting.label, 300)}"
+                raise DataError(f"{folder} and {baseline} did other work ({labels}): not compared")
             _check(setting, arm, first)
         chosen = [(setting, first, [label for _, label in wanted])]
     rows = judged([setting for setting, *_ in chosen], "step_s", seed, [first for _, first, _ in chosen])
@@ -96,4 +96,6 @@ def _check(setting: Setting, arm: str, first: str) -> None:
         raise DataError(f"{arm} and {first} share no seed: not compared; run both in one launch")
     for mine, other in couples:
         if (why := refusal(mine, other)) is not None:
-            raise DataError(f"{mine.path} and {other.path} are not compared: {why}; run them in turn, in one study")
+            raise DataError(
+                f"{mine.path} and {other.path} are not compared: {shorter(why)}; run them in turn, in one study"
+            )

@@ -4,22 +4,16 @@ Only runs whose status is "done" are read. The others are named with the reason 
 they are left out, so that no table hides a run.
 """
 
-import json
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from analysis.run_files import clean, read_config, read_environment, read_evaluations, read_records
 from ddpsched.errors import DataError
-from ddpsched.records import COLUMNS, RECORDS
+from ddpsched.records import RECORDS
 from ddpsched.run_folder import read_status
-
-# Columns that all metrics need; any other may be missing or null.
-REQUIRED = ("step", "rank", "world_size", "num_samples", "global_batch", "num_tokens", "padded_tokens")
-TEXT = ("run", "mode", "policy", "plan_hash")
-EVALUATION_COLUMNS = ("step", "loss", "accuracy", "perplexity", "num_samples", "majority")
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,46 +90,21 @@ def load_study(path: Path) -> Study:
 
 def load_run(path: Path) -> Run:
     """Read one run's folder. Raises DataError where it is not done or cannot be read."""
-    try:
-        status = read_status(path)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"status.json cannot be read: {error}") from None
+    status = read_status(path)
     if status["state"] == "absent":
         raise DataError("it has no status.json, so it never started")
     if status["state"] != "done":
-        raise DataError(": ".join(filter(None, (str(status.get("state")), status.get("reason")))))
-    try:
-        config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-        environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
-        records = clean(pd.read_parquet(path / RECORDS))
-        evaluations = _evaluations(path / "evaluations.jsonl")
-    except DataError:
-        raise
-    except (OSError, ValueError) as error:  # pyarrow's and both decoders' errors are ValueErrors
-        raise DataError(f"done, but it cannot be read: {error}") from None
-    return Run(path, config, environment, status, records, evaluations)
+        raise DataError(": ".join(filter(None, (status["state"], status.get("reason")))))
+    config, environment = read_config(path), read_environment(path)
+    records = clean(read_records(path), path / RECORDS)
+    _check_agreement(path, config, records.iloc[0])
+    return Run(path, config, environment, status, records, read_evaluations(path))
 
 
-def clean(records: pd.DataFrame) -> pd.DataFrame:
-    """Return all columns of the schema, in (step, rank) order; numbers as numbers, null as NaN.
-
-    Raises DataError where a required column is missing or there are no rows.
-    """
-    missing = [name for name in REQUIRED if name not in records]
-    if missing:
-        raise DataError(f"records lack the columns {', '.join(missing)}")
-    if records.empty:
-        raise DataError("records hold no rows")
-    table = records.reindex(columns=list(COLUMNS))
-    for name in COLUMNS:
-        if name in REQUIRED:
-            table[name] = table[name].astype("int64")
-        elif name not in TEXT:
-            table[name] = pd.to_numeric(table[name]).astype("float64")
-    return table.sort_values(["step", "rank"], ignore_index=True)
-
-
-def _evaluations(path: Path) -> pd.DataFrame:
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    table = pd.DataFrame([json.loads(line) for line in lines if line.strip()])
-    return table.reindex(columns=list(EVALUATION_COLUMNS)).astype("float64").sort_values("step", ignore_index=True)
+def _check_agreement(path: Path, config: dict[str, Any], record: Any) -> None:
+    """Raise DataError where the records are not of this config."""
+    labels = {"world_size": config["world_size"], "seed": config["seed"], "policy": config["policy"]["kind"]}
+    labels["mode"] = config["executor"]["kind"]
+    for name, wanted in labels.items():
+        if record[name] != wanted and not pd.isna(record[name]):
+            raise DataError(f"{path}: {name} = {wanted!r} in config.toml, {record[name]!r} in {RECORDS}; run it again")

@@ -6,11 +6,12 @@ A run with ``executor.timeline = true`` leaves a ``timeline-rank{r}.jsonl`` per 
      "collectives": [[label, bytes, launched, done], ...], "ready": t, "done": t}
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from analysis.run_files import TimelineLine, read_object_lines
 
 
 class Transfer(NamedTuple):
@@ -28,10 +29,8 @@ def timeline_lines(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
     lines: dict[tuple[int, int], dict[str, Any]] = {}
     for file in path.glob("timeline-rank*.jsonl"):
         rank = int(file.stem.removeprefix("timeline-rank"))
-        for text in file.read_text(encoding="utf-8").splitlines(keepends=True):
-            if text.endswith("\n"):
-                line = json.loads(text)
-                lines[line["step"], rank] = line
+        for line in read_object_lines(file, TimelineLine):
+            lines[line["step"], rank] = line
     return lines
 
 

@@ -30,8 +30,6 @@ before. Virtual ranks send nothing, so their communication is null. A simulated
 network's is all exposed, and null where it takes no time.
 """
 
-import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +38,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from analysis.metrics import warmup_steps
+from analysis.run_files import clean, read_config, read_environment, read_records
 from analysis.transfers import Transfer, covered_s, timeline_lines, transfers
 from ddpsched.errors import DataError
 from ddpsched.records import RECORDS, read_lines
@@ -111,10 +110,9 @@ def load_timeline(path: Path) -> Timeline:
         status = read_status(path)
         if status["state"] == "absent":
             raise DataError(f"{path} is not a run's folder: it has no status.json; give outputs/STUDY/RUN")
-        config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-        environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
+        config, environment = read_config(path), read_environment(path)
         finished = (path / RECORDS).exists()
-        records = pd.read_parquet(path / RECORDS) if finished else pd.DataFrame(read_lines(path))
+        records = clean(read_records(path), path / RECORDS) if finished else pd.DataFrame(read_lines(path))
         lines = timeline_lines(path) if config["executor"]["kind"] == "distributed" else {}
     except DataError:
         raise

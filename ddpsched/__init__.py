@@ -4,8 +4,10 @@
 
     errors.py        the errors, as one tree
     world.py         World(rank, size): this process's rank and world size
-    table.py         the base class of every [table] of a config
+    decode.py        JSON and TOML of files that may be damaged
+    table.py         the base class of every [table] of a config, and ranges of values
     plan.py          Microbatch, StepPlan: the samples of each rank; a digest
+    record_lines.py  JSON lines with a checksum each
     records.py       StepRecord: one row per rank and step
     exchange.py      messages of ranks: offer, what the next samples cost; vote, how a step went
     run_folder.py    outputs/<study>/<run>: status, config, evaluations
@@ -16,6 +18,7 @@
     machine.py       processors and memory that this process may use
     environment.py   versions, machine, commit
     terminal.py      a console that prints text as it is written
+    shortage.py      memory or threads that the system refused
     arguments.py     checks of output files, and functions by name
     costs/           (count, longest) -> integer cost, time, memory
     data/            samples and lengths, from files, the hub or synthetic
@@ -26,6 +29,7 @@
     recovery/        checkpoints, the ledger of trained samples, and its audit
     training/        StepPlan in, gradients and records out; torch
     run_loop.py      run(config): the one loop
+    run_totals.py    the evaluations of a run, and its totals
     interleaved.py   several runs that take turns step by step, so that their times can be compared
     simulated.py     an executor that computes times instead of running a model
     guard.py         a run's logs, and the reason of its failure, as status.json has it

@@ -3,10 +3,11 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ddpsched.decode import decode_json, shown
 from ddpsched.errors import ConfigError
 
 
@@ -38,3 +39,22 @@ def function_named(target: str, what: str) -> tuple[Callable[..., Any], str]:
     if not callable(function):
         raise ConfigError(f"{what} = {target!r} is {type(function).__name__}, not a function")
     return function, target
+
+
+def object_given(words: Sequence[str], option: str) -> dict[str, Any] | None:
+    """Return the JSON object that ``option=...`` among the words gives; None without it. Raises ConfigError.
+
+    >>> object_given(["run.toml", '--launch={"how": "apart"}'], "--launch")
+    {'how': 'apart'}
+    """
+    for word in words:
+        name, _, text = word.partition("=")
+        if name == option:
+            try:
+                value = decode_json(text)
+            except ValueError as error:
+                raise ConfigError(f"{shown(word)}: not JSON ({error}); leave it out, programs write it") from None
+            if not isinstance(value, dict):
+                raise ConfigError(f"{shown(word)}: not a JSON object; leave it out, programs write it")
+            return value
+    return None

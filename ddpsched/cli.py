@@ -29,7 +29,7 @@ Text = str | None
 Texts = list[str] | None
 Words = Annotated[Texts, Argument(help="key=value words that override the config")]
 Json = Annotated[bool, Option("--json", help="print JSON instead of the table")]
-AtLeast1 = functools.partial(Option, min=1)
+AtLeast1 = functools.partial(Option, min=1, max=2**31 - 1)
 
 
 def command(function: Callable[..., int | None]) -> Callable[..., None]:
@@ -71,7 +71,11 @@ def fit(
 
     if not run_dir.is_dir():
         raise DataError(f"{run_dir}: no such folder; give a run's folder, outputs/STUDY/RUN")
-    fitted = fit_records(read_lines(run_dir))
+    rows = read_lines(run_dir)
+    try:
+        fitted = fit_records(rows)
+    except DataError as error:
+        raise DataError(f"{run_dir}: {error}") from None
     model = fitted.model
     print(f"alpha = {model.alpha:.6g} s, beta = {model.beta:.6g} s/token, gamma = {model.gamma:.6g} s/(b*L**2)")
     print(
@@ -94,17 +98,19 @@ def plan(
     max_microbatches: Annotated[int | None, AtLeast1(help="M, most micro-batches of a rank in a step")] = None,
     lookahead: Annotated[int, AtLeast1(help="W, global batches planned at once")] = 1,
     epochs: Annotated[int, AtLeast1(help="E, epochs to plan")] = 1,
-    seed: Annotated[int, Option(help="of the order")] = 0,
+    seed: Annotated[int, Option(min=0, max=2**32 - 1, help="of the order")] = 0,
     column: Annotated[str, Option(help="column of a table that holds the lengths")] = "length",
     text: Annotated[Texts, Option(help="column of texts to count instead; several are joined")] = None,
     prompt: Annotated[Text, Option(help="column that stands before the text, as data.prompt does")] = None,
     tokenizer: Annotated[Text, Option(help="folder or hub name, for --text")] = None,
-    max_length: Annotated[int, Option(help="where --text cuts, in tokens")] = 512,
+    max_length: Annotated[int, Option(min=1, max=2**20, help="where --text cuts, in tokens")] = 512,
     prefetch: Annotated[int | None, AtLeast1(help="K of minmax; 2 B / G without it")] = None,
     alpha: Annotated[float, Option(help="fixed cost per micro-batch, in padded tokens")] = 0.0,
     gamma: Annotated[float, Option(help="cost of count * longest**2, in padded tokens")] = 0.0,
     calibration: Annotated[Text, Option(help="file of `ddpsched calibrate`, to plan in seconds")] = None,
-    memory: Annotated[int | None, Option(help="bytes a rank may use, by the calibration's memory model")] = None,
+    memory: Annotated[
+        int | None, Option(min=1, max=2**60, help="bytes a rank may use, by the calibration's memory model")
+    ] = None,
     peer: Annotated[Texts, Option(help="another package's batching as well; `all` for all")] = None,
     json: Json = False,
     figure: Annotated[Path | None, Option(help="draw the table to this file (png, svg, pdf)")] = None,
@@ -152,7 +158,7 @@ def certify(
     trainer: Annotated[Text, Option(help="instead: `transformers`, its Trainer")] = None,
     loader: Annotated[Text, Option(help="instead: module:function that gives a rank's data loader")] = None,
     loss: Annotated[Text, Option(help="module:function, the compute_loss_func of --trainer")] = None,
-    world_size: Annotated[int | None, AtLeast1(help="ranks of --policy, --trainer or --loader")] = None,
+    world_size: Annotated[int | None, Option(min=1, max=1024, help="ranks of --policy, --trainer or --loader")] = None,
     plant: Annotated[
         Text, Option(help="fault to plant: no_scale | repeated_id | missing_id | stale_plan | missing_collective")
     ] = None,
@@ -284,18 +290,27 @@ def run_config(
 def guarded(body: Callable[[], int | None]) -> int:
     """Return the exit code of ``body``; an expected error becomes one message and exit code 1."""
     from ddpsched.errors import DdpschedError
+    from ddpsched.shortage import shortage, too_little
 
+    if (reason := too_little()) is not None:
+        print(f"error: {reason}", file=sys.stderr)
+        return 1
     try:
         return body() or 0
     except DdpschedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except OSError as error:
-        print(f"error: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        if (reason := shortage(error)) is not None:
+            print(f"error: {reason}", file=sys.stderr)
+        elif isinstance(error, OSError):
+            print(f"error: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
+        else:
+            raise
+        return 1
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from ddpsched import errors
 from ddpsched.exchange import Exchange
 from ddpsched.processes import host_id
 from ddpsched.run_folder import RunFolder
+from ddpsched.shortage import shortage
 from ddpsched.watch import Watch
 from ddpsched.world import World
 
@@ -158,7 +159,7 @@ class Guard:
             return error
         if isinstance(error, OSError):
             if error.errno != errno.ENOSPC:
-                return error
+                return _explain_shortage(error)
             remedy = "free some, or set outputs=... elsewhere"
             return errors.RankFailure(f"rank {rank}: no space left for {self._folder.path}; {remedy}")
         if self._watch is not None:
@@ -178,7 +179,12 @@ class Guard:
                     f"rank {rank} ran out of memory outside a step's forward and backward ({error}); take a smaller "
                     "model, lower global_batch or data.max_length, or run fewer ranks on this machine"
                 )
-        return error
+        return _explain_shortage(error)
+
+
+def _explain_shortage(error: BaseException) -> BaseException:
+    reason = shortage(error)
+    return error if reason is None else errors.RankFailure(reason)
 
 
 class _LogFile(logging.FileHandler):

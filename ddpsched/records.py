@@ -1,16 +1,25 @@
 """One row per rank and step: the schema that runs write and analysis reads.
 
 Times are seconds and end in ``_s``; memory is bytes; what was not measured is
-null, never 0. Rows are JSON lines while a run lasts (a killed run loses nothing)
-and one Parquet file when it has ended.
+null, never 0. Rows are JSON lines while a run lasts (a killed run loses nothing),
+each with a checksum, and one Parquet file when it has ended.
 """
 
 import json
+import math
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from ddpsched.decode import shown
+from ddpsched.errors import DataError
+from ddpsched.record_lines import read_sealed, sealed
+from ddpsched.table import first_fault
 
 RECORDS = "records.parquet"
 
@@ -18,6 +27,8 @@ RECORDS = "records.parquet"
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
     """One row: one rank in one step."""
+
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")
 
     run: str
     mode: str  # distributed | virtual | simulated
@@ -66,6 +77,10 @@ class StepRecord:
 
 
 COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(StepRecord))
+SCHEMA = TypeAdapter(StepRecord)
+LARGEST = 1e18  # seconds, rates
+MAY_BE_NAN = ("loss", "grad_norm")
+MAY_BE_NEGATIVE = ("loss", "began_at_s", "steal_s")  # a clock's offset, a counter that the host set back
 
 
 class RecordWriter:
@@ -86,10 +101,10 @@ class RecordWriter:
     def write(self, *records: StepRecord, timeline: dict[str, Any] | None = None) -> None:
         """Append the rows of a step, and its timeline if there is one. Raises OSError, of a full disk for example."""
         for record in records:
-            _append(self._file, vars(record))
+            _append(self._file, sealed(json.dumps(vars(record))))
         if timeline is not None:
             self._timeline = self._timeline or self._timeline_path.open(self._mode, encoding="utf-8")
-            _append(self._timeline, timeline)
+            _append(self._timeline, json.dumps(timeline))
 
     def close(self) -> None:
         """Close the files."""
@@ -98,16 +113,61 @@ class RecordWriter:
             self._timeline.close()
 
 
-def _append(file: TextIO, row: dict[str, Any]) -> None:
-    file.write(json.dumps(row) + "\n")
+def _append(file: TextIO, line: str) -> None:
+    file.write(line + "\n")
     file.flush()
 
 
 def read_lines(directory: Path) -> list[dict[str, Any]]:
-    """Return all ranks' JSON lines of a run, in (step, rank) order; an incomplete last line is left out."""
-    texts = (path.read_text(encoding="utf-8") for path in sorted(directory.glob("records-rank*.jsonl")))
-    rows = [json.loads(line) for text in texts for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    return sorted(rows, key=lambda row: (row["step"], row["rank"]))
+    """Return all ranks' JSON lines of a run, in (step, rank) order; an incomplete last line is left out.
+
+    Raises DataError that names file and line for a line that was changed, or is no record, and for a step that is
+    missing or there twice. A rank has none of the steps that fewer ranks ran.
+    """
+    rows = [
+        _parsed(line, f"{path}, line {number}")
+        for path in sorted(directory.glob("records-rank*.jsonl"))
+        for number, line in read_sealed(path)
+    ]
+    rows.sort(key=lambda row: (row["step"], row["rank"]))
+    last, sizes = dict[int, int](), {row["step"]: row["world_size"] for row in rows}
+    for row in rows:
+        step, rank = row["step"], row["rank"]
+        due = last.get(rank, step - 1) + 1
+        without = sum(size <= rank for each, size in sizes.items() if due <= each < step) if due < step else 0
+        if due + without != step:
+            fault = f"{due} of rank {rank} is missing" if step > due else f"{step} of rank {rank} is there twice"
+            raise DataError(f"{directory}/records-rank*.jsonl: step {fault}; run it again")
+        last[rank] = step
+    return rows
+
+
+def _parsed(line: bytes, place: str) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    try:
+        row = vars(SCHEMA.validate_json(line))
+        fault = unlikely(row)
+    except ValidationError as error:
+        fault = first_fault(error)
+    if fault is not None:
+        raise DataError(f"{place}: {fault}; this is no record of a step: run it again")
+    return row
+
+
+def unlikely(row: Mapping[str, Any]) -> str | None:
+    """Return the first value of a record that no run writes; None where all can be."""
+    for name, value in row.items():
+        if isinstance(value, float) and not math.isfinite(value) and name not in MAY_BE_NAN:
+            return f"{name} = {value}: must be finite"
+        if isinstance(value, float) and abs(value) > LARGEST and name not in MAY_BE_NAN:
+            return f"{name} = {value}: must be at most {LARGEST:g}"
+        if isinstance(value, int | float) and value < 0 and name not in MAY_BE_NEGATIVE:
+            return f"{name} = {value}: must be at least 0"
+        if isinstance(value, int) and value >= 2**62:
+            return f"{name} = {shown(value)}: must be below 2**62"
+    if row["rank"] >= row["world_size"]:
+        return f"rank = {row['rank']}: must be below world_size = {row['world_size']}"
+    return None
 
 
 def compact(directory: Path) -> Path:
@@ -120,7 +180,7 @@ def compact(directory: Path) -> Path:
     table = pa.Table.from_pylist(read_lines(directory), schema=schema)
     path, aside = directory / RECORDS, directory / (RECORDS + ".part")
     try:
-        pq.write_table(table, aside)
+        pq.write_table(table, aside, write_page_checksum=True)
         os.replace(aside, path)
     except OSError:
         aside.unlink(missing_ok=True)

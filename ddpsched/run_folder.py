@@ -9,27 +9,50 @@ only "done" means done, whatever an exit code says), ``records-rank*.jsonl`` and
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ddpsched.errors import RunExistsError
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ddpsched.decode import decode_json
+from ddpsched.errors import DataError, RunExistsError
+from ddpsched.processes import Host
 from ddpsched.records import RECORDS, write_json
 from ddpsched.run_lock import RunLock, refusal
+from ddpsched.table import first_fault
 
 STATUS = "status.json"
 RESTART = "TORCHELASTIC_RESTART_COUNT"  # may differ between machines, so it counts only until the attempt is known
-START_SKEW = timedelta(seconds=5)  # the ranks of one attempt do not start at the same moment
+START_SKEW_S = 5.0  # the ranks of one attempt do not start at the same moment
 OUTPUTS = (
     "records-rank*.jsonl", "timeline-rank*.jsonl", "*.part", RECORDS, "evaluations.jsonl", "environment.json",
     "ledger.jsonl", "checkpoints", "model", "figures",
 )  # fmt: skip
 
 
+class Status(BaseModel):
+    """The keys of status.json that are read; a later version may write more."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    state: Literal["running", "done", "failed"]
+    reason: str | None = None
+    launch: str | None = None
+    attempt: int | None = None
+    restart: str | None = None
+    started: str | None = None
+    finished: str | None = None
+    wall_s: float | None = None
+    boot: str | None = None
+    uptime_s: float | None = None
+
+
 def read_status(directory: Path) -> dict[str, Any]:
-    """Return the run's status; ``{"state": "absent"}`` where there is none.
+    """Return the run's status; ``{"state": "absent"}`` where there is none. Raises DataError for a damaged one.
 
     A process that is killed alone cannot write that it failed: a status of "running" while no process holds the folder
     is returned as "failed".
@@ -48,10 +71,21 @@ def read_status(directory: Path) -> dict[str, Any]:
 
 
 def _stored(directory: Path) -> dict[str, Any]:
+    path = directory / STATUS
     try:
-        return json.loads((directory / STATUS).read_text(encoding="utf-8"))
+        status: dict[str, Any] = decode_json(path.read_bytes())
+        Status.model_validate(status)
+        return status
     except FileNotFoundError:
         return {"state": "absent"}
+    except OSError as error:
+        fault = str(error.strerror)
+    except ValidationError as error:
+        fault = first_fault(error)
+    except ValueError as error:
+        fault = f"not JSON: {error}"
+    remedy = "delete that run's folder, or run it again with --overwrite, or give another name=..."
+    raise DataError(f"{path}: cannot be read as the status of a run ({fault}); {remedy}")
 
 
 class RunFolder:
@@ -66,10 +100,10 @@ class RunFolder:
         self._config, self._overwrite = config, overwrite
         self.may_go_on = not (overwrite or restart)  # from a checkpoint of a run that did not finish
         self._refuse_finished()
-        self._started = datetime.now(UTC)
+        self._boot, self._started_s = Host.here().boot, time.monotonic()
 
     def _refuse_finished(self) -> None:
-        if _stored(self.path)["state"] == "done" and not self._overwrite:
+        if not self._overwrite and _stored(self.path)["state"] == "done":
             remedy = "give another name=..., or --overwrite to run it again"
             raise RunExistsError(f"{self.path} holds a finished run; {remedy}")
 
@@ -142,24 +176,37 @@ class RunFolder:
     def _keeps_status(self) -> bool:
         """Return whether the status is of a run that is done, of another that lives, or this attempt's failure."""
         status = _stored(self.path)
-        since = (self._started - START_SKEW).isoformat(timespec="microseconds")
-        same = status.get("attempt") == self.lock.attempt or status.get("restart") == os.environ.get(RESTART)
+        same_restart = status.get("restart") == os.environ.get(RESTART) and self._is_since_start(status)
+        same = status.get("attempt") == self.lock.attempt or same_restart
         failed_now = same and status.get("launch") == self.lock.launch and status["state"] == "failed"
-        of_another = self.lock.is_of_another(status.get("attempt"))
-        return status["state"] == "done" or of_another or (failed_now and status["finished"] >= since)
+        return status["state"] == "done" or self.lock.is_of_another(status.get("attempt")) or failed_now
+
+    def _is_since_start(self, status: dict[str, Any]) -> bool:
+        """Return whether a status was written since the ranks of this attempt started.
+
+        Processes of one machine share a clock that is never set; what another machine wrote is compared by its date.
+        """
+        if self._boot is not None and self._boot == status.get("boot"):
+            return bool((status.get("uptime_s") or 0.0) >= self._started_s - START_SKEW_S)
+        since = datetime.now(UTC) - timedelta(seconds=time.monotonic() - self._started_s + START_SKEW_S)
+        return (status.get("finished") or "") >= since.isoformat(timespec="microseconds")
 
     def _write_status(self, state: str, reason: str | None = None) -> None:
         write_json(self.path / STATUS, self._facts(state, reason))
 
     def _facts(self, state: str, reason: str | None) -> dict[str, Any]:
-        now = datetime.now(UTC)
+        # dates by the clock as it is now, which may have been set since the start; durations by one that is never set
+        now, uptime_s = datetime.now(UTC), time.monotonic()
+        wall_s = uptime_s - self._started_s
         return {
             "state": state,
             "reason": reason,
             "launch": self.lock.launch,
             "attempt": self.lock.attempt,
             "restart": os.environ.get(RESTART),
-            "started": self._started.isoformat(timespec="microseconds"),
+            "started": (now - timedelta(seconds=wall_s)).isoformat(timespec="microseconds"),
             "finished": None if state == "running" else now.isoformat(timespec="microseconds"),
-            "wall_s": round((now - self._started).total_seconds(), 3),
+            "wall_s": round(wall_s, 3),
+            "boot": self._boot,  # of the machine, and seconds since: they order what its processes write
+            "uptime_s": uptime_s,
         }

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ddpsched.decode import decode_json
 from ddpsched.errors import RankFailure, RunHeldError
 from ddpsched.processes import Host, Place, Process, host_id
 
@@ -204,9 +205,10 @@ def launch_id(environ: Mapping[str, str] | None = None) -> str:
 
 def _parse(text: bytes) -> Holder | None:
     try:
-        value = json.loads(text)
+        value = decode_json(text)
         place = Place(Host(**value["place"]["host"]), Process(**value["place"]["process"]))
-        return Holder(value["launch"], place, value["since"], value.get("attempt"))
+        found = Holder(value["launch"], place, value["since"], value.get("attempt"))
+        return found if type(place.process.pid) is int and 0 < place.process.pid < 2**31 else None
     except (ValueError, KeyError, TypeError):
         return None  # empty, or its writer was killed while writing: no run holds it
 

@@ -2,10 +2,8 @@
 
 import itertools
 import logging
-import math
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,21 +11,18 @@ import numpy as np
 
 from ddpsched.config import RunConfig, dump
 from ddpsched.costs.rank_speed import Speed
-from ddpsched.data.lengths import Lengths
 from ddpsched.data.samples import Samples
 from ddpsched.environment import describe
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Exchange, Flag
 from ddpsched.guard import Guard
 from ddpsched.plan import StepPlan
-from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import PrefetchedPlans, num_steps, plan_steps
-from ddpsched.planning.record_columns import rank_cost
 from ddpsched.records import RecordWriter, StepRecord, compact
 from ddpsched.recovery.keeper import Keeper, Snapshot
-from ddpsched.recovery.ledger import entries
 from ddpsched.recovery.start import Start, find_start
 from ddpsched.run_folder import RunFolder
+from ddpsched.run_totals import Evaluations, Tally
 from ddpsched.simulated import SimulatedExecutor
 from ddpsched.watch import Watch, start_watch
 from ddpsched.world import World
@@ -150,8 +145,8 @@ def _run(
     if start.goes_on:
         log.info("going on after step %d", start.position.step)
     _log_remarks(config, environment)
-    evaluations = _Evaluations(folder, world.is_main, config.train.eval_every, total_steps)
-    tally = _Tally(spec, train, speeds or ())
+    evaluations = Evaluations(folder, world.is_main, config.train.eval_every, total_steps)
+    tally = Tally(spec, train, speeds or ())
     if start.goes_on:
         tally.count(folder.path)
     snapshot = executor.snapshot() if config.train.checkpoint_every else None
@@ -211,7 +206,7 @@ def _loop(
     executor: Executor,
     plans: Iterable[StepPlan],
     writer: RecordWriter,
-    evaluations: "_Evaluations",
+    evaluations: Evaluations,
     keeper: Keeper,
 ) -> Iterator[tuple[StepPlan, list[StepRecord]]]:
     """Execute all plans; write records, timeline and evaluations; yield each plan with its records here."""
@@ -238,82 +233,6 @@ def _loop(
         raise full
     if evaluated < done:
         evaluations.add(done, executor.evaluate())
-
-
-@dataclass(frozen=True)
-class _Evaluations:
-    """The file of evaluations, which rank 0 writes. ``every``: steps between two; 0 for the last step alone."""
-
-    folder: RunFolder
-    is_main: bool
-    every: int
-    total_steps: int
-
-    def are_due(self, done: int) -> bool:
-        """Return whether to evaluate after so many steps, before the last."""
-        return bool(self.every) and done % self.every == 0 and done < self.total_steps
-
-    def add(self, step: int, sums: "Evaluation | None") -> None:
-        """Write and log the evaluation after a step; nothing where there was none."""
-        if sums is None or not self.is_main:
-            return
-        loss, accuracy = sums.loss_sum / sums.count, sums.num_correct / sums.count
-        num_targets = None if sums.num_targets is None else int(sums.num_targets)
-        row = {
-            "step": step,
-            "loss": loss,
-            "accuracy": accuracy,
-            "num_samples": int(sums.num_samples),
-            "majority": sums.majority,
-            "perplexity": None if num_targets is None else _perplexity(loss),
-            "num_targets": num_targets,
-        }
-        self.folder.add_evaluation(row)
-        log.info("after step %d: dev loss %.4f, accuracy %.4f (majority %.4f)", step, loss, accuracy, sums.majority)
-
-
-@dataclass
-class _Tally:
-    """The tokens and samples of a run in this process, and the speed of each rank here, where plans follow it."""
-
-    spec: PlanSpec
-    lengths: Lengths
-    speeds: Sequence[Speed]
-    num_tokens: int = 0
-    padded_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        self.num_runs = np.zeros(len(self.lengths) if self.spec.policy.repeats else 0, dtype=np.int64)  # of each sample
-
-    def count(self, folder: Path) -> None:
-        """Count the runs of samples in the steps before this process, as the ledger in ``folder`` has them."""
-        for entry in entries(folder) if len(self.num_runs) else ():
-            for ids in entry.ranks:
-                self.num_runs[ids] += 1
-
-    def add(self, plan: StepPlan, records: Sequence[StepRecord]) -> None:
-        """Count the tokens of a step, and measure its speeds, which are for the plan after next."""
-        self.num_tokens += sum(record.num_tokens for record in records)
-        self.padded_tokens += sum(record.padded_tokens for record in records)
-        if len(self.num_runs):
-            self.num_runs[plan.ids] += 1
-        for speed, record in zip(self.speeds, records, strict=bool(self.speeds)):
-            speed.add(rank_cost(self.spec.cost, plan, record.rank, self.lengths), record.compute_s or 0.0)
-
-    def summary(self) -> dict[str, Any]:
-        """Log the share of padding, and what ran never or again; return the latter, for environment.json."""
-        share = 1 - self.num_tokens / max(1, self.padded_tokens)
-        log.info("%.1f %% of the %d tokens computed here were padding", 100 * share, self.padded_tokens)
-        if not len(self.num_runs):
-            return {}
-        again, never = int(np.maximum(self.num_runs - 1, 0).sum()), int((self.num_runs == 0).sum())
-        log.info("of %d samples %d never ran, and %d runs were of one again", len(self.num_runs), never, again)
-        return {"num_never_run": never, "num_run_again": again}
-
-
-def _perplexity(loss: float) -> float | None:
-    """Return exp(loss); None where it is beyond float64, or the loss is NaN."""
-    return math.exp(loss) if loss < 700 else None
 
 
 def _executor(config: RunConfig, samples: Samples, world: World, force: bool) -> Executor:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpsched.config import RunConfig
+from ddpsched.costs.config import check_range
 from ddpsched.costs.cost_model import CostModel
 from ddpsched.data.lengths import Lengths
 from ddpsched.exchange import Flag, LocalExchange
@@ -29,6 +30,7 @@ class SimulatedExecutor:
         self._config, self._lengths = config, lengths
         self._slowness = clock.slowness or [1.0] * config.world_size
         self._time = CostModel(clock.alpha_s, clock.beta_s, clock.gamma_s)
+        check_range(self._time, config.global_batch, config.data.max_length)
         chunk_s = clock.gradient_bytes / config.world_size / clock.bandwidth_bytes_per_s
         self._network_s = 2 * (config.world_size - 1) * (chunk_s + clock.latency_s)
 

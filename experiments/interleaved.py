@@ -6,12 +6,13 @@ study whose runs are all of one setting and seed, with key=value words behind it
 each setting and seed of a study.
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ddpsched.arguments import object_given
 from ddpsched.config import RunConfig, load, read_toml
+from ddpsched.decode import shorter
 from ddpsched.errors import ConfigError
 from ddpsched.watch import Watch, start_watch
 
@@ -46,8 +47,6 @@ def main(words: list[str], watch: Watch | None = None) -> int:
     from ddpsched.interleaved import run_interleaved
     from ddpsched.world import World
 
-    # a sweep gives what it knows of the comparison, for environment.json
-    given = [word.removeprefix("--launch=") for word in words if word.startswith("--launch=")]
     rest = [word for word in words if word not in FLAGS and not word.startswith("--launch=")]
     block = "1"
     if "--block" in rest[:-1]:
@@ -59,10 +58,10 @@ def main(words: list[str], watch: Watch | None = None) -> int:
         return 2
 
     def body() -> int:
-        if not block.isdigit():
-            raise ConfigError(f"--block {block}: give a whole number of steps, at least 1")
+        if not block.isdecimal() or len(block) > 9:
+            raise ConfigError(f"--block {shorter(block)}: give a whole number of steps, from 1 to 999999999")
         configs, about = configs_of(rest)
-        about |= json.loads(given[0]) if given else {}
+        about |= object_given(words, "--launch") or {}  # what a sweep knows of the comparison
         overwrite, force = (flag in words for flag in FLAGS)
         failed = run_interleaved(configs, block=int(block), overwrite=overwrite, force=force, watch=watch, about=about)
         if World.detect().is_main:

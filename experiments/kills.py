@@ -66,7 +66,7 @@ console = plain_console(soft_wrap=True)
 
 @dataclass
 class Outcome:
-    """What became of the runs: ``kills`` survived, and a message for each that was not exact."""
+    """The ends of all runs: ``kills`` survived, and a message for each that was not exact."""
 
     runs: int = 0
     kills: int = 0

@@ -35,6 +35,7 @@ here as in the names of runs::
 """
 
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +44,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ddpsched.config import RunConfig, apply_overrides, parse, read_toml, set_key, validate
+from ddpsched.decode import shorter, shown
 from ddpsched.errors import ConfigError
 from ddpsched.planning.policies import POLICIES
-from ddpsched.table import Positive, Table
+from ddpsched.table import Positive, Table, Text
 
+MOST_RUNS = 10_000
 Point = dict[str, Any]  # a value for each axis
 Pairs = list[tuple[str, Any]]  # dotted keys and their values
 
@@ -55,7 +58,7 @@ class Compare(Table):
     """[compare]: how the times of arms are compared."""
 
     how: Literal["interleaved", "processes", "apart"] = "interleaved"
-    baseline: str = "static"
+    baseline: Text = "static"
     block: Positive = 1
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.02
 
@@ -80,7 +83,10 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
     values = read_toml(path)
     unknown = set(values) - {"base", "grid", "also", "compare"}
     if unknown or "base" not in values:
-        raise ConfigError(f"study {path}: tables are [base], [compare], [grid] and [[also]], found {sorted(values)}")
+        raise ConfigError(
+            f"study {path}: tables are [base], [compare], [grid] and [[also]], found {shown(sorted(values))}"
+        )
+    _check_shape(path, values)
     overrides = list(overrides)
     words = [word for word in overrides if word.startswith("compare.")]
     overrides = [word for word in overrides if word not in words]
@@ -110,6 +116,10 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
         else:
             base = apply_overrides(base, [word])
     base = {"study": Path(path).stem, **base}
+    if (size := math.prod(len(choices) for choices in grid.values())) > MOST_RUNS:
+        raise ConfigError(
+            f"study {path}: [grid] makes {size:,} runs, at most {MOST_RUNS:,}; leave out some of its values"
+        )
     points: list[tuple[str, Pairs]] = []
     for combination in itertools.product(*reversed(grid.values())):
         point = dict(zip(grid, reversed(combination), strict=True))
@@ -126,13 +136,25 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
         owners = [run for _, run in merged if _has(run, key)] or [run for _, run in merged]
         for run in owners:
             set_key(run, key, value)
-    runs = [parse({**run, "name": name}, source=f"study {path}, run {name}") for name, run in merged]
+    runs = [parse({**run, "name": name}, source=f"study {path}, run {shorter(name)}") for name, run in merged]
     names_of_runs = [run.name for run in runs]
     if len(set(names_of_runs)) < len(runs):
         raise ConfigError(
-            f"study {path}: several runs share a name: {names_of_runs}; give each value or table another name"
+            f"study {path}: several runs share a name: {shown(names_of_runs)}; give each value or table another name"
         )
     return Study([run for run in runs if not (run.aa and run.executor.kind == "simulated")], compare)
+
+
+def _check_shape(path: str | Path, values: dict[str, Any]) -> None:
+    """Raise ConfigError where a part of the file is no table, or no list of tables."""
+    also = values.get("also", [])
+    parts = [(f"[{name}]", values.get(name, {})) for name in ("base", "grid", "compare")]
+    parts += [("[[also]]", each) for each in (also if isinstance(also, list) else [also])]
+    for name, part in parts:
+        if not isinstance(part, dict):
+            raise ConfigError(f"study {path}: {name} = {shown(part)} must be a table, with a line for each key")
+    if not isinstance(also, list):
+        raise ConfigError(f"study {path}: also = {shown(also)} must be a list of tables, each [[also]]")
 
 
 def _merged(base: dict[str, Any], pairs: Pairs) -> dict[str, Any]:
@@ -154,13 +176,13 @@ def _of_kind(path: str | Path, choices: list[Any], key: str, wanted: Any) -> lis
     left = [each for each in choices if isinstance(each, dict) and each.get(key) == wanted]
     if not left:
         there = sorted({str(each[key]) for each in choices if isinstance(each, dict) and key in each})
-        raise ConfigError(f"study {path}: {key} = {wanted!r}; its tables have {', '.join(map(repr, there))}")
+        raise ConfigError(f"study {path}: {key} = {shown(wanted)}; its tables have {', '.join(map(repr, there))}")
     return left
 
 
 def _values(path: str | Path, key: str, choices: Any) -> list[Any]:
     if not isinstance(choices, list) or not choices:
-        raise ConfigError(f"study {path}: [grid] {key} = {choices!r} must be a list of values to try")
+        raise ConfigError(f"study {path}: [grid] {key} = {shown(choices)} must be a list of values to try")
     return choices
 
 
@@ -176,7 +198,9 @@ def _is_allowed(path: str | Path, point: Point, names: dict[str, list[str]]) -> 
         for axis in names.keys() & (value if isinstance(value, dict) else {}):
             wanted = value[axis] if isinstance(value[axis], list) else [value[axis]]
             if not set(wanted) <= set(names[axis]):
-                raise ConfigError(f"study {path}: {axis} = {value[axis]!r}; it may name the values {names[axis]} alone")
+                raise ConfigError(
+                    f"study {path}: {axis} = {shown(value[axis])}; it may name the values {names[axis]} alone"
+                )
             if _label(axis, point[axis]) not in wanted:
                 return False
     return True

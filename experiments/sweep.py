@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from ddpsched.config import RunConfig, dump, load
-from ddpsched.errors import ConfigError, DdpschedError, RunExistsError
+from ddpsched.errors import ConfigError, DataError, DdpschedError, RunExistsError
 from ddpsched.records import write_json
 from ddpsched.run_folder import read_status
 from ddpsched.run_lock import HELD, refusal
@@ -100,7 +100,7 @@ def _say(launch: Launch, ended: Sequence[tuple[RunConfig, str | None]]) -> None:
     reasons = {reason for _, reason in ended}
     for run, reason in ended:
         if reason is None:
-            wall = "" if launch.interleaved else f" in {read_status(run.run_dir)['wall_s']:.0f} s"
+            wall = "" if launch.interleaved else f" in {read_status(run.run_dir).get('wall_s') or 0:.0f} s"
             console.print(f"done   {run.run_dir}{wall}")
         elif len(reasons) > 1 or run is ended[0][0]:
             console.print(f"failed {run.run_dir}: {reason}", style="red")
@@ -175,7 +175,7 @@ def _run(launch: Launch, flags: Sequence[str] = ()) -> list[tuple[RunConfig, str
     if any(held := [refusal(run.run_dir) for run in launch.runs]):
         others = next(reason for reason in held if reason is not None)
         return [(run, reason or f"not started: {others}") for run, reason in zip(launch.runs, held, strict=True)]
-    before = [read_status(run.run_dir) for run in launch.runs]
+    before = [_left(run) for run in launch.runs]
     code, printed = _launch(launch, flags)
     for line in printed.splitlines():
         if IN_TURN in line and not line.startswith("error:"):
@@ -186,7 +186,15 @@ def _run(launch: Launch, flags: Sequence[str] = ()) -> list[tuple[RunConfig, str
     return [(run, _reason(run, status, code, printed)) for run, status in zip(launch.runs, before, strict=True)]
 
 
-def _reason(run: RunConfig, before: dict[str, Any], code: int, printed: str) -> str | None:
+def _left(run: RunConfig) -> dict[str, Any] | None:
+    """Return the status that an earlier run has left; None for a damaged one, which this run writes anew."""
+    try:
+        return read_status(run.run_dir)
+    except DataError:
+        return None
+
+
+def _reason(run: RunConfig, before: dict[str, Any] | None, code: int, printed: str) -> str | None:
     """Return why a run of a launch that has ended is not done; None where it is."""
     status = read_status(run.run_dir)
     if status == before:

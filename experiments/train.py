@@ -6,7 +6,6 @@
 Without torchrun it is one process, as ``ddpsched run`` is.
 """
 
-import json
 import sys
 
 from ddpsched.watch import start_watch
@@ -17,15 +16,19 @@ FLAGS = ("--overwrite", "--restart", "--force")
 def main(words: list[str]) -> int:
     """Run one rank; return 0 only where the run is done."""
     watch = start_watch()  # a rank may die while the others are still importing
+    from ddpsched.arguments import object_given
     from ddpsched.cli import run_config
+    from ddpsched.errors import ConfigError
 
-    # of a run that alternates with others as processes: which ones, for its environment.json
-    about = [word.removeprefix("--launch=") for word in words if word.startswith("--launch=")]
     names = [word for word in words if word not in FLAGS and not word.startswith("--launch=")]
     if not names or names[0].startswith("-"):
         print(__doc__.strip(), file=sys.stderr)
         return 2
-    launch = json.loads(about[0]) if about else None
+    try:  # of a run that alternates with others as processes: which ones, for its environment.json
+        launch = object_given(words, "--launch")
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     options = {flag.removeprefix("--"): flag in words for flag in FLAGS}
     return run_config(names[0], names[1:], watch, launch=launch, **options)
 

@@ -9,6 +9,7 @@ read the difference:
 import contextlib
 import io
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 from ddpsched import BatchSampler, PoolStream, StepLoader
 from ddpsched.config import apply_overrides, parse
 from ddpsched.data.lengths import KnownLengths
+from ddpsched.decode import shorter
 from ddpsched.errors import DdpschedError
 from ddpsched.plan import Position
 from ddpsched.world import World
@@ -56,6 +58,17 @@ def command(*words: str) -> None:
         raise DdpschedError(f"exit code {code}: {printed.getvalue().strip()}")
 
 
+def plan(*words: str) -> None:
+    """Run `ddpsched plan` on a file of lengths."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "lengths.txt")
+        path.write_text("\n".join(map(str, LENGTHS)))
+        try:
+            command("plan", str(path), "--world-size", "2", "--global-batch", "4", *words)
+        except DdpschedError as error:
+            raise DdpschedError(str(error).replace(folder, "DIR")) from None
+
+
 def sampler(size: Any = None, world: World = ALONE, policy: Any = "balanced", **more: Any) -> BatchSampler:
     return BatchSampler(LENGTHS, global_batch=size, world=world, policy=policy, **more)
 
@@ -63,7 +76,7 @@ def sampler(size: Any = None, world: World = ALONE, policy: Any = "balanced", **
 loader = partial(StepLoader, range(8), LENGTHS, world=ALONE)
 
 CASES: list[tuple[str, Callable[[], Any]]] = [
-    (f"config {' '.join(words)}", partial(config, *words))
+    (f"config {shorter(' '.join(words)).encode('unicode_escape').decode()}", partial(config, *words))
     for words in (
         ("steps=10", "epochs=1"),
         ("steps=0",),
@@ -108,6 +121,22 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
         ("memory.probe=true", "executor.kind=simulated"),
         ("executor.kind=simulated", "executor.slowness=[1.0, 2.0]"),
         ("lr.kind=linear", "lr.per=tokens"),
+        ("steps=1000000000000000000000000000000",),
+        ("world_size=1000000000", "executor.kind=simulated"),
+        ("global_batch=10000000",),
+        ("seed=10000000000",),
+        ("seed=1" + "0" * 5000,),
+        ("data.size=1000000000000",),
+        ("data.max_length=10000000",),
+        ("data.rows=0x1" + "0" * 200,),
+        ("executor.threads=1000000",),
+        ("executor.timeout_s=inf",),
+        ("train.learning_rate=nan",),
+        ("policy.kind=balanced", "policy.max_microbatches=1000000"),
+        ("policy.prefetch=10000000",),
+        ("policy.kind=packed", "policy.lookahead=10000000"),
+        ("outputs=a\0b",),
+        ("a" + ".a" * 100 + "=1",),
     )
 ] + [
     ("BatchSampler without global_batch", sampler),
@@ -140,6 +169,19 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
     ("lengths of three columns", partial(KnownLengths, np.ones((2, 3), dtype=int))),
     ("ddpsched run missing.toml", partial(command, "run", "missing.toml")),
     ("ddpsched plan missing.tsv", partial(command, "plan", "missing.tsv", "--world-size", "2", "--global-batch", "4")),
+    *(
+        (f"ddpsched plan lengths.txt {' '.join(words)}", partial(plan, *words))
+        for words in (
+            ("--seed", "-1"),
+            ("--seed", "10000000000"),
+            ("--alpha", "nan"),
+            ("--gamma", "inf"),
+            ("--max-length", "0"),
+            ("--epochs", "1000000000"),
+            ("--epochs", "10000000000"),
+            ("--memory", "-1"),
+        )
+    ),
     ("ddpsched certify --policy quick", partial(command, "certify", "--policy", "quick")),
     ("ddpsched sort missing.tsv", partial(command, "sort", "missing.tsv", "--output", "order.npy")),
 ]

@@ -204,9 +204,11 @@ def test_launcher_and_config_must_agree(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "runs").exists(), "nothing is written before the config is known to run"
 
 
-def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "records-rank0.jsonl").write_text('{"step": 0, "rank": 0}\n{"step": 1, "ra')
-    assert read_lines(tmp_path) == [{"step": 0, "rank": 0}]
+def test_a_torn_last_line_is_left_out(finished: Path, tmp_path: Path) -> None:
+    rows = read_lines(finished / "minmax-simulated")
+    text = (finished / "minmax-simulated" / "records-rank0.jsonl").read_text()
+    (tmp_path / "records-rank0.jsonl").write_text(text[:-20])
+    assert read_lines(tmp_path) == rows[:-1]
 
 
 def test_compaction_keeps_what_was_not_measured_null(finished: Path) -> None:

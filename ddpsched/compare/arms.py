@@ -7,10 +7,9 @@ import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from ddpsched.config import validate
 from ddpsched.costs.config import CostConfig, MemoryConfig, caps_of, cost_model
@@ -26,7 +25,7 @@ from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.policies import AnyPolicy
 from ddpsched.planning.yardstick import Ruler, Yardstick
-from ddpsched.table import Positive, Table
+from ddpsched.table import BatchSize, Positive, Ranks, Seed, Table
 
 MICROBATCHES = 4  # of the arm with several, where none is asked for
 POOL, POOL_BATCHES = 32, 4  # samples in a rank's pool: its default, or as many batches where that is more
@@ -89,10 +88,10 @@ class Tables(Table):
     order: OrderConfig = OrderConfig()
     cost: CostConfig = CostConfig()
     memory: MemoryConfig = MemoryConfig()
-    seed: Annotated[int, Field(ge=0)]
+    seed: Seed
     epochs: Positive
-    global_batch: Positive
-    world_size: Positive
+    global_batch: BatchSize
+    world_size: Ranks
 
 
 @dataclass(frozen=True)

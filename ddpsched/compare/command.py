@@ -13,6 +13,8 @@ from ddpsched.data.length_files import read_lengths
 from ddpsched.errors import ConfigError
 from ddpsched.peers import PEERS
 
+MOST_PLANNED = 10**9  # samples: an hour or more
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -74,6 +76,11 @@ def _question(request: Request) -> Question:
     lengths = read_lengths(
         request.lengths, request.column, request.texts, request.tokenizer, request.max_length, request.prompt
     )
+    if (planned := request.epochs * len(lengths)) > MOST_PLANNED:
+        raise ConfigError(
+            f"--epochs {request.epochs} of {len(lengths)} samples: {planned:,} samples to plan, at most "
+            f"{MOST_PLANNED:,}; an epoch or two show what each policy gains"
+        )
     cost: dict[str, Any] = {"kind": "padded_tokens", "alpha": request.alpha, "gamma": request.gamma}
     memory, time = None, None
     if request.calibration is not None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from ddpsched.config.run import RunConfig
+from ddpsched.decode import DEEPEST, LONGEST_SHOWN, check_depth, decode_toml, shown
 from ddpsched.errors import ConfigError
 from ddpsched.planning.policies import POLICIES
 from ddpsched.table import Table
@@ -32,10 +33,10 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the file as nested dicts. Raises ConfigError where it is missing or malformed."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return decode_toml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"config {path}: {error.strerror}; give the path of a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # the text's, or of a NUL in the path
         raise ConfigError(f"config {path}: not valid TOML: {error}") from None
 
 
@@ -48,26 +49,30 @@ def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict
     for word in overrides:
         key, equals, text = word.partition("=")
         if not equals or not key:
-            raise ConfigError(f"{word!r}: overrides are written key=value, for example policy.kind=minmax")
-        set_key(result, key.strip(), _toml_value(text.strip()))
+            raise ConfigError(f"{shown(word)}: overrides are written key=value, for example policy.kind=minmax")
+        set_key(result, key.strip(), _toml_value(key.strip(), text.strip()))
     return result
 
 
 def set_key(values: dict[str, Any], dotted: str, value: Any) -> None:
     """Set ``values["a"]["b"]`` for ``"a.b"``, making tables on the way. Raises ConfigError where "a" is a value."""
     *tables, last = dotted.split(".")
+    if len(tables) >= DEEPEST:
+        raise ConfigError(f"{_key(dotted)}: tables {len(tables):,} deep; a key is written table.key=value")
     for table in tables:
         values = values.setdefault(table, {})
         if not isinstance(values, dict):
-            raise ConfigError(f"{dotted}: {table} is a value, not a table")
+            raise ConfigError(f"{_key(dotted)}: {_key(table)} is a value, not a table")
     values[last] = value
 
 
-def _toml_value(text: str) -> Any:
+def _toml_value(key: str, text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return decode_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    except ValueError as error:
+        raise ConfigError(f"{_key(key)} = {shown(text)}: {error}") from None
 
 
 def parse(values: Mapping[str, Any], source: str = "config") -> RunConfig:
@@ -75,16 +80,27 @@ def parse(values: Mapping[str, Any], source: str = "config") -> RunConfig:
     return validate(RunConfig, values, source)
 
 
+MOST_FAULTS = 10  # in a message
 T = TypeVar("T", bound=Table)
 
 
 def validate(table: type[T], values: Mapping[str, Any], source: str) -> T:
     """Return the table of these values. Raises ConfigError that lists every fault, each after its ``source``."""
     try:
+        check_depth(values)
         return table.model_validate(values)
     except ValidationError as error:
         faults = [_describe(fault, table) for fault in error.errors()]
+        if len(faults) > MOST_FAULTS:
+            faults[MOST_FAULTS:] = [f"and {len(faults) - MOST_FAULTS} more"]
         raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults)) from None
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def _key(key: str) -> str:
+    """Return a key as messages show it: as it is, unless it is very long or has characters that are not printed."""
+    return key if len(key) <= LONGEST_SHOWN and key.isprintable() else shown(key)
 
 
 def _describe(fault: Any, table: type[Table]) -> str:
@@ -93,17 +109,17 @@ def _describe(fault: Any, table: type[Table]) -> str:
     if fault["type"] == "extra_forbidden":
         return _unknown(".".join(place), kind, table, fault["input"])
     # a value of several types has their names in its place, "constrained-int" and the like
-    key = ".".join(part for part in place if not ({"-", "["} & set(part)))
+    key = _key(".".join(part for part in place if not ({"-", "["} & set(part))))
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "union_tag_invalid":
-        return f"{key}.kind = {fault['ctx']['tag']!r}: input should be one of {fault['ctx']['expected_tags']}"
+        return f"{key}.kind = {shown(fault['ctx']['tag'])}: input should be one of {fault['ctx']['expected_tags']}"
     if fault["type"] == "missing":
         return f"{key} is missing" + (f"; policy.kind = {kind!r} needs it" if kind else "")
     if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
-        return f"{key} = {fault['input']!r}: needs a table, [{key}] with a line for each of its keys"
+        return f"{key} = {shown(fault['input'])}: needs a table, [{key}] with a line for each of its keys"
     if fault["type"] == "value_error":
         return f"{key}: {message}" if key else message
-    return f"{key} = {fault['input']!r}: {message[:1].lower()}{message[1:]}"
+    return f"{key} = {shown(fault['input'])}: {message[:1].lower()}{message[1:]}"
 
 
 def _unknown(key: str, kind: str | None, table: type[Table], given: Any) -> str:
@@ -112,11 +128,12 @@ def _unknown(key: str, kind: str | None, table: type[Table], given: Any) -> str:
     owners = [repr(name) for name, policy in POLICIES.items() if last in policy.model_fields]
     if kind is not None and owners:
         belongs = f"belongs to kind = {' or '.join(owners)}, not {kind!r}"
-        return f"policy: {last} {belongs} (got {last} = {given!r}); leave it out, or change policy.kind"
+        return f"policy: {last} {belongs} (got {last} = {shown(given)}); leave it out, or change policy.kind"
     known = _known_keys(table)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
     near = near or [k for k in known if k.rpartition(".")[2] == last]
-    return f"unknown key {key}; " + (f"did you mean {near[0]}?" if near else f"known keys: {', '.join(sorted(known))}")
+    remedy = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(sorted(known))}"
+    return f"unknown key {_key(key)}; {remedy}"
 
 
 def _known_keys(table: type[BaseModel], prefix: str = "") -> list[str]:

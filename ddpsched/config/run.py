@@ -14,17 +14,32 @@ from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.policies import AnyPolicy
 from ddpsched.planning.policies.minmax import Minmax
 from ddpsched.planning.policy import Setting
-from ddpsched.table import NonNegative, Positive, Table
+from ddpsched.table import (
+    BatchSize,
+    Float32,
+    NonNegative,
+    Positive,
+    Ranks,
+    Seed,
+    Table,
+    Text,
+    Threads,
+    Timeout,
+)
 
 if TYPE_CHECKING:
     from ddpsched.data.samples import Samples
+
+
+# files beside a run's folder are named after it, and a name has at most 255 bytes
+FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 
 
 class ModelConfig(Table):
     """[model]: the model that is trained, and how its weights begin."""
 
     task: Literal["classification", "causal_lm"] = "classification"
-    name: str = "tiny"  # "tiny", a hub name, or a folder
+    name: Text = "tiny"  # "tiny", a hub name, or a folder
     weights: Literal["pretrained", "random"] = "random"
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # None: the model's default
     # the attention mask, which hides padding: (B, T) of tokens, (B, T, T) of pairs, or one causal (T, T) for all
@@ -58,7 +73,7 @@ class SyncConfig(Table):
     """[sync]: how gradients are synchronised."""
 
     kind: Literal["naive", "overlap", "bucketed", "ddp", "fsdp"] = "ddp"
-    bucket_mb: Annotated[float, Field(gt=0)] = 25.0  # bucketed, ddp: MiB of gradients in one message
+    bucket_mb: Annotated[float, Field(ge=2**-20, le=2**20)] = 25.0  # bucketed, ddp: MiB of gradients in one message
     precision: Literal["float32", "bfloat16", "float16"] = "float32"  # of gradients in messages; float64 ones keep it
     barrier: bool = False  # naive: a barrier comes first, so that waiting and moving gradients are timed apart
 
@@ -74,16 +89,17 @@ class ExecutorConfig(Table):
 
     kind: Literal["distributed", "virtual", "simulated"] = "virtual"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Positive = 1  # of each process; the same for every arm of a study
-    timeout_s: Annotated[float, Field(gt=0)] = 60.0  # a rank silent for longer has failed
-    slowness: list[Annotated[float, Field(ge=1)]] | None = None  # 2.0: a rank does its work twice, for experiments
+    threads: Threads = 1  # of each process; the same for every arm of a study
+    timeout_s: Timeout = 60.0  # a rank silent for longer has failed
+    # 2.0: a rank does its work twice, for experiments
+    slowness: list[Annotated[float, Field(ge=1, le=1e6)]] | None = None
     timeline: bool = False  # note when each micro-batch and each message of gradients began and ended
     # the simulated executor's clock: DistilBERT on one CPU core, and no network
     alpha_s: NonNegative = 0.09  # seconds per micro-batch
     beta_s: NonNegative = 2.6e-3  # seconds per padded token
     gamma_s: NonNegative = 0.0  # seconds per count * max_length**2
     gradient_bytes: NonNegative = 0.0  # of one all-reduce
-    bandwidth_bytes_per_s: Annotated[float, Field(gt=0)] = 1e9
+    bandwidth_bytes_per_s: Annotated[float, Field(ge=1, le=1e15)] = 1e9
     latency_s: NonNegative = 0.0  # per message
 
 
@@ -92,14 +108,16 @@ class TrainConfig(Table):
 
     # equal weights in the gradient for all samples, or for all label tokens (causal_lm)
     target: Literal["sample_mean", "token_mean"] | None = None  # None: token_mean for causal_lm, else sample_mean
-    learning_rate: Annotated[float, Field(gt=0)] = 2e-5
+    learning_rate: Float32 = 2e-5
     weight_decay: NonNegative = 0.01
     warmup: Annotated[float, Field(ge=0, le=1)] = 0.1  # share of all steps
-    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    max_grad_norm: Float32 = 1.0  # 1e30: never clipped
     precision: Literal["auto", "float32", "float64", "bfloat16"] = "auto"  # auto: bfloat16 autocast on CUDA
     non_finite: Literal["stop", "skip"] = "stop"  # on all ranks, at a gradient that is NaN or infinite
-    eval_every: Annotated[int, Field(ge=0)] = 0  # steps; 0: once, after the last step
-    checkpoint_every: Annotated[int, Field(ge=0)] = 0  # steps; a run that was stopped goes on from there; 0: none
+    eval_every: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0  # steps; 0: once, after the last step
+    checkpoint_every: Annotated[int, Field(ge=0, le=2**31 - 1)] = (
+        0  # steps; a run that was stopped goes on from there; 0: none
+    )
     keep: Positive = 2  # newest checkpoints that stay
     save_model: bool = True  # the trained model, as from_pretrained reads it
 
@@ -107,15 +125,15 @@ class TrainConfig(Table):
 class RunConfig(Table):
     """One run."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
-    study: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "runs"
-    outputs: str = "outputs"
-    seed: Annotated[int, Field(ge=0)] = 0
+    name: FolderName = "run"
+    study: FolderName = "runs"
+    outputs: Text = "outputs"
+    seed: Seed = 0
     aa: bool = False  # the baseline of a study once more (A/A): its ratio to the first is noise
     steps: Positive | None = None
     epochs: Positive | None = None
-    global_batch: Positive = 32
-    world_size: Positive = 4
+    global_batch: BatchSize = 32
+    world_size: Ranks = 4
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     order: OrderConfig = OrderConfig()

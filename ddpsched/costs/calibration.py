@@ -4,7 +4,6 @@ It is a JSON file that ``cost.path`` and ``memory.path`` of a config name. Its `
 each run that uses it, as numbers of another model, device or precision would make wrong plans without any error.
 """
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,8 +11,9 @@ from pydantic import Field, PrivateAttr, ValidationError
 
 from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.memory_cap import MemoryModel
+from ddpsched.decode import decode_json, shown
 from ddpsched.errors import ConfigError
-from ddpsched.table import NonNegative, Positive, Table
+from ddpsched.table import Bytes, Length, NonNegative, Positive, PositiveFloat, Table, Text, Threads, first_fault
 
 KIND: Literal["calibration"] = "calibration"
 VERSION: Literal[1] = 1
@@ -22,13 +22,13 @@ VERSION: Literal[1] = 1
 class Identity(Table):
     """The model and device that a measurement holds for. Unknown fields are null and are not compared."""
 
-    model: str  # model.name of the config, or a folder's path: named in messages
-    parameters: int | None = None
+    model: Text  # model.name of the config, or a folder's path: named in messages
+    parameters: Annotated[int, Field(ge=0, le=2**60)] | None = None
     shape: dict[str, int | float | str | None] | None = None  # class, sizes, dropout
     device: str | None = None  # name of the processor or GPU
     precision: str | None = None  # float32 | float64 | bfloat16
-    threads: int | None = None  # of torch on a CPU; null on a GPU, whose times do not depend on them
-    max_length: int  # the longest sample, in tokens
+    threads: Threads | None = None  # of torch on a CPU; null on a GPU, whose times do not depend on them
+    max_length: Length  # the longest sample, in tokens
 
     def differences(self, run: "Identity") -> list[str]:
         """Return the differences between what was measured and a run, in words."""
@@ -76,8 +76,8 @@ class Measured(Table):
     count: Positive
     length: Positive
     held_out: bool
-    seconds: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]  # one per pass
-    peak_bytes: Positive | None
+    seconds: Annotated[list[PositiveFloat], Field(min_length=1)]  # one per pass
+    peak_bytes: Bytes | None
 
 
 class Calibration(Table):
@@ -104,7 +104,7 @@ class Calibration(Table):
 
         try:
             text = Path(path).read_text(encoding="utf-8")
-            values = json.loads(text)
+            values = decode_json(text)
         except OSError as error:
             raise refusal(str(error.strerror)) from None
         except ValueError as error:
@@ -116,14 +116,13 @@ class Calibration(Table):
                 'use it as cost.kind = "affine_quadratic"'
             )
         if kind != KIND:
-            raise refusal(f'kind = {kind!r}, expected "{KIND}"')
+            raise refusal(f'kind = {shown(kind)}, expected "{KIND}"')
         if values.get("version") != VERSION:
-            raise refusal(f"version = {values.get('version')!r}, this ddpsched reads {VERSION}")
+            raise refusal(f"version = {shown(values.get('version'))}, this ddpsched reads {VERSION}")
         try:
             calibration = cls.model_validate_json(text)
         except ValidationError as error:
-            fault = error.errors()[0]
-            raise refusal(f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].lower()}") from None
+            raise refusal(first_fault(error)) from None
         calibration._source = str(path)
         return calibration
 

@@ -18,18 +18,18 @@ All but the second are linear in the count (down to a floor): ``fixed + count * 
 In a packed micro-batch each sample then costs ``sample(length)`` of its length.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ValidationError, model_validator
 
 from ddpsched.costs.calibration import KIND, Calibration
 from ddpsched.costs.cost_model import CostModel, padded_tokens_squared
 from ddpsched.costs.memory_cap import Cap, probed
+from ddpsched.decode import decode_json
 from ddpsched.errors import ConfigError
-from ddpsched.table import NonNegative, Table
+from ddpsched.table import Bytes, NonNegative, Table, Text, first_fault
 
 LARGEST_COST = 2**60
 
@@ -38,7 +38,7 @@ class CostConfig(Table):
     """The cost of a micro-batch that planning balances."""
 
     kind: Literal["padded_tokens", "padded_tokens_squared", "affine_quadratic", "calibrated"] = "padded_tokens"
-    path: str | None = None  # JSON of a fit or a calibration; else alpha, beta and gamma
+    path: Text | None = None  # JSON of a fit or a calibration; else alpha, beta and gamma
     # in seconds for affine_quadratic, in padded tokens for padded_tokens (whose beta is 1)
     alpha: NonNegative = 0.0  # per micro-batch
     beta: NonNegative = 0.0  # per padded token
@@ -64,10 +64,10 @@ class CostConfig(Table):
 class MemoryConfig(Table):
     """The limit of a rank's micro-batches: a calibrated model of (count, longest), or a probe at start-up."""
 
-    path: str | None = None  # a calibration with a memory model
+    path: Text | None = None  # a calibration with a memory model
     probe: bool = False  # else: measure how many samples of data.max_length fit
     # of each rank; must be given on a CPU; by default 90 % of a CUDA device
-    budget_bytes: Annotated[int, Field(gt=0, le=2**60)] | None = None
+    budget_bytes: Bytes | None = None
 
     @model_validator(mode="after")
     def _budget_is_used(self) -> "MemoryConfig":
@@ -76,6 +76,16 @@ class MemoryConfig(Table):
         if self.budget_bytes and not (self.probe or self.path):
             raise ValueError("budget_bytes is given but nothing uses it; set probe = true, or path to a calibration")
         return self
+
+
+class Fitted(Table):
+    """The file of ``ddpsched fit``: seconds, and how well they fit."""
+
+    kind: Literal["affine_quadratic"] = "affine_quadratic"
+    alpha: NonNegative
+    beta: NonNegative
+    gamma: NonNegative
+    residuals: dict[str, Any] | None = None
 
 
 def cost_model(config: CostConfig) -> CostModel:
@@ -92,13 +102,14 @@ def cost_model(config: CostConfig) -> CostModel:
 
 def _fitted(path: str) -> CostModel:
     try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        values = decode_json(Path(path).read_text(encoding="utf-8"))
         if not isinstance(values, dict) or values.get("kind") != KIND:
-            return CostModel(float(values["alpha"]), float(values["beta"]), float(values["gamma"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        fault = f"cannot be read as a fitted cost ({type(error).__name__}: {error})"
+            fitted = Fitted.model_validate(values)
+            return CostModel(fitted.alpha, fitted.beta, fitted.gamma)
+    except (OSError, ValueError) as error:
+        fault = first_fault(error) if isinstance(error, ValidationError) else str(error)
         remedy = "write one with: ddpsched fit RUN_DIR --output FILE"
-        raise ConfigError(f"cost.path = {path!r} {fault}; {remedy}") from None
+        raise ConfigError(f"cost.path = {path!r} cannot be read as a fitted cost ({fault}); {remedy}") from None
     remedy = 'set cost.kind = "calibrated", which compares them with the run\'s'
     raise ConfigError(f"cost.path = {path!r} is a calibration, which holds for one model and device; {remedy}")
 
@@ -109,11 +120,12 @@ def check_range(cost: CostModel, batch_size: int, max_length: int) -> None:
         fault = f"{batch_size} samples of {max_length} tokens are too many to square"
         raise ConfigError(f"{fault}; use cost.kind = 'padded_tokens'")
     sample = cost.delta + (cost.beta + cost.gamma * max_length) * max_length
-    most = (cost.alpha + sample) * batch_size * cost.scale
+    most = max(cost.floor, cost.alpha + sample) * batch_size * cost.scale
     if not most < LARGEST_COST:
         raise ConfigError(
             f"a step of {batch_size} samples of {max_length} tokens would cost up to {most:.3g} units with this "
-            f"cost; costs are integers below {LARGEST_COST:.3g}: lower cost.alpha, cost.beta or cost.gamma"
+            f"cost; costs are integers below {LARGEST_COST:.3g}: lower cost.alpha, cost.beta or cost.gamma (of a "
+            "simulated clock executor.alpha_s, beta_s or gamma_s)"
         )
 
 
@@ -121,9 +133,14 @@ def caps_of(memory: MemoryConfig, allowed: Sequence[int], max_length: int) -> tu
     """Return the cap of each rank from the memory ``allowed``.
 
     That is in bytes where ``memory.path`` names a calibration, which is read here; else in samples of ``max_length``
-    tokens.
+    tokens. Raises ConfigError for a model by which such a sample needs more bytes than 64-bit integers count.
     """
     if memory.path is None:
         return tuple(probed(count, max_length) for count in allowed)
     model = Calibration.load(memory.path).memory
+    if not model.largest(max_length) < LARGEST_COST:
+        raise ConfigError(
+            f"memory.path = {memory.path!r}: by its model a sample of {max_length} tokens needs "
+            f"{model.largest(max_length):.3g} bytes, more than 64-bit integers count; calibrate anew"
+        )
     return tuple(Cap(budget - model.fixed, model.sample) for budget in allowed)

@@ -32,6 +32,10 @@ class MemoryModel:
         """The bytes before the first sample."""
         return int(np.ceil(self.base))
 
+    def largest(self, length: int) -> float:
+        """Return the bytes of one sample of ``length`` tokens, however many."""
+        return self.base + self.per_sample + (self.per_token + self.per_square * length) * length
+
     def sample(self, length: Any) -> Int:
         """Return the bytes of one sample of ``length`` tokens, at least 1, even where none were measured."""
         length = np.asarray(length, dtype=np.float64)

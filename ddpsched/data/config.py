@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ddpsched.table import Positive, Table
+from ddpsched.table import Length, Positive, Table, Text
 
 
 class DataConfig(Table):
@@ -13,20 +13,20 @@ class DataConfig(Table):
     Where both are given, the path is the local copy of that data set and is read.
     """
 
-    path: str | None = None  # TSV, CSV, JSONL or Parquet file, or a folder of splits
-    dev: str | None = None  # a file for evaluation; by default a dev or validation split beside path
-    name: str | None = None  # data set on the hub, "nyu-mll/glue"
-    subset: str | None = None  # "sst2"
-    text: str = "sentence"  # the text to classify; for causal_lm the text to learn
-    prompt: str | None = None  # causal_lm: a column before the text that is not learnt, "question"
-    label: str = "label"  # classification
-    num_labels: Annotated[int, Field(ge=2)] = 2
+    path: Text | None = None  # TSV, CSV, JSONL or Parquet file, or a folder of splits
+    dev: Text | None = None  # a file for evaluation; by default a dev or validation split beside path
+    name: Text | None = None  # data set on the hub, "nyu-mll/glue"
+    subset: Text | None = None  # "sst2"
+    text: Text = "sentence"  # the text to classify; for causal_lm the text to learn
+    prompt: Text | None = None  # causal_lm: a column before the text that is not learnt, "question"
+    label: Text = "label"  # classification
+    num_labels: Annotated[int, Field(ge=2, le=2**16)] = 2
     rows: Positive | None = None  # only this many rows of the training split, the first
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the training rows evaluated on, without a dev split
-    tokenizer: str | None = None  # folder or hub name; by default the model's, or the embedded one
-    max_length: Annotated[int, Field(ge=3)] = 128
+    tokenizer: Text | None = None  # folder or hub name; by default the model's, or the embedded one
+    max_length: Annotated[Length, Field(ge=3)] = 128
     lengths: Literal["known", "online"] = "known"
-    size: Positive = 4096  # samples of the embedded set
+    size: Annotated[int, Field(gt=0, le=10**7)] = 4096  # samples of the embedded set
     pad_to: Literal["longest", "max_length"] = "longest"  # static: of its micro-batch, or always to max_length
     # causal_lm: all documents joined, and cut into samples of max_length tokens
     concatenate: bool = False

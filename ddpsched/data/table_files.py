@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ddpsched.decode import decode_json
 from ddpsched.errors import DataError
 
 Columns = dict[str, list[Any]]
@@ -98,7 +99,11 @@ def columns_to_read(source: object, present: Iterable[str], wanted: Wanted | Non
             near = difflib.get_close_matches(column, present, n=1, cutoff=0.4)
             hint = f"; did you mean {option}={near[0]}?" if near else f"; set {option} to one of them"
             raise DataError(f"{source}: no column {column!r}; it has {', '.join(map(repr, present))}{hint}")
-    return present if wanted is None else list(dict.fromkeys(wanted.values()))
+    columns = present if wanted is None else list(dict.fromkeys(wanted.values()))
+    if twice := sorted({column for column in columns if present.count(column) > 1}):
+        names = ", ".join(map(repr, twice))
+        raise DataError(f"{source}: more than one column is named {names}; give each a name of its own")
+    return columns
 
 
 def _blocks(
@@ -152,8 +157,8 @@ def _jsonl(path: Path, wanted: Wanted | None, size: int) -> Iterator[Block]:
 
     def parsed(number: int, line: str) -> dict[str, Any]:
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
+            row = decode_json(line)
+        except ValueError as error:
             raise DataError(f"{path}, line {number}: not JSON ({error}); each line must be one object") from None
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: {line.strip()[:80]!r} is not an object like {example}")

@@ -1,6 +1,5 @@
 """Tokenizers by folder, file or hub name, and the encoding of texts, or prompts and texts, as token ids."""
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from tokenizers import BertWordPieceTokenizer, Encoding, Tokenizer
 
 from ddpsched.data.embedded.sentences import embedded_tokenizer
 from ddpsched.data.hub import offline_unless_reachable
+from ddpsched.decode import decode_json
 from ddpsched.errors import DataError
 
 # One thread: ranks share the machine's cores, online lengths are computed during a training step, and the library
@@ -157,7 +157,7 @@ def _from_path(path: Path) -> Tokenizer:
 def _wordpiece(vocab: Path) -> Tokenizer:
     """Return BERT's tokenizer for a vocab.txt, with the letter options of the tokenizer_config.json beside it."""
     config_file = vocab.with_name("tokenizer_config.json")
-    config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
+    config = decode_json(config_file.read_bytes()) if config_file.exists() else {}
     return BertWordPieceTokenizer(
         str(vocab),
         lowercase=config.get("do_lower_case", True),

@@ -5,11 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
 from ddpsched.config import validate
 from ddpsched.data.lengths import KnownLengths
@@ -23,7 +22,7 @@ from ddpsched.plan import Position, StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import check_position, plan_steps
 from ddpsched.planning.policies import AnyPolicy
-from ddpsched.table import Positive, Table
+from ddpsched.table import BatchSize, Positive, Seed, Table
 from ddpsched.world import World
 
 MEANINGS = {"set_epoch": "epochs are numbered from 0", "skip_batches": "give a number of optimizer steps, 0 or more"}
@@ -35,8 +34,8 @@ class Arguments(Table):
 
     policy: AnyPolicy
     order: OrderConfig
-    seed: Annotated[int, Field(ge=0)] = 0
-    global_batch: Positive | None = None
+    seed: Seed = 0
+    global_batch: BatchSize | None = None
     max_num_steps: Positive | None = None
     epochs: Positive | None = None
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ddpsched.table import Positive, Table
+from ddpsched.table import Positive, Table, Text
 
 
 class OrderConfig(Table):
@@ -13,7 +13,7 @@ class OrderConfig(Table):
     kind: Literal["shuffled", "sequential", "length_grouped", "curriculum", "curriculum_local"] = "shuffled"
     mega_batches: Positive = 50  # length_grouped: global batches sorted together, fewer where the data has fewer
     # curriculum, curriculum_local: a file of `ddpsched sort`, easiest first; None: by length
-    path: str | None = None
+    path: Text | None = None
     window: Positive = 1  # curriculum: runs of this many neighbours are shuffled anew each epoch
     # curriculum: growth of the share of samples that may be drawn, the easiest first; None: one after another
     pacing: Literal["linear", "root", "step"] | None = None

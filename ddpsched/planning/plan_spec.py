@@ -11,6 +11,7 @@ from ddpsched.orders.epoch_order import ORDERS, Draw, Order
 from ddpsched.plan import Ids
 from ddpsched.planning.policy import Policy, Setting
 
+VARYING = 2**16  # samples that a step may have where the policy lets it vary
 LAST = ("smaller", "join", "drop")  # the ways to treat an epoch's last step in which a rank has no samples
 
 
@@ -61,7 +62,8 @@ class PlanSpec:
                 raise ConfigError(f"{name} = {value}: must be at least {least}")
         if self.caps is not None and len(self.caps) != self.world_size:
             raise ConfigError(f"caps of {len(self.caps)} ranks, world_size = {self.world_size}; give one a rank")
-        check_range(self.cost, self.global_batch, self.max_length)
+        most = max(self.global_batch, VARYING) if self.policy.varies else self.global_batch
+        check_range(self.cost, most, self.max_length)
         try:
             self.policy.check(
                 Setting(

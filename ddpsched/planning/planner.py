@@ -18,17 +18,25 @@ from ddpsched.plan import Ids, PlanTimes, Position, StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.steps.context import Context
 
+MOST_COUNTED = 10**10  # samples: an hour or more
+
 
 def num_steps(spec: PlanSpec, lengths: Lengths) -> int:
     """Return the optimizer steps of the whole run: ``spec.steps``, or epochs * ceil(N / B).
 
-    Where the policy lets B vary, each epoch's assignments are made and counted.
+    Where the policy lets B vary, each epoch's assignments are made and counted. Raises ConfigError where that would
+    take hours.
     """
     if spec.steps is not None and spec.policy.endless:
         return spec.steps
     epochs = spec.epochs or 1
     if not spec.policy.varies:
         return epochs * -(-len(lengths) // spec.global_batch)
+    if epochs * len(lengths) > MOST_COUNTED and spec.steps is None:
+        raise ConfigError(
+            f"epochs = {epochs} of {len(lengths)} samples: policy.kind = {spec.policy.kind!r} would plan "
+            f"{epochs * len(lengths):,} samples to count its steps, at most {MOST_COUNTED:,}; give steps instead"
+        )
     local = LocalExchange(spec.world_size)
     contexts = (Context(spec, lengths, local, Position(epoch)) for epoch in range(epochs))
     return min(spec.steps or sys.maxsize, sum(1 for context in contexts for _ in spec.policy(context)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ddpsched.planning.assignment import Assignment, Int
-from ddpsched.table import Table
+from ddpsched.table import LARGEST_STEP, LARGEST_TABLE, Table
 
 if TYPE_CHECKING:
     from ddpsched.planning.steps.context import Context
@@ -113,6 +113,7 @@ class Policy(Table):
                 f"global_batch = {s.global_batch} is smaller than world_size = {s.world_size}: "
                 "every rank needs at least one sample; raise global_batch or lower world_size"
             )
+        self._check_sizes(s)
         if self.needs_lengths and not s.lengths_known:
             raise ValueError(
                 f"policy.kind = {self.kind!r} needs every length on every rank; "
@@ -138,3 +139,15 @@ class Policy(Table):
                 f"memory.probe tries samples of data.max_length up to the global batch, which policy.kind = "
                 f"{self.kind!r} lets vary; use memory.path, a file of `ddpsched calibrate`"
             )
+
+    def _check_sizes(self, s: Setting) -> None:
+        """Raise ValueError where a step of all ranks together would hold more than memory."""
+        name, waiting = self.window or ("window", 0)
+        per_rank = "max_microbatches" if "max_microbatches" in type(self).model_fields else "batches_per_optimizer_step"
+        for words, one, other, most in (
+            (f"policy.{name} * world_size", waiting, s.world_size, LARGEST_TABLE),
+            ("policy.lookahead * global_batch", self.batches_at_once, s.global_batch, LARGEST_TABLE),
+            (f"policy.{per_rank} * world_size", self.most_microbatches, s.world_size, LARGEST_STEP),
+        ):
+            if one * other > most:
+                raise ValueError(f"{words} = {one} * {other} = {one * other}: at most {most}; lower one of the two")

@@ -1,4 +1,4 @@
-"""What a run needs to go on after it was stopped, and the proof that nothing was lost.
+"""Checkpoints, from which a stopped run goes on, and the ledger, which proves that nothing was lost.
 
 ::
 

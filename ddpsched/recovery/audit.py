@@ -35,7 +35,7 @@ class EpochAudit:
 
 @dataclass
 class Audit:
-    """What the audit of a run found.
+    """The findings of a run's audit.
 
     Attributes:
         run: its folder.
@@ -133,17 +133,7 @@ def _contradictions(steps: Sequence[Entry], rows: Sequence[dict[str, Any]], is_d
     A run that was killed may have recorded a step that it did not commit; one that is done may not.
     """
     ledger = {(e.step, rank): (e.plan, len(ids)) for e in steps for rank, ids in enumerate(e.ranks)}
-    records: dict[tuple[int, int], tuple[str, int]] = {}
-    twice = []
-    for row in rows:
-        try:
-            key, value = (int(row["step"]), int(row["rank"])), (str(row["plan_hash"]), int(row["num_samples"]))
-        except (KeyError, TypeError, ValueError):
-            raise DataError(f"a record has no step, rank, plan_hash or num_samples: {str(row)[:200]}") from None
-        twice += [key] if key in records else []
-        records[key] = value
-    if twice:
-        yield f"records hold step {twice[0][0]} of rank {twice[0][1]} twice"
+    records = {(row["step"], row["rank"]): (row["plan_hash"], row["num_samples"]) for row in rows}
     if steps and (missing := [key for key in ledger if key not in records]):
         yield f"{len(missing)} records are missing, first that of step {missing[0][0]}, rank {missing[0][1]}"
     if is_done and (more := [key for key in records if key not in ledger]):

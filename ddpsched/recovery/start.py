@@ -1,4 +1,4 @@
-"""Where a run starts: at its beginning, or at the last checkpoint of a run of the same config that was stopped."""
+"""The start of a run: its beginning, or the last checkpoint of a run of the same config that was stopped."""
 
 import json
 import os

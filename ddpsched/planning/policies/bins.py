@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 from ddpsched.costs.cost_model import Int
 from ddpsched.errors import ConfigError
 from ddpsched.planning.assignment import Assignment
-from ddpsched.planning.policies.filling import FillingPolicy, Supply, Tokens, deal, most_samples
-from ddpsched.table import Positive
+from ddpsched.planning.policies.filling import FillingPolicy, Supply, deal, most_samples
+from ddpsched.table import Positive, Tokens
 
 SHARES = (2.0, 1.0, 0.75, 0.5)  # times the median batch: roughly as many tokens a batch in every bin
 RECIPE_SHARES = (2.0, 1.0, 1.5, 0.5)  # the recipe's, whose third bin is larger than its second

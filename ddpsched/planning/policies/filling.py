@@ -15,8 +15,6 @@ from ddpsched.planning.assignment import Assignment, refuse_too_long
 from ddpsched.planning.policy import Policy
 from ddpsched.planning.steps.context import Context
 
-Tokens = Annotated[int, Field(gt=0, le=2**40)]
-
 
 @dataclass(frozen=True, eq=False)
 class Supply:

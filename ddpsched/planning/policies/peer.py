@@ -11,7 +11,7 @@ from ddpsched.peers.peer import Peer, Problem, Step
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.policy import Policy, Setting
 from ddpsched.planning.steps.context import Context
-from ddpsched.table import Positive
+from ddpsched.table import Positive, Text
 
 
 class PeerPolicy(Policy):
@@ -25,7 +25,7 @@ class PeerPolicy(Policy):
     """
 
     kind: Literal["peer"] = "peer"
-    peer: str
+    peer: Text
     max_microbatches: Positive = 1
 
     takes: ClassVar[Literal["batches", "windows", "epoch"]] = "epoch"

@@ -14,9 +14,9 @@ from ddpsched.costs.cost_model import Int
 from ddpsched.costs.memory_cap import Cap
 from ddpsched.errors import DataError
 from ddpsched.planning.assignment import Assignment
-from ddpsched.planning.policies.filling import FillingPolicy, Supply, Tokens, most_samples
+from ddpsched.planning.policies.filling import FillingPolicy, Supply, most_samples
 from ddpsched.planning.policy import Setting
-from ddpsched.table import Positive
+from ddpsched.table import Positive, Tokens
 
 # A waiting sample is one integer: its length, and below that its youth, so that of equals the oldest is the largest.
 BITS = 40

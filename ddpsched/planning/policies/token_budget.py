@@ -9,8 +9,9 @@ from pydantic import Field, model_validator
 from ddpsched.costs.cost_model import Int
 from ddpsched.errors import ConfigError
 from ddpsched.planning.assignment import Assignment
-from ddpsched.planning.policies.filling import FillingPolicy, Supply, Tokens, deal, most_samples
+from ddpsched.planning.policies.filling import FillingPolicy, Supply, deal, most_samples
 from ddpsched.planning.policy import Setting
+from ddpsched.table import Tokens
 
 Limit = tuple[Int, list[int]]  # lengths, and the most samples of a micro-batch by its longest
 Reach = Callable[[int], int]  # the end of the longest run of samples that fits, from a position on

@@ -21,6 +21,8 @@ from ddpsched.planning.solvers.allocation.problem import FORBIDDEN, Allocation, 
 
 __all__ = ["SOLVERS", "Allocation", "solve"]
 
+LONGEST_S = 1e6  # of "ilp"
+
 # Each takes (costs, batch_size, time_limit_s), checked, every rank with a cap of at least 1.
 SOLVERS: dict[str, Callable[[IntArray, int, float], Allocation]] = {
     "threshold": methods.by_threshold,
@@ -59,7 +61,7 @@ def solve(
             not given.
         method: "threshold" (costs that do not fall), "enumeration" (up to 1e5 allocations), "ilp", or
             "auto": the first of these that can take the problem.
-        time_limit_s: seconds for "ilp"; the others do not need it.
+        time_limit_s: seconds for "ilp", above 0 and at most 1e6; the others do not need it.
 
     Returns:
         Allocation: counts in rank order, with makespan, lower bound and how much of it is proved.
@@ -68,7 +70,7 @@ def solve(
         InfeasibleError: `batch_size` is below the number of ranks with a cap of at least 1, or above
             the sum of caps; or too many rows for "enumeration".
         ValueError: costs or caps of a wrong shape, type or range (position and value are named), an
-            unknown method, falling costs with "threshold".
+            unknown method, a time limit out of range, falling costs with "threshold".
         SolverTimeout: "ilp" has no allocation within its time limit.
 
     Example:
@@ -107,6 +109,8 @@ def _dispatch(costs: IntArray, batch_size: int, method: str, time_limit_s: float
         if methods.first_fall(costs) is not None:
             few = methods.row_bound((costs < FORBIDDEN).sum(axis=1), batch_size) <= methods.ROW_LIMIT
             method = "enumeration" if few else "ilp"
+    if not 0 < time_limit_s <= LONGEST_S:  # NaN as well
+        raise ValueError(f"time_limit_s = {time_limit_s}: must be above 0 and at most {LONGEST_S:.0f} seconds")
     if method not in SOLVERS:
         raise ValueError(f"method must be 'auto' or one of {sorted(SOLVERS)}, got {method!r}")
     return SOLVERS[method](costs, batch_size, time_limit_s)

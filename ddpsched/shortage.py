@@ -1,0 +1,55 @@
+"""Shortage of memory, threads or files, by a limit of the system or on a full machine: recognised, and explained."""
+
+import errno
+import os
+import sys
+
+# what errors of libraries say where the system refused memory, a thread or a file
+SIGNS = (
+    "can't start new thread", "cannot allocate memory", "failed to map segment", "bad_alloc", "out of memory",
+    "unable to allocate", "resource temporarily unavailable", "thread creation failed", "pthread_create",
+    "can't allocate memory", "malloc",
+)  # fmt: skip
+LEAST_BYTES = 768 * 2**20  # of address space; below, numpy's libraries end the process as they are loaded
+ERRNOS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+REMEDY = (
+    "raise the limits of this shell (`ulimit -a` shows them: -v memory, -u processes and threads, -n files), lower "
+    "executor.threads, or run fewer ranks on this machine"
+)
+
+
+def too_little() -> str | None:
+    """Return why this process cannot even begin under its limit of address space; None where it can."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY or limit >= LEAST_BYTES:
+        return None
+    least = f"at least {LEAST_BYTES // 1024:,} are needed, with torch about 2,000,000"
+    return f"{_rank()}: `ulimit -v` is {limit // 1024:,} KiB of address space, {least}; {REMEDY}"
+
+
+def _rank() -> str:
+    return f"rank {os.environ.get('RANK', '0')}"
+
+
+def shortage(error: BaseException) -> str | None:
+    """Return which rank was refused what, and the remedy; None for an error that no shortage caused."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if _is_shortage(cause):
+            said = str(cause).strip().splitlines()
+            what = f"{type(cause).__name__}: {said[0][:200]}" if said else type(cause).__name__
+            return f"{_rank()}: the system gave no more memory or threads ({what}); {REMEDY}"
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _is_shortage(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in ERRNOS
+    text = str(error).lower()
+    expected = isinstance(error, RuntimeError | ImportError | OSError | SystemError)
+    return isinstance(error, MemoryError) or (expected and any(sign in text for sign in SIGNS))

@@ -1,0 +1,35 @@
+"""Count how damaged files are taken: ``python -m experiments.fuzz configs|records --count N --seed S``."""
+
+import sys
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from experiments.fuzz import configs, records
+
+FUZZERS = {"configs": configs.fuzz, "records": records.fuzz}
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    what: Annotated[str, Argument(help=" | ".join(FUZZERS))],
+    count: Annotated[int, Option(min=1, max=10**6, help="files to damage")] = 100,
+    seed: Annotated[int, Option(min=0, max=2**32 - 1, help="of the damage; the same seed damages alike")] = 0,
+    show: Annotated[int, Option(min=0, max=1000, help="examples to print of each fault")] = 5,
+) -> None:
+    """Damage valid files in many ways, read them, and count how they are taken. Exit code 0 only without a fault."""
+    if what not in FUZZERS:
+        print(f"error: {what!r}: give one of {', '.join(FUZZERS)}", file=sys.stderr)
+        raise typer.Exit(1)
+    tally = FUZZERS[what](count, seed)
+    print(f"{count:,} {what}, seed {seed}: {tally}")
+    for line in tally.examples(show):
+        print(line)
+    raise typer.Exit(1 if tally.faults else 0)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,39 @@
+"""Damaged and hostile text is refused in one sentence: deep nesting, numbers of thousands of digits, cut values."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ddpsched.decode import DEEPEST, decode_json, decode_toml, shown
+
+MANY = "1" * 5000
+
+
+@pytest.mark.parametrize("decode", [decode_json, decode_toml])
+def test_as_deep_as_allowed(decode: Callable[[str], Any]) -> None:
+    head = "" if decode is decode_json else "a = "
+    depth = DEEPEST if decode is decode_json else DEEPEST - 1  # the document is a table
+    decode(head + "[" * depth + "]" * depth)
+    for deeper in (depth + 1, 200_000):
+        with pytest.raises(ValueError, match=f"nested more than {DEEPEST} deep"):
+            decode(head + "[" * deeper + "]" * deeper)
+
+
+def test_deep_keys() -> None:
+    with pytest.raises(ValueError, match="nested more than"):
+        decode_toml(".".join("a" * 5000) + " = 1")
+    with pytest.raises(ValueError, match="nested more than"):
+        decode_json('{"a": ' * 3000 + "1" + "}" * 3000)
+
+
+@pytest.mark.parametrize(("decode", "text"), [(decode_json, '{\n"a": %s}'), (decode_toml, "b = 1\na = %s")])
+def test_numbers_of_thousands_of_digits(decode: Callable[[str], Any], text: str) -> None:
+    with pytest.raises(ValueError, match=r"^line 2: it has a number of 5,000 digits"):
+        decode(text % MANY)
+
+
+def test_what_is_shown_of_a_value() -> None:
+    assert shown(1 << 20_000) == "a number of 20,001 bits"
+    assert shown([1 << 20_000]) == "a list"
+    assert len(shown("x" * 10**6)) < 200
