@@ -68,7 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = build(results, HERE if given.freeze else given.output)
         if given.freeze:
             front.update(HERE.parent / "README.md", results)
-            (FROZEN / "README.png").write_bytes(front.figure(results))
     except DdpschedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

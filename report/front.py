@@ -5,32 +5,36 @@ from typing import Any
 
 from report import wording
 from report.conclusions import ratio
-from report.results import Results, figure_names
+from report.results import Results
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
 def table(results: Results) -> str:
-    """Return the table as Markdown, one row per setting and arm: tokens, time, and both against static."""
-    rows = [
-        "| setting | arm | largest rank's padded tokens / even share | longest compute | / static | step / static |",
-        "|:--|:--|--:|--:|--:|--:|",
-    ]
+    """Return the table as Markdown, one row per setting and arm: tokens, and times where arms ran in turn."""
+    headings = ["setting", "arm", "largest rank's padded tokens / even share"]
+    if any(map(in_turn, results.settings)):
+        headings += ["longest compute", "/ static", "step / static"]
+    rows = [f"| {' | '.join(headings)} |", f"|:--|:--|{'--:|' * (len(headings) - 2)}"]
     for setting in results.settings:
         for arm in setting["arms"]:
-            rows.append(f"| {' | '.join(_row(setting, arm))} |")
+            rows.append(f"| {' | '.join(_row(setting, arm)[: len(headings)])} |")
     return "\n".join(rows)
 
 
+def in_turn(setting: dict[str, Any]) -> bool:
+    """Return whether the arms of a setting took turns, so that their times may be compared."""
+    ratios = (ratio(setting, arm["arm"], "static", "step_s") for arm in setting["arms"] if arm["arm"] != "static")
+    return setting["mode"] != "simulated" and any(each.get("low") is not None for each in ratios)
+
+
 def _row(setting: dict[str, Any], arm: dict[str, Any]) -> list[str]:
-    measured = setting["mode"] != "simulated"
     name = f"G = {setting['world_size']}, B = {setting['global_batch']}, {setting['mode']}"
-    against = [
-        wording.interval(ratio(setting, arm["arm"], "static", column)) if measured else wording.ABSENT
-        for column in ("max_compute_s", "step_s")
-    ]
-    seconds = wording.duration(arm["max_compute_mean_s"]) if measured else wording.ABSENT
-    return [name, f"`{arm['arm']}`", wording.number(arm["yardstick"]), seconds, *against]
+    times = [wording.ABSENT] * 3
+    if in_turn(setting):
+        against = (ratio(setting, arm["arm"], "static", column) for column in ("max_compute_s", "step_s"))
+        times = [wording.duration(arm["max_compute_mean_s"]), *map(wording.interval, against)]
+    return [name, f"`{arm['arm']}`", wording.number(arm["yardstick"]), *times]
 
 
 def block(results: Results) -> str:
@@ -38,19 +42,14 @@ def block(results: Results) -> str:
     runs = {f"{setting['mode']}: {int(setting['arms'][0]['num_steps'])} steps" for setting in results.settings}
     data = sorted({setting["environment"]["data"] for setting in results.set_ups.values()})
     devices = sorted({setting["device"] for setting in results.settings if setting["mode"] != "simulated"})
+    times = (
+        "in brackets 95 % intervals of launches" if any(map(in_turn, results.settings)) else "they are free of noise"
+    )
     note = (
         f"Data: {'; '.join(data)}. Runs: {', '.join(sorted(runs))}; on {wording.listed(devices)}. "
-        "Simulated rows are counts of tokens over one epoch, free of noise; in brackets 95 % intervals of "
-        "launches, where arms ran in turn."
+        f"Counts of tokens; {times}. Times are given where arms ran in turn."
     )
     return f"{BEGIN}\n{table(results)}\n\n{note}\n{END}"
-
-
-def figure(results: Results) -> bytes:
-    """Return the README's figure as PNG: the first of the measured setting with most ranks."""
-    measured = [setting for setting in results.settings if setting["mode"] != "simulated"]
-    widest = max(measured or results.settings, key=lambda setting: setting["world_size"])
-    return results.figures[next(iter(figure_names(widest["slug"]).values()))]
 
 
 def update(readme: Path, results: Results) -> None:
