@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ddpsched.config import RunConfig, dump
+from ddpsched.config import RunConfig, dump, parse
 from ddpsched.costs.rank_speed import Speed
 from ddpsched.data.samples import Samples
 from ddpsched.environment import describe
@@ -87,6 +87,7 @@ def run(
     DataError before anything is written, RunError for what fails later. Then status.json says "failed" and the reason,
     on whichever rank it happened.
     """
+    config = as_launched(config)
     world = world_of(config)
     with watched(config, watch) as watch:
         folder = RunFolder(config.run_dir, dump(config), overwrite, restart)
@@ -245,6 +246,14 @@ def _executor(config: RunConfig, samples: Samples, world: World, force: bool) ->
     from ddpsched.training.distributed import DistributedExecutor
 
     return DistributedExecutor(config, samples, world, force)
+
+
+def as_launched(config: RunConfig) -> RunConfig:
+    """Return the config with the world size that the launcher started, if it is elastic. Raises ConfigError."""
+    size = World.detect().size
+    if not config.executor.elastic or size == config.world_size:
+        return config
+    return parse({**config.model_dump(exclude_none=True), "world_size": size}, f"executor.elastic, {size} ranks")
 
 
 def world_of(config: RunConfig) -> World:

@@ -47,11 +47,11 @@ def out_of_memory_on_rank_1(rank: int) -> None:
 def other_plan_on_rank_1(rank: int) -> None:
     honest, calls = minmax.take, []
 
-    def other_samples(context: Any, windows: Any, costs: Any, chosen: Any) -> Any:
+    def other_samples(context: Any, windows: Any, costs: Any, chosen: Any, prefetch: int) -> Any:
         calls.append(1)
         if rank == 1 and len(calls) > 2:
             windows = type(windows)(0, tuple(ids[::-1] for ids in windows.ids))
-        return honest(context, windows, costs, chosen)
+        return honest(context, windows, costs, chosen, prefetch)
 
     minmax.take = other_samples
 

@@ -91,6 +91,7 @@ class ExecutorConfig(Table):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Threads = 1  # of each process; the same for every arm of a study
     timeout_s: Timeout = 60.0  # a rank silent for longer has failed
+    elastic: bool = False  # under torchrun: world_size is as many ranks as it started, now or after a restart
     # 2.0: a rank does its work twice, for experiments
     slowness: list[Annotated[float, Field(ge=1, le=1e6)]] | None = None
     timeline: bool = False  # note when each micro-batch and each message of gradients began and ended
@@ -189,6 +190,9 @@ class RunConfig(Table):
             raise ValueError("memory.path in a simulated run needs budget_bytes, as there is no device to ask")
         if simulated and self.data.lengths == "online":
             raise ValueError("a simulated run knows the lengths of all ranks; use data.lengths = 'known'")
+        if self.executor.elastic and self.executor.kind != "distributed":
+            fault = f"executor.elastic follows the ranks that torchrun started, executor.kind = {self.executor.kind!r}"
+            raise ValueError(f"{fault} has none; use 'distributed', or leave it out")
         if self.executor.timeline and self.executor.kind != "distributed":
             fault = f"executor.timeline is of several processes, executor.kind = {self.executor.kind!r} has one"
             remedy = "use 'distributed', or leave it out (`python -m analysis.timeline` draws any run)"

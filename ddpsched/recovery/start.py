@@ -19,7 +19,7 @@ from ddpsched.recovery.ledger import Head, cut
 # keys of a config that may differ when a run goes on: what is trained does not follow from them
 FREE = {
     "": ("outputs", "aa", "world_size"),
-    "executor": ("timeout_s", "timeline", "slowness"),
+    "executor": ("timeout_s", "timeline", "slowness", "elastic"),
     "train": ("checkpoint_every", "keep", "save_model", "eval_every"),
 }
 LINES = {"records-rank*.jsonl": 0, "timeline-rank*.jsonl": 0, "evaluations.jsonl": 1}  # by file, what to add to a step

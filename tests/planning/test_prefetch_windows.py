@@ -17,7 +17,7 @@ def test_each_id_once_and_first_in_first_out(num_samples: int, world_size: int, 
             continue
         before = windows
         taken += [i for ids, count in zip(windows.ids, counts, strict=True) for i in ids[:count]]
-        windows = advance(windows, order, counts)
+        windows = advance(windows, order, counts, prefetch)
         for old, new, count in zip(before.ids, windows.ids, counts, strict=True):
             assert new[: len(old) - count].tolist() == old[count:].tolist(), "leftovers stay at the front"
             assert len(new) <= prefetch
@@ -29,13 +29,13 @@ def test_each_id_once_and_first_in_first_out(num_samples: int, world_size: int, 
 
 def test_the_cursor_moves_by_what_was_consumed() -> None:
     order = np.arange(20)
-    windows = advance(fill(order, 2, 4), order, [3, 1])
+    windows = advance(fill(order, 2, 4), order, [3, 1], 4)
     assert windows.cursor == 12
     assert [ids.tolist() for ids in windows.ids] == [[3, 8, 9, 10], [5, 6, 7, 11]]
 
 
 def test_the_rest_is_dealt_evenly() -> None:
     order = np.arange(10)
-    windows = advance(fill(order, 2, 4), order, [4, 0])
+    windows = advance(fill(order, 2, 4), order, [4, 0], 4)
     assert windows.sizes == [2, 4]
     assert fill(order[:5], 3, 4).sizes == [2, 2, 1]

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from prompted import write_prompted
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.run_loop import _perplexity, run
+from ddpsched.run_loop import run
+from ddpsched.run_totals import _perplexity
 from ddpsched.training import evaluate as module
 from ddpsched.training.learner import Learner
 

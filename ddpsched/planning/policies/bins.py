@@ -85,7 +85,8 @@ class Bins(FillingPolicy):
             sizes = [min(size, most[min(high, len(most) - 1)]) for _, high, size in spans]
         schedule = _with_replacement if self.replacement else _once
         done = 0
-        generator, width = np.random.default_rng([*supply.seed, 1]), supply.microbatches
+        generator = np.random.default_rng([*supply.seed, 1])
+        width = (supply.batch_ranks or supply.world_size) * self.batches_per_optimizer_step
         for step in schedule(generator, width, members, sizes, self.per_rank_bins):
             before, done = done, min(done + sum(map(len, step)), len(supply))
             if before >= supply.cursor:

@@ -22,8 +22,8 @@ class Supply:
 
     ``lengths``: (N,), tokens of the epoch's samples in its order; ``parts``: (N, 2), likewise, of prompt and text,
     where both are bounded. ``seed``: of random draws in this epoch. ``cursor``: samples handed out before;
-    ``windows[r]``: of these, the positions in the order that rank r has waiting. ``microbatches``: of a step, over all
-    ranks.
+    ``windows[r]``: of these, the positions in the order that rank r has waiting. ``batch_ranks``: the ranks that
+    steps are made for, where they are not ``world_size``.
     """
 
     lengths: Int
@@ -33,7 +33,7 @@ class Supply:
     caps: tuple[Cap, ...] | None = None
     cursor: int = 0
     windows: tuple[Int, ...] = ()
-    microbatches: int = 1
+    batch_ranks: int | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -62,7 +62,7 @@ class FillingPolicy(Policy):
             spec.caps,
             context.start.cursor,
             context.waiting,
-            spec.ranks_of_batch * self.batches_per_optimizer_step,
+            spec.batch_ranks,
         )
         context.times.offer_s = perf_counter() - begin  # all at once, before the epoch's first step
         for step in self.fill(supply):

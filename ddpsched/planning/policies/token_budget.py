@@ -74,7 +74,7 @@ class TokenBudget(FillingPolicy):
                     f"{lengths.max()} tokens, and fit into no micro-batch; raise it to at least that, lower "
                     "data.max_length, or use policy.kind = 'pool', which runs them alone"
                 )
-        caps, num_micro = list[Limit](), supply.microbatches
+        caps, num_micro = list[Limit](), (supply.batch_ranks or supply.world_size) * self.batches_per_optimizer_step
         if supply.caps is not None:
             caps = [(supply.lengths, most_samples(supply.lengths, None, supply.caps))]
         if self.budget == "real":
