@@ -18,8 +18,8 @@ from analysis.tables import plain
 
 SMOOTHING = 0.1  # window of loss curves, as a share of the smallest amount that a run has trained on
 KEPT = (  # of a run's metrics
-    "num_steps", "samples_per_s", "tokens_per_s", "step_mean_s", "step_p95_s", "wait_share", "yardstick",
-    "dev_loss", "dev_accuracy", "dev_majority", "dev_perplexity",
+    "num_steps", "samples_per_s", "tokens_per_s", "step_mean_s", "step_p95_s", "step_p99_s", "wait_share",
+    "yardstick", "dev_loss", "dev_accuracy", "dev_majority", "dev_perplexity",
 )  # fmt: skip
 UNITS = {"num_samples": "samples", "num_tokens": "real tokens"}  # the unit of the amount trained on, by column
 FROM_CURVES = ("loss_at_equal", "seen_at_equal_s", "loss_at_equal_s", "final_loss", "total_s")
