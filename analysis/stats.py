@@ -16,7 +16,7 @@ launches.
 Percentiles of a hierarchical bootstrap, which draws launches and then steps in them, are not used. Resampling
 understates the variance of L launches by (L - 1) / L, and with few launches its percentiles do not reach out as far as
 t does. Of simulated studies whose launches differ by 3 %, its 95 % intervals held the true ratio in about 79 % with two
-launches and 86 % with three, those here in 95 % (`python -m experiments.benchmarks.simulated_studies`).
+launches and 88 % with three, those here in 95 % (`python -m experiments.benchmarks.simulated_studies`).
 """
 
 import math
