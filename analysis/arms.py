@@ -18,8 +18,8 @@ from analysis.tables import plain
 
 SMOOTHING = 0.1  # window of loss curves, as a share of the smallest amount that a run has trained on
 KEPT = (  # of a run's metrics
-    "num_steps", "samples_per_s", "tokens_per_s", "step_mean_s", "step_p95_s", "wait_share", "yardstick",
-    "dev_loss", "dev_accuracy", "dev_majority", "dev_perplexity",
+    "num_steps", "samples_per_s", "tokens_per_s", "step_mean_s", "step_p95_s", "step_p99_s", "wait_share",
+    "yardstick", "dev_loss", "dev_accuracy", "dev_majority", "dev_perplexity",
 )  # fmt: skip
 UNITS = {"num_samples": "samples", "num_tokens": "real tokens"}  # the unit of the amount trained on, by column
 FROM_CURVES = ("loss_at_equal", "seen_at_equal_s", "loss_at_equal_s", "final_loss", "total_s")
@@ -134,6 +134,13 @@ def against(arm: Arm, baseline: Arm, row: dict[str, Any]) -> dict[str, Any]:
     return dict(zip(AGAINST, (*speeds, row["verdict"], row["reason"], mine.equals(base)), strict=True))
 
 
+def in_turn(setting: Setting) -> bool:
+    """Return whether times of all arms may be held against each other: every seed's runs are of one launch."""
+    launches = [(run.seed, (run.environment.get("launch") or {}).get("id")) for run in setting.runs]
+    same = len(set(launches)) == len({seed for seed, _ in launches}) and all(found for _, found in launches)
+    return same or setting.runs[0].mode == "simulated"
+
+
 def tables(compared: Compared, judged: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return one setting's comparison as plain values, NaN as None. ``judged``: its rows of ``ratios.judged``."""
     of = {row["arm"]: row for row in judged}
@@ -152,6 +159,7 @@ def tables(compared: Compared, judged: Sequence[dict[str, Any]]) -> dict[str, An
         "mode": first.mode,
         "task": first.config["model"].get("task", "classification"),
         "unit": compared.unit,
+        "in_turn": in_turn(compared.setting),
         "baseline": None if baseline is None else baseline.label,
         **budgets,
         "arms": plain(pd.DataFrame(rows)),

@@ -21,14 +21,19 @@ def compared(baseline: Path, others: Sequence[Path] = (), seed: int = 0) -> list
     several launches, and a verdict the noise between two equal arms. Without ``others``, all arms of a study against
     its baseline. ``seed``: of the intervals' resampling.
 
+    Settings of a study without a baseline, or with one arm alone, are left out, and the last table's notes name them.
+
     Raises DataError where a folder cannot be read, where runs are not comparable (of other data, another order or
-    other work), or where a study has no baseline.
+    other work), or where no setting of a study can be compared.
     """
     found = settings(_around([baseline, *others]))
+    left_out: list[str] = []
     if not others and not _is_run(baseline):
-        missing = [setting.label for setting in found if baseline_of(setting) is None]
-        if missing:
-            raise DataError(f"{baseline}: no arm is the baseline in {'; '.join(missing)}; name a run to compare with")
+        reasons = [(setting, _no_comparison(setting)) for setting in found]
+        left_out = [f"not compared, {why}: {setting.label}" for setting, why in reasons if why]
+        found = [setting for setting, why in reasons if not why]
+        if not found:
+            raise DataError(f"{baseline}: {'; '.join(left_out)}; name a run to compare with")
         chosen = [(setting, str(baseline_of(setting)), list(setting.arms)) for setting in found]
     else:
         setting, first = _arm_of(baseline, found)
@@ -41,19 +46,27 @@ def compared(baseline: Path, others: Sequence[Path] = (), seed: int = 0) -> list
         chosen = [(setting, first, [label for _, label in wanted])]
     rows = judged([setting for setting, *_ in chosen], "step_s", seed, [first for _, first, _ in chosen])
     rng = np.random.default_rng(seed)
-    tables = []
+    tables: list[dict[str, Any]] = []
     for (setting, first, arms), steps in zip(chosen, rows, strict=True):
         shown = [row for row in steps if row["arm"] in (*arms, AA)]
         compute = [compare(setting, row["arm"], first, "max_compute_s", rng).row() for row in shown]
         again = baseline_of(setting)
         if AA in setting.arms and again != first:  # the floor is there, whichever arm is compared with
-            floor = judged([setting], "step_s", seed)[0]
+            floor = judged([setting], "step_s", seed)[0]  # one run's setting: it is the page
             shown.append(
                 next({**row, "arm": f"{AA} ({again})", "baseline": first} for row in floor if row["arm"] == AA)
             )
         table = {"label": setting.label, "baseline": first, "arms": [{"arm": row["arm"]} for row in shown]}
-        tables.append({**table, "ratios": plain([*shown, *compute])})
+        tables.append({**table, "ratios": plain([*shown, *compute]), "notes": []})
+    tables[-1]["notes"] = left_out
     return tables
+
+
+def _no_comparison(setting: Setting) -> str:
+    """Return why the arms of a setting are not compared with each other; empty where they are."""
+    if len(setting.arms) == 1:
+        return f"{next(iter(setting.arms))} is the only arm"
+    return "" if baseline_of(setting) else "no arm is the baseline"
 
 
 def _is_run(folder: Path) -> bool:

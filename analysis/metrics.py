@@ -77,6 +77,7 @@ def summarise(records: pd.DataFrame, evaluations: pd.DataFrame | None = None) ->
         "max_compute_p95_s": float(timed["max_compute_s"].quantile(0.95)),
         "step_mean_s": timed["step_s"].mean(),
         "step_p95_s": float(timed["step_s"].quantile(0.95)),
+        "step_p99_s": float(timed["step_s"].quantile(0.99)),
         "samples_per_s": timed["num_samples"].sum() / total_s,
         "tokens_per_s": timed["num_tokens"].sum() / total_s,
         "samples_per_s_cv": rate.std(ddof=0) / rate.mean(),

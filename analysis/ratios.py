@@ -15,7 +15,7 @@ from analysis.batches import SUMS
 from analysis.load import Run
 from analysis.metrics import per_step, warmup_steps
 from analysis.settings import AA, LABELS, Setting, flatten, part
-from analysis.stats import Pairs, Ratio, autocorrelation, effective_size, floor_verdict, ratio, verdicts
+from analysis.stats import Pairs, Ratio, autocorrelation, effective_size, floor_verdicts, ratio, verdicts
 
 STATIC = "static"  # the baseline of a setting without an A/A run
 MARGIN = 0.02  # of a study that stated none
@@ -31,7 +31,10 @@ class Compared:
         column: of ``metrics.per_step``, in seconds.
         ratio: of means; of time per real token where steps hold other samples.
         p95: the ratio of their P95.
+        p99: the ratio of their P99.
         num_steps: pairs of steps in all launches.
+        num_launches: launches in which both ran.
+        least_steps: pairs of steps in the launch that has the fewest.
         rho: lag-1 autocorrelation of the pairs' differences, mean over launches.
         effective: steps that would tell as much if they were independent, in all launches.
     """
@@ -41,8 +44,10 @@ class Compared:
     column: str
     ratio: Ratio
     p95: Ratio
+    p99: Ratio
     num_steps: int = 0
     num_launches: int = 0
+    least_steps: int = 0
     rho: float = float("nan")
     effective: float = float("nan")
 
@@ -58,8 +63,12 @@ class Compared:
             "p95_ratio": self.p95.value,
             "p95_low": self.p95.low,
             "p95_high": self.p95.high,
+            "p99_ratio": self.p99.value,
+            "p99_low": self.p99.low,
+            "p99_high": self.p99.high,
             "num_steps": self.num_steps,
             "num_launches": self.num_launches,
+            "least_steps": self.least_steps,
             "rho": self.rho,
             "effective_steps": self.effective,
             "reason": self.ratio.reason or None,
@@ -113,14 +122,14 @@ def compare(setting: Setting, arm: str, baseline: str, column: str, rng: np.rand
     couples = [(run, runs[run.seed]) for run in setting.arms[arm] if run.seed in runs]
     if not couples:
         missing = Ratio(float("nan"), reason="no seed that both ran")
-        return Compared(arm, baseline, column, missing, missing)
+        return Compared(arm, baseline, column, missing, missing, missing)
     tables = [(per_step(mine.records), per_step(other.records)) for mine, other in couples]
     launches = [each for each in (pairs(*two, column) for two in tables) if each is not None]
     refused = next((reason for reason in map(refusal, *zip(*couples, strict=True)) if reason), None)
     if not launches or refused:
         value = float(np.exp(np.mean([each.log_ratio() for each in launches]))) if launches else float("nan")
         missing = Ratio(value, reason=refused or "not measured")
-        return Compared(arm, baseline, column, missing, missing)
+        return Compared(arm, baseline, column, missing, missing, missing)
     differences = [np.log(each.x / each.y) for each in launches]
     return Compared(
         arm,
@@ -128,8 +137,10 @@ def compare(setting: Setting, arm: str, baseline: str, column: str, rng: np.rand
         column,
         ratio(launches, rng),
         ratio(launches, rng, statistic=0.95),
+        ratio(launches, rng, statistic=0.99),
         num_steps=sum(map(len, differences)),
         num_launches=len(launches),
+        least_steps=min(map(len, differences)),
         rho=float(np.mean([autocorrelation(each) for each in differences])),
         effective=float(sum(min(len(each), effective_size(each)) for each in differences)),
     )
@@ -185,9 +196,9 @@ def judged(
 ) -> list[list[dict[str, Any]]]:
     """Return for each setting of a page a row an arm: its ratio to the baseline, with a verdict.
 
-    The family of Holm's correction are all arms of all settings. The A/A run's verdict is its own. ``baselines``: the
-    arm of each setting that others are compared with; None for those that their A/A runs repeat, whose ratios to them
-    are the floor in any case.
+    All arms of all settings are one family of Holm's correction, and all A/A runs another. ``baselines``: the arm of
+    each setting that others are compared with; None for those that their A/A runs repeat, whose ratios to them are the
+    floor in any case.
     """
     rng = np.random.default_rng(seed)
     repeated = [baseline_of(setting) for setting in settings]
@@ -205,6 +216,6 @@ def judged(
     ]
     words = iter(verdicts(measured, min(map(margin_of, settings), default=MARGIN)))
     return [
-        [each.row(floor_verdict(floor) if each.arm == AA else next(words)) for each in rows]
-        for rows, floor in zip(compared, floors, strict=True)
+        [each.row(noise if each.arm == AA else next(words)) for each in rows]
+        for rows, noise in zip(compared, floor_verdicts(floors), strict=True)
     ]

@@ -16,7 +16,7 @@ launches.
 Percentiles of a hierarchical bootstrap, which draws launches and then steps in them, are not used. Resampling
 understates the variance of L launches by (L - 1) / L, and with few launches its percentiles do not reach out as far as
 t does. Of simulated studies whose launches differ by 3 %, its 95 % intervals held the true ratio in about 79 % with two
-launches and 86 % with three, those here in 95 % (`python -m experiments.benchmarks.simulated_studies`).
+launches and 88 % with three, those here in 95 % (`python -m experiments.benchmarks.simulated_studies`).
 """
 
 import math
@@ -36,6 +36,9 @@ Statistic = Literal["mean"] | float  # or a quantile, as 0.95 for P95
 DRAWS = 200  # resamples: they give the variance within a launch to about 10 %, and only c times it is used
 REACH = 0.75  # standard errors of the steps that a 95 % interval reaches at least
 MIN_LAUNCHES, MIN_STEPS, MIN_BEYOND = 2, 8, 5
+# of "differs" on A/A: below 5 %, so that chance seldom takes more than 5 % of some 200 pages; at 3 % in 4 of 100 times,
+# at 5 % in 42
+FLOOR_LEVEL = 0.03
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,11 +174,25 @@ def _too_few(steps: Sequence[int], statistic: Statistic) -> str:
         return f"{min(steps)} steps in a launch, at least {MIN_STEPS} are needed"
     if statistic == "mean":
         return ""
-    beyond = round(min(statistic, 1 - statistic), 12)  # 1 - 0.9 is below 0.1
+    beyond = _beyond(statistic)
     if sum(steps) * beyond < MIN_BEYOND or min(steps) * beyond < 1:
-        needed = math.ceil(max(MIN_BEYOND / beyond / len(steps), 1 / beyond))
+        needed = steps_needed(len(steps), statistic)
         return f"P{100 * statistic:g} of {min(steps)} steps a launch, at least {needed} are needed"
     return ""
+
+
+def steps_needed(launches: int, quantile: float) -> int:
+    """Return the steps that each of so many launches must have for an interval of a quantile.
+
+    >>> steps_needed(3, 0.95), steps_needed(3, 0.99)
+    (34, 167)
+    """
+    return math.ceil(max(MIN_BEYOND / _beyond(quantile) / launches, 1 / _beyond(quantile), MIN_STEPS))
+
+
+def _beyond(quantile: float) -> float:
+    """Return the share of steps beyond a quantile, on its shorter side."""
+    return round(min(quantile, 1 - quantile), 12)  # 1 - 0.9 is below 0.1
 
 
 def value_interval(
@@ -252,7 +269,8 @@ def verdicts(measured: Sequence[tuple[Ratio, Ratio]], margin: float | None = Non
 
     "faster" or "slower": Holm's p-value over all ratios of the page is below ``level``, and the ratio is farther from 1
     than the farther limit of its floor. "the same within m %": two one-sided tests at a margin that was stated
-    beforehand, each at ``level``. Else "not told apart from A/A", or "no interval: " and why.
+    beforehand, each at ``level``, and the floor's own interval lies within the margin. Else "not told apart from A/A",
+    or "no interval: " and why.
     ``measured``: each ratio, arm over baseline, with the floor of its setting: the baseline over itself (A/A).
 
     Raises ValueError for a margin outside 0 to 1.
@@ -273,16 +291,19 @@ def _verdict(measured: Ratio, floor: Ratio, significant: bool, margin: float | N
     log, reach = math.log(measured.value), max(-math.log(floor.low), math.log(floor.high))
     if significant and abs(log) > reach:
         return "faster" if log < 0 else "slower"
-    if margin is not None and equivalence_p(measured, margin) < level:
+    if margin is not None and reach <= math.log1p(margin) and equivalence_p(measured, margin) < level:
         return f"the same within {100 * margin:g} %"
     return "not told apart from A/A"
 
 
-def floor_verdict(floor: Ratio, level: float = 0.05) -> str:
-    """Return whether the baseline and itself, which must be alike, "differs" at ``level`` or is "not told apart".
+def floor_verdicts(floors: Sequence[Ratio], level: float = FLOOR_LEVEL) -> list[str]:
+    """Return of each A/A pair of one page whether it, which must be alike, "differs" or is "not told apart".
 
-    Where they differ, the study measures something besides the arms, and its other verdicts mean little.
+    "differs": Holm's p-value over all A/A pairs of the page is below ``level``. Where they differ, the study measures
+    something besides the arms, and its other verdicts mean little.
     """
-    if floor.reason:
-        return f"no interval: {floor.reason}"
-    return "differs" if floor.p() < level else "not told apart"
+    adjusted = iter(holm([each.p() for each in floors if not each.reason]))
+    return [
+        f"no interval: {each.reason}" if each.reason else "differs" if next(adjusted) < level else "not told apart"
+        for each in floors
+    ]

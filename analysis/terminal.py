@@ -1,19 +1,24 @@
 """The comparison of a setting's arms as a table for the terminal."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from analysis.stats import steps_needed
 from ddpsched.terminal import plain_console
+
+QUANTILES = {"p95": 0.95, "p99": 0.99}  # by the prefix of their ratios
 
 # heading, key of the arm row, factor, format
 COLUMNS = (
     ("mean\nglobal\nbatch", "batch_mean", 1, ".1f"),
     ("\nstep\nms", "step_mean_s", 1e3, ".4g"),
     ("step\nP95\nms", "step_p95_s", 1e3, ".4g"),
+    ("step\nP99\nms", "step_p99_s", 1e3, ".4g"),
     ("max\ncompute\nms", "max_compute_mean_s", 1e3, ".4g"),
     ("\nsamples\n/s", "samples_per_s", 1, ".4g"),
     ("\nwaiting\n%", "wait_share", 100, ".1f"),
@@ -48,35 +53,53 @@ def comparison(tables: dict[str, Any]) -> Table:
 def verdicts(tables: dict[str, Any]) -> Table:
     """Return a row per arm: its times over the baseline's with 95 % intervals of launches, and the verdict on its step.
 
-    The A/A row is the noise floor: the baseline over itself.
+    The A/A row is the noise floor: the baseline over itself. Intervals stand below their ratios where quantiles have
+    some, too, so that 100 columns are enough. Below the table: which quantiles have none, and why.
     """
     title = f"times over {tables['baseline']}'s, 95 % intervals of launches; the A/A row is noise alone"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
-    table.add_column("\narm")
-    for heading in ("\nstep time", "P95 of\nstep time", "pairs\n(launches)", "lag-1 r,\neffective"):
+    found = {(row["arm"], row["column"]): row for row in tables["ratios"] if row["baseline"] == tables["baseline"]}
+    rows = [found[arm["arm"], "step_s"] for arm in tables["arms"] if (arm["arm"], "step_s") in found]
+    notes = "\n".join([*quantile_note(rows), *tables.get("notes", ())])
+    table = Table(title=title, title_justify="left", caption=notes or None, caption_justify="left", box=SIMPLE_HEAD)
+    table.collapse_padding = True
+    table.add_column("\narm", min_width=12)
+    for heading in ("\nstep time", "\nP95", "\nP99", "pairs\n(launches)", "lag-1 r,\neffective"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("\nverdict on the step time", min_width=len("not told apart from A/A"))
-    rows = {(row["arm"], row["column"]): row for row in tables["ratios"] if row["baseline"] == tables["baseline"]}
-    for arm in (row["arm"] for row in tables["arms"] if (row["arm"], "step_s") in rows):
-        step = rows[arm, "step_s"]
-        independent = f"{number(step['rho'], 1, '.2f')}, {number(step['effective_steps'], 1, '.0f')}"
+    table.add_column("verdict on\nthe step time", min_width=len("apart from A/A"))
+    between = "\n" if any(row.get(f"{name}_low") is not None for row in rows for name in QUANTILES) else " "
+    for row in rows:
         table.add_row(
-            arm,
-            interval(step),
-            interval(step, "p95_"),
-            f"{step['num_steps']} ({step['num_launches']})",
-            independent,
-            step["verdict"] or "-",
+            row["arm"],
+            *(interval(row, prefix, between) for prefix in ("", *(f"{name}_" for name in QUANTILES))),
+            f"{row['num_steps']} ({row['num_launches']})",
+            f"{number(row['rho'], 1, '.2f')}, {number(row['effective_steps'], 1, '.0f')}",
+            row["verdict"] or "-",
         )
     return table
 
 
-def interval(row: dict[str, Any], prefix: str = "") -> str:
+def quantile_note(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a line on the steps that intervals of quantiles need, where a row has too few of them; else none.
+
+    >>> quantile_note([{"num_launches": 3, "least_steps": 24}])
+    ['P95 needs 34 steps a launch for an interval, P99 167; this study has 24']
+    """
+    several = [row for row in rows if row["num_launches"] > 1 and "least_steps" in row]
+    if not several:
+        return []
+    launches, has = (min(row[key] for row in several) for key in ("num_launches", "least_steps"))
+    needs = [(name.upper(), steps_needed(launches, quantile)) for name, quantile in QUANTILES.items()]
+    (first, few), (last, many) = needs
+    text = f"{first} needs {few} steps a launch for an interval, {last} {many}; this study has {has}"
+    return [text] if has < many else []
+
+
+def interval(row: dict[str, Any], prefix: str = "", between: str = " ") -> str:
     """Return ``0.712 (0.690–0.734)`` of a row's ratio, or of its ``p95_`` one; a dash for what is not known."""
     value, low, high = (row.get(f"{prefix}{name}") for name in ("ratio", "low", "high"))
     if value is None or not math.isfinite(value):
         return "-"
-    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} ({low:.3f}–{high:.3f})"
+    return f"{value:.3f}" if low is None or high is None else f"{value:.3f}{between}({low:.3f}–{high:.3f})"
 
 
 # of the arms of a comparison: heading, key, factor, format

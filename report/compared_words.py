@@ -5,7 +5,7 @@ from typing import Any
 
 from analysis.arms import UNITS
 from analysis.settings import AA
-from report.compared import BIAS, MATERIAL, baseline, noise, others
+from report.compared import BIAS, MATERIAL, baseline, in_turn, noise, others
 from report.wording import duration, listed, number, percent
 
 Setting = Mapping[str, Any]
@@ -48,6 +48,11 @@ def described(settings: Sequence[Setting]) -> list[tuple[str, str]]:
     """Return the known arms of all settings, with the samples that a rank gets, in the order of ``ARMS``."""
     present = {row["arm"] for setting in settings for row in setting["arms"]}
     return [(arm, what) for arm, what in ARMS.items() if arm in present]
+
+
+def all_in_turn(settings: Sequence[Setting]) -> bool:
+    """Return whether the arms of all settings ran in turn."""
+    return all(map(in_turn, settings))
 
 
 def unit(setting: Setting) -> str:
@@ -108,7 +113,10 @@ def shape(setting: Setting) -> str:
 
 
 def learning(setting: Setting) -> str:
-    """Return sentences on losses after equal training and equal time, and their spread among equal gradients."""
+    """Return sentences on losses after equal training and equal time, and their spread among equal gradients.
+
+    Nothing is said of equal time where arms did not run in turn.
+    """
     static = baseline(setting)
     if static is None or static.get("loss_at_equal") is None:
         return "Training losses cannot be held against static's."
@@ -121,7 +129,8 @@ def learning(setting: Setting) -> str:
         if len(same) > 1
         else "No other arm has static's gradients, so nothing says how large a difference chance would make."
     ]
-    for key, when in (("loss_at_equal", unit(setting)), ("loss_at_equal_s", duration(setting["budget_s"]))):
+    equal = {"loss_at_equal": unit(setting), "loss_at_equal_s": duration(setting["budget_s"])}
+    for key, when in list(equal.items())[: 2 if in_turn(setting) else 1]:
         known = [row for row in rows if row.get(key) is not None and static.get(key)]
         lower = [row["arm"] for row in known if row[key] < (1 - MATERIAL) * static[key]]
         higher = [row["arm"] for row in known if row[key] > (1 + MATERIAL) * static[key]]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
-from analysis.stats import MIN_LAUNCHES, MIN_STEPS, Pairs, Ratio, floor_verdict, ratio, verdicts
+from analysis.stats import MIN_LAUNCHES, MIN_STEPS, Pairs, Ratio, floor_verdicts, ratio, verdicts
 from ddpsched.errors import DdpschedError
 from ddpsched.interleaved import order_of
 
@@ -138,22 +138,24 @@ class Judged:
 def judged(sections: Sequence[Sequence[Seconds]], margin: float | None = None) -> list[dict[str, Judged]]:
     """Return the arms of each section of a page, with verdicts above the noise of the section's A/A.
 
-    ``sections``: the launches of each; the family of verdicts are all arms of all sections. ``margin``: for "the same".
+    ``sections``: the launches of each. All arms of all sections are one family of verdicts, and all A/A pairs another.
+    ``margin``: for "the same".
     """
     found = [ratios(launches) for launches in sections]
     words = iter(verdicts([(each[arm], each[AA]) for each in found for arm in each if arm != AA], margin))
-    return [dict(_section(launches, each, words)) for launches, each in zip(sections, found, strict=True)]
+    floors = iter(floor_verdicts([each[AA] for each in found]))
+    return [dict(_section(launches, each, words, floors)) for launches, each in zip(sections, found, strict=True)]
 
 
 def _section(
-    launches: Sequence[Seconds], found: Mapping[str, Ratio], words: Iterator[str]
+    launches: Sequence[Seconds], found: Mapping[str, Ratio], words: Iterator[str], floors: Iterator[str]
 ) -> Iterator[tuple[str, Judged]]:
     for arm in launches[0]:
         seconds = float(np.mean([each[arm].mean() for each in launches]))
         if arm not in found:
             yield arm, Judged(seconds)
         else:
-            yield arm, Judged(seconds, found[arm], floor_verdict(found[arm]) if arm == AA else next(words))
+            yield arm, Judged(seconds, found[arm], next(floors if arm == AA else words))
 
 
 def tables(sections: Mapping[str, Sequence[Seconds]], unit: str = "s", scale: float = 1.0) -> list[Table]:

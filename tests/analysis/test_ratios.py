@@ -9,11 +9,13 @@ import pandas as pd
 import pytest
 from synthetic import ENVIRONMENT, SEEDS, write_arm, write_run
 
+from analysis import ratios
 from analysis.compare_runs import compared
 from analysis.load import load_study
 from analysis.metrics import per_step, warmup_steps
-from analysis.ratios import baseline_of, between_steps, compare, judged, refusal
+from analysis.ratios import Compared, baseline_of, between_steps, compare, judged, refusal
 from analysis.settings import Setting, settings
+from analysis.stats import Ratio
 from ddpsched.cli import _compare_runs, guarded
 from ddpsched.errors import DataError
 
@@ -77,6 +79,81 @@ def test_verdicts_stand_above_the_noise_of_the_baseline_run_twice(study: Path) -
     assert rows["minmax"]["verdict"] == "slower"
     assert rows["static (curriculum)"]["verdict"].startswith("no interval: another global order")
     assert judged([setting], "step_s") == judged([setting], "step_s"), "the generator's seed is explicit"
+
+
+def planted(a_a: Ratio, arm: Ratio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every comparison of the A/A run find ``a_a``, and those of other arms ``arm``."""
+
+    def found(_: Setting, label: str, baseline: str, column: str, __: np.random.Generator) -> Compared:
+        each = a_a if label == "A/A" else arm
+        return Compared(label, baseline, column, each, each, each)
+
+    monkeypatch.setattr(ratios, "compare", found)
+
+
+def of_t(value: float, error: float) -> Ratio:
+    return Ratio(value, value * np.exp(-2.1 * error), value * np.exp(2.1 * error), error, freedom=20)
+
+
+def test_all_settings_of_a_page_are_one_family(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting of its own has three arms, and each p-value passes three times as large, but not twelve times."""
+    setting, doubtful = setting_of(study), of_t(0.9, 0.037)
+    assert 3 * doubtful.p() < 0.05 < 12 * doubtful.p()
+    planted(of_t(1.0, 0.001), doubtful, monkeypatch)
+    (alone,) = judged([setting], "step_s")
+    assert [row["verdict"] for row in alone if row["arm"] != "A/A"] == ["faster"] * 3
+    page = [row["verdict"] for rows in judged([setting] * 4, "step_s") for row in rows if row["arm"] != "A/A"]
+    assert page == ["not told apart from A/A"] * 12
+
+
+def test_all_a_a_runs_of_a_page_are_one_family(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, doubtful = setting_of(study), of_t(0.95, 0.021)
+    assert doubtful.p() < 0.03 < 2 * doubtful.p()
+    planted(doubtful, of_t(0.5, 0.001), monkeypatch)
+    assert by_arm(judged([setting], "step_s")[0])["A/A"]["verdict"] == "differs"
+    assert [by_arm(rows)["A/A"]["verdict"] for rows in judged([setting] * 2, "step_s")] == ["not told apart"] * 2
+
+
+@pytest.mark.parametrize(
+    ("margins", "verdict"),
+    [
+        ((0.05,), "the same within 5 %"),
+        ((None,), "the same within 2 %"),
+        ((0.002,), "not told apart from A/A"),  # A/A is from 0.998 to 1.0024
+        ((0.05, 0.04), "the same within 4 %"),
+    ],
+)
+def test_the_margin_is_what_the_study_stated(tmp_path: Path, margins: tuple[float | None, ...], verdict: str) -> None:
+    """The stricter one of a page's settings; 2 % where none stated any."""
+    for number, margin in enumerate(margins):
+        given: dict[str, Any] = {"world_size": 2 + 2 * number}
+        write_arm(tmp_path / "study", "static", name=f"run-{number}", aa=True, **given)
+        write_arm(tmp_path / "study", "static", name=f"rate-{number}", options={"lr.kind": "linear"}, **given)
+        for path in (tmp_path / "study").glob(f"*-{number}-s*/environment.json"):
+            environment = json.loads(path.read_text())
+            environment["launch"]["margin"] = margin
+            path.write_text(json.dumps(environment))
+    page = judged(settings(load_study(tmp_path / "study").runs), "step_s")
+    assert [by_arm(rows)["static (linear LR)"]["verdict"] for rows in page] == [verdict] * len(margins)
+
+
+def test_quantiles_have_intervals_where_launches_have_the_steps(tmp_path: Path, study: Path) -> None:
+    row = by_arm(judged([setting_of(study)], "step_s")[0])["A/A"]
+    assert row["p95_low"] <= row["p95_ratio"] <= row["p95_high"]
+    assert (row["least_steps"], row["p99_ratio"]) == (55, pytest.approx(1, abs=0.5))
+    assert np.isnan([row["p99_low"], row["p99_high"]]).all()
+    for number, aa in enumerate((False, True)):
+        for seed in SEEDS:
+            write_run(tmp_path / "study", "static", seed, 172, name=f"{number}-{seed}", options={"aa": aa})
+    setting = setting_of(tmp_path / "study")
+    (row,) = judged([setting], "step_s")[0]
+    assert row["least_steps"] == 167, "5 are left out"
+    logs = [
+        np.log(np.divide(*(per_step(run.records)["step_s"].iloc[5:].quantile(0.99, "linear") for run in couple)))
+        for couple in zip(setting.arms["A/A"], setting.arms["static"], strict=True)
+    ]
+    assert row["p99_ratio"] == pytest.approx(np.exp(np.mean(logs)), rel=0.02)
+    assert row["p99_low"] < row["p99_ratio"] < row["p99_high"]
 
 
 def test_without_a_second_run_of_the_baseline_there_is_no_verdict(tmp_path: Path) -> None:
@@ -151,6 +228,25 @@ def test_the_command_compares_any_arm_with_any_other(
     assert len(by_arm(table["ratios"])) == 4
 
 
+def test_settings_without_a_comparison_are_named_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "study"
+    write_arm(folder, "static", aa=True)
+    write_arm(folder, "balanced")
+    write_arm(folder, "static", world_size=4)
+    for policy in ("balanced", "packed"):
+        write_arm(folder, policy, name=f"{policy}-64", options={"global_batch": 64})
+    _compare_runs(folder, [], json=False)
+    printed = capsys.readouterr().out
+    assert printed.count("times over static's") == 1
+    assert "\nnot compared, static is the only arm: G = 4" in printed
+    assert "\nnot compared, no arm is the baseline: G = 2, B = 64" in printed
+    (table,) = compared(folder)
+    assert len(table["notes"]) == 2
+    assert len(table["ratios"]) == 4
+
+
 @pytest.mark.parametrize(
     ("folders", "message"),
     [
@@ -160,7 +256,8 @@ def test_the_command_compares_any_arm_with_any_other(
         (["static", "failed"], "failed: failed: it was stopped"),
         (["static", "larger"], "did other work"),
         (["static", "seed1"], "share no seed"),
-        (["."], "no arm is the baseline"),
+        (["."], "not compared, balanced is the only arm: G = 2, B = 64, distributed, cpu; name a run"),
+        (["."], "not compared, no arm is the baseline: G = 2, B = 32"),
     ],
 )
 def test_the_command_refuses(
@@ -169,6 +266,8 @@ def test_the_command_refuses(
     study = tmp_path / "study"
     kind = "balanced" if folders == ["."] else "static"
     write_run(study, kind, name="static", steps=9)
+    if kind == "balanced":
+        write_run(study, "packed", steps=9)
     write_run(study, "balanced", name="failed", state="failed", steps=2)
     write_run(study, "balanced", name="larger", steps=9, options={"global_batch": 64})
     write_run(study, "packed", name="seed1", steps=9, seed=1)

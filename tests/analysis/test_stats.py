@@ -6,11 +6,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from analysis.stats import (
+    FLOOR_LEVEL,
     REACH,
     Pairs,
     Ratio,
@@ -19,10 +20,11 @@ from analysis.stats import (
     block_length,
     effective_size,
     equivalence_p,
-    floor_verdict,
+    floor_verdicts,
     holm,
     ratio,
     resampled,
+    steps_needed,
     value_interval,
     verdicts,
 )
@@ -119,6 +121,8 @@ def test_no_interval(count: int, steps: int, statistic: Statistic, reason: str, 
     assert np.isnan([measured.low, measured.high, measured.p()]).all()
     assert np.isnan(measured.value) == (count == 0)
     assert not ratio(launches(*enough), rng, statistic=statistic).reason
+    if statistic != "mean":
+        assert steps_needed(enough[0], statistic) == enough[1]
 
 
 def test_bad_pairs_and_statistics_are_refused() -> None:
@@ -215,6 +219,7 @@ def test_resamples_hold_all_steps_equally_often(block: int) -> None:
 # verdicts
 
 
+@settings(deadline=None)  # a busy machine takes its time
 @given(PROBABILITIES)
 def test_holm_is_the_closed_test_of_bonferroni(p_values: list[float]) -> None:
     """A hypothesis falls at a level where every set of hypotheses that holds it falls by Bonferroni's rule."""
@@ -243,7 +248,7 @@ def test_a_ratio_without_error_is_certain() -> None:
     assert other.p() == 0
     assert equivalence_p(other, 0.02) == 0
     assert equivalence_p(other, 0.005) == 1
-    assert floor_verdict(same) == "not told apart"
+    assert floor_verdicts([same, other]) == ["not told apart", "differs"]
     assert verdicts([(other, same), (same, same)], margin=0.02) == ["slower", "the same within 2 %"]
 
 
@@ -261,6 +266,10 @@ def around(value: float, error: float, freedom: float = 20) -> Ratio:
         (around(1.1, 0.01), around(1 / 1.02, 0.05), "not told apart from A/A"),
         (around(1.02, 0.05), EXACT, "not told apart from A/A"),
         (around(1.001, 0.005), EXACT, "the same within 2 %"),
+        (around(1.001, 0.005), around(1.0, 0.009), "the same within 2 %"),
+        (around(1.001, 0.005), around(1.0, 0.0107), "not told apart from A/A"),  # from 0.978 to 1.023
+        (around(1.001, 0.005), around(1.015, 0.0025), "not told apart from A/A"),
+        (around(1.001, 0.005), around(1 / 1.015, 0.0025), "not told apart from A/A"),
         (Ratio(0.5, reason="1 launch"), EXACT, "no interval: 1 launch"),
         (around(0.5, 0.01), Ratio(1.0, reason="no A/A run"), "no interval: no A/A run"),
     ],
@@ -281,10 +290,43 @@ def test_a_verdict_counts_all_ratios_of_its_page() -> None:
     assert verdicts(page) == [*["not told apart from A/A"] * 10, "faster"]
 
 
+def test_no_equality_finer_than_the_noise() -> None:
+    """A baseline that is 0.80 to 1.25 times itself cannot tell which arms are the same within 2 %."""
+    floor = around(1.0, math.log(1.25) / float(stats.t.ppf(0.975, 20)))
+    assert (floor.low, floor.high) == pytest.approx((0.8, 1.25))
+    exactly = around(1.0, 0.0001)
+    assert verdicts([(exactly, floor)], margin=0.02) == ["not told apart from A/A"]
+    assert verdicts([(exactly, floor)], margin=0.26) == ["the same within 26 %"]
+
+
 def test_the_floor_itself() -> None:
-    assert floor_verdict(around(1.01, 0.02)) == "not told apart"
-    assert floor_verdict(around(1.1, 0.02)) == "differs"
-    assert floor_verdict(Ratio(1.0, reason="1 launch")) == "no interval: 1 launch"
+    unknown = Ratio(1.0, reason="1 launch")
+    page = [around(1.01, 0.02), unknown, around(1.1, 0.02)]
+    assert floor_verdicts(page) == ["not told apart", "no interval: 1 launch", "differs"]
+    doubtful = around(1.05, 0.022)
+    assert 0.03 < doubtful.p() < 0.05
+    assert floor_verdicts([doubtful]) == ["not told apart"], "the level is below 5 %"
+
+
+def test_all_a_a_pairs_of_a_page_are_one_family() -> None:
+    doubtful, equal = around(1.05, 0.02), around(1.0, 0.02)
+    assert floor_verdicts([doubtful]) == ["differs"]
+    assert floor_verdicts([doubtful, Ratio(1.0, reason="1 launch")])[0] == "differs"
+    assert floor_verdicts([doubtful, equal]) == ["not told apart"] * 2
+
+
+@pytest.mark.parametrize("settings", [1, 8])
+def test_equal_pairs_differ_on_3_of_100_pages(settings: int) -> None:
+    """Pages of A/A pairs of three launches, whose logs are normal: of 200 pages hardly ever more than 10 differ."""
+    rng = np.random.default_rng(0)
+    logs = rng.normal(0, 0.01, (2000, settings, 3))
+    means, errors = logs.mean(axis=2), logs.std(axis=2, ddof=1) / math.sqrt(3)
+    differs = [
+        "differs" in floor_verdicts([around(math.exp(m), e, freedom=2) for m, e in zip(*page, strict=True)])
+        for page in zip(means, errors, strict=True)
+    ]
+    assert 0.018 < np.mean(differs) < 0.042
+    assert stats.binom.cdf(10, 200, FLOOR_LEVEL) > 0.95
 
 
 @pytest.mark.parametrize("margin", [0.0, 2.0])

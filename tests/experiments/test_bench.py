@@ -109,6 +109,14 @@ def test_all_arms_of_a_page_are_one_family() -> None:
     assert [each["b"].verdict for each in judged([weak, *[none] * 9])] == ["not told apart from A/A"] * 10
 
 
+def test_all_a_a_pairs_of_a_page_are_one_family() -> None:
+    alone, even = (
+        [{"a": np.ones(8), AA: np.full(8, value)} for value in values] for values in ((1.08, 1.10, 1.12), (0.9, 1, 1.1))
+    )
+    assert judged([alone])[0][AA].verdict == "differs"
+    assert [each[AA].verdict for each in judged([alone, *[even] * 9])] == ["not told apart"] * 10
+
+
 def printed(shown: Any) -> str:
     console = plain_console(width=180)
     with console.capture() as capture:

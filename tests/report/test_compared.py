@@ -1,6 +1,7 @@
 """The comparison of policies in the report: tables, figures, text and conclusions follow the runs."""
 
 import re
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,43 @@ def test_what_holds(results: Results) -> None:
     assert counts["pool (prefer_first)"]["lower loss in equal time"] == (0, 2)
     assert counts["static (length_grouped)"]["dev loss kept"] == (2, 2)
     assert all_conclusions(results)[-len(found) :] == found
+
+
+def without_launches(folder: Path) -> Path:
+    """Write arms that followed one another, so that their times are not compared."""
+    for number, (policy, options, slower) in enumerate(ARMS.values()):
+        given: dict[str, Any] = {"slower": slower, "options": options, "steps": 40}
+        write_run(folder / "policies", policy, name=f"run{number}", environment={"launch": None}, **given)
+    return folder / "policies"
+
+
+def test_nothing_is_concluded_from_times_of_runs_that_did_not_run_in_turn(results: Results, tmp_path: Path) -> None:
+    apart = collect([without_launches(tmp_path)])
+    assert [setting["in_turn"] for setting in (*results.comparison, *apart.comparison)] == [True, True, False]
+    known = [dict(zip(compared.CLAIMS, each, strict=True)) for each in told(apart).values()]
+    assert [each["lower loss in equal time"] for each in known] == [(0, 0)] * 4
+    assert [each["faster"] for each in known] == [(0, 0)] * 4
+    assert [each["dev loss kept"][1] for each in known] == [1] * 4
+    text, in_turn = (section(markdown(each, "figures")) for each in (apart, results))
+    why = "A dash under *faster* or *lower loss in equal time*: the arms did not run in turn"
+    assert (text.count(why), in_turn.count(why)) == (1, 0)
+    assert re.search(r"\b\d+ of 16 that can be judged hold", text)
+    assert not re.search(r"After the same [\d.]+ m?s,", text)
+    assert re.search(r"After the same [\d.]+ m?s,", in_turn)
+    old = {key: value for key, value in apart.comparison[0].items() if key != "in_turn"}
+    assert not compared.in_turn(old), "results from before are of runs that followed one another"
+
+
+def told(results: Results) -> dict[str, list[tuple[int, int]]]:
+    return compared.tally(compared.conclusions(results.comparison))
+
+
+def test_p99_stands_beside_p95_where_it_was_measured(results: Results) -> None:
+    assert markdown(results, "figures").count("| P95 | P99 |") == 3
+    old = deepcopy(results)
+    for row in (row for setting in (*old.comparison, *old.settings) for row in setting["arms"]):
+        assert row["step_p95_s"] <= row.pop("step_p99_s")
+    assert "P99" not in markdown(old, "figures")
 
 
 def test_same_bytes_from_frozen_results(results: Results, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
+from analysis.metrics import warmup_steps
 from ddpsched.compare import Question, compare
 from ddpsched.compare.arms import Row, fitted, measure
 from ddpsched.compare.show import COLUMNS
@@ -186,6 +187,30 @@ def test_the_pages_rows_are_what_commands_print(trace: str, data_dir: Path) -> N
             assert {column: shown(rows[arm], column) for column in cells} == cells, f"{page}: {arm}"
             checked += 1
     assert checked > 10
+
+
+def test_the_padding_of_a_curriculum_is_that_of_the_frozen_results() -> None:
+    settings = json.loads((ROOT / "report" / "results" / "comparison.json").read_text(encoding="utf-8"))
+    rows = {(each["label"], arm["arm"]): arm for each in settings for arm in each["arms"]}
+    page = " ".join(text_of("curriculum").split())
+    (sorted_, shuffled), (sorted_2, shuffled_2) = (
+        [rows[f"{data}, G = 4, virtual, curriculum", arm] for arm in ("static (curriculum)", "static")]
+        for data in ("sst2", "gsm8k")
+    )
+    padding = f"padding is {100 * sorted_['padding']:.1f} % of what `static` computes on SST-2, shuffled"
+    assert f"{padding} {100 * shuffled['padding']:.1f} %; on GSM8K {100 * sorted_2['padding']:.1f} and" in page
+    assert f"and {100 * shuffled_2['padding']:.1f} %. The largest" in page
+    share = f"are {sorted_['yardstick']:.2f} times an even share of the real ones, shuffled {shuffled['yardstick']:.2f}"
+    assert f"{share} times; on GSM8K {sorted_2['yardstick']:.2f} and {shuffled_2['yardstick']:.2f} times." in page
+
+
+def test_the_study_of_verdicts_has_the_steps_that_its_command_asks_for() -> None:
+    page = text_of("verdicts")
+    (steps,) = re.findall(r"^python -m experiments\.sweep experiments/speed\.toml steps=(\d+) ", page, re.M)
+    shown = re.findall(r" (\d+) \((\d)\) ", page)
+    launches = len(tomllib.loads((ROOT / "experiments" / "speed.toml").read_text(encoding="utf-8"))["grid"]["seed"])
+    measured = int(steps) - warmup_steps(int(steps))
+    assert set(shown) == {(str(launches * measured), str(launches))}
 
 
 def test_the_same_arm_twice_is_that_of_the_frozen_results() -> None:
