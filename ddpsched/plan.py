@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ddpsched.decode import shown
 from ddpsched.errors import ConfigError
 
 Ids = npt.NDArray[np.int64]
@@ -87,14 +88,14 @@ class Position:
             raise ConfigError(f"a position needs exactly {needed}, got {given}; give what as_dict() returned")
         for name in ("epoch", "step", "cursor"):
             if not _is_number(state[name]):
-                raise ConfigError(f"position: {name} = {state[name]!r}, needs an integer of 0 or more")
+                raise ConfigError(f"position: {name} = {shown(state[name])}, needs an integer of 0 or more")
         windows = state["windows"]
         if not isinstance(windows, list | tuple) or not all(isinstance(ids, list | tuple) for ids in windows):
-            raise ConfigError(f"position: windows = {windows!r}, needs a list of ids for each rank")
+            raise ConfigError(f"position: windows = {shown(windows)}, needs a list of ids for each rank")
         for rank, ids in enumerate(windows):
             wrong = [each for each in ids if not _is_number(each)]
             if wrong:
-                raise ConfigError(f"position: windows[{rank}] holds {wrong[0]!r}, needs integers of 0 or more")
+                raise ConfigError(f"position: windows[{rank}] holds {shown(wrong[0])}, needs integers of 0 or more")
         return cls(state["epoch"], state["step"], state["cursor"], tuple(map(_read_only, windows)))
 
 

@@ -130,7 +130,7 @@ def _run(
     environment = _environment(config, samples, executor) | {"launch": None if launch is None else dict(launch)}
     speeds = [Speed() for _ in exchange.ranks] if spec.refined else None
     if start.checkpoint is not None:
-        executor.restore(start.checkpoint.path)
+        executor.restore(start.checkpoint)
         start.restore_speeds(speeds or (), exchange.ranks, config.world_size)
     steps = plan_steps(spec, train, exchange, speeds, start.position if start.goes_on else None, start.ranks_before)
     plans = guard.resources.enter_context(closing(PrefetchedPlans(steps)))

@@ -32,6 +32,11 @@ class Checkpoint:
     path: Path
     state: Mapping[str, Any]
 
+    @property
+    def step(self) -> int:
+        """The steps that it was written after, by its name."""
+        return _step_of(self.path)
+
 
 class Checkpoints:
     """The checkpoints of a run's folder, of which the newest ``keep`` stay."""

@@ -3,18 +3,21 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
 
 from ddpsched.config import RunConfig
 from ddpsched.costs.rank_speed import Speed
+from ddpsched.decode import shown
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.plan import Position
-from ddpsched.recovery.checkpoints import Checkpoint, Checkpoints
+from ddpsched.recovery.checkpoints import STATE, Checkpoints
 from ddpsched.recovery.ledger import Head, cut
+from ddpsched.table import PositiveFloat, Ranks, Table, first_fault
 
 # keys of a config that may differ when a run goes on: what is trained does not follow from them
 FREE = {
@@ -25,41 +28,55 @@ FREE = {
 LINES = {"records-rank*.jsonl": 0, "timeline-rank*.jsonl": 0, "evaluations.jsonl": 1}  # by file, what to add to a step
 
 
+class State(Table):
+    """``state.json`` of a checkpoint: what a run goes on from beside its tensors.
+
+    ``ledger``: its steps and the digest of its last line. ``speeds``: what each rank's was measured from.
+    """
+
+    config: dict[str, Any]
+    world_size: Ranks
+    batch_ranks: Ranks
+    position: dict[str, Any]
+    ledger: Annotated[list[Any], Field(min_length=2, max_length=2)]
+    speeds: list[list[PositiveFloat]] | None
+
+
 @dataclass(frozen=True)
 class Start:
-    """The start of a run in ``folder``; ``checkpoint``: the one that it goes on from, None for its beginning."""
+    """The start of a run in ``folder``, at ``position``.
+
+    ``checkpoint``: the folder of the one that it goes on from, with its ``state``; None for the run's beginning.
+    """
 
     folder: Path
-    checkpoint: Checkpoint | None = None
+    checkpoint: Path | None = None
+    position: Position = field(default_factory=Position)
+    state: State | None = None
 
     @property
     def goes_on(self) -> bool:
         """Whether an earlier process did some of the steps."""
         return self.checkpoint is not None
 
-    @cached_property
-    def position(self) -> Position:
-        """The position of the first plan. Raises ConfigError where the checkpoint holds none."""
-        return Position() if self.checkpoint is None else Position.from_dict(self.checkpoint.state["position"])
-
     @property
     def head(self) -> Head:
         """The end of the ledger so far."""
-        return Head() if self.checkpoint is None else Head(*self.checkpoint.state["ledger"])
+        return Head() if self.state is None else Head(*self.state.ledger)
 
     @property
     def ranks_before(self) -> int | None:
         """The number of ranks that wrote the checkpoint."""
-        return None if self.checkpoint is None else int(self.checkpoint.state["world_size"])
+        return None if self.state is None else self.state.world_size
 
     @property
     def batch_ranks(self) -> int | None:
         """The number of ranks that the run began with, for which its global batches are made."""
-        return None if self.checkpoint is None else int(self.checkpoint.state["batch_ranks"])
+        return None if self.state is None else self.state.batch_ranks
 
     def restore_speeds(self, speeds: Sequence[Speed], ranks: Sequence[int], world_size: int) -> None:
         """Let the measured speeds of these ranks go on, if there were ``world_size`` ranks before, too."""
-        stored = (self.checkpoint.state["speeds"] if self.checkpoint else None) or []
+        stored = (self.state.speeds if self.state else None) or []
         for speed, rank in zip(speeds, ranks, strict=True) if speeds else ():
             if rank < len(stored) == world_size:
                 speed.restore(stored[rank])
@@ -77,7 +94,7 @@ class Start:
 
         Raises DataError where the ledger is not the one that the checkpoint was written beside.
         """
-        if self.checkpoint is None:
+        if not self.goes_on:
             return
         cut(self.folder, self.head)
         Checkpoints(self.folder, 1).forget_after(self.position.step)
@@ -95,18 +112,23 @@ def find_start(folder: Path, config: RunConfig, may_go_on: bool = True) -> Start
     found = Checkpoints(folder, config.train.keep).newest() if may_go_on else None
     if found is None:
         return Start(folder)
-    missing = {"config", "position", "ledger", "world_size", "batch_ranks", "speeds"} - set(found.state)
-    if missing:
-        raise DataError(f"{found.path} is of another version: it has no {min(missing)}; begin anew with --restart")
-    begun, now = _flat(found.state["config"]), _flat(identity(config))
-    keys = [key for key in now | begun if begun.get(key) != now.get(key)]
+    try:
+        state = State.model_validate(found.state)
+        position = Position.from_dict(state.position)
+    except (ValidationError, ConfigError) as error:
+        fault = first_fault(error) if isinstance(error, ValidationError) else error
+        raise DataError(f"{found.path / STATE}: {fault}; begin anew with --restart") from None
+    if position.step != found.step or state.ledger[0] != found.step:
+        raise DataError(f"{found.path / STATE} is not of step {found.step}; begin anew with --restart")
+    begun, now = _flat(state.config), _flat(identity(config))
+    keys = [key for key in now | begun if key not in begun or key not in now or begun[key] != now[key]]
     if keys:
         more = f" (and {len(keys) - 1} more differ)" if keys[1:] else ""
         raise ConfigError(
-            f"{folder} holds an unfinished run that was begun with {keys[0]} = {begun.get(keys[0])!r}, now "
-            f"{now.get(keys[0])!r}{more}; give the same to go on, --restart to begin anew, or another name=..."
+            f"{folder} holds an unfinished run that was begun with {keys[0]} = {shown(begun.get(keys[0]))}, now "
+            f"{shown(now.get(keys[0]))}{more}; give the same to go on, --restart to begin anew, or another name=..."
         )
-    return Start(folder, found)
+    return Start(folder, found.path, position, state)
 
 
 def identity(config: RunConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Count how damaged files are taken: ``python -m experiments.fuzz configs|records --count N --seed S``."""
+"""Count how damaged files are taken: ``python -m experiments.fuzz configs|records|checkpoints --count N --seed S``."""
 
 import sys
 from typing import Annotated
@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from experiments.fuzz import configs, records
+from experiments.fuzz import checkpoints, configs, records
 
-FUZZERS = {"configs": configs.fuzz, "records": records.fuzz}
+FUZZERS = {"configs": configs.fuzz, "records": records.fuzz, "checkpoints": checkpoints.fuzz}
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from ddpsched import record_lines, records
 from ddpsched.config import read
 from ddpsched.errors import DataError
-from experiments.fuzz import configs
+from experiments.fuzz import checkpoints, configs
 from experiments.fuzz import records as runs
 from experiments.fuzz.__main__ import app
 from experiments.fuzz.mutate import bytes_changed, changed, leaves, removed
@@ -37,10 +37,21 @@ def test_records() -> None:
     assert tally.counts["accepted"] > 3
 
 
+def test_checkpoints() -> None:
+    tally = checkpoints.fuzz(60, 3)
+    assert not tally.faults, list(tally.examples(5))
+    assert tally.counts["refused"] > 30
+
+
+def test_a_manifest_that_is_not_compared_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpsched.recovery.checkpoints._facts", lambda file: {})
+    assert checkpoints.fuzz(60, 3).faults
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("fuzz", [configs.fuzz, runs.fuzz])
-def test_many(fuzz: Any) -> None:
-    tally = fuzz(5000, 7)
+@pytest.mark.parametrize(("fuzz", "count"), [(configs.fuzz, 5000), (runs.fuzz, 5000), (checkpoints.fuzz, 1000)])
+def test_many(fuzz: Any, count: int) -> None:
+    tally = fuzz(count, 7)
     assert not tally.faults, list(tally.examples(20))
 
 
