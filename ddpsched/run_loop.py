@@ -153,6 +153,8 @@ def _run(
     snapshot = executor.snapshot() if config.train.checkpoint_every else None
     takes_turns = launch is not None and launch.get("how") == "interleaved"
     keeper = Keeper(folder.path, config, world.rank, exchange, snapshot, tally.speeds, start)
+    if takes_turns:
+        plans.settle()
     yield start.position.step
     with closing(RecordWriter(folder.path, world.rank, start.goes_on)) as writer, closing(keeper):
         for plan, records in _loop(executor, itertools.chain(first, plans), writer, evaluations, keeper):

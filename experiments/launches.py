@@ -84,7 +84,7 @@ def launches(study: Study) -> list[Launch]:
 def _order(runs: Sequence[RunConfig], group: Sequence[RunConfig]) -> list[int]:
     """Return the order of processes: drawn at random, and reversed with the next seed (A B B A).
 
-    So a drift over hours falls on all arms alike, and the two runs of the baseline are no neighbours as a rule.
+    So a drift over hours falls on all arms alike.
     """
     seeds = list(dict.fromkeys(run.seed for run in runs))
     return order_of(len(group), seeds.index(group[0].seed), seeds[0])

@@ -67,7 +67,7 @@ def sweep(
     """
     found = load_study(study, overrides)
     everything = launches(found)
-    finished = [] if overwrite else [launch for launch in everything if all([_is_finished(run) for run in launch.runs])]
+    finished = [] if overwrite else [launch for launch in everything if _is_done(launch)]
     waiting = [launch for launch in everything if launch not in finished]
     flags = [flag for flag, asked in (("--overwrite", overwrite), ("--force", force)) if asked]
     for launch in finished:
@@ -93,6 +93,19 @@ def sweep(
     if failed:
         console.print(f"{len(failed)} of {len(found.runs)} runs failed: {', '.join(failed)}", style="red")
     return 1 if failed else 0
+
+
+def _is_done(launch: Launch) -> bool:
+    """Return whether all runs of a launch are finished, and as one: times of two launches are not compared.
+
+    Raises RunExistsError for a finished run of another config.
+    """
+    if not all([_is_finished(run) for run in launch.runs]):
+        return False
+    if launch.how == "apart":
+        return True
+    facts = (json.loads((run.run_dir / "environment.json").read_text(encoding="utf-8")) for run in launch.runs)
+    return len({(each.get("launch") or {}).get("id") for each in facts}) == 1
 
 
 def _say(launch: Launch, ended: Sequence[tuple[RunConfig, str | None]]) -> None:
@@ -177,9 +190,6 @@ def _run(launch: Launch, flags: Sequence[str] = ()) -> list[tuple[RunConfig, str
         return [(run, reason or f"not started: {others}") for run, reason in zip(launch.runs, held, strict=True)]
     before = [_left(run) for run in launch.runs]
     code, printed = _launch(launch, flags)
-    for line in printed.splitlines():
-        if IN_TURN in line and not line.startswith("error:"):
-            console.print(f"       {line}")
     errors = [line.removeprefix("error: ") for line in printed.splitlines() if line.startswith("error:")]
     if (refused := next((error for error in errors if HELD in error), None)) is not None:
         return [(run, refused) for run in launch.runs]
@@ -207,6 +217,20 @@ def _reason(run: RunConfig, before: dict[str, Any] | None, code: int, printed: s
     return status.get("reason") or next(iter(named), f"exit code {code}; see {_launcher_log(run)}")
 
 
+def _wait(process: subprocess.Popen[bytes], output: Path | None) -> int:
+    """Return the exit code; print the line on memory as soon as it is in the ``output``."""
+    while output is not None:
+        lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+        if said := next((line for line in lines if IN_TURN in line and not line.startswith("error:")), None):
+            console.print(f"       {said}")
+            break
+        try:
+            return process.wait(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            continue
+    return process.wait()
+
+
 def _launch(launch: Launch, flags: Sequence[str]) -> tuple[int, str]:
     """Start a launch and wait for it; return its exit code and output, which is added to each run's launcher.log.
 
@@ -226,7 +250,7 @@ def _launch(launch: Launch, flags: Sequence[str]) -> tuple[int, str]:
                 env=_environ(launch.runs[0]),
             )
             try:
-                code = process.wait()
+                code = _wait(process, output if launch.interleaved else None)
             except KeyboardInterrupt as interrupt:
                 _end(process, interrupted=not isinstance(interrupt, Terminated))
                 raise

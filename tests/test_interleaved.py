@@ -4,7 +4,9 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ import ddpsched.interleaved as interleaved
 from ddpsched.config import RunConfig, dump
 from ddpsched.errors import ConfigError
 from ddpsched.interleaved import order_of, run_interleaved
+from ddpsched.plan import StepPlan
+from ddpsched.planning.planner import plan_steps
 from ddpsched.run_folder import read_status
 from ddpsched.run_loop import run
 from ddpsched.training import footprint
@@ -67,6 +71,21 @@ def test_the_order_of_a_round_is_drawn_and_reversed_in_the_next(tmp_path: Path) 
     orders = [sorted(began, key=lambda name, step=step: began[name][step]) for step in range(12)]
     assert all(orders[step + 1] == orders[step][::-1] for step in range(0, 12, 2))
     assert len({tuple(order) for order in orders}) > 2, "drawn anew, not the same pair of orders again and again"
+
+
+def test_a_step_waits_for_its_plan_as_long_as_it_would_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are not made in others' turns, where their time would be hidden."""
+
+    def slow(*args: Any) -> Iterator[StepPlan]:
+        for plan in plan_steps(*args):
+            sleep(0.15)
+            yield plan
+
+    monkeypatch.setattr("ddpsched.run_loop.plan_steps", slow)
+    configs = configs_of(tmp_path)
+    run_interleaved(configs)
+    for each in configs:
+        assert records_of(each.run_dir)["plan_wait_s"].min() > 0.05, each.name
 
 
 def launched(files: list[Path], ranks: int = 2, *words: str) -> subprocess.CompletedProcess[str]:

@@ -117,4 +117,4 @@ def test_the_command() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("20 configs, seed 0: ")
     wrong = CliRunner().invoke(app, ["notes"])
-    assert (wrong.exit_code, wrong.output) == (1, "error: 'notes': give one of configs, records\n")
+    assert (wrong.exit_code, wrong.output) == (1, "error: 'notes': give one of configs, records, checkpoints\n")

@@ -91,7 +91,7 @@ def test_steps_of_a_turn_reach_the_command(tmp_path: Path) -> None:
 
 def test_processes_of_a_launch_all_run_again_where_one_has_to(tmp_path: Path) -> None:
     study = str(write_study(tmp_path, STUDY))
-    words = [f"outputs={tmp_path}", "setting=g2", "seed=0", "compare.how=processes"]
+    words = [f"outputs={tmp_path}", "setting=g2", "seed=0", "policy.kind=static", "compare.how=processes"]
     assert sweep(study, words) == 0
     folders = sorted(path for path in (tmp_path / "small").iterdir() if path.is_dir() and path.name != "figures")
 
@@ -146,6 +146,13 @@ def test_a_sweep_runs_them_in_turn_and_only_once(tmp_path: Path, capsys: Any) ->
     status.write_text(json.dumps({**json.loads(status.read_text()), "state": "failed"}))
     assert sweep(study, words) == 0
     assert len({run.environment["launch"]["id"] for run in load_finished(tmp_path / "small").runs}) == 1, "all again"
+    facts = status.with_name("environment.json")
+    other = json.loads(facts.read_text())
+    facts.write_text(json.dumps({**other, "launch": {**other["launch"], "id": "another launch"}}))
+    assert sweep(study, [*words, "compare.block=2"]) == 0
+    facts = [run.environment["launch"] for run in load_finished(tmp_path / "small").runs]
+    assert len({each["id"] for each in facts}) == 1, "runs of two launches are not taken for one that is finished"
+    assert {each["block"] for each in facts} == {2}
 
 
 def test_a_sweep_reports_an_arm_that_fails_and_finishes_the_others(tmp_path: Path, capsys: Any) -> None:
