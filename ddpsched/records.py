@@ -16,7 +16,7 @@ from typing import Any, Literal, TextIO, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ddpsched.decode import shown
+from ddpsched.decode import decode_json, shown
 from ddpsched.errors import DataError
 from ddpsched.record_lines import read_sealed, sealed
 from ddpsched.table import first_fault
@@ -186,6 +186,19 @@ def compact(directory: Path) -> Path:
         aside.unlink(missing_ok=True)
         raise
     return path
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file. Raises DataError, with its path, where it is missing, damaged or no object."""
+    try:
+        value = decode_json(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise DataError(f"{path} cannot be read: it is no JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path} cannot be read: it holds no object")
+    return value
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -152,17 +152,18 @@ def _run(
         tally.count(folder.path)
     snapshot = executor.snapshot() if config.train.checkpoint_every else None
     takes_turns = launch is not None and launch.get("how") == "interleaved"
-    keeper = Keeper(folder.path, config, world.rank, exchange, snapshot, tally.speeds, start)
+    keeper = Keeper(config, world.rank, exchange, snapshot, tally.speeds, start)
     if takes_turns:
         plans.settle()
     yield start.position.step
     with closing(RecordWriter(folder.path, world.rank, start.goes_on)) as writer, closing(keeper):
         for plan, records in _loop(executor, itertools.chain(first, plans), writer, evaluations, keeper):
             tally.add(plan, records)
-            keeper.add(plan, records)
+            keeper.checkpoint(plan)
             if takes_turns:
                 plans.settle()
             yield plan.step + 1
+        keeper.finish()
     environment |= tally.summary()
     if config.train.save_model:
         executor.save_model(folder.path / "model")
@@ -219,8 +220,8 @@ def _loop(
         records = executor.execute(plan)
         done = plan.step + 1
         try:
-            keeper.check()
             writer.write(*records, timeline=executor.timeline)
+            keeper.commit(plan, records)
         except OSError as error:
             if not executor.object(Flag.DISK_FULL):
                 raise

@@ -24,7 +24,7 @@ from typing import Annotated
 
 import typer
 
-from ddpsched.processes import children, environ_of
+from ddpsched.processes import Process, children, environ_of
 from ddpsched.records import read_lines
 from ddpsched.recovery.audit import audit
 from ddpsched.recovery.ledger import LEDGER
@@ -119,33 +119,25 @@ def kill_once(process: subprocess.Popen[bytes], folder: Path, draw: random.Rando
     if process.poll() is not None or not ranks:
         return None
     rank = draw.choice(sorted(ranks))
-    pids = set(ranks.values())
+    processes = [Process.of(pid) for pid in ranks.values()]
     try:
         os.kill(ranks[rank] if victim == "rank" else process.pid, signal.SIGKILL)
     except ProcessLookupError:
         return None
     process.wait(LIMIT_S)
-    left = _wait_for(pids)
+    left = _wait_for(processes)
     if left:
         raise RuntimeError(f"{len(left)} ranks lived {ENDED_S:.0f} s after {victim} was killed")
     who = f"rank {rank}" if victim == "rank" else "launcher"
     return f"{who}{' while a checkpoint was written' if while_writing else ''}"
 
 
-def _wait_for(pids: set[int]) -> set[int]:
+def _wait_for(ranks: list[Process]) -> list[Process]:
+    """Return those that live on, after ``ENDED_S`` at most."""
     deadline = time.monotonic() + ENDED_S
-    left = pids
-    while left and time.monotonic() < deadline:
-        left = {pid for pid in left if Path(f"/proc/{pid}").exists() and _state(pid) != "Z"}
+    while (left := [rank for rank in ranks if not rank.is_gone]) and time.monotonic() < deadline:
         time.sleep(0.02)
     return left
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
 
 
 def _size(path: Path) -> int:

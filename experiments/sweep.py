@@ -21,7 +21,7 @@ import typer
 
 from ddpsched.config import RunConfig, dump, load
 from ddpsched.errors import ConfigError, DataError, DdpschedError, RunExistsError
-from ddpsched.records import write_json
+from ddpsched.records import read_json, write_json
 from ddpsched.run_folder import read_status
 from ddpsched.run_lock import HELD, refusal
 from ddpsched.terminal import plain_console
@@ -104,7 +104,7 @@ def _is_done(launch: Launch) -> bool:
         return False
     if launch.how == "apart":
         return True
-    facts = (json.loads((run.run_dir / "environment.json").read_text(encoding="utf-8")) for run in launch.runs)
+    facts = (read_json(run.run_dir / "environment.json") for run in launch.runs)
     return len({(each.get("launch") or {}).get("id") for each in facts}) == 1
 
 
@@ -139,7 +139,7 @@ def _pair_test(runs: Sequence[RunConfig], took_s: float) -> None:
 
 
 def _on_processors(run: RunConfig) -> bool:
-    facts = json.loads((run.run_dir / "environment.json").read_text(encoding="utf-8"))
+    facts = read_json(run.run_dir / "environment.json")
     return bool(facts["device"] == facts["cpu"])
 
 

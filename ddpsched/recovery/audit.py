@@ -4,9 +4,8 @@ The ledger says which samples each committed step ran, over all starts of the ru
 ran, and with how many samples. Samples of a step whose gradient was not finite and skipped are declared so.
 """
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.errors import DataError
-from ddpsched.records import read_lines
+from ddpsched.records import read_json, read_lines
 from ddpsched.recovery.ledger import Entry, entries
 from ddpsched.run_folder import read_status
 
@@ -56,10 +55,6 @@ class Audit:
     epochs: list[EpochAudit]
     with_replacement: bool
     faults: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON takes it."""
-        return asdict(self)
 
 
 def audit(folder: Path) -> Audit:
@@ -152,14 +147,10 @@ def _named(values: Sequence[int]) -> str:
 
 def _environment(folder: Path) -> dict[str, Any]:
     path = folder / "environment.json"
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         fault = "is not the folder of a run: it has no environment.json"
-        raise DataError(f"{folder} {fault}; give outputs/STUDY/RUN") from None
-    except (ValueError, RecursionError):
-        raise DataError(f"{path} cannot be read: it is no JSON") from None
-    return value if isinstance(value, dict) else {}
+        raise DataError(f"{folder} {fault}; give outputs/STUDY/RUN")
+    return read_json(path)
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpsched.errors import DataError
-from ddpsched.records import write_json
+from ddpsched.records import read_json, write_json
 
 log = logging.getLogger("ddpsched")
 CHECKPOINTS = "checkpoints"
@@ -79,7 +79,7 @@ class Checkpoints:
         aside.rename(path)
         _sync(self.path)
         for old in list(self._complete())[self._keep :]:
-            shutil.rmtree(old, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)  # what stays takes room, and harms nobody
         return path
 
     def forget_after(self, step: int) -> None:
@@ -99,7 +99,7 @@ class Checkpoints:
 
 def verified(path: Path) -> dict[str, Any]:
     """Return the state of a checkpoint whose every file is as its manifest says. Raises DataError, naming the file."""
-    manifest = _read(path / MANIFEST)
+    manifest = read_json(path / MANIFEST)
     files = manifest.get("files")
     if (
         manifest.get("format") != FORMAT
@@ -113,17 +113,7 @@ def verified(path: Path) -> dict[str, Any]:
             raise DataError(f"{file} is not what was written: it is missing, or does not match its checksum")
     if STATE not in files:
         raise DataError(f"{path} holds no {STATE}")
-    return _read(path / STATE)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        raise DataError(f"{path} cannot be read") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{path} holds no object")
-    return value
+    return read_json(path / STATE)
 
 
 def _facts(file: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The command `ddpsched audit`: what a run trained, epoch by epoch."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from rich import box
@@ -14,7 +15,7 @@ def answer(folder: Path, as_json: bool) -> bool:
     """Print the audit of a run; return whether it found no fault. Raises DataError as ``audit`` does."""
     found = audit(folder)
     if as_json:
-        print(json.dumps(found.as_dict(), indent=2))
+        print(json.dumps(asdict(found), indent=2))
     else:
         console = plain_console()
         console.print(_table(found))

@@ -43,7 +43,6 @@ class Keeper:
 
     def __init__(
         self,
-        folder: Path,
         config: RunConfig,
         rank: int,
         exchange: Exchange,
@@ -51,46 +50,52 @@ class Keeper:
         speeds: Sequence[Speed],
         start: Start,
     ) -> None:
-        self._start, head = start, start.head
+        self._start = start
         self._config, self._rank, self._exchange = config, rank, exchange
         self._snapshot, self._speeds = snapshot, speeds
         self._every = config.train.checkpoint_every
-        self._checkpoints = Checkpoints(folder, config.train.keep)
-        self._ledger = Ledger(folder, head) if rank == 0 else None
+        self._checkpoints = Checkpoints(start.folder, config.train.keep)
+        self._ledger = Ledger(start.folder, start.head) if rank == 0 else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
-    def add(self, plan: StepPlan, records: Sequence[StepRecord]) -> None:
-        """Commit a step; begin a checkpoint where one is due. Raises OSError, also of the checkpoint before."""
+    def commit(self, plan: StepPlan, records: Sequence[StepRecord]) -> None:
+        """Commit a step to the ledger. Raises OSError, and the error that ended the writing of the last checkpoint."""
         if self._ledger is not None:
             self._ledger.commit(plan, skipped=records[0].mode != "simulated" and records[0].lr is None)
-        if self._every and (plan.step + 1) % self._every == 0:
-            self._begin(plan)
-
-    def check(self) -> None:
-        """Raise the error that ended the writing of the last checkpoint, if one did."""
         if self._writing is not None and self._writing.done():
             writing, self._writing = self._writing, None
             writing.result()
 
+    def checkpoint(self, plan: StepPlan) -> None:
+        """Begin a checkpoint after a step, where one is due; all ranks call it."""
+        if self._every and (plan.step + 1) % self._every == 0:
+            self._begin(plan)
+
+    def finish(self) -> None:
+        """Return when the last checkpoint is written. Raises the error that ended its writing."""
+        if self._writing is not None:
+            self._writing.result()
+
     def close(self) -> None:
-        """Return when the last checkpoint is written."""
+        """Close the ledger, as soon as no checkpoint is being written."""
         self._thread.shutdown()
         if self._ledger is not None:
             self._ledger.close()
 
     def _begin(self, plan: StepPlan) -> None:
-        if self._writing is not None:  # the copies are its
-            writing, self._writing = self._writing, None
-            writing.result()
         assert self._snapshot is not None
         assert plan.after is not None, f"policy {self._config.policy.kind}: no position after step {plan.step}"
         speeds = _gathered(self._speeds, self._exchange)
+        if self._writing is not None and self._writing.exception() is not None:  # it waits: the copies are in use
+            return  # the next commit raises it, where all ranks learn of it
+        head = self._ledger.head if self._ledger is not None else Head()
+        if self._ledger is not None and head.steps != plan.step + 1:  # its disk is full, and the run about to end
+            return
         shares = self._config.world_size if self._snapshot.is_shared else 1
         if self._rank >= shares:
             return
         self._snapshot.take()
-        head = self._ledger.head if self._ledger is not None else Head()
         state = {
             "config": identity(self._config),
             "world_size": self._config.world_size,

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
+from ddpsched.decode import decode_json
 from ddpsched.errors import DataError
 from ddpsched.plan import StepPlan
 
@@ -124,8 +125,8 @@ def _entry(line: bytes, head: Head, end: int, place: str) -> Entry:
             "written"
         )
     try:
-        entry = Entry(**json.loads(body), head=Head(head.steps + 1, expected), end=end)
-    except (ValueError, TypeError, RecursionError):
+        entry = Entry(**decode_json(body), head=Head(head.steps + 1, expected), end=end)
+    except (ValueError, TypeError):
         raise DataError(f"{place}: is no step of a ledger") from None
     ids = [each for rank in entry.ranks if isinstance(rank, list) for each in rank]
     if entry.step != head.steps or any(type(each) is not int or each < 0 for each in (*ids, entry.epoch)):

@@ -1,6 +1,5 @@
 """The start of a run: its beginning, or the last checkpoint of a run of the same config that was stopped."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +11,10 @@ from pydantic import Field, ValidationError
 
 from ddpsched.config import RunConfig
 from ddpsched.costs.rank_speed import Speed
-from ddpsched.decode import shown
+from ddpsched.decode import decode_json, shown
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.plan import Position
+from ddpsched.records import read_json
 from ddpsched.recovery.checkpoints import STATE, Checkpoints
 from ddpsched.recovery.ledger import Head, cut
 from ddpsched.table import PositiveFloat, Ranks, Table, first_fault
@@ -85,7 +85,7 @@ class Start:
         """Return all starts of the run for environment.json, this one last: after which step, when, how many ranks."""
         earlier = []
         if self.goes_on:
-            earlier = json.loads((self.folder / "environment.json").read_text(encoding="utf-8")).get("starts", [])
+            earlier = read_json(self.folder / "environment.json").get("starts", [])
         now = datetime.now(UTC).isoformat(timespec="seconds")
         return [*earlier, {"step": self.position.step, "at": now, "world_size": world_size}]
 
@@ -154,7 +154,7 @@ def _cut_lines(path: Path, step: int) -> None:
     with path.open("rb") as file:
         for line in file:
             try:
-                later = not line.endswith(b"\n") or json.loads(line)["step"] >= step
+                later = not line.endswith(b"\n") or decode_json(line)["step"] >= step
             except (ValueError, KeyError, TypeError):
                 later = True
             if later:

@@ -121,7 +121,6 @@ def test_state_with_odd_batch_ranks_is_refused_and_leaves_the_loader(ranks: Any)
 
 def test_sampler_goes_on_too() -> None:
     four = [BatchSampler(LENGTHS, global_batch=12, world=World(rank, 4)) for rank in range(4)]
-    seen = [i for each in four for ids in [next(iter(each))] for i in ids]
     iterators = [iter(each) for each in four]
     seen = [i for iterator in iterators for i in next(iterator)]
     state = four[0].state_dict()

@@ -173,13 +173,16 @@ def _interrupt(_: Path) -> None:
     raise KeyboardInterrupt
 
 
-def test_full_disk_while_a_checkpoint_is_written_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("every", [EVERY, STEPS], ids=["within", "at the end"])
+def test_full_disk_while_a_checkpoint_is_written_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("ddpsched.training.state.save_file", full)
     with pytest.raises(Exception, match="no space left"):
-        run(config(tmp_path))
+        run(config(tmp_path, train={"checkpoint_every": every}))
     assert read_status(config(tmp_path).run_dir)["state"] == "failed"
 
 
