@@ -12,7 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) +
 # pip compiles every module of every package, most of which is never imported; Python compiles what is, at first use
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test kills slow study report reproduce lint clean
+.PHONY: demo test kills nightly matrix slow study report reproduce lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m experiments.sweep experiments/demo.toml --overwrite $(ARGS)
@@ -23,7 +23,15 @@ test: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 kills: $(VENV)/installed
-	$(BIN)/python -m experiments.kills --count 10
+	$(BIN)/python -m experiments.reliability.kills --count 10
+
+# hours: every check of reliability in full
+nightly: $(VENV)/installed
+	$(BIN)/python -m experiments.reliability.nightly $(ARGS)
+
+# an hour for each environment, one after another
+matrix: $(VENV)/installed
+	$(BIN)/python -m experiments.reliability.matrix $(ARGS)
 
 slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder

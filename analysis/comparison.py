@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.arms import Compared, compare_all, tables
-from analysis.draw import save
+from analysis.draw import figures_folder, save
 from analysis.draw_curves import draw_curves
 from analysis.load import load_study
 from analysis.ratios import judged
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = console()
     try:
         study = load_study(folder)
-        content = write(compare_all(study.runs), folder / "figures")
+        content = write(compare_all(study.runs), figures_folder(folder))
     except DdpschedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -8,10 +8,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image  # comes with matplotlib
 
-from analysis.figures import FIGURES, Steps
+from analysis.figures import FIGURES, LONGEST_TITLE, Steps
 from analysis.load import Run, Study
 from analysis.metrics import per_step
 from analysis.settings import Setting, partner, settings
+from ddpsched.own_folder import refuse_links
+from ddpsched.visible_text import visible
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -26,12 +28,18 @@ def save(figure: Figure, path: Path) -> None:
     Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(256).save(path)
 
 
+def figures_folder(folder: Path) -> Path:
+    """Return the folder of a run's or a study's figures. Raises DataError where it, or a file in it, is a link."""
+    refuse_links(folder / "figures")
+    return folder / "figures"
+
+
 def draw_all(steps: Steps, title: str, folder: Path, prefix: str = "") -> list[Path]:
     """Write the five figures as ``<folder>/<prefix><figure>.png``, and return their paths."""
     paths: list[Path] = []
     for name, draw in FIGURES.items():
         paths.append(folder / f"{prefix}{name}.png")
-        save(draw(steps, textwrap.fill(title, 100)), paths[-1])
+        save(draw(steps, textwrap.fill(visible(title, LONGEST_TITLE), 100)), paths[-1])
     return paths
 
 
@@ -42,7 +50,7 @@ def draw_run(run: Run, static: Run | None) -> list[Path]:
     beside = "" if static is None else f" beside {static.name}"
     size = f"G = {run.config['world_size']}, B = {run.config['global_batch']}"
     title = f"{run.name}{beside}: {size}, {run.mode}, {run.device}, seed {run.seed}"
-    return draw_all(steps, title, run.path / "figures")
+    return draw_all(steps, title, figures_folder(run.path))
 
 
 def draw_setting(setting: Setting, folder: Path) -> list[Path]:
@@ -63,5 +71,5 @@ def draw_study(study: Study) -> list[Setting]:
     for run in study.runs:
         draw_run(run, partner(run, study.runs))
     for setting in all_settings:
-        draw_setting(setting, study.path / "figures")
+        draw_setting(setting, figures_folder(study.path))
     return all_settings

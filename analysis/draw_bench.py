@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.draw import save
-from analysis.figures import GREY, MILLISECONDS, colour, dash
+from analysis.figures import GREY, LONGEST_TITLE, MILLISECONDS, colour, dash
 from analysis.metrics import per_step
 from analysis.settings import AA, Setting
+from ddpsched.visible_text import figure_label, visible
 
 STOLEN = "#CC3311"
 
@@ -26,7 +27,7 @@ def draw_ratios(rows: Sequence[dict[str, Any]], baseline: str, title: str) -> Fi
     shown = [row for row in rows if (row["baseline"], row["column"]) == (baseline, "step_s") and row["ratio"]]
     figure = Figure(figsize=(7.6, 1.5 + 0.36 * max(1, len(shown))), layout="constrained")
     ax = figure.subplots()
-    figure.suptitle(textwrap.fill(title, 100), fontsize=10, x=0.01, ha="left", parse_math=False)
+    figure.suptitle(textwrap.fill(visible(title, LONGEST_TITLE), 100), fontsize=10, x=0.01, ha="left", parse_math=False)
     ax.axvline(1.0, color="black", lw=0.8)
     floor = next((row for row in shown if row["arm"] == AA), None)
     if floor is not None and floor["low"] is not None:
@@ -36,14 +37,14 @@ def draw_ratios(rows: Sequence[dict[str, Any]], baseline: str, title: str) -> Fi
         if row["low"] is not None:
             ax.plot([row["low"], row["high"]], [place, place], color=shade, lw=2.5, solid_capstyle="butt")
         ax.plot([row["ratio"]], [place], "o", color=shade, ms=6)
-        words = row["verdict"] or row["reason"] or ""
+        words = figure_label(textwrap.shorten(row["verdict"] or row["reason"] or "", 44))
         ax.annotate(
-            f"{row['ratio']:.3f}  {textwrap.shorten(words, 44)}", (1.01, place), xycoords=("axes fraction", "data"),
+            f"{row['ratio']:.3f}  {words}", (1.01, place), xycoords=("axes fraction", "data"),
             va="center", fontsize=8, annotation_clip=False,
         )  # fmt: skip
-    ax.set_yticks(range(len(shown)), [row["arm"] for row in shown])
+    ax.set_yticks(range(len(shown)), [figure_label(row["arm"]) for row in shown])
     ax.set_ylim(len(shown) - 0.4, -0.6)
-    ax.set_xlabel(f"step time / {baseline}'s, with 95 % intervals of launches")
+    ax.set_xlabel(f"step time / {figure_label(baseline)}'s, with 95 % intervals of launches")
     ax.margins(x=0.08)
     ax.grid(axis="x", alpha=0.25, lw=0.5)
     ax.spines[["top", "right"]].set_visible(False)
@@ -66,7 +67,7 @@ def draw_drift(setting: Setting, title: str) -> Figure | None:
     if not measured:
         return None
     figure = Figure(figsize=(7.6, 1.2 + 2.0 * len(measured)), layout="constrained")
-    figure.suptitle(textwrap.fill(title, 100), fontsize=10, x=0.01, ha="left", parse_math=False)
+    figure.suptitle(textwrap.fill(visible(title, LONGEST_TITLE), 100), fontsize=10, x=0.01, ha="left", parse_math=False)
     panels = figure.subplots(len(measured), 1, squeeze=False)[:, 0]
     for ax, (seed, arms) in zip(panels, measured.items(), strict=True):
         _drift(ax, seed, arms)
@@ -82,7 +83,16 @@ def _drift(ax: Axes, seed: int, arms: dict[str, pd.DataFrame]) -> None:
         shade = GREY if arm == AA else colour(arm)
         minutes = (table["unix_s"] - begin) / 60
         style = dash(arm, list(arms))
-        ax.plot(minutes, MILLISECONDS * table["step_s"], color=shade, ls=style, lw=1, marker=".", ms=3, label=arm)
+        ax.plot(
+            minutes,
+            MILLISECONDS * table["step_s"],
+            color=shade,
+            ls=style,
+            lw=1,
+            marker=".",
+            ms=3,
+            label=figure_label(arm),
+        )
     ax.set_ylim(bottom=0)
     ax.set_ylabel(f"seed {seed}\nstep time (ms)", fontsize=8)
     ax.grid(alpha=0.25, lw=0.5)

@@ -1,5 +1,6 @@
 """Loss against samples and against time, all arms of a setting in one figure."""
 
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,8 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocat
 
 from analysis.arms import UNITS, Arm, Compared
 from analysis.curves import Curve, points
-from analysis.figures import GREY, colour, dash
+from analysis.figures import GREY, LONGEST_TITLE, colour, dash
+from ddpsched.visible_text import figure_label, visible
 
 
 def draw_curves(compared: Compared) -> Figure:
@@ -25,7 +27,8 @@ def draw_curves(compared: Compared) -> Figure:
     rows = 1 + several + norms
     figure = Figure(figsize=(9.2, 1.6 + 3.0 * rows), layout="constrained")
     axes = figure.subplots(rows, 2, sharex="col", sharey="row", squeeze=False)
-    figure.suptitle(f"{compared.label}, {compared.setting.runs[0].device}", fontsize=10, x=0.01, ha="left")
+    title = visible(f"{compared.label}, {compared.setting.runs[0].device}", LONGEST_TITLE)
+    figure.suptitle(textwrap.fill(title, 130), fontsize=10, x=0.01, ha="left", parse_math=False)
     draw_losses(arms, compared.window, axes[0])
     if several:
         draw_evaluations(arms, axes[1])
@@ -61,7 +64,7 @@ def draw_losses(arms: Sequence[Arm], window: float, panels: Sequence[Axes]) -> N
         loss = line.smoothed(seen, window)
         lines.append(loss)
         for ax, x in zip(panels, (seen, line.seconds_at(seen)), strict=True):
-            ax.plot(x, loss, color=colour(arm.label), ls=dash(arm.label, labels), lw=1.5, label=arm.label)
+            ax.plot(x, loss, color=colour(arm.label), ls=dash(arm.label, labels), lw=1.5, label=figure_label(arm.label))
     panels[0].set_ylabel(f"training loss\n(mean of the last {window:,.0f})".replace(",", "\u2009"))
     _finish(panels)
 

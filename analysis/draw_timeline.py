@@ -16,9 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.figures import GREY, MILLISECONDS
+from analysis.figures import GREY, LONGEST_TITLE, MILLISECONDS
 from analysis.waits import Timeline
 from ddpsched.errors import DataError
+from ddpsched.visible_text import visible
 
 SHOWN_STEPS, MOST_STEPS = 5, 40
 LETTER = 0.075  # inches of a letter in the steps' names
@@ -76,7 +77,7 @@ def draw_timeline(timeline: Timeline, steps: Sequence[int]) -> Figure:
     ax.set_xlabel(f"ms since step {steps[0]} began, {origin_s:.2f} s into the run")
     title = f"{timeline.path.name}: G = {size}, B = {timeline.config['global_batch']}, {timeline.mode}, "
     title += f"{timeline.environment.get('device', 'unknown device')}, seed {timeline.config['seed']}"
-    figure.suptitle(textwrap.fill(title, 110), fontsize=10, x=0.01, ha="left", parse_math=False)
+    figure.suptitle(textwrap.fill(visible(title, LONGEST_TITLE), 110), fontsize=10, x=0.01, ha="left", parse_math=False)
     _legend(figure, timeline, shown)
     return figure
 

@@ -14,6 +14,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ddpsched.visible_text import figure_label, visible
+
 Steps = Mapping[str, pd.DataFrame]
 
 # Okabe and Ito's palette, legible to colour-blind readers. matplotlib names it only from 3.11 on.
@@ -32,6 +34,7 @@ CURRICULA = {  # longer names first
     "curriculum": {"static": "#0072B2", "token_budget": "#009E73"},
 }
 OTHER = "#CC79A7"
+LONGEST_TITLE = 600  # characters
 GREY = "#555555"
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))  # arms of one policy share its colour
 
@@ -67,7 +70,7 @@ def per_step_lines(steps: Steps, column: str, scale: float, ax: Axes, thin: str 
         if values.notna().any():
             smooth = values.rolling(window(len(values)), center=True, min_periods=1).median()
             ax.plot(table.index, values, color=colour(arm), alpha=0.25, lw=0.7)
-            ax.plot(table.index, smooth, color=colour(arm), ls=dash(arm, arms), lw=2, label=arm)
+            ax.plot(table.index, smooth, color=colour(arm), ls=dash(arm, arms), lw=2, label=figure_label(arm))
         if thin is not None and table[thin].notna().any():
             ax.plot(table.index, table[thin] * scale, color=colour(arm), lw=0.6, ls=":")
     ax.set_xlabel(f"step (bold: rolling median of {window(max(map(len, steps.values())))} steps)")
@@ -95,7 +98,7 @@ def ecdf(steps: Steps, column: str, scale: float, ax: Axes) -> Axes:
     for arm in arms:
         values = np.sort((steps[arm][column] * scale).dropna().to_numpy())
         if len(values):
-            ax.ecdf(values, color=colour(arm), ls=dash(arm, arms), lw=1.8, label=arm)
+            ax.ecdf(values, color=colour(arm), ls=dash(arm, arms), lw=1.8, label=figure_label(arm))
     ax.set_ylim(0, 1.01)
     return _finish(steps, column, ax)
 
@@ -109,7 +112,7 @@ def _finish(steps: Steps, column: str, ax: Axes) -> Axes:
         ax.text(0.5, 0.5, "not measured in these runs", transform=ax.transAxes, ha="center", color=GREY)
         ax.tick_params(left=False, labelleft=False, bottom=False, labelbottom=False)
     elif absent:
-        ax.text(0.01, 0.94, f"not measured: {', '.join(absent)}", transform=ax.transAxes, color=GREY)
+        ax.text(0.01, 0.94, figure_label(f"not measured: {', '.join(absent)}"), transform=ax.transAxes, color=GREY)
     return ax
 
 
@@ -167,7 +170,9 @@ def _page(title: str, rows: int = 1, columns: int = 1, height: float = 3.4) -> t
     # Figure() and not pyplot: no global state, and no window system on a server
     figure = Figure(figsize=(7.6, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, sharex=rows > 1, sharey=columns > 1)
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left", parse_math=False)  # a device may have a $ in its name
+    figure.suptitle(
+        visible(title, LONGEST_TITLE, lines=True), fontsize=10, x=0.01, ha="left", parse_math=False
+    )  # a device may have a $ in its name
     return figure, list(axes.flat)
 
 

@@ -79,6 +79,8 @@ def load_study(path: Path) -> Study:
     left_out: dict[str, str] = {}
     for folder in folders:
         try:
+            if folder.is_symlink():  # figures are written into a run's folder
+                raise DataError(f"it is a link to {folder.readlink()}; copy the run, or analyse it where it is")
             runs.append(load_run(folder))
         except DataError as error:
             left_out[folder.name] = str(error)

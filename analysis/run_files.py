@@ -5,7 +5,7 @@ Only what the analysis reads is checked; a later version may write more.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ddpsched.decode import decode_json, decode_toml
 from ddpsched.errors import DataError
 from ddpsched.records import COLUMNS, LARGEST, MAY_BE_NAN, MAY_BE_NEGATIVE, RECORDS
-from ddpsched.table import Positive, first_fault
+from ddpsched.table import FolderName, Positive, first_fault
 
 # Columns that all metrics need; any other may be missing or null.
 REQUIRED = ("step", "rank", "world_size", "num_samples", "global_batch", "num_tokens", "padded_tokens")
@@ -43,7 +43,7 @@ class PolicyPart(Part):
 class ExecutorPart(Part):
     """[executor]."""
 
-    kind: str
+    kind: Literal["distributed", "virtual", "simulated"]
     threads: Positive | None = None
 
 
@@ -51,7 +51,7 @@ class ConfigPart(Part):
     """A run's config.toml."""
 
     name: str
-    study: str
+    study: FolderName  # names of figures begin with it
     seed: Count
     world_size: Positive
     global_batch: Positive

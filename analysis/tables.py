@@ -14,6 +14,7 @@ from analysis.metrics import COUNTED, TIMED, length_distances, paired, per_step,
 from analysis.ratios import baseline_of, between_steps, compare, judged
 from analysis.settings import AA, Setting, partner
 from ddpsched.records import write_json
+from ddpsched.visible_text import csv_cell
 
 JUDGED = "step_s"  # the time that verdicts are about
 
@@ -130,7 +131,8 @@ def write(folder: Path, tables: Sequence[dict[str, Any]], left_out: dict[str, st
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "tables.json", {"settings": list(tables), "left_out": left_out})
     rows = [{"setting": table["slug"], **row} for table in tables for row in table["runs"]]
-    pd.DataFrame(rows).to_csv(folder / "tables.csv", index=False)
+    safe = [{csv_cell(key): csv_cell(value) for key, value in row.items()} for row in rows]
+    pd.DataFrame(safe).to_csv(folder / "tables.csv", index=False)
 
 
 def read(folder: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from analysis.draw import save
+from analysis.draw import figures_folder, save
 from analysis.draw_timeline import chosen_steps, draw_timeline
 from analysis.terminal import console, number
 from analysis.trace import write_trace
@@ -95,9 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", metavar="A:B", help="steps A to B - 1 in the figure; by default 5 around the middle")
     parser.add_argument("--output", type=Path, metavar="DIR", help="for trace.json and timeline.png (RUN/figures)")
     given = parser.parse_args(arguments)
-    folder: Path = given.output or given.run / "figures"
     out = console()
     try:
+        folder: Path = given.output or figures_folder(given.run)
         timeline = load_timeline(given.run)
         shown = chosen_steps(given.steps, timeline.steps)
     except DdpschedError as error:

@@ -2,14 +2,19 @@
 
 ::
 
+    visible_text.py  what others wrote, shown without control characters, formulas and hidden letters
     errors.py        the errors, as one tree
     world.py         World(rank, size): this process's rank and world size
     decode.py        JSON and TOML of files that may be damaged
     table.py         the base class of every [table] of a config, and ranges of values
     plan.py          Microbatch, StepPlan: the samples of each rank; a digest
+    packed_ids.py    ids of samples as text, a few bits each
     record_lines.py  JSON lines with a checksum each
     records.py       StepRecord: one row per rank and step
     exchange.py      messages of ranks: offer, what the next samples cost; vote, how a step went
+    plan_difference.py  the first difference of two ranks' plans
+    heartbeat.py     the phase of a step that each rank is in, in a file
+    own_folder.py    folders in which nothing is a link; removal that follows none
     run_folder.py    outputs/<study>/<run>: status, config, evaluations
     run_lock.py      one run at a time in a folder
     processes.py     identity of a process and its machine, and whether it lives
@@ -17,7 +22,7 @@
     local_ranks.py   start ranks without torchrun, and say which failed first
     machine.py       processors and memory that this process may use
     environment.py   versions, machine, commit
-    terminal.py      a console that prints text as it is written
+    terminal.py      a console that prints text as it is written, and no escape sequences
     shortage.py      memory or threads that the system refused
     arguments.py     checks of output files, and functions by name
     costs/           (count, longest) -> integer cost, time, memory
@@ -29,6 +34,8 @@
     recovery/        checkpoints, the ledger of trained samples, and its audit
     training/        StepPlan in, gradients and records out; torch
     run_loop.py      run(config): the one loop
+    executors.py     the protocol of executors, and which one a config names
+    plan_stream.py   plans, made anew with lower memory caps
     run_totals.py    the evaluations of a run, and its totals
     interleaved.py   several runs that take turns step by step, so that their times can be compared
     simulated.py     an executor that computes times instead of running a model

@@ -12,6 +12,7 @@ from ddpsched.errors import PlanMismatch as PlanMismatch
 from ddpsched.errors import RankFailure as RankFailure
 from ddpsched.errors import RunError as RunError
 from ddpsched.errors import RunExistsError as RunExistsError
+from ddpsched.errors import RunFinishedError as RunFinishedError
 from ddpsched.errors import RunHeldError as RunHeldError
 from ddpsched.errors import RunStopped as RunStopped
 from ddpsched.errors import SolverTimeout as SolverTimeout

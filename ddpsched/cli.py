@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer import Argument, Option
 
+from ddpsched.visible_text import visible
+
 if TYPE_CHECKING:
     from ddpsched.watch import Watch
 
@@ -84,7 +86,7 @@ def fit(
     )
     if output is not None:
         fitted.save(output)
-        print(f"written to {output}")
+        print(visible(f"written to {output}"))
 
 
 @command
@@ -148,7 +150,7 @@ def calibrate(
 
     calibration = calibrate_to(output, load(config, overrides or []), overwrite, passes, tokens)
     plain_console().print(table(calibration))
-    print(f"{summary(calibration)}\nwritten to {output}")
+    print(visible(f"{summary(calibration)}\nwritten to {output}", lines=True))
 
 
 @command
@@ -282,7 +284,7 @@ def run_config(
         config = load(path, overrides)
         folder = run_loop(config, watch=watch, **options)
         if World.detect().is_main:
-            print(f"done: {folder}")
+            print(visible(f"done: {folder}"))
 
     return guarded(body)
 
@@ -307,7 +309,8 @@ def guarded(body: Callable[[], int | None]) -> int:
         if (reason := shortage(error)) is not None:
             print(f"error: {reason}", file=sys.stderr)
         elif isinstance(error, OSError):
-            print(f"error: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
+            fault = f"error: {error.filename or 'file system'}: {error.strerror or error}"
+            print(visible(fault, lines=True), file=sys.stderr)
         else:
             raise
         return 1

@@ -9,6 +9,7 @@
     ├── SolverTimeout    (TimeoutError) a solver has no allocation at its time limit
     ├── PeerMissing                     another package's batching cannot be called here
     ├── RunExistsError                  a finished run has this id already
+    │   └── RunFinishedError            this launch has finished it, in an attempt before
     ├── RunHeldError                    a run that lives has this id
     └── RunError                        a run that started could not go on
         ├── StepOutOfMemory             names rank, step, batch and length
@@ -20,9 +21,14 @@
 Every message gives the value, the allowed range and the remedy.
 """
 
+from ddpsched.visible_text import visible
+
 
 class DdpschedError(Exception):
-    """The root of all errors that ddpsched raises on purpose."""
+    """The root of all errors that ddpsched raises on purpose; messages quote what others wrote, as visible text."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__(), lines=True)
 
 
 class ConfigError(DdpschedError, ValueError):
@@ -53,6 +59,10 @@ class RunExistsError(DdpschedError):
     """A finished run has this id already."""
 
 
+class RunFinishedError(RunExistsError):
+    """An earlier attempt of this launch has finished the run, so nothing is left to do."""
+
+
 class RunHeldError(DdpschedError):
     """A run that lives, or may do so, works in this folder."""
 
@@ -62,7 +72,11 @@ class RunError(DdpschedError):
 
 
 class StepOutOfMemory(RunError):
-    """A rank ran out of memory in a step."""
+    """Ranks ran out of memory; ``ranks``: which, where all ranks know it and may repeat the step."""
+
+    def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
 
 
 class PlanMismatch(RunError):

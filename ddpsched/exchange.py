@@ -2,8 +2,9 @@
 
 *Offer*: ``version, epoch, step, cap, cost of 1 .. K samples``; the costs of a
 rank's window, and how many samples of it the rank may be assigned.
-*Vote*: ``version, step, plan digest, flags, count, longest sample``; cast after
-backward and before the optimizer, so that all ranks leave a step the same way.
+*Vote*: ``version, step, plan digest, flags, count, longest sample, largest
+micro-batch``; cast after backward and before the optimizer, so that all ranks
+leave a step the same way.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import ddpsched.errors as errors
 
 Messages = npt.NDArray[np.int64]
-VERSION = 1
+VERSION = 2
 
 
 class Flag(IntFlag):
@@ -28,6 +29,11 @@ class Flag(IntFlag):
     DISK_FULL = 4
     STOP = 8
     FAILED = 16
+    SUM_NON_FINITE = 32  # though this rank's own share of it is finite
+
+
+# which of several flags decides: what changes nothing else comes before what could be its consequence
+GRAVEST = (Flag.FAILED, Flag.OUT_OF_MEMORY, Flag.NON_FINITE, Flag.DISK_FULL, Flag.SUM_NON_FINITE, Flag.STOP)
 
 
 class Exchange(Protocol):
@@ -102,44 +108,64 @@ def read_offers(table: Messages, epoch: int, step: int) -> tuple[Messages, Messa
     return table[:, 4:], table[:, 3]
 
 
-def vote_row(step: int, digest: int, flag: Flag, count: int, longest: int) -> Messages:
-    """Return a vote, (6,): the plan's ``digest``, this rank's ``flag``, its samples and the ``longest`` in tokens."""
-    return np.array([VERSION, step, digest, flag, count, longest], dtype=np.int64)
+def vote_row(step: int, digest: int, flags: Flag, count: int, longest: int, largest: int = 0) -> Messages:
+    """Return a vote, (7,): the plan's ``digest``, this rank's ``flags``, its samples and the ``longest`` in tokens.
+
+    ``largest``: what its largest micro-batch needs, in the unit of memory caps; it tells the others what did not fit.
+    """
+    return np.array([VERSION, step, digest, flags, count, longest, largest], dtype=np.int64)
 
 
 def verdict(table: Messages) -> errors.DdpschedError | None:
-    """Return None to go on, or the error that the gathered votes make every rank raise."""
+    """Return None to go on, or the error that the gathered votes make every rank raise.
+
+    Where ranks vote with several flags, the first of ``GRAVEST`` decides, and of ranks with it the first one is named.
+    """
     step = int(table[0, 1])
     if not (table[:, :2] == table[0, :2]).all():
         return errors.PlanMismatch(f"ranks vote on different steps or versions: {table[:, :2].tolist()}")
-    if not (table[:, 2] == table[0, 2]).all():
-        values, votes = np.unique(table[:, 2], return_counts=True)
-        odd = np.flatnonzero(table[:, 2] != values[votes.argmax()]).tolist()
+    if odd := differing(table):
         return errors.PlanMismatch(
             f"step {step}: ranks {odd} hold another plan than the rest; no weights were changed. "
             "All ranks need the same config, data and package versions"
         )
-    for rank, (_, _, _, flags, count, longest) in enumerate(table.tolist()):
-        if flags:
-            return _objection(Flag(flags), rank, step, count, longest)
+    for flag in GRAVEST:
+        raised = np.flatnonzero(table[:, 3] & flag).tolist()
+        if raised:
+            return _objection(flag, raised, step, table)
     return None
 
 
-def _objection(flag: Flag, rank: int, step: int, count: int, longest: int) -> errors.RunError:
-    if flag & Flag.OUT_OF_MEMORY:
+def differing(table: Messages) -> list[int]:
+    """Return the ranks whose plan is not the one that most ranks hold; of as many, rank 0's counts."""
+    digests = table[:, 2].tolist()
+    most = max(digests, key=lambda digest: (digests.count(digest), digest == digests[0]))
+    return [rank for rank, digest in enumerate(digests) if digest != most]
+
+
+def _objection(flag: Flag, ranks: list[int], step: int, table: Messages) -> errors.RunError:
+    rank = ranks[0]
+    count, longest = table[rank, 4:6].tolist()
+    if flag is Flag.OUT_OF_MEMORY:
         return errors.StepOutOfMemory(
             f"rank {rank} ran out of memory in step {step} with {count} samples, the longest {longest} tokens; no "
             "weights were changed. Lower global_batch, data.max_length or memory.budget_bytes, or cap micro-batches "
-            "by memory.path (a calibration) or memory.probe = true"
+            "by memory.path (a calibration) or memory.probe = true",
+            tuple(ranks),
         )
-    if flag & Flag.NON_FINITE:
+    if flag is Flag.NON_FINITE:
         return errors.NonFiniteError(
             f"rank {rank}: loss or gradient is NaN or infinite in step {step} ({count} samples, longest {longest} "
             "tokens); no weights were changed. Lower train.learning_rate, or check the data of that step"
         )
-    if flag & Flag.DISK_FULL:
+    if flag is Flag.SUM_NON_FINITE:
+        return errors.NonFiniteError(
+            f"step {step}: the gradient is NaN or infinite though every rank's loss and own gradient are finite; no "
+            "weights were changed. Lower train.learning_rate, or check the data of that step"
+        )
+    if flag is Flag.DISK_FULL:
         return errors.RunError(f"rank {rank} could not write its records before step {step}: is the disk full?")
-    if flag & Flag.STOP:
+    if flag is Flag.STOP:
         return errors.RunStopped(
             f"a signal asked rank {rank} to stop; all ranks left after step {step}, weights unchanged since"
         )

@@ -13,9 +13,11 @@ import numpy as np
 
 from ddpsched import errors
 from ddpsched.exchange import Exchange
+from ddpsched.heartbeat import behind
 from ddpsched.processes import host_id
 from ddpsched.run_folder import RunFolder
 from ddpsched.shortage import shortage
+from ddpsched.visible_text import visible
 from ddpsched.watch import Watch
 from ddpsched.world import World
 
@@ -59,9 +61,14 @@ class Guard:
         if self._world.is_main:
             self._handlers.append(logging.StreamHandler())
         for handler in self._handlers:
-            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+            handler.setFormatter(LineFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
         self._log_here(True)
         log.setLevel(logging.INFO)
+
+    def hold_reports(self) -> None:
+        """Report no lost rank for ``Watch.LEAVE_S``: all ranks are about to end, and one does so before another."""
+        if self._watch is not None:
+            self._watch.hold_reports()
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -78,7 +85,7 @@ class Guard:
 
     def is_done(self) -> bool:
         """Return whether "done" is on the disk: from then on nothing that any rank does makes the run a failed one."""
-        return self._began and self._folder.is_done()
+        return (self._began and self._folder.is_done()) or self._folder.is_done_by_this_launch()
 
     def _stop(self) -> None:
         if self._ask_to_stop is None:
@@ -89,10 +96,10 @@ class Guard:
 
     def _lost(self, reason: str) -> None:
         if self._failure:  # this rank has written why, and was about to print it
-            print(f"error: {self._failure}", file=sys.stderr, flush=True)
+            print(f"error: {visible(self._failure, lines=True)}", file=sys.stderr, flush=True)
         else:
             message = f"rank {self._world.rank}: {reason}; all ranks end, records up to here are kept"
-            print(f"error: {message}", file=sys.stderr, flush=True)
+            print(f"error: {visible(message, lines=True)}", file=sys.stderr, flush=True)
             self._log_to_file(message, None)
             self._write_failed(reason)
         self._folder.lock.give_back()
@@ -122,9 +129,8 @@ class Guard:
 
     def _report(self, failure: BaseException) -> None:
         """Write the reason to status.json and to this rank's log."""
-        if self._watch is not None:
-            self._watch.hold_reports()
-        reason = "interrupted" if isinstance(failure, KeyboardInterrupt) else str(failure) or repr(failure)
+        self.hold_reports()
+        reason = "interrupted" if isinstance(failure, KeyboardInterrupt) else self._reason_of(failure)
         refusals: tuple[type[BaseException], ...] = (errors.RunExistsError, errors.RunHeldError)
         if self._watch is None and not self._began:  # a run that could not start, without peers that it would end
             refusals += (errors.ConfigError, errors.DataError)
@@ -136,6 +142,12 @@ class Guard:
         expected = isinstance(failure, (errors.DdpschedError, KeyboardInterrupt))
         self._log_to_file(f"failed: {failure!r}", None if expected else failure)
 
+    def _reason_of(self, failure: BaseException) -> str:
+        """Return the message; of an error that is not expected also its type, and of one rank of many which rank."""
+        if isinstance(failure, errors.DdpschedError) or self._watch is None:
+            return str(failure) or repr(failure)
+        return f"rank {self._world.rank} failed: {failure!r}"
+
     def _write_failed(self, reason: str) -> None:
         """Write to status.json; where even that fails, print so, and let the reason itself be raised."""
         try:
@@ -143,7 +155,8 @@ class Guard:
         except (OSError, ValueError) as error:  # ValueError: no JSON, so it is unknown which run wrote it
             if self._folder.path.exists():  # else there is nowhere to write to, which is what is being raised
                 fault = error.strerror if isinstance(error, OSError) else error
-                print(f"status.json could not be written ({fault}): {reason}", file=sys.stderr, flush=True)
+                shown = visible(f"status.json could not be written ({fault}): {reason}", lines=True)
+                print(shown, file=sys.stderr, flush=True)
 
     def _log_to_file(self, message: str, error: BaseException | None) -> None:
         """Log to the file alone: the terminal gets the error once, from the function that catches it."""
@@ -171,6 +184,8 @@ class Guard:
                     # this rank's watch may just have ended it for having been suspended
                     return errors.RankFailure(self._watch.was_suspended(peer) or f"rank {peer} {ending}")
                 sleep(0.05)
+        if "imed out" in str(error) and (awaited := self._awaited()):
+            return errors.RankFailure(awaited)
         if "torch" in sys.modules:
             from ddpsched.training.out_of_memory import is_out_of_memory
 
@@ -181,10 +196,28 @@ class Guard:
                 )
         return _explain_shortage(error)
 
+    def _awaited(self) -> str | None:
+        """Return which other rank a collective waited for in vain; None where heart-beats do not show it."""
+        signs = [sign for sign in behind(self._folder.path / "logs", self._world.size) if sign.rank != self._world.rank]
+        if not signs:
+            return None
+        return (
+            f"rank {signs[0].rank} did not answer in time: it was last seen {signs[0]}; its log says why, or raise "
+            "executor.timeout_s"
+        )
+
 
 def _explain_shortage(error: BaseException) -> BaseException:
     reason = shortage(error)
     return error if reason is None else errors.RankFailure(reason)
+
+
+class LineFormatter(logging.Formatter):
+    """One message, one line that begins with the time: what others wrote cannot add a line that looks like another."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a message whose further lines are indented."""
+        return visible(super().format(record), lines=True).replace("\n", "\n    ")
 
 
 class _LogFile(logging.FileHandler):

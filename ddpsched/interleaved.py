@@ -163,8 +163,10 @@ def _shared_group(config: RunConfig, world: World, stack: ExitStack) -> Exchange
 
     from ddpsched.training.clock import pick_device
     from ddpsched.training.group_exchange import GroupExchange, start_group
+    from ddpsched.training.meeting import meeting
 
     if not dist.is_initialized():
+        stack.enter_context(meeting(world, config.executor.timeout_s))
         start_group(pick_device(config, world.local_rank), world, config.executor.timeout_s)
         stack.callback(dist.destroy_process_group)
     return GroupExchange(world, config.executor.timeout_s)

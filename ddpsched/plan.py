@@ -6,8 +6,8 @@ every rank must hold the same plan (compare ``digest``). The rank that runs a mi
 
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ddpsched.decode import shown
 from ddpsched.errors import ConfigError
+from ddpsched.packed_ids import pack, unpack
 
 Ids = npt.NDArray[np.int64]
 NO_IDS: Ids = np.empty(0, dtype=np.int64)
@@ -79,9 +80,13 @@ class Position:
         windows = [ids.tolist() for ids in self.windows]
         return {"epoch": self.epoch, "step": self.step, "cursor": self.cursor, "windows": windows}
 
+    def as_packed(self) -> dict[str, Any]:
+        """Return the same with the windows packed, for files that shall stay small."""
+        return {"epoch": self.epoch, "step": self.step, "cursor": self.cursor, "windows": pack(self.windows)}
+
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> "Position":
-        """Return the position that ``as_dict`` gave. Raises ConfigError for anything else."""
+        """Return the position that ``as_dict`` or ``as_packed`` gave. Raises ConfigError for anything else."""
         needed = sorted(each.name for each in fields(cls))
         if not isinstance(state, Mapping) or set(state) != set(needed):
             given = sorted(map(str, state)) if isinstance(state, Mapping) else repr(state)
@@ -90,6 +95,11 @@ class Position:
             if not _is_number(state[name]):
                 raise ConfigError(f"position: {name} = {shown(state[name])}, needs an integer of 0 or more")
         windows = state["windows"]
+        if isinstance(windows, Mapping):
+            try:
+                return cls(state["epoch"], state["step"], state["cursor"], tuple(map(_read_only, unpack(windows))))
+            except ValueError as error:
+                raise ConfigError(f"position: windows are not what was packed: {error}") from None
         if not isinstance(windows, list | tuple) or not all(isinstance(ids, list | tuple) for ids in windows):
             raise ConfigError(f"position: windows = {shown(windows)}, needs a list of ids for each rank")
         for rank, ids in enumerate(windows):
@@ -172,6 +182,23 @@ class StepPlan:
         plan.digest  # noqa: B018 (it is cached before the step that votes on it)
         return plan
 
+    def halved(self, ranks: Sequence[int]) -> "StepPlan | None":
+        """Return the plan with each micro-batch of these ranks cut in two; None where one has only single samples.
+
+        The step's samples stay where they are, and so does its gradient. ``predicted_cost`` is of the plan as it was.
+
+        >>> plan = StepPlan(0, 0, ((Microbatch([3, 1, 5]),), (Microbatch([2]),)))
+        >>> [micro.ids.tolist() for micro in plan.halved([0]).ranks[0]], plan.halved([1])
+        ([[3, 1], [5]], None)
+        """
+        if any(max(map(len, self.ranks[rank]), default=0) < 2 for rank in ranks):
+            return None
+        return replace(
+            self,
+            ranks=tuple(tuple(_halves(micros)) if rank in ranks else micros for rank, micros in enumerate(self.ranks)),
+            status="feasible",
+        )
+
     @property
     def world_size(self) -> int:
         """G, the number of ranks."""
@@ -217,3 +244,12 @@ class StepPlan:
     def digest_hex(self) -> str:
         """The digest as records and the ledger have it: 16 hexadecimal digits."""
         return f"{self.digest & (2**64 - 1):016x}"
+
+
+def _halves(micros: Sequence[Microbatch]) -> Iterator[Microbatch]:
+    """Yield each micro-batch in two, the first half the larger one; one of a single sample as it is."""
+    for micro in micros:
+        middle = -(-len(micro) // 2)
+        yield replace(micro, ids=micro.ids[:middle])
+        if len(micro) > 1:
+            yield replace(micro, ids=micro.ids[middle:])

@@ -4,9 +4,11 @@ A number alone does not identify a process, as the system gives it to another on
 does. Elsewhere than on Linux the number alone is compared.
 """
 
+import ctypes
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Literal
 
 SUSPENDED = ("T", "t")  # by a signal, by a debugger
 DEAD = ("gone", "Z", "X")
+PDEATHSIG = 1  # prctl's number: which signal to get when the parent dies
 FIRST_NAMESPACE = "pid:[4026531836]"  # of process numbers outside containers
 
 
@@ -108,6 +111,35 @@ def children(parent: int) -> Iterator[int]:
             stat = _stat(int(entry.name))
             if stat is not None and int(stat[1]) == parent:
                 yield int(entry.name)
+
+
+def ends_with_its_parent() -> Callable[[], None] | None:
+    """Return a ``preexec_fn`` of a process that is to get SIGTERM when this one dies; None but on Linux.
+
+    The thread that starts the process must live as long as this process does.
+    """
+    if sys.platform != "linux":
+        return None
+    parent, prctl = os.getpid(), ctypes.CDLL(None).prctl  # loaded here, as little may be done after a fork
+
+    def bind() -> None:
+        prctl(PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before
+            os._exit(1)
+
+    return bind
+
+
+def user_of(pid: int) -> int | None:
+    """Return the number of the user that a process runs as; None where it cannot be seen."""
+    lines = (_text(f"/proc/{pid}/status") or "").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("Uid:")), None)
+
+
+def has_loaded(pid: int, library: str) -> bool | None:
+    """Return whether a process has mapped a file of this name; None where it cannot be seen."""
+    maps = _text(f"/proc/{pid}/maps")
+    return None if maps is None else library in maps
 
 
 def environ_of(pid: int) -> dict[str, str]:

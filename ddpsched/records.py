@@ -201,13 +201,16 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` aside, sync, rename it to ``path``: a reader sees the old file or the new one."""
+def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
+    """Write ``value`` aside, sync, rename it to ``path``: a reader sees the old file or the new one.
+
+    ``indent``: of each level; None for a single line, which takes less room.
+    """
     # several ranks may write at once, and in one rank its watch and its loop
     aside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         with aside.open("w", encoding="utf-8") as file:
-            json.dump(value, file, indent=2)
+            json.dump(value, file, indent=indent)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())

@@ -8,7 +8,6 @@ only "done" means done, whatever an exit code says), ``records-rank*.jsonl`` and
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,18 +18,21 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ddpsched.decode import decode_json
-from ddpsched.errors import DataError, RunExistsError
+from ddpsched.errors import DataError, RunExistsError, RunFinishedError
+from ddpsched.own_folder import refuse_links, remove
 from ddpsched.processes import Host
 from ddpsched.records import RECORDS, write_json
-from ddpsched.run_lock import RunLock, refusal
+from ddpsched.run_lock import RunLock, launcher_id, refusal
 from ddpsched.table import first_fault
+from ddpsched.visible_text import visible
 
 STATUS = "status.json"
 RESTART = "TORCHELASTIC_RESTART_COUNT"  # may differ between machines, so it counts only until the attempt is known
+LONGEST_REASON = 20_000  # characters: of a traceback
 START_SKEW_S = 5.0  # the ranks of one attempt do not start at the same moment
 OUTPUTS = (
     "records-rank*.jsonl", "timeline-rank*.jsonl", "*.part", RECORDS, "evaluations.jsonl", "environment.json",
-    "ledger.jsonl", "checkpoints", "model", "figures",
+    "ledger.jsonl", "quarantine.jsonl", "checkpoints", "model", "figures",
 )  # fmt: skip
 
 
@@ -42,6 +44,7 @@ class Status(BaseModel):
     state: Literal["running", "done", "failed"]
     reason: str | None = None
     launch: str | None = None
+    launcher: str | None = None
     attempt: int | None = None
     restart: str | None = None
     started: str | None = None
@@ -92,17 +95,23 @@ class RunFolder:
     """A run's folder, which every rank knows; rank 0 begins it and writes what is written once.
 
     Nothing but the ``lock`` is changed before ``begin``, so a run that cannot start leaves an earlier one of the same
-    name as it was.
+    name as it was. Raises DataError where the folder, its study's, or something in it is a link.
     """
 
     def __init__(self, path: Path, config: str, overwrite: bool, restart: bool = False) -> None:
         self.path, self.lock = path, RunLock(path)
         self._config, self._overwrite = config, overwrite
+        if path.parent.is_symlink():  # the study's
+            refuse_links(path.parent)
+        refuse_links(path)
         self.may_go_on = not (overwrite or restart)  # from a checkpoint of a run that did not finish
-        self._refuse_finished()
+        self.refuse_finished()
         self._boot, self._started_s = Host.here().boot, time.monotonic()
 
-    def _refuse_finished(self) -> None:
+    def refuse_finished(self) -> None:
+        """Raise RunExistsError where a finished run is not to be replaced, RunFinishedError if this launch's."""
+        if not self._overwrite and self.is_done_by_this_launch():
+            raise RunFinishedError(f"{self.path} was finished by an earlier attempt of this launch")
         if not self._overwrite and _stored(self.path)["state"] == "done":
             remedy = "give another name=..., or --overwrite to run it again"
             raise RunExistsError(f"{self.path} holds a finished run; {remedy}")
@@ -117,7 +126,7 @@ class RunFolder:
         self.lock.take()
         self.lock.set_attempt(self.lock.attempt)
         try:
-            self._refuse_finished()  # it may have ended since the first look
+            self.refuse_finished()  # it may have ended since the first look
             yield
         finally:
             self.lock.give_back()
@@ -130,10 +139,7 @@ class RunFolder:
         (self.path / "logs").mkdir(parents=True, exist_ok=True)
         self._write_status("running")
         for path in (path for pattern in OUTPUTS for path in self.path.glob(pattern) if not goes_on):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            remove(path)
         (self.path / "config.toml").write_text(self._config, encoding="utf-8")
         self.write_environment(environment)
 
@@ -155,6 +161,15 @@ class RunFolder:
         status = _stored(self.path)
         return status["state"] == "done" and status.get("attempt") == self.lock.attempt
 
+    def is_done_by_this_launch(self) -> bool:
+        """Return whether an attempt of this launch has finished the run: this one, or one before it.
+
+        A machine may join an elastic launch whose work has just ended, and a rank that is lost after the end makes
+        torchrun start all of them once more.
+        """
+        status, launcher = _stored(self.path), launcher_id()
+        return status["state"] == "done" and status.get("launcher") == launcher is not None
+
     def failed(self, reason: str) -> None:
         """Write that the run failed. The first reason of any rank is kept, as later ones are its echoes.
 
@@ -165,7 +180,7 @@ class RunFolder:
             if not may_write or self._keeps_status():
                 return
             try:
-                self._write_status("failed", reason)
+                self._write_status("failed", visible(reason, LONGEST_REASON, lines=True))
             except OSError:
                 # on a full disk the old file is overwritten in place, which takes no new space; and in one piece, as
                 # another rank may do the same at the same time
@@ -202,6 +217,7 @@ class RunFolder:
             "state": state,
             "reason": reason,
             "launch": self.lock.launch,
+            "launcher": launcher_id(),
             "attempt": self.lock.attempt,
             "restart": os.environ.get(RESTART),
             "started": (now - timedelta(seconds=wall_s)).isoformat(timespec="microseconds"),

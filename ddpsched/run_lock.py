@@ -15,7 +15,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,14 +113,15 @@ class RunLock:
         if current is not None and current.launch != self.launch and (reason := current.refusal(self._folder)):
             raise RunHeldError(reason)
 
-    def await_rank_0(self, timeout_s: float) -> None:
-        """Return once rank 0 of this launch holds the folder.
+    def await_rank_0(self, timeout_s: float, look: Callable[[], object] = lambda: None) -> None:
+        """Return once rank 0 of this launch holds the folder; until then ``look``, which may raise, again and again.
 
         Or of one that looks alike and may live: ``may_write`` keeps apart what this rank writes from that one's.
         Raises RankFailure where it does not within ``timeout_s`` seconds, RunHeldError where another run holds it.
         """
         deadline = time.monotonic() + timeout_s
         while not self._this_launch_holds():
+            look()
             self.refuse()
             if time.monotonic() > deadline:
                 raise RankFailure(f"rank 0 did not lock {self._folder} within {timeout_s:.0f} s; its log says why")
@@ -172,7 +173,7 @@ class RunLock:
         while True:
             self._folder.mkdir(parents=True, exist_ok=True)
             try:
-                file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             except FileNotFoundError:
                 continue  # a folder that was empty has been removed again
             try:
@@ -201,6 +202,15 @@ def launch_id(environ: Mapping[str, str] | None = None) -> str:
     if facts[0] in LOOPBACK:  # every machine has that address, so all ranks are on this one
         facts.append(str(host_id()))
     return " ".join(facts)
+
+
+def launcher_id(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return torchrun's id of this launch, the same in all its restarts; None where it was given none.
+
+    Ports and addresses, which ``launch_id`` holds as well, may be others after a restart.
+    """
+    found = (os.environ if environ is None else environ).get("TORCHELASTIC_RUN_ID")
+    return None if found == "none" else found  # its default, which all launches without an id share
 
 
 def _parse(text: bytes) -> Holder | None:

@@ -5,65 +5,33 @@ import logging
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ddpsched.config import RunConfig, dump, parse
+from ddpsched.costs.memory_cap import UNLIMITED
 from ddpsched.costs.rank_speed import Speed
+from ddpsched.data.quarantine import write_quarantine
 from ddpsched.data.samples import Samples
 from ddpsched.environment import describe
-from ddpsched.errors import ConfigError
+from ddpsched.errors import ConfigError, RunFinishedError, RunStopped, StepOutOfMemory
 from ddpsched.exchange import Exchange, Flag
+from ddpsched.executors import Executor, executor_of, met
 from ddpsched.guard import Guard
+from ddpsched.heartbeat import Beat, Heartbeat, no_heartbeat
 from ddpsched.plan import StepPlan
-from ddpsched.planning.planner import PrefetchedPlans, num_steps, plan_steps
+from ddpsched.plan_stream import PlanStream
 from ddpsched.records import RecordWriter, StepRecord, compact
-from ddpsched.recovery.keeper import Keeper, Snapshot
+from ddpsched.recovery.keeper import Keeper
 from ddpsched.recovery.start import Start, find_start
 from ddpsched.run_folder import RunFolder
 from ddpsched.run_totals import Evaluations, Tally
-from ddpsched.simulated import SimulatedExecutor
 from ddpsched.watch import Watch, start_watch
 from ddpsched.world import World
 
-if TYPE_CHECKING:
-    from ddpsched.training.learner import Evaluation
-
 log = logging.getLogger("ddpsched")
 LOG_EVERY = 50  # steps
-
-
-class Executor(Protocol):
-    """The executor of plans: it sets which ranks this process runs, and where the seconds come from."""
-
-    @property
-    def exchange(self) -> Exchange: ...
-
-    @property
-    def caps(self) -> list[int] | None: ...  # of every rank, what its memory allows; None for no limit
-
-    @property
-    def facts(self) -> Mapping[str, Any]: ...  # for environment.json: device, num_parameters, clocks
-
-    @property
-    def timeline(self) -> dict[str, Any] | None: ...  # of the last step, where it is kept
-
-    def expect(self, total_steps: int, done: int = 0) -> None: ...  # over which the learning rate falls
-
-    def execute(self, plan: StepPlan) -> list[StepRecord]: ...
-
-    def object(self, flag: Flag) -> bool: ...  # vote so in the next step; False where there are no other ranks
-
-    def evaluate(self) -> "Evaluation | None": ...
-
-    def snapshot(self) -> Snapshot | None: ...  # for checkpoints; None where nothing is trained
-
-    def restore(self, folder: Path) -> None: ...  # of a checkpoint
-
-    def save_model(self, path: Path) -> None: ...  # as transformers reads it
-
-    def close(self) -> None: ...
 
 
 def run(
@@ -90,9 +58,12 @@ def run(
     config = as_launched(config)
     world = world_of(config)
     with watched(config, watch) as watch:
-        folder = RunFolder(config.run_dir, dump(config), overwrite, restart)
-        for _ in run_steps(config, folder, world, watch, force=force, launch=launch):
-            pass
+        try:
+            folder = RunFolder(config.run_dir, dump(config), overwrite, restart)
+            for _ in run_steps(config, folder, world, watch, force=force, launch=launch):
+                pass
+        except RunFinishedError as finished:  # by the ranks before these, which have written all that there is
+            log.info("%s", finished)
     return config.run_dir
 
 
@@ -112,7 +83,7 @@ def run_steps(
     """
     with folder.held(world.is_main), Guard(folder, world, watch) as guard:
         if not world.is_main:
-            folder.lock.await_rank_0(config.executor.timeout_s)
+            folder.lock.await_rank_0(config.executor.timeout_s, folder.refuse_finished)
         for done in _run(config, folder, world, guard, force, launch):
             with guard.aside():
                 yield done
@@ -121,19 +92,22 @@ def run_steps(
 def _run(
     config: RunConfig, folder: RunFolder, world: World, guard: Guard, force: bool, launch: Mapping[str, Any] | None
 ) -> Iterator[int]:
+    guard.resources.enter_context(met(config, world))
     samples, start = config.load_samples(), find_start(folder.path, config, folder.may_go_on)
-    executor = guard.resources.enter_context(closing(_executor(config, samples, world, force)))
+    executor = guard.resources.enter_context(closing(executor_of(config, samples, world, force)))
     exchange, spec, train = executor.exchange, config.plan_spec(executor.caps, start.batch_ranks), samples.train
+    executor.cap = UNLIMITED if spec.caps is None else spec.caps[world.rank]
     _agree(start, exchange)
-    total_steps = num_steps(spec, train)
-    executor.expect(total_steps, start.position.step)
     environment = _environment(config, samples, executor) | {"launch": None if launch is None else dict(launch)}
     speeds = [Speed() for _ in exchange.ranks] if spec.refined else None
     if start.checkpoint is not None:
         executor.restore(start.checkpoint)
         start.restore_speeds(speeds or (), exchange.ranks, config.world_size)
-    steps = plan_steps(spec, train, exchange, speeds, start.position if start.goes_on else None, start.ranks_before)
-    plans = guard.resources.enter_context(closing(PrefetchedPlans(steps)))
+    position = start.position if start.goes_on else None
+    plans = PlanStream(spec, train, exchange, speeds, position, start.ranks_before, start.rooms(config.world_size))
+    guard.resources.enter_context(closing(plans))
+    total_steps = plans.num_steps()
+    executor.expect(total_steps, start.position.step)
     if config.executor.kind == "distributed":
         guard.watch_peers(exchange, lambda: executor.object(Flag.STOP))
     first = list(itertools.islice(plans, 1))  # a solver or caps that cannot plan fail here
@@ -143,8 +117,15 @@ def _run(
         folder.begin(environment, start.goes_on)
     exchange.barrier()
     guard.begun(start.goes_on)
+    beat = no_heartbeat
+    if config.executor.kind == "distributed":
+        heart = guard.resources.enter_context(closing(Heartbeat(folder.path / "logs", world.rank)))
+        executor.beat_into(heart)
+        beat = heart.beat
     if start.goes_on:
         log.info("going on after step %d", start.position.step)
+    if world.is_main and config.data.on_bad == "skip":
+        write_quarantine(folder.path, samples.dataset.quarantined)
     _log_remarks(config, environment)
     evaluations = Evaluations(folder, world.is_main, config.train.eval_every, total_steps)
     tally = Tally(spec, train, speeds or ())
@@ -157,12 +138,21 @@ def _run(
         plans.settle()
     yield start.position.step
     with closing(RecordWriter(folder.path, world.rank, start.goes_on)) as writer, closing(keeper):
-        for plan, records in _loop(executor, itertools.chain(first, plans), writer, evaluations, keeper):
-            tally.add(plan, records)
-            keeper.checkpoint(plan)
-            if takes_turns:
-                plans.settle()
-            yield plan.step + 1
+        try:
+            for plan, records in _loop(
+                executor, plans, itertools.chain(first, plans), writer, evaluations, keeper, beat
+            ):
+                tally.add(plan, records)
+                keeper.checkpoint(plan, plans.rooms)
+                beat("plan", plan.step + 1)
+                if takes_turns:
+                    plans.settle()
+                yield plan.step + 1
+        except RunStopped:  # of all ranks alike, before they changed their weights
+            keeper.stopped(plans.rooms)
+            guard.hold_reports()
+            exchange.barrier()  # rank 0 has its checkpoint: a rank that ends before would look like one that died
+            raise
         keeper.finish()
     environment |= tally.summary()
     if config.train.save_model:
@@ -208,16 +198,18 @@ def watched(config: RunConfig, watch: Watch | None) -> Iterator[Watch | None]:
 
 def _loop(
     executor: Executor,
+    stream: PlanStream,
     plans: Iterable[StepPlan],
     writer: RecordWriter,
     evaluations: Evaluations,
     keeper: Keeper,
+    beat: Beat,
 ) -> Iterator[tuple[StepPlan, list[StepRecord]]]:
     """Execute all plans; write records, timeline and evaluations; yield each plan with its records here."""
     full: OSError | None = None
     done = evaluated = 0
-    for plan in plans:
-        records = executor.execute(plan)
+    for planned in plans:
+        plan, records = _executed(executor, planned, stream)
         done = plan.step + 1
         try:
             writer.write(*records, timeline=executor.timeline)
@@ -230,8 +222,10 @@ def _loop(
             loss = next((f", loss {record.loss:.4f}" for record in records if record.loss is not None), "")
             log.info("step %d of about %d%s", done, evaluations.total_steps, loss)
         if evaluations.are_due(done):
+            beat("evaluation", plan.step)
             evaluations.add(done, executor.evaluate())
             evaluated = done
+        beat("checkpoint", plan.step)
         yield plan, records
     if full is not None:
         raise full
@@ -239,16 +233,30 @@ def _loop(
         evaluations.add(done, executor.evaluate())
 
 
-def _executor(config: RunConfig, samples: Samples, world: World, force: bool) -> Executor:
-    if config.executor.kind == "simulated":
-        return SimulatedExecutor(config, samples.train)
-    if config.executor.kind == "virtual":
-        from ddpsched.training.virtual import VirtualExecutor
+def _executed(executor: Executor, planned: StepPlan, stream: PlanStream) -> tuple[StepPlan, list[StepRecord]]:
+    """Execute a step; return its plan as it ran, and its records.
 
-        return VirtualExecutor(config, samples, force)
-    from ddpsched.training.distributed import DistributedExecutor
-
-    return DistributedExecutor(config, samples, world, force)
+    Where ranks run out of memory, the step is repeated with their micro-batches cut into halves, and later plans give
+    them no more than fitted then. Raises StepOutOfMemory where one sample does not fit, or no step can be repeated.
+    """
+    plan, short = planned, set[int]()
+    while True:
+        try:
+            records = executor.execute(plan)
+            break
+        except StepOutOfMemory as error:
+            smaller = plan.halved(error.ranks) if error.ranks and executor.repeats else None
+            if smaller is None:
+                raise
+            short |= {*error.ranks}
+            log.warning("step %d: ranks %s ran out of memory; repeated in halves", plan.step, [*error.ranks])
+        executor.recover()  # only now is the error's trace gone, with all that the step had allocated
+        plan = smaller
+    if short and stream.lower({rank: executor.needs[rank] for rank in short}):
+        executor.expect(stream.num_steps(), plan.step + 1)
+    elif short:
+        log.warning("policy %s cannot keep to less memory; steps are repeated where it runs out", records[0].policy)
+    return plan, records
 
 
 def as_launched(config: RunConfig) -> RunConfig:
@@ -298,6 +306,7 @@ def _environment(config: RunConfig, samples: Samples, executor: Executor) -> dic
         "threads": config.executor.threads,
         "data": samples.dataset.source,
         "num_samples": len(train),
+        "num_quarantined": len(samples.dataset.quarantined),
         "num_truncated": train.num_truncated if known else None,
         "num_over_budget": config.policy.over_budget(train.lengths(np.arange(len(train)))) if known else None,
         "num_dropped_tokens": samples.num_dropped_tokens,

@@ -7,8 +7,10 @@ from typing import Any
 from ddpsched.config import RunConfig
 from ddpsched.costs.config import check_range
 from ddpsched.costs.cost_model import CostModel
+from ddpsched.costs.memory_cap import UNLIMITED
 from ddpsched.data.lengths import Lengths
 from ddpsched.exchange import Flag, LocalExchange
+from ddpsched.heartbeat import Heartbeat
 from ddpsched.plan import StepPlan
 from ddpsched.planning.record_columns import plan_columns
 from ddpsched.records import StepRecord
@@ -35,6 +37,7 @@ class SimulatedExecutor:
         self._network_s = 2 * (config.world_size - 1) * (chunk_s + clock.latency_s)
 
     timeline = None
+    cap, needs, repeats = UNLIMITED, (), False
     facts: Mapping[str, Any] = {"device": "none: simulated", "num_parameters": None, "clocks": None}
 
     def expect(self, total_steps: int, done: int = 0) -> None:
@@ -52,11 +55,12 @@ class SimulatedExecutor:
     def execute(self, plan: StepPlan) -> list[StepRecord]:
         """Return a record per rank. The messages that ranks exchange beside gradients take no time."""
         compute = [self._compute_s(plan, rank) for rank in range(plan.world_size)]
-        step_s = max(compute) + self._network_s
+        slowest = max(compute)
         return [
             StepRecord(
                 **plan_columns(self._config.labels, plan, rank, self._lengths),
-                compute_s=seconds, wait_s=max(compute) - seconds + self._network_s, step_s=step_s,
+                compute_s=seconds, wait_s=slowest - seconds + self._network_s,
+                step_s=slowest + self._network_s,
             )
             for rank, seconds in enumerate(compute)
         ]  # fmt: skip
@@ -70,6 +74,12 @@ class SimulatedExecutor:
     def object(self, flag: Flag) -> bool:
         """Return False, as there are no other ranks."""
         return False
+
+    def recover(self) -> None:
+        """Do nothing: no step breaks off."""
+
+    def beat_into(self, heart: Heartbeat) -> None:
+        """Do nothing, as nobody waits for this process."""
 
     def evaluate(self) -> None:
         """Return None, as nothing was trained."""

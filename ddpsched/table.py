@@ -35,6 +35,10 @@ def _without_nul(value: str) -> str:
 Text = Annotated[str, Field(max_length=4096), AfterValidator(_without_nul)]  # names and paths
 
 
+# files beside a run's folder are named after it, and a name has at most 255 bytes
+FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
+
+
 class Table(BaseModel):
     """A frozen table of the config; unknown keys and wrong types are refused."""
 

@@ -3,16 +3,27 @@
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
+
+from ddpsched.visible_text import visible
+
+
+class VisibleConsole(Console):
+    """A rich console that shows control, bidi and zero-width characters as escapes, in tables too."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text as rich prints it."""
+        return super().render_str(visible(text, lines=True), **options)
 
 
 def plain_console(*, at_least: int = 0, **options: Any) -> Console:
-    """Return a rich console that reads no markup.
+    """Return a rich console that reads no markup and no escape sequence.
 
     Names of arms, files and columns, and the texts of errors, may hold ``[words]`` or ``:words:``, which rich would
     take for styles and emoji and leave out. Colour is given as ``style``, or by a ``rich.text.Text``.
     ``at_least``: columns, also where the terminal, or a log, has fewer. ``options``: of rich's ``Console``.
     """
-    console = Console(markup=False, emoji=False, highlight=False, **options)
+    console = VisibleConsole(markup=False, emoji=False, highlight=False, **options)
     if console.width < at_least:
         console.width = at_least
     return console

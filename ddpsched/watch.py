@@ -19,11 +19,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from time import monotonic, sleep
 
-from ddpsched.processes import SUSPENDED, Process, children, environ_of
+from ddpsched.processes import PDEATHSIG, SUSPENDED, Process, children, environ_of, has_loaded, user_of
 from ddpsched.world import World
 
 SIGNALS = {signal.SIGTERM, signal.SIGINT}
-PDEATHSIG = 1  # prctl's number: which signal to get when the parent dies
 SAME = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")  # equal on all ranks of one launch
 
 
@@ -56,7 +55,7 @@ class Watch:
         self._suspended_s: dict[int, float] = {}
         self._reporters: list[Reporter] = []  # replaced whole, never changed, as the thread reads it
         self._silent_until = -math.inf
-        self._parent = os.getppid()
+        self._parent = None if launcher_is_gone() else os.getppid()
         self._over = threading.Event()
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         with contextlib.suppress(OSError, AttributeError):  # Linux only; elsewhere the parent is polled
@@ -229,6 +228,21 @@ class _Siblings:
         """Return the rank that the launcher set; "" for a process that is no rank of this launch."""
         environ = environ_of(pid)
         return environ.get("RANK", "") if self._launch.items() <= environ.items() else ""
+
+
+def launcher_is_gone() -> bool:
+    """Return whether torchrun has started this rank and has ended already, so that another process has adopted it.
+
+    Nothing says torchrun's number. But it runs as this rank's user, which may look into it, and has loaded torch. An
+    init has not. Where the parent cannot be seen, or is a script around this rank, False is returned.
+    """
+    parent = os.getppid()
+    if "TORCHELASTIC_RUN_ID" not in os.environ or "RANK" in environ_of(parent):
+        return False
+    user, loaded = user_of(parent), has_loaded(parent, "torch")
+    if loaded is None:
+        return user is not None and (user != os.getuid() or parent == 1)
+    return not loaded
 
 
 def start_watch() -> Watch | None:

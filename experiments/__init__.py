@@ -11,11 +11,7 @@
     certificates.py   the table of certificates in the notes
     curriculum.py     figures of the notes on curricula
     batches.py        figures of the notes on micro-batches
-    planted.py        one rank of a run with a planted fault
-    stress.py         break runs on purpose, and count how they end
-    kills.py          kill real runs, start them again, and compare their ends
-    exactly_once.py   kills on paper: whether planning loses or repeats a sample
     walks.py          the two walks in CONTRIBUTING.md
-    fuzz/             `python -m experiments.fuzz`: damaged files, and how they are taken
+    reliability/      checks of reliability: kills, faults, damaged files, soaks
     benchmarks/       `python -m experiments.benchmarks.NAME`
 """

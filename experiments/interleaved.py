@@ -14,6 +14,7 @@ from ddpsched.arguments import object_given
 from ddpsched.config import RunConfig, load, read_toml
 from ddpsched.decode import shorter
 from ddpsched.errors import ConfigError
+from ddpsched.visible_text import visible
 from ddpsched.watch import Watch, start_watch
 
 FLAGS = ("--overwrite", "--force")
@@ -67,7 +68,8 @@ def main(words: list[str], watch: Watch | None = None) -> int:
         if World.detect().is_main:
             for config in configs:
                 reason = failed.get(config.name)
-                print(f"done: {config.run_dir}" if reason is None else f"failed: {config.run_dir}: {reason}")
+                ending = f"done: {config.run_dir}" if reason is None else f"failed: {config.run_dir}: {reason}"
+                print(visible(ending, lines=True))
         return 1 if failed else 0
 
     return guarded(body)

@@ -167,7 +167,9 @@ def _merged(base: dict[str, Any], pairs: Pairs) -> dict[str, Any]:
 def _has(run: dict[str, Any], key: str) -> bool:
     """Return whether a word for ``key`` is for this run: not where it is an option of another policy."""
     table, _, option = key.partition(".")
-    policy = POLICIES.get(run.get("policy", {}).get("kind", RunConfig.model_fields["policy"].default.kind))
+    given = run.get("policy", {})
+    kind = given.get("kind", RunConfig.model_fields["policy"].default.kind) if isinstance(given, dict) else None
+    policy = POLICIES.get(kind) if isinstance(kind, str) else None  # else the config says what is wrong
     return table != "policy" or policy is None or option.partition(".")[0] in policy.model_fields
 
 

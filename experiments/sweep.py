@@ -21,6 +21,8 @@ import typer
 
 from ddpsched.config import RunConfig, dump, load
 from ddpsched.errors import ConfigError, DataError, DdpschedError, RunExistsError
+from ddpsched.own_folder import refuse_links
+from ddpsched.processes import ends_with_its_parent
 from ddpsched.records import read_json, write_json
 from ddpsched.run_folder import read_status
 from ddpsched.run_lock import HELD, refusal
@@ -237,10 +239,12 @@ def _launch(launch: Launch, flags: Sequence[str]) -> tuple[int, str]:
     Until it ends the output lies beside the folders: another run may have taken one at the same moment.
     """
     files = [config_path(run) for run in launch.runs]
+    output = files[0].with_suffix(".log")
     files[0].parent.mkdir(parents=True, exist_ok=True)
+    for path in (*(run.run_dir for run in launch.runs), *files, output):
+        refuse_links(path)
     for run, file in zip(launch.runs, files, strict=True):
         file.write_text(dump(run), encoding="utf-8")
-    output = files[0].with_suffix(".log")
     with output.open("w+b") as log:
         try:
             process = subprocess.Popen(
@@ -248,6 +252,7 @@ def _launch(launch: Launch, flags: Sequence[str]) -> tuple[int, str]:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=_environ(launch.runs[0]),
+                preexec_fn=ends_with_its_parent(),  # a sweep that is killed leaves no run behind
             )
             try:
                 code = _wait(process, output if launch.interleaved else None)

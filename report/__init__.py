@@ -9,6 +9,7 @@
     compared.py         conclusions on the comparison of policies
     wording.py          phrases from numbers
     compared_words.py   sentences on the comparison of policies
+    reliability.py      the reliability card, from frozen findings
     set_up.py           the table of settings
     render.py           Markdown and HTML
     front.py            the table in the README

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from analysis.load import load_study
 from ddpsched.errors import DataError, DdpschedError
+from ddpsched.visible_text import visible
 from report import front
 from report.render import markdown, page
 from report.results import COMPARISON, Results, collect, filled, read, write
@@ -64,14 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.freeze or not given.studies or not results.settings:
             results = filled(results, read(FROZEN))
             studies = [*studies, FROZEN]
-        print(f"from {', '.join(map(str, studies))}", file=sys.stderr)
+        print(visible(f"from {', '.join(map(str, studies))}"), file=sys.stderr)
         path = build(results, HERE if given.freeze else given.output)
         if given.freeze:
             front.update(HERE.parent / "README.md", results)
     except DdpschedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(path)
+    print(visible(str(path)))
     return 0
 
 

@@ -1,10 +1,13 @@
 """The README's results table, filled from the frozen results like every other number."""
 
+import re
 from pathlib import Path
 from typing import Any
 
+from ddpsched.visible_text import visible
 from report import wording
 from report.conclusions import ratio
+from report.render import as_text
 from report.results import Results
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -29,12 +32,12 @@ def in_turn(setting: dict[str, Any]) -> bool:
 
 
 def _row(setting: dict[str, Any], arm: dict[str, Any]) -> list[str]:
-    name = f"G = {setting['world_size']}, B = {setting['global_batch']}, {setting['mode']}"
+    name = as_text(f"G = {setting['world_size']}, B = {setting['global_batch']}, {setting['mode']}")
     times = [wording.ABSENT] * 3
     if in_turn(setting):
         against = (ratio(setting, arm["arm"], "static", column) for column in ("max_compute_s", "step_s"))
         times = [wording.duration(arm["max_compute_mean_s"]), *map(wording.interval, against)]
-    return [name, f"`{arm['arm']}`", wording.number(arm["yardstick"]), *times]
+    return [name, f"`{re.sub('[`|]', '', visible(arm['arm']))}`", wording.number(arm["yardstick"]), *times]
 
 
 def block(results: Results) -> str:
@@ -46,7 +49,8 @@ def block(results: Results) -> str:
         "in brackets 95 % intervals of launches" if any(map(in_turn, results.settings)) else "they are free of noise"
     )
     note = (
-        f"Data: {'; '.join(data)}. Runs: {', '.join(sorted(runs))}; on {wording.listed(devices)}. "
+        f"Data: {'; '.join(map(as_text, data))}. Runs: {', '.join(map(as_text, sorted(runs)))}; "
+        f"on {wording.listed([as_text(device) for device in devices])}. "
         f"Counts of tokens; {times}. Times are given where arms ran in turn."
     )
     return f"{BEGIN}\n{table(results)}\n\n{note}\n{END}"

@@ -1,6 +1,7 @@
 """Markdown and one self-contained HTML page from results; the same results give the same bytes."""
 
 import base64
+import hashlib
 import html
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +13,14 @@ from typing import Any
 try:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 except ImportError as error:
     raise ImportError(f'{error.name} is missing; install what builds the report: pip install -e ".[report]"') from None
 from markupsafe import Markup
 
 from analysis.settings import AA
-from report import compared, compared_words, wording
+from ddpsched.visible_text import visible
+from report import compared, compared_words, reliability, wording
 from report.conclusions import conclusions, ratio
 from report.results import Results, figure_names, loss_figure
 from report.set_up import set_up
@@ -41,7 +44,7 @@ def as_text(value: Any) -> Any:
     """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return Markup(SPECIAL.sub(r"\\\1", html.escape(re.sub(r"\s+", " ", value), quote=False)))
+    return Markup(SPECIAL.sub(r"\\\1", html.escape(visible(re.sub(r"\s+", " ", value)), quote=False)))
 
 
 def markdown(results: Results, figures_folder: str) -> str:
@@ -56,6 +59,7 @@ def markdown(results: Results, figures_folder: str) -> str:
         left_out=results.left_out,
         synchronisers=results.synchronisers,
         comparison=results.comparison,
+        findings=results.findings,
         conclusions=conclusions(results.settings),
         compared_conclusions=compared.conclusions(results.comparison),
         captions=CAPTIONS,
@@ -117,7 +121,11 @@ def _phrases() -> dict[str, Any]:
         "change", "percent", "number", "duration", "size", "interval", "signed", "tracking", "overhead", "shift",
         "mismatch", "outcome", "significant", "verdict",
     )  # fmt: skip
-    return {name: getattr(wording, name) for name in names} | {"compared": compared, "says": compared_words}
+    return {name: getattr(wording, name) for name in names} | {
+        "compared": compared,
+        "says": compared_words,
+        "reliability": reliability,
+    }
 
 
 def page(text: str, figures: Mapping[str, bytes]) -> str:
@@ -125,14 +133,25 @@ def page(text: str, figures: Mapping[str, bytes]) -> str:
     reader = MarkdownIt("commonmark", {"html": True}).enable("table")
     reader.add_render_rule("table_open", lambda self, *_: '<div class="scroll"><table>')
     reader.add_render_rule("table_close", lambda self, *_: "</table></div>\n")
+    for cell in ("th_open", "td_open"):
+        reader.add_render_rule(cell, _aligned)
     body = reader.render(text)
     for name, content in figures.items():
         data = base64.b64encode(content).decode("ascii")
         body = re.sub(rf'src="[^"]*/{re.escape(name)}"', f'src="data:image/png;base64,{data}"', body)
     style = (HERE / "style.css").read_text(encoding="utf-8")
     title = re.sub(r"^#\s*", "", text.splitlines()[0])
+    allowed = base64.b64encode(hashlib.sha256(f"\n{style}".encode()).digest()).decode("ascii")
+    policy = f"default-src 'none'; img-src data:; style-src 'sha256-{allowed}'; base-uri 'none'; form-action 'none'"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
+        f"<title>{html.escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
     )
+
+
+def _aligned(self: Any, tokens: Sequence[Token], index: int, *_: Any) -> str:
+    """Return a cell's tag with its alignment as a class, as the page allows no style but its own."""
+    side = str(tokens[index].attrs.get("style", "")).removeprefix("text-align:")
+    return f'<{tokens[index].tag} class="{side}">' if side else f"<{tokens[index].tag}>"

@@ -4,7 +4,7 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from analysis.load import Study, load_study
 from analysis.settings import settings
 from ddpsched.errors import DataError
 from ddpsched.records import write_json
+from experiments.reliability.findings import Finding, frozen
 from report import compared
 from report.conclusions import Conclusion, conclusions
 
+RELIABILITY = "reliability"  # the folder of frozen findings
 COMPARISON = "policies"  # the prefix of the folders of studies that compare all policies
 
 # A path from the root or from folders above, but not the tail of a URL: the place of files on one
@@ -37,6 +39,7 @@ class Results:
         figures: PNGs by file name.
         synchronisers: the tables of experiments.benchmarks.syncs.
         comparison: a table for each setting of the studies of all policies.
+        findings: of the checks of reliability, by name.
     """
 
     settings: list[dict[str, Any]]
@@ -45,6 +48,7 @@ class Results:
     figures: dict[str, bytes]
     synchronisers: list[dict[str, Any]] = field(default_factory=list)
     comparison: list[dict[str, Any]] = field(default_factory=list)
+    findings: Mapping[str, Finding] = field(default_factory=dict)
 
 
 def collect(studies: Sequence[Path]) -> Results:
@@ -90,6 +94,7 @@ def filled(results: Results, frozen: Results) -> Results:
         results,
         synchronisers=results.synchronisers or frozen.synchronisers,
         comparison=results.comparison or frozen.comparison,
+        findings=results.findings or frozen.findings,
     )
     shown = {name for setting in results.settings for name in figure_names(setting["slug"]).values()}
     shown |= {loss_figure(setting) for setting in results.comparison}
@@ -107,7 +112,10 @@ def read(folder: Path) -> Results:
     figures = {path.name: path.read_bytes() for path in sorted((folder / "figures").glob("*.png"))}
     file = folder / "comparison.json"
     arms = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-    return Results(content["settings"], set_ups, content["left_out"], figures, read_synchronisers(folder), arms)
+    findings = frozen(folder / RELIABILITY)
+    return Results(
+        content["settings"], set_ups, content["left_out"], figures, read_synchronisers(folder), arms, findings
+    )
 
 
 def read_synchronisers(folder: Path) -> list[dict[str, Any]]:
@@ -126,6 +134,9 @@ def write(results: Results, folder: Path) -> None:
     for table in results.synchronisers:
         (folder / "synchronisers").mkdir(exist_ok=True)
         write_json(folder / "synchronisers" / f"{table['model'].rpartition('/')[2]}.json", table)
+    for name, finding in results.findings.items():
+        (folder / RELIABILITY).mkdir(exist_ok=True)
+        write_json(folder / RELIABILITY / f"{name}.json", asdict(finding))
     (folder / "figures").mkdir(exist_ok=True)
     for stale in (folder / "figures").glob("*.png"):
         stale.unlink()

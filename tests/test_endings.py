@@ -39,7 +39,8 @@ def launch(tmp_path: Path, plant: str, suspended_s: float = 20.0) -> tuple[int, 
     """Two ranks under torchrun: its exit code, what status.json itself says, and what was printed."""
     config = tmp_path / "run.toml"
     config.write_text(CONFIG.format(outputs=tmp_path), encoding="utf-8")
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "experiments.planted"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launcher += ["-m", "experiments.reliability.planted"]
     environ = {"OMP_NUM_THREADS": "1", "DDPSCHED_PLANT": plant, "DDPSCHED_SUSPENDED_S": str(suspended_s)}
     process = subprocess.run(
         [sys.executable, *launcher, str(config)],

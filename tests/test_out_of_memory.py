@@ -29,21 +29,6 @@ from ddpsched.training.distributed import DistributedExecutor
 from ddpsched.training.learner import Learner
 
 
-def out_of_memory_on_rank_1(rank: int) -> None:
-    """Run out of memory during backward, when one layer's gradient is made and the others are not."""
-    honest = Learner.loss_sum
-
-    def loss_sum(self: Learner, batch: Any) -> Any:
-        loss = honest(self, batch)
-        if rank == 1 and (count := getattr(self, "calls", 0)) == 2:
-            layer = next(p for n, p in self.model.named_parameters() if "layer.1.attention.q_lin.weight" in n)
-            layer.register_hook(_no_memory)
-        self.calls = count + 1 if rank == 1 else 0
-        return loss
-
-    Learner.loss_sum = loss_sum
-
-
 def other_plan_on_rank_1(rank: int) -> None:
     honest, calls = minmax.take, []
 
@@ -95,7 +80,6 @@ def bug_on_rank_1(rank: int) -> None:
 
 
 TROUBLES = {
-    "memory": out_of_memory_on_rank_1,
     "plan": other_plan_on_rank_1,
     "nan": nan_on_rank_1,
     "disk": full_disk_on_rank_1,
@@ -112,25 +96,6 @@ def in_trouble(outputs: Path, kind: str, sync: str) -> tuple[str, str]:
     except Exception as error:
         return type(error).__name__, str(error)
     return "nothing", ""
-
-
-def _no_memory(gradient: torch.Tensor) -> torch.Tensor:
-    raise torch.OutOfMemoryError("planted")
-
-
-@pytest.mark.parametrize("sync", ["ddp", "naive", "bucketed", "overlap"])
-def test_out_of_memory_ends_all_ranks_alike(tmp_path: Path, sync: str) -> None:
-    """Memory runs out within a backward some of whose buckets are under way."""
-    messages = run_ranks(in_trouble, 2, tmp_path, "memory", sync, timeout_s=60)
-    for name, text in messages:
-        assert name == StepOutOfMemory.__name__, text
-        assert "rank 1 ran out of memory in step 2" in text
-        assert "samples, the longest" in text
-    status = read_status(tmp_path / "runs" / "minmax-distributed")
-    assert status["state"] == "failed"
-    assert "rank 1 ran out of memory in step 2" in status["reason"]
-    rows = read_lines(tmp_path / "runs" / "minmax-distributed")
-    assert {row["step"] for row in rows} == {0, 1}, "what was finished is kept, the broken step is not"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +124,7 @@ def test_virtual_ranks_report_memory_and_nan_like_real_ones(tmp_path: Path, monk
 
     def loss_sum(self: Learner, batch: Any) -> Any:
         calls.append(1)
-        if len(calls) == 6:  # after the warm-up, two ranks a step: step 2
+        if len(calls) >= 6:  # after the warm-up, two ranks a step: from step 2 on, single samples included
             raise torch.OutOfMemoryError("planted")
         return honest(self, batch)
 

@@ -92,7 +92,9 @@ def test_a_run_leaves_everything_in_its_folder(finished: Path) -> None:
     assert evaluation["step"] == 4
     assert evaluation["num_samples"] >= 200
     assert 0 <= evaluation["accuracy"] <= 1
-    assert {path.name for path in (folder / "logs").iterdir()} == {"rank0.log", "rank1.log"}
+    assert {path.name for path in (folder / "logs").iterdir()} == {
+        f"{name}{rank}.{kind}" for name, kind in (("rank", "log"), ("heartbeat-rank", "json")) for rank in (0, 1)
+    }
     virtual = json.loads((finished / "minmax-virtual" / "evaluations.jsonl").read_text().splitlines()[-1])
     assert evaluation["loss"] == pytest.approx(virtual["loss"], rel=1e-3), "shares of the dev split add up"
 

@@ -9,7 +9,7 @@ import pytest
 from runs import config_of, folder_of
 
 from ddpsched import run_folder
-from ddpsched.errors import DataError
+from ddpsched.errors import DataError, RunExistsError, RunFinishedError
 from ddpsched.run_folder import RunFolder, read_status
 from ddpsched.run_lock import holder
 from ddpsched.run_loop import run
@@ -156,3 +156,44 @@ def test_a_lock_of_a_process_number_that_no_system_gives(tmp_path: Path) -> None
             assert holder(folder.path) is None
         (folder.path / "lock").write_text(text)
         assert holder(folder.path) is not None
+
+
+def test_a_run_that_its_own_launch_has_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that joins late starts ranks once more; so does a rank that is lost at the end."""
+    config = config_of(tmp_path, "simulated")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "launch-1")
+    run(config)
+    before = (config.run_dir / "status.json").read_bytes()
+    assert run(config) == config.run_dir
+    assert (config.run_dir / "status.json").read_bytes() == before, "nothing is written anew"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "launch-2")
+    with pytest.raises(RunExistsError, match="holds a finished run"):
+        run(config)
+    run(config, overwrite=True)
+    assert read_status(config.run_dir)["launcher"] == "launch-2"
+
+
+@pytest.mark.parametrize("launcher", [None, "none"])
+def test_launches_without_an_id_are_not_taken_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str | None
+) -> None:
+    if launcher is None:
+        monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    else:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", launcher)
+    config = config_of(tmp_path, "simulated")
+    run(config)
+    with pytest.raises(RunExistsError, match="holds a finished run"):
+        run(config)
+
+
+def test_a_rank_that_waits_for_rank_0_sees_that_the_run_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 has seen it under the lock, and left."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "launch-1")
+    config = config_of(tmp_path, "simulated")
+    waiting = folder_of(config)
+    run(config)
+    with pytest.raises(RunFinishedError):
+        waiting.lock.await_rank_0(5.0, waiting.refuse_finished)

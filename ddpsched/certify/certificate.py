@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ddpsched.terminal import plain_console
+from ddpsched.visible_text import visible
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Certificate:
         rows.add_column("", no_wrap=True)
         rows.add_column("what was compared", overflow="fold")
         for check in self.checks:
-            says = Text(check.says)
+            says = Text(visible(check.says, lines=True))
             if check.cause is not None:
                 says.append("\nlikely cause:", style="bold").append(f" {check.cause}")
             held = Text("holds", style="green") if check.holds else Text("FAILS", style="red")

@@ -12,6 +12,7 @@ from ddpsched.costs.calibration import Calibration
 from ddpsched.data.length_files import read_lengths
 from ddpsched.errors import ConfigError
 from ddpsched.peers import PEERS
+from ddpsched.visible_text import visible
 
 MOST_PLANNED = 10**9  # samples: an hour or more
 
@@ -69,7 +70,7 @@ def answer(request: Request) -> None:
         ((_, arm),) = arms(question, request.policies).items()
         count = export(question, fitted(question, arm), request.export)
         if not request.json:
-            print(f"{count:,} rows written to {request.export}")
+            print(visible(f"{count:,} rows written to {request.export}"))
 
 
 def _question(request: Request) -> Question:

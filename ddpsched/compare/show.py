@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ddpsched.compare.arms import Row
 from ddpsched.planning.yardstick import Yardstick
+from ddpsched.visible_text import figure_label
 
 INK, PAD, WAIT = "#0072B2", "#E69F00", "#CC79A7"  # of the Okabe-Ito palette, for colour-blind readers too
 
@@ -85,12 +86,12 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
             axes.barh(place, width, left=left, color=colour, label=label if place == 0 else None)
             left += width
         axes.text(whole, place, f" {whole:.3f}", va="center", fontsize=9)
-    axes.set_yticks(range(len(drawn)), [arm for arm, _ in drawn])
+    axes.set_yticks(range(len(drawn)), [figure_label(arm) for arm, _ in drawn])
     axes.invert_yaxis()
     axes.axvline(1.0, color="black", linewidth=0.8, linestyle=":")
     axes.set_xlim(0, 1.12 * max(figures.yardstick for _, figures in drawn))
     axes.set_xlabel("largest rank's cost / even share of the real tokens")
-    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_title(figure_label(title), loc="left", fontsize=10)
     axes.legend(loc="lower right", fontsize=8, frameon=True)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=160)

@@ -17,6 +17,7 @@ from ddpsched.planning.policy import Setting
 from ddpsched.table import (
     BatchSize,
     Float32,
+    FolderName,
     NonNegative,
     Positive,
     Ranks,
@@ -29,10 +30,6 @@ from ddpsched.table import (
 
 if TYPE_CHECKING:
     from ddpsched.data.samples import Samples
-
-
-# files beside a run's folder are named after it, and a name has at most 255 bytes
-FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 
 
 class ModelConfig(Table):
@@ -90,7 +87,7 @@ class ExecutorConfig(Table):
     kind: Literal["distributed", "virtual", "simulated"] = "virtual"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Threads = 1  # of each process; the same for every arm of a study
-    timeout_s: Timeout = 60.0  # a rank silent for longer has failed
+    timeout_s: Timeout = 120.0  # a rank silent for longer has failed
     elastic: bool = False  # under torchrun: world_size is as many ranks as it started, now or after a restart
     # 2.0: a rank does its work twice, for experiments
     slowness: list[Annotated[float, Field(ge=1, le=1e6)]] | None = None
@@ -173,6 +170,9 @@ class RunConfig(Table):
         if self.order.sorts and self.data.concatenate:
             fault = "sorts samples, but data.concatenate cuts all documents into slices of one length"
             raise ValueError(f"order.kind = {self.order.kind!r} {fault}; leave out one of the two")
+        if self.order.path is not None and self.data.on_bad == "skip":
+            fault = f"order.path = {self.order.path!r} orders all rows of a file, data.on_bad = 'skip' leaves some out"
+            raise ValueError(f"{fault}; correct the file's rows, or leave out one of the two")
         if self.model.task != "causal_lm":
             if self.data.concatenate or self.data.prompt is not None:
                 raise ValueError("data.concatenate and data.prompt belong to model.task = 'causal_lm'")

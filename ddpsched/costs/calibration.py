@@ -117,7 +117,7 @@ class Calibration(Table):
             )
         if kind != KIND:
             raise refusal(f'kind = {shown(kind)}, expected "{KIND}"')
-        if values.get("version") != VERSION:
+        if type(values.get("version")) is not int or values["version"] != VERSION:
             raise refusal(f"version = {shown(values.get('version'))}, this ddpsched reads {VERSION}")
         try:
             calibration = cls.model_validate_json(text)

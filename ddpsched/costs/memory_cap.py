@@ -1,12 +1,13 @@
 """The memory that a micro-batch needs, and the largest one that fits."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ddpsched.costs.cost_model import Int
+from ddpsched.plan import Microbatch
 from ddpsched.table import NonNegative
 
 
@@ -71,7 +72,27 @@ class Cap:
         over = np.arange(1, len(lengths) + 1) > self.limit(np.maximum.accumulate(lengths))
         return int(over.argmax()) if over.any() else len(lengths)
 
+    def need(self, micro: Microbatch, lengths: Int) -> int:
+        """Return what a micro-batch needs, to be compared with ``room``; ``lengths``: of its samples."""
+        if micro.packed:
+            return int(self.weigh(lengths).sum())
+        return len(micro) * int(self.weigh(np.array([micro.padded_length(lengths)]))[0])
+
+
+def in_tokens(lengths: Int) -> Int:
+    """Return the lengths: what samples weigh where memory is counted in tokens."""
+    return lengths
+
+
+UNLIMITED = Cap(2**62, in_tokens)
+
 
 def probed(count: int, max_length: int) -> Cap:
     """Return the cap of a probe in which ``count`` samples of ``max_length`` tokens fitted."""
-    return Cap(count * max_length, lambda lengths: lengths, count)
+    return Cap(count * max_length, in_tokens, count)
+
+
+def lowered(caps: Sequence[Cap] | None, rooms: Mapping[int, int], world_size: int) -> tuple[Cap, ...]:
+    """Return the caps with at most ``rooms[r]`` for these ranks; without any before, the others have no limit."""
+    before = caps or (UNLIMITED,) * world_size
+    return tuple(replace(cap, room=min(cap.room, rooms.get(rank, cap.room))) for rank, cap in enumerate(before))

@@ -4,6 +4,7 @@
 
     config.py         [data]
     table_files.py    columns of a local file: TSV, CSV, JSON lines and Parquet
+    quarantine.py     rows that cannot be used, left out and named
     row_source.py     open a file, a saved folder or a hub data set such as GSM8K; rows in chunks; a fingerprint
     tokenizer.py      tokenizers by folder, file or hub name; texts, or prompts and texts, encoded
     token_table.py    token ids of a data set: cached, on demand, or documents joined and cut at a context length

@@ -21,6 +21,8 @@ class DataConfig(Table):
     prompt: Text | None = None  # causal_lm: a column before the text that is not learnt, "question"
     label: Text = "label"  # classification
     num_labels: Annotated[int, Field(ge=2, le=2**16)] = 2
+    # rows of a file that cannot be used: an error; or left out, and named in the run's quarantine.jsonl
+    on_bad: Literal["error", "skip"] = "error"
     rows: Positive | None = None  # only this many rows of the training split, the first
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the training rows evaluated on, without a dev split
     tokenizer: Text | None = None  # folder or hub name; by default the model's, or the embedded one
@@ -38,4 +40,7 @@ class DataConfig(Table):
             raise ValueError("within_documents says how joined documents attend; set concatenate = true with it")
         if self.concatenate and self.lengths == "online":
             raise ValueError("concatenate joins all documents before training; use lengths = 'known'")
+        if self.on_bad == "skip" and self.path is None:
+            source = f"data.name = {self.name!r}" if self.name else "the embedded sentences"
+            raise ValueError(f"on_bad = 'skip' leaves out rows of a file, but the data are {source}; give data.path")
         return self

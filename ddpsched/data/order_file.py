@@ -113,6 +113,13 @@ class OrderedFile:
         self._rows: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         if self._rows.dtype.names != (*about.metrics, "id") or self._rows.shape != (num_rows,):
             raise DataError(f"{path}: its header and footer differ; write it again with `ddpsched sort`")
+        types = [self._rows.dtype[name] for name in self._rows.dtype.names]
+        if types[-1] != np.int64 or any(each not in (np.int64, np.float64) for each in types):
+            fault = f"its columns are {', '.join(map(str, types))}, where ids are int64 and metrics int64 or float64"
+            raise DataError(f"{path}: {fault}; write it again with `ddpsched sort`")
+        if len(self._sums) != (blocks := -(-num_rows // BLOCK)):
+            fault = f"it has {len(self._sums)} checksums for {blocks} blocks of rows"
+            raise DataError(f"{path}: {fault}; write it again with `ddpsched sort`")
 
     @classmethod
     def open(cls, path: Path) -> Self:

@@ -27,7 +27,8 @@ class RowSource:
 
     ``name`` is the data set's, for messages; ``label`` also names the split, if there are several; ``short`` is a name
     without this machine's folders. ``fingerprint()`` identifies the data: a hash of a file's bytes, or the fingerprint
-    that ``datasets`` gives a set. ``chunks(wanted, size, mine)``: as :func:`ddpsched.data.table_files.read_chunks`.
+    that ``datasets`` gives a set. ``path``: of a file of rows. ``chunks(wanted, size, mine)``: as
+    :func:`ddpsched.data.table_files.read_chunks`.
     """
 
     name: str
@@ -35,6 +36,7 @@ class RowSource:
     short: str
     fingerprint: Callable[[], str]
     chunks: Callable[[Wanted | None, int, Mine], Iterator[Chunk]]
+    path: Path | None = None
 
 
 def training_rows(config: DataConfig) -> RowSource | None:
@@ -71,7 +73,7 @@ def file_rows(path: Path) -> RowSource:
         with path.open("rb") as file:
             return f"file {hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()}"
 
-    return RowSource(str(path), str(path), path.name, fingerprint, partial(read_chunks, path))
+    return RowSource(str(path), str(path), path.name, fingerprint, partial(read_chunks, path), path)
 
 
 def number_rows(path: Path) -> RowSource:

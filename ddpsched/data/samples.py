@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from ddpsched.data.config import DataConfig
 from ddpsched.data.embedded.sentences import compose
 from ddpsched.data.order_file import OrderedFile
+from ddpsched.data.quarantine import BadRow, read_usable
 from ddpsched.data.row_source import RowSource, file_rows, stored_splits
 from ddpsched.data.table_files import WHOLE, Wanted
 from ddpsched.data.token_table import UNCUT, OnlineTokens, SliceTable, TokenTable, tokenise
@@ -23,6 +24,7 @@ from ddpsched.data.tokenizer import load_tokenizer, pad_id
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.plan import Ids
 
+NO_TEXT = "is null, blank or no valid text"
 Task = Literal["classification", "causal_lm"]
 
 
@@ -56,13 +58,15 @@ class Split:
 class Dataset:
     """The training split, the one for evaluation if there is one, and a line that names the source of both.
 
-    ``rows``: those of the training split's source; None for the embedded sentences.
+    ``rows``: those of the training split's source; None for the embedded sentences. ``quarantined``: rows of both that
+    were left out.
     """
 
     train: Split
     dev: Split | None
     source: str
     rows: RowSource | None = None
+    quarantined: tuple[BadRow, ...] = ()
 
 
 def load_dataset(config: DataConfig, seed: int, task: Task = "classification") -> Dataset:
@@ -80,23 +84,26 @@ def load_dataset(config: DataConfig, seed: int, task: Task = "classification") -
         wanted["data.label"] = config.label
     elif config.prompt is not None:
         wanted["data.prompt"] = config.prompt
+    left_out: list[BadRow] = []
     if config.path or config.name:
         rows, beside = stored_splits(config)
-        train = _read(rows, config, wanted, config.rows)
-        dev = None if beside is None or config.dev else _read(beside, config, wanted)
+        train = _read(rows, config, wanted, left_out, config.rows)
+        dev = None if beside is None or config.dev else _read(beside, config, wanted, left_out)
         dataset = Dataset(train, dev, rows.name, rows)
     else:
         dataset = _embedded(config, wanted, seed)
     if config.dev:
         file = Path(config.dev).expanduser()
-        dataset = replace(dataset, dev=_read(file_rows(file), config, wanted), source=f"{dataset.source}, dev {file}")
+        dataset = replace(
+            dataset, dev=_read(file_rows(file), config, wanted, left_out), source=f"{dataset.source}, dev {file}"
+        )
     if config.held_out and dataset.dev is None:
         dataset = _held_out(dataset, config.held_out, seed)
     if len(dataset.train) < 2:
         raise DataError(
             f"{dataset.source}: {len(dataset.train)} row{'s' * (len(dataset.train) != 1)}; training needs at least 2"
         )
-    return dataset
+    return replace(dataset, quarantined=tuple(left_out))
 
 
 def _held_out(dataset: Dataset, share: float, seed: int) -> Dataset:
@@ -110,11 +117,18 @@ def _held_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     mixed = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,))).permutation(size)
     dev, train = (dataset.train.take(np.sort(ids)) for ids in (mixed[:count], mixed[count:]))
     source = f"{dataset.source}, {count} of {size} rows held out (seed {seed})"
-    return Dataset(train, dev, source, dataset.rows)
+    return replace(dataset, train=train, dev=dev, source=source)
 
 
-def _read(rows: RowSource, config: DataConfig, wanted: Wanted, limit: int | None = None) -> Split:
-    """Return the first ``limit`` rows, or all; raise DataError where a text, a prompt or a label cannot be used."""
+def _read(
+    rows: RowSource, config: DataConfig, wanted: Wanted, left_out: list[BadRow], limit: int | None = None
+) -> Split:
+    """Return the first ``limit`` rows, or all; raise DataError where a text, a prompt or a label cannot be used.
+
+    Or add such rows to ``left_out``, as ``config.on_bad`` says.
+    """
+    if config.on_bad == "skip":
+        return _read_usable(rows, config, wanted, left_out, limit)
     chunk = next(rows.chunks(wanted, limit or WHOLE, lambda number: True), None)
     if chunk is None:
         raise DataError(f"{rows.label}: no rows; give at least 2 for training, 1 for evaluation")
@@ -127,9 +141,43 @@ def _read(rows: RowSource, config: DataConfig, wanted: Wanted, limit: int | None
         return Split(texts)
     given, allowed = chunk.columns[config.label], range(config.num_labels)
     labels = [_integer(label) for label in given]
-    fault = f"is not an integer from 0 to {allowed[-1]} (data.num_labels = {config.num_labels})"
+    fault = _no_label(config)
     _refuse(rows.label, config.label, given, [label in allowed for label in labels], fault, "correct the label")
     return Split(texts, np.array(labels, dtype=np.int64))
+
+
+def _read_usable(
+    rows: RowSource, config: DataConfig, wanted: Wanted, left_out: list[BadRow], limit: int | None
+) -> Split:
+    if rows.path is None:
+        fault = "is a folder saved by datasets, data.on_bad = 'skip' is for files"
+        raise DataError(f"data.path = {rows.name}: {fault}; give a file as data.path, or leave data.on_bad out")
+
+    def fault_of(row: dict[str, Any]) -> str | None:
+        for option, column in wanted.items():
+            is_label = option == "data.label"
+            if is_label and _integer(row[column]) not in range(config.num_labels):
+                return f"column {column!r}: {row[column]!r:.80} {_no_label(config)}"
+            if not is_label and not _is_text(row[column]):
+                return f"column {column!r}: {row[column]!r:.80} {NO_TEXT}"
+        return None
+
+    good, numbers, bad = read_usable(rows.path, wanted, fault_of, limit)
+    if not good:
+        raise DataError(f"{rows.label}: no rows; give at least 2 for training, 1 for evaluation")
+    left_out += bad
+    columns = {option: [row[column] for row in good] for option, column in wanted.items()}
+    labels = [_integer(label) for label in columns["data.label"]] if "data.label" in columns else None
+    return Split(
+        columns["data.text"],
+        None if labels is None else np.array(labels, dtype=np.int64),
+        columns.get("data.prompt"),
+        numbers,
+    )
+
+
+def _no_label(config: DataConfig) -> str:
+    return f"is not an integer from 0 to {config.num_labels - 1} (data.num_labels = {config.num_labels})"
 
 
 def _embedded(config: DataConfig, wanted: Wanted, seed: int) -> Dataset:
@@ -150,10 +198,11 @@ def _embedded(config: DataConfig, wanted: Wanted, seed: int) -> Dataset:
 
 def check_texts(source: str, column: str, texts: Sequence[Any], remedy: str = "write a text", first: int = 0) -> None:
     """Raise DataError, naming the rows, where a value is blank or not valid text. ``first``: the first row, from 0."""
-    valid = [
-        isinstance(text, str) and bool(text.strip()) and text.encode(errors="ignore").decode() == text for text in texts
-    ]
-    _refuse(source, column, texts, valid, "is null, blank or no valid text", remedy, first)
+    _refuse(source, column, texts, [_is_text(text) for text in texts], NO_TEXT, remedy, first)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and value.encode(errors="ignore").decode() == value
 
 
 def _refuse(

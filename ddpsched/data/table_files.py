@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -61,8 +62,15 @@ def read_chunks(
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(f"{path}: suffix {path.suffix!r} is not known; give one of {', '.join(READERS)}")
-    try:
+    with opened(path):
         yield from numbered(reader(path, wanted, size), wanted, size, mine)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[None]:
+    """Raise DataError for what goes wrong while ``path`` is read in the block."""
+    try:
+        yield
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; check the path (it is relative to {Path.cwd()})") from None
     except UnicodeDecodeError as error:
@@ -120,15 +128,23 @@ def _blocks(
 def _separated(path: Path, wanted: Wanted | None, size: int, **dialect: Any) -> Iterator[Block]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         lines = csv.reader(file, **dialect)
-        header = next(_rows(path, lines, None), None)
-        if header is None:
-            raise DataError(f"{path}: the file is empty; its first line must name the columns, then one row a sample")
-        places = {name: header.index(name) for name in columns_to_read(path, header, wanted)}
+        places, width = header_places(path, lines, wanted)
 
         def columns(rows: list[list[str]], is_first: bool) -> Columns:
             return {name: [row[place] for row in rows] for name, place in places.items()}
 
-        yield from _blocks(file, _rows(path, lines, len(header)), size, columns)
+        yield from _blocks(file, _rows(path, lines, width), size, columns)
+
+
+def header_places(path: Path, lines: Any, wanted: Wanted | None) -> tuple[dict[str, int], int]:
+    """Return each column's place, by the header that ``lines`` begin with, and the number of fields of a row.
+
+    Raises DataError where there is no header, or it lacks a column.
+    """
+    header = next(_rows(path, lines, None), None)
+    if header is None:
+        raise DataError(f"{path}: the file is empty; its first line must name the columns, then one row a sample")
+    return {name: header.index(name) for name in columns_to_read(path, header, wanted)}, len(header)
 
 
 def _rows(path: Path, lines: Any, num_fields: int | None) -> Iterator[list[str]]:
@@ -206,10 +222,13 @@ def table_columns(table: Any) -> Columns:
     return {name: table.column(name).to_pylist() for name in table.column_names}
 
 
+# quotes are text in a TSV: read as quoting, one lone quote would swallow all rows up to the next
+DIALECTS: dict[str, dict[str, Any]] = {
+    ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
+    ".csv": {"delimiter": ",", "strict": True},
+}
 READERS: dict[str, Callable[[Path, Wanted | None, int], Iterator[Block]]] = {
-    # quotes are text in a TSV: read as quoting, one lone quote would swallow all rows up to the next
-    ".tsv": partial(_separated, delimiter="\t", quoting=csv.QUOTE_NONE),
-    ".csv": partial(_separated, delimiter=",", strict=True),
+    **{suffix: partial(_separated, **dialect) for suffix, dialect in DIALECTS.items()},
     ".jsonl": _jsonl,
     ".json": _jsonl,
     ".parquet": _parquet,

@@ -13,6 +13,7 @@ slice's first token to predict it from.
 import hashlib
 import os
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import Tokenizer
 
-from ddpsched.data.array_cache import load_arrays, save_arrays
+from ddpsched.data.array_cache import load_arrays, refusal, save_arrays
 from ddpsched.data.tokenizer import Encoder, Ids, Row
 from ddpsched.errors import DataError
 
@@ -304,7 +305,10 @@ def tokenise(
         default = os.environ.get("DDPSCHED_CACHE") or "~/.cache/ddpsched"
         folder = Path(default).expanduser() if cache_dir == "default" else cache_dir
         path = folder / f"tokens-{_digest(tokenizer, texts, prompts, max_length, least)}.npz"
-        arrays: dict[str, Any] | None = load_arrays(path)
+        if (reason := refusal(folder)) is not None:
+            warnings.warn(f"cache {folder}: {reason}; set DDPSCHED_CACHE to a folder of your own", stacklevel=2)
+            path = None
+        arrays: dict[str, Any] | None = None if path is None else load_arrays(path)
         if arrays and arrays.keys() == CACHED and len(arrays["offsets"]) == len(texts) + 1:
             arrays["num_truncated"] = int(arrays["num_truncated"])
             return TokenTable(**arrays, max_length=max_length, rows=places)

@@ -140,7 +140,7 @@ def _cost(rank: int) -> int:
 
 
 def _vote(flag: Flag) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    return vote_row(step=0, digest=2**60 + 1, flag=flag, count=3, longest=7)
+    return vote_row(step=0, digest=2**60 + 1, flags=flag, count=3, longest=7)
 
 
 def _objected() -> str:

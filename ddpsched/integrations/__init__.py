@@ -4,6 +4,7 @@
 
     batch_sampler.py   BatchSampler: this rank's lists of ids, for a torch DataLoader
     step_loader.py     StepLoader: whole optimizer steps, as lists of micro-batches
+    pool_shards.py     shards of another number of ranks, and states dealt to others
     pool_stream.py     PoolStream: the same over an iterable dataset
     scaled.py          batches paired with the scales of their losses
     losses.py          the exact loss for transformers' Trainer

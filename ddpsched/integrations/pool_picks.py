@@ -4,7 +4,7 @@ import itertools
 import operator
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.planning.policies.pool import BITS, MASK, Closest, First, PackedRows, Pool, Waiting
@@ -105,13 +105,26 @@ class SampleReader:
         self._loaded = state["iterable"] if self._stateful else None
 
 
+class Reader(Protocol):
+    """Samples one after another, as SampleReader has them."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    def read(self) -> Sample | None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
 class PoolPicks:
     """``next_step()``: the micro-batches of a step, as ``policy``, of kind pool, chooses them.
 
     ``first_epoch``: the reader's at the beginning. ``steps``: a count that the caller keeps.
     """
 
-    def __init__(self, policy: Pool, reader: SampleReader) -> None:
+    def __init__(self, policy: Pool, reader: Reader) -> None:
         self.reader, self._policy = reader, policy
         self._pool = _pool(policy, [])
         self._samples: dict[int, Any] = {}  # those that wait, by their keys in the pool

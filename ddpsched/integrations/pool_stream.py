@@ -9,6 +9,7 @@ from ddpsched.integrations.agreement import LoaderWorld
 from ddpsched.integrations.identity import check_keys, check_same
 from ddpsched.integrations.plan_source import Arguments, whole_number
 from ddpsched.integrations.pool_picks import PoolPicks, Sample, SampleReader
+from ddpsched.integrations.pool_shards import ShardReader
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.planning.policies.pool import Pool
 from ddpsched.world import World
@@ -18,11 +19,12 @@ class PoolStream:
     """Yield this rank's micro-batches of each optimizer step as a list, chosen from a pool that the iterable feeds.
 
     ``iterable``: this rank's samples, whatever yields them; a DataLoader with ``batch_size=None`` reads them in worker
-    processes. ``length_fn(sample)``: tokens. ``policy``: "pool", or a mapping with its ``kind`` and options, as the
-    table [policy] of a config has them. The pool holds ``pool_size`` samples; a micro-batch begins with the oldest and
-    takes others by ``strategy`` ("prefer_closest" in length, or "prefer_first"), as long as count * longest stays
-    within ``max_tokens_for_batch``; with ``sequence_packing`` as long as their sum does, whatever the strategy. A
-    longer sample runs alone; ``over_budget`` counts these.
+    processes. Or a function that returns them for a World, such as ``lambda world: data[world.rank :: world.size]``:
+    then a run may go on with another number of ranks. ``length_fn(sample)``: tokens. ``policy``: "pool", or a mapping
+    with its ``kind`` and options, as the table [policy] of a config has them. The pool holds ``pool_size`` samples; a
+    micro-batch begins with the oldest and takes others by ``strategy`` ("prefer_closest" in length, or
+    "prefer_first"), as long as count * longest stays within ``max_tokens_for_batch``; with ``sequence_packing`` as
+    long as their sum does, whatever the strategy. A longer sample runs alone; ``over_budget`` counts these.
 
     A step has ``batches_per_optimizer_step`` of them; each is ``collate_fn(samples)``, or the list of samples, which
     ``sample_padding_fn(sample, length)`` has filled up to the longest of them. ``infinite_loop``: an epoch that is over
@@ -43,7 +45,8 @@ class PoolStream:
     ``step``: the :class:`StepShare` of the list yielded last. ``state_dict()`` holds the samples that wait, so it is
     for torch.save or pickle, and each rank has another. With it loaded the next iteration continues there: at once
     where the iterable has ``state_dict`` and ``load_state_dict`` too, else by reading this epoch's samples again.
-    Raises ConfigError for arguments out of range, DataError for bad samples.
+    With another number of ranks, load what ``for_world_size(states, n)`` makes of the states of all ranks: each sample
+    still comes once an epoch. Raises ConfigError for arguments out of range, DataError for bad samples.
 
     Source: cosmos-rl's ``LoadBalancedDataset``, whose defaults these are, and whose choices but for packed rows; it
     resumes by choosing all batches before again.
@@ -64,7 +67,7 @@ class PoolStream:
 
     def __init__(
         self,
-        iterable: Iterable[Any],
+        iterable: Iterable[Any] | Callable[[World], Iterable[Any]],
         length_fn: Callable[[Any], int],
         *,
         world: World | None = None,
@@ -89,7 +92,10 @@ class PoolStream:
         for remark in pool.remarks:
             warnings.warn(remark, stacklevel=2)
         self._infinite, self.max_num_steps = infinite_loop and pool.endless, arguments.max_num_steps
-        self._iterable, self._length_fn, self._agree = iterable, length_fn, agree
+        self._length_fn, self._agree = length_fn, agree
+        # an iterable may be callable as well
+        self._samples_of = iterable if callable(iterable) and not isinstance(iterable, Iterable) else None
+        self._iterable = iterable
         self._collate, self._pad = collate_fn, sample_padding_fn
         self._next = self._reached = self._begin(0)  # the next iteration's; and that of the last one
         self._skip = 0  # steps that the next iteration leaves out
@@ -134,6 +140,9 @@ class PoolStream:
     def __iter__(self) -> Iterator[list[Any]]:
         world = self._ranks.settle()
         self._check_ends(world)
+        if self._samples_of is not None:  # of the world that is known only now
+            begun, self._next = self._next, self._begin(0)
+            self._next.load_state_dict(begun.state_dict())
         self._read_skipped()
         # the beginning of the next iteration stays as it is until an epoch is run, so looking at one batch changes
         # nothing
@@ -142,7 +151,13 @@ class PoolStream:
         return self._lists(picks, world)
 
     def _begin(self, epoch: int) -> PoolPicks:
-        return PoolPicks(self.policy, SampleReader(self._iterable, self._length_fn, self._infinite, epoch))
+        iterable = self._iterable if self._samples_of is None else self._samples_of(self.world)
+        own = SampleReader(iterable, self._length_fn, self._infinite, epoch)
+        return PoolPicks(self.policy, ShardReader(own, None if self._samples_of is None else self._shard))
+
+    def _shard(self, world: World) -> SampleReader:
+        assert self._samples_of is not None
+        return SampleReader(self._samples_of(world), self._length_fn, infinite=False, epoch=0)
 
     def _lists(self, picks: PoolPicks, world: World) -> Iterator[list[Any]]:
         begun, last = picks.steps, self.max_num_steps

@@ -1,9 +1,10 @@
-"""The columns of a rank's record that follow from a plan and the lengths of the rank's samples."""
+"""The columns, the cost and the memory that follow from a plan and the lengths of a rank's samples."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from ddpsched.costs.cost_model import CostModel
+from ddpsched.costs.memory_cap import Cap
 from ddpsched.data.lengths import Lengths
 from ddpsched.plan import StepPlan
 
@@ -11,6 +12,11 @@ from ddpsched.plan import StepPlan
 def rank_cost(cost: CostModel, plan: StepPlan, rank: int, lengths: Lengths) -> int:
     """Return the cost of the rank's micro-batches on a rank of calibrated speed."""
     return sum(cost.price(micro, lengths.lengths(micro.ids)) for micro in plan.ranks[rank])
+
+
+def largest_need(cap: Cap, plan: StepPlan, rank: int, lengths: Lengths) -> int:
+    """Return what the rank's largest micro-batch needs, in the unit of ``cap``; 0 where it has none."""
+    return max((cap.need(micro, lengths.lengths(micro.ids)) for micro in plan.ranks[rank]), default=0)
 
 
 def plan_columns(labels: Mapping[str, Any], plan: StepPlan, rank: int, lengths: Lengths) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ddpsched.data.quarantine import QUARANTINE
+from ddpsched.decode import shown
 from ddpsched.errors import DataError
 from ddpsched.records import read_json, read_lines
 from ddpsched.recovery.ledger import Entry, entries
@@ -44,6 +46,7 @@ class Audit:
         starts: where processes began, as environment.json has it.
         epochs: those that were begun.
         with_replacement: whether the policy may repeat and leave out samples by its options; then neither is a fault.
+        num_quarantined: rows of the data files that were left out as unusable, as the run declared.
         faults: one message each; none where all holds.
     """
 
@@ -54,6 +57,7 @@ class Audit:
     starts: list[dict[str, Any]]
     epochs: list[EpochAudit]
     with_replacement: bool
+    num_quarantined: int
     faults: list[str]
 
 
@@ -78,7 +82,13 @@ def audit(folder: Path) -> Audit:
         for each in epochs:
             faults += _faults(each, steps, size)
     faults += list(_contradictions(steps, read_lines(folder), state == "done"))
-    return Audit(str(folder), state, len(steps), size, environment.get("starts", []), epochs, replaces, faults)
+    quarantined = environment.get("num_quarantined", 0)
+    if type(quarantined) is not int or quarantined < 0:
+        fault = f"num_quarantined = {shown(quarantined)} is no count of rows"
+        raise DataError(f"{folder / 'environment.json'}: {fault}; run it again")
+    faults += list(_not_named(folder, quarantined))
+    starts = environment.get("starts", [])
+    return Audit(str(folder), state, len(steps), size, starts, epochs, replaces, quarantined, faults)
 
 
 def _epochs(steps: Sequence[Entry], size: int, last_is_whole: bool) -> list[EpochAudit]:
@@ -139,6 +149,14 @@ def _contradictions(steps: Sequence[Entry], rows: Sequence[dict[str, Any]], is_d
             f"{count} records contradict the ledger, first in step {step}, rank {rank}: plan and samples are "
             f"{records[step, rank]}, in the ledger {ledger[step, rank]}"
         )
+
+
+def _not_named(folder: Path, num_quarantined: int) -> Iterator[str]:
+    """Yield a fault where ``quarantine.jsonl`` does not name as many rows as the run left out."""
+    path = folder / QUARANTINE
+    named = len(path.read_bytes().splitlines()) if path.exists() else 0
+    if named != num_quarantined:
+        yield f"environment.json declares {num_quarantined} rows left out of the data, {QUARANTINE} names {named}"
 
 
 def _named(values: Sequence[int]) -> str:

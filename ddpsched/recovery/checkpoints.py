@@ -8,7 +8,6 @@ any moment leaves the earlier checkpoints as they were. What does not match its 
 import json
 import logging
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpsched.errors import DataError
+from ddpsched.own_folder import remove
 from ddpsched.records import read_json, write_json
 
 log = logging.getLogger("ddpsched")
@@ -71,22 +71,22 @@ class Checkpoints:
         """Complete the checkpoint whose files lie in ``begin``'s folder; return its folder. Raises OSError."""
         path = self._folder(step)
         aside = path.with_suffix(PART)
-        write_json(aside / STATE, state)
+        write_json(aside / STATE, state, indent=None)
         files = {file.name: _facts(file) for file in sorted(aside.iterdir())}
-        write_json(aside / MANIFEST, {"format": FORMAT, "files": files, "digest": _manifest_digest(files)})
+        write_json(aside / MANIFEST, {"format": FORMAT, "files": files, "digest": _manifest_digest(files)}, indent=None)
         _sync(aside)
-        shutil.rmtree(path, ignore_errors=True)  # of an earlier attempt that went on from before it
+        remove(path)  # of an earlier attempt that went on from before it
         aside.rename(path)
         _sync(self.path)
         for old in list(self._complete())[self._keep :]:
-            shutil.rmtree(old, ignore_errors=True)  # what stays takes room, and harms nobody
+            remove(old)
         return path
 
     def forget_after(self, step: int) -> None:
         """Remove what a run that goes on after ``step`` steps does not stand on: unfinished and later checkpoints."""
         for path in [*self.path.glob(f"*{PART}"), *self._complete()]:
             if path.suffix == PART or _step_of(path) > step:
-                shutil.rmtree(path, ignore_errors=True)
+                remove(path)
 
     def _folder(self, step: int) -> Path:
         return self.path / f"step-{step:08d}"

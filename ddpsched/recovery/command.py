@@ -7,6 +7,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
+from ddpsched.data.quarantine import QUARANTINE
 from ddpsched.recovery.audit import Audit, audit
 from ddpsched.terminal import plain_console
 
@@ -38,6 +39,8 @@ def _table(found: Audit) -> Table:
 def _lines(found: Audit) -> list[str]:
     began = ", ".join(f"after step {s.get('step')} on {s.get('world_size')} ranks" for s in found.starts[1:])
     lines = [f"went on {began}"] if began else []
+    if found.num_quarantined:
+        lines.append(f"{found.num_quarantined} rows of the data files were left out, as {QUARANTINE} names them")
     if found.with_replacement:
         lines.append("the policy draws with replacement: samples may run again or never")
     if any(not each.complete for each in found.epochs):

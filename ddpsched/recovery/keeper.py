@@ -3,6 +3,7 @@
 The training thread copies the tensors, which takes no longer than the copy; another thread writes and syncs them.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,8 @@ from ddpsched.records import StepRecord, write_json
 from ddpsched.recovery.checkpoints import Checkpoints
 from ddpsched.recovery.ledger import Head, Ledger
 from ddpsched.recovery.start import Start, identity
+
+LEAVING_S = 2.0  # that a run which ends waits for the other ranks' part of a checkpoint
 
 
 class Snapshot(Protocol):
@@ -58,19 +61,37 @@ class Keeper:
         self._ledger = Ledger(start.folder, start.head) if rank == 0 else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
+        self._last: StepPlan | None = None  # the last step here
+        self._processes = config.world_size if config.executor.kind == "distributed" else 1
+        self._committed = start.position.step
+        self._closed_s = math.inf
 
     def commit(self, plan: StepPlan, records: Sequence[StepRecord]) -> None:
         """Commit a step to the ledger. Raises OSError, and the error that ended the writing of the last checkpoint."""
         if self._ledger is not None:
             self._ledger.commit(plan, skipped=records[0].mode != "simulated" and records[0].lr is None)
+        self._committed = plan.step + 1
         if self._writing is not None and self._writing.done():
             writing, self._writing = self._writing, None
             writing.result()
 
-    def checkpoint(self, plan: StepPlan) -> None:
-        """Begin a checkpoint after a step, where one is due; all ranks call it."""
+    def checkpoint(self, plan: StepPlan, rooms: Mapping[int, int]) -> None:
+        """Begin a checkpoint after a step, where one is due; all ranks call it.
+
+        ``rooms``: the memory left to ranks that ran out of it, by rank.
+        """
+        self._last = plan
         if self._every and (plan.step + 1) % self._every == 0:
-            self._begin(plan)
+            self._begin(plan, rooms)
+
+    def stopped(self, rooms: Mapping[int, int]) -> None:
+        """Write a checkpoint after the last step, so that it is not done again; all ranks call it once they agree.
+
+        Raises the error that ended its writing.
+        """
+        if self._every and self._last is not None and (self._last.step + 1) % self._every:
+            self._begin(self._last, rooms)
+        self.finish()
 
     def finish(self) -> None:
         """Return when the last checkpoint is written. Raises the error that ended its writing."""
@@ -79,43 +100,45 @@ class Keeper:
 
     def close(self) -> None:
         """Close the ledger, as soon as no checkpoint is being written."""
+        self._closed_s = monotonic()
         self._thread.shutdown()
         if self._ledger is not None:
             self._ledger.close()
 
-    def _begin(self, plan: StepPlan) -> None:
+    def _begin(self, plan: StepPlan, rooms: Mapping[int, int]) -> None:
         assert self._snapshot is not None
         assert plan.after is not None, f"policy {self._config.policy.kind}: no position after step {plan.step}"
         speeds = _gathered(self._speeds, self._exchange)
         if self._writing is not None and self._writing.exception() is not None:  # it waits: the copies are in use
             return  # the next commit raises it, where all ranks learn of it
         head = self._ledger.head if self._ledger is not None else Head()
-        if self._ledger is not None and head.steps != plan.step + 1:  # its disk is full, and the run about to end
+        if self._committed != plan.step + 1:  # its disk is full, and the run about to end
             return
-        shares = self._config.world_size if self._snapshot.is_shared else 1
-        if self._rank >= shares:
-            return
-        self._snapshot.take()
+        shares = self._processes if self._snapshot.is_shared else 1
+        if self._rank < shares:
+            self._snapshot.take()
         state = {
             "config": identity(self._config),
             "world_size": self._config.world_size,
             "batch_ranks": self._start.batch_ranks or self._config.world_size,
-            "position": plan.after.as_dict(),
+            "position": plan.after.as_packed(),
             "ledger": list(head),
             "speeds": speeds,
+            "rooms": [rooms.get(rank) for rank in range(self._config.world_size)] if rooms else None,
         }
         self._writing = self._thread.submit(self._write, plan.step + 1, shares, state)
 
     def _write(self, step: int, shares: int, state: Mapping[str, Any]) -> None:
         assert self._snapshot is not None
         aside = self._checkpoints.begin(step)
-        self._snapshot.write(aside, self._rank, shares)
-        if self._rank:
+        if self._rank < shares:
+            self._snapshot.write(aside, self._rank, shares)
+        if self._rank:  # its records of these steps are written as well, without which the checkpoint would not count
             write_json(aside / _share(self._rank), {})
             return
         deadline = monotonic() + self._config.executor.timeout_s
-        while missing := [rank for rank in range(1, shares) if not (aside / _share(rank)).exists()]:
-            if monotonic() > deadline:
+        while missing := [rank for rank in range(1, self._processes) if not (aside / _share(rank)).exists()]:
+            if monotonic() > min(deadline, self._closed_s + LEAVING_S):
                 waited = f"{self._config.executor.timeout_s:.0f} s"
                 raise RankFailure(f"rank {missing[0]} did not write its share of {aside.name} within {waited}")
             sleep(0.02)

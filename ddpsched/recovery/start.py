@@ -28,10 +28,14 @@ FREE = {
 LINES = {"records-rank*.jsonl": 0, "timeline-rank*.jsonl": 0, "evaluations.jsonl": 1}  # by file, what to add to a step
 
 
+Room = Annotated[int, Field(ge=1, lt=2**62)]  # bytes or tokens
+
+
 class State(Table):
     """``state.json`` of a checkpoint: what a run goes on from beside its tensors.
 
-    ``ledger``: its steps and the digest of its last line. ``speeds``: what each rank's was measured from.
+    ``ledger``: its steps and the digest of its last line. ``speeds``: what each rank's was measured from. ``rooms``:
+    the memory left to each rank, where one has run out of it.
     """
 
     config: dict[str, Any]
@@ -40,6 +44,7 @@ class State(Table):
     position: dict[str, Any]
     ledger: Annotated[list[Any], Field(min_length=2, max_length=2)]
     speeds: list[list[PositiveFloat]] | None
+    rooms: list[Room | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,11 @@ class Start:
         for speed, rank in zip(speeds, ranks, strict=True) if speeds else ():
             if rank < len(stored) == world_size:
                 speed.restore(stored[rank])
+
+    def rooms(self, world_size: int) -> dict[int, int]:
+        """Return by rank the memory left to those that ran out of it, if there were ``world_size`` ranks before."""
+        stored = (self.state.rooms if self.state else None) or []
+        return {rank: room for rank, room in enumerate(stored) if room is not None and len(stored) == world_size}
 
     def listed(self, world_size: int) -> list[dict[str, Any]]:
         """Return all starts of the run for environment.json, this one last: after which step, when, how many ranks."""

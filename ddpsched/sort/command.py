@@ -14,6 +14,7 @@ from ddpsched.errors import DataError
 from ddpsched.sort.measure import Request, Values, Work, rarities
 from ddpsched.sort.parts import Parts
 from ddpsched.sort.ranks import Int, LaunchedRanks, Ranks
+from ddpsched.visible_text import visible
 from ddpsched.world import World
 
 T = TypeVar("T")
@@ -161,17 +162,18 @@ class Sorting:
         """Print what the file holds. ``most_merged``: rows of the rank with the most; ``last``: the last lines."""
         file, size = OrderedFile.open(self.request.output), self.world.size
         kept = f" ({num_kept} chunks of an earlier attempt were kept)" if num_kept else ""
-        print(f"{num_rows:,} samples of {file.about.source}{kept}, {size} rank{'s' * (size > 1)}")
+        source = visible(file.about.source)
+        print(f"{num_rows:,} samples of {source}{kept}, {size} rank{'s' * (size > 1)}")
         name = file.about.metrics[0]
         low, median, high = (file.rows(i, i + 1)[name][0] for i in (0, num_rows // 2, num_rows - 1))
-        print(f"{name}: {low:g} to {high:g}, median {median:g}")
+        print(f"{visible(name)}: {low:g} to {high:g}, median {median:g}")
         if self.work.left_out:
             print(f"all rows are ordered; the run uses only some of them, by {self.work.left_out}")
         if num_truncated:
             print(f"{num_truncated:,} samples were longer than data.max_length, and count as cut to it")
         if size > 1:
             print(f"largest bucket before slices were evened out: {most_merged * size / num_rows:.3f} x the mean")
-        print(last)
+        print(visible(last, lines=True))
 
 
 def sort(request: Request) -> None:

@@ -80,6 +80,8 @@ class Work:
             config, source, metrics = parse({"steps": 1}), number_rows(path), [_column("value", "DATA", "value")]
         else:
             config = _config(request)
+            if config.data.on_bad == "skip":
+                raise ConfigError("data.on_bad = 'skip': an ordered file has all rows of its data; correct them first")
             rows = training_rows(config.data)
             if rows is None:
                 raise ConfigError(f"{request.data}: names no data set; set data.path or data.name in it")

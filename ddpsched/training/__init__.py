@@ -18,6 +18,7 @@
     sync/                  gradient synchronisers: naive, overlap, bucketed, ddp, fsdp
     group_exchange.py      offers and votes of ranks over gloo; the offset of each rank's clock from rank 0's
     attempt_store.py       the store of one attempt: torchrun's is the same over all its restarts
+    meeting.py             ranks that wait for each other before there are collectives
     sample_sort.py         rows sorted over a process group
     clock.py               the device; time and peak memory, on CPU and CUDA
     out_of_memory.py       which errors are out-of-memory

@@ -8,21 +8,24 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 import torch.distributed as dist
 
 from ddpsched.config import RunConfig
+from ddpsched.costs.memory_cap import UNLIMITED
 from ddpsched.data.samples import Samples
-from ddpsched.errors import NonFiniteError, RankFailure
-from ddpsched.exchange import Flag, verdict, vote_row
+from ddpsched.errors import PlanMismatch, RankFailure
+from ddpsched.exchange import Flag, differing, verdict, vote_row
+from ddpsched.heartbeat import Heartbeat
 from ddpsched.plan import StepPlan
-from ddpsched.planning.record_columns import plan_columns
+from ddpsched.plan_difference import difference
+from ddpsched.planning.record_columns import largest_need, plan_columns
 from ddpsched.records import StepRecord
 from ddpsched.training.calibrate import allowance, check_calibrations
 from ddpsched.training.clock import StepClock, pick_device
 from ddpsched.training.group_exchange import GroupExchange, start_group
 from ddpsched.training.learner import Evaluation, Learner, RankStep, step_seed
 from ddpsched.training.loss import Counts, sum_scale
+from ddpsched.training.meeting import wait_for_all
 from ddpsched.training.out_of_memory import flag_of
 from ddpsched.training.state import Snapshot
 from ddpsched.world import World
@@ -43,6 +46,7 @@ class DistributedExecutor:
         device = pick_device(config, world.local_rank)
         self._owns_group = not dist.is_initialized()  # several runs of one process share the group
         if self._owns_group:
+            wait_for_all("read its data")
             start_group(device, world, config.executor.timeout_s)
         with ExitStack() as stack:
             stack.callback(self.close)
@@ -53,6 +57,7 @@ class DistributedExecutor:
             # after the synchroniser has taken its buffers, which are as large as the gradients
             gradients = sum(p.numel() * p.element_size() for p in self.learner.model.parameters() if p.requires_grad)
             allowed = allowance(self.learner, config, taken_bytes=gradients)
+            wait_for_all("measured its memory")
             self.caps: list[int] | None = None
             if allowed is not None:
                 self.caps = self.exchange.vote(np.array([[allowed]], dtype=np.int64))[:, 0].tolist()
@@ -60,9 +65,22 @@ class DistributedExecutor:
         self.facts = {**self.learner.facts, "clocks": [asdict(clock) for clock in self.clock_offsets]}
         self.expect = self.learner.optimiser.schedule  # lets the learning rate fall over so many steps
         self.learner.forward = self.learner.sync.module
+        self._step = 0
         self._objection = Flag.OK  # raised between steps, for the next vote
         self._zero_s: float | None = None  # when the first step began on rank 0, by this host's clock
         self.timeline: dict[str, Any] | None = None  # of the last step
+        self.cap, self.needs = UNLIMITED, [0] * world.size
+        self._heart: Heartbeat | None = None
+
+    def beat_into(self, heart: Heartbeat) -> None:
+        """Write from now on in which phase of a step this rank is."""
+        self._heart = heart
+        self.learner.beat = self._beat
+        self.learner.sync.log.on_launch = heart.collective
+
+    def _beat(self, phase: str) -> None:
+        if self._heart is not None:
+            self._heart.beat(phase, self._step)
 
     def object(self, flag: Flag) -> bool:
         """Vote with ``flag`` in the next step; return True, as the other ranks will know."""
@@ -83,22 +101,21 @@ class DistributedExecutor:
         def scale() -> float:
             return sum_scale(plan.global_batch if target == "sample_mean" else Counts(*summed.wait()).targets)
 
+        self.learner.begin_step()
+        self._step = plan.step
+        self._beat("forward")
         step, error = self._run(plan, rank, scale)
+        flag = flag_of(error) if error is not None else self.learner.objection(step) if step else Flag.OK
+        self._beat("vote")
         vote_begin = perf_counter()
         total = Counts(*summed.wait())
         columns = plan_columns(self._config.labels, plan, rank, self._lengths)
-        self._vote(plan, columns, self._objection if error is None else flag_of(error), error)
+        self._vote(plan, columns, self._objection | flag, error)
         vote_s = perf_counter() - vote_begin
         assert step is not None
         assert total.samples == plan.global_batch, f"step {plan.step}: B = {plan.global_batch}, ranks sum to {total}"
+        self._beat("optimizer")
         update = self.learner.update(plan.step, total)
-        if update is None:
-            finite = bool(torch.isfinite(step.loss_sum))  # this vote tells which rank's loss is not
-            self._vote(plan, columns, Flag.OK if finite else Flag.NON_FINITE, None)
-            raise NonFiniteError(
-                f"step {plan.step}: the gradient is NaN or infinite though every rank's loss is finite; no weights "
-                "were changed. Lower train.learning_rate, or check the data of that step"
-            )
         clock = self.learner.clock
         measured = step.columns(clock, counts.of(target)) | {"num_targets": self.learner.label_tokens(counts)}
         times: dict[str, Any] = {"wait_s": clock.seconds(step.ready, step.done), "vote_s": vote_s}
@@ -108,7 +125,19 @@ class DistributedExecutor:
         if self._config.executor.timeline:
             self.timeline = {"step": plan.step, **step.times(clock, self._zero_s)}
         began_at_s = clock.host_s(step.begin) - self._zero_s
+        self._beat("records")
         return [StepRecord(**columns, **measured, **update, **times, **started.columns(), began_at_s=began_at_s)]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a step that broke off can be run again: its ranks have to have joined all its collectives."""
+        return self.learner.sync.joins
+
+    def recover(self) -> None:
+        """Make ready for the repetition of a step that broke off; all ranks call it."""
+        self.learner.forward = self.learner.model  # a synchroniser may have to be rid of its module first
+        self.learner.forget_step()
+        self.learner.forward = self.learner.sync.module
 
     def _run(self, plan: StepPlan, rank: int, scale: Callable[[], float]) -> tuple[RankStep | None, Exception | None]:
         """Run the step; return it, or the error that broke it off after joining the other ranks' collectives."""
@@ -125,8 +154,13 @@ class DistributedExecutor:
 
     def _vote(self, plan: StepPlan, columns: dict[str, Any], flag: Flag, error: Exception | None) -> None:
         """Vote, and raise what the votes of all ranks demand; ``error``: what broke this rank's step off."""
-        row = vote_row(plan.step, plan.digest, flag, columns["num_samples"], columns["max_length"])
-        objection = verdict(self.exchange.vote(row[None]))
+        need = largest_need(self.cap, plan, self._world.rank, self._lengths)
+        row = vote_row(plan.step, plan.digest, flag, columns["num_samples"], columns["max_length"], need)
+        table = self.exchange.vote(row[None])
+        self.needs = table[:, 6].tolist()
+        objection = verdict(table)
+        if isinstance(objection, PlanMismatch) and differing(table):
+            raise PlanMismatch(f"{objection}\n{difference(plan, table, self.exchange)}")
         if isinstance(objection, RankFailure) and error is not None:
             raise error
         if objection is not None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from ddpsched.errors import RankFailure
 from ddpsched.exchange import Messages
-from ddpsched.training.attempt_store import attempt_store, survives_restarts
+from ddpsched.training.meeting import store_of
 from ddpsched.world import World
 
 ROUNDS = 16  # of which the quickest bounds the error of a clock's offset
@@ -142,18 +142,6 @@ def _round_trip(message: torch.Tensor, group: dist.ProcessGroup) -> tuple[float,
     return (end - begin) / 2, float(message) - (begin + end) / 2
 
 
-def _store(world: World, timeout_s: float) -> dist.Store | None:
-    """Return the store by which ranks find each other; None for the one that torch makes from the environment."""
-    if not World.launched():
-        return dist.HashStore()  # a single rank needs no rendezvous
-    if not survives_restarts():
-        return None
-    timeout = timedelta(seconds=timeout_s)
-    store, _, _ = next(dist.rendezvous("env://", world.rank, world.size, timeout=timeout))
-    store.set_timeout(timeout)
-    return attempt_store(store, world, timeout_s)
-
-
 def start_group(device: torch.device, world: World, timeout_s: float) -> None:
     """Join the ranks that the launcher started: NCCL for gradients on CUDA, gloo on a CPU.
 
@@ -165,7 +153,7 @@ def start_group(device: torch.device, world: World, timeout_s: float) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     try:
-        store, timeout = _store(world, timeout_s), timedelta(seconds=timeout_s)
+        store, timeout = store_of(world, timeout_s), timedelta(seconds=timeout_s)
         dist.init_process_group(backend, store=store, timeout=timeout, rank=world.rank, world_size=world.size)
     except (RuntimeError, ValueError) as error:
         address = f"{os.environ.get('MASTER_ADDR', '(unset)')}:{os.environ.get('MASTER_PORT', '(unset)')}"

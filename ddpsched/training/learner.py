@@ -17,12 +17,14 @@ from torch.func import functional_call
 from ddpsched.config import RunConfig
 from ddpsched.data.samples import Samples
 from ddpsched.errors import ConfigError
+from ddpsched.exchange import Flag
 from ddpsched.plan import Ids, Microbatch
 from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
 from ddpsched.training.collate import Batch, Collator, without_trace
 from ddpsched.training.evaluate import Evaluation, evaluate
 from ddpsched.training.loss import Counts, loss_sum
 from ddpsched.training.masks import enable_mask
+from ddpsched.training.meeting import wait_for_all
 from ddpsched.training.model import build_model, num_positions
 from ddpsched.training.optimise import Optimiser
 from ddpsched.training.out_of_memory import is_out_of_memory
@@ -33,6 +35,7 @@ from ddpsched.training.sync import SYNCS
 from ddpsched.training.sync.synchroniser import Collective, Synchroniser
 
 log = logging.getLogger("ddpsched")
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # buffers that forward changes in training
 
 
 @dataclass
@@ -51,6 +54,12 @@ class RankStep:
     peak_memory_bytes: int | None
     collectives: list[Collective]
     barrier: tuple[Any, Any] | None
+    sent: torch.Tensor | None  # the largest magnitude that this rank sent of its gradient; None where it sent nothing
+
+    @property
+    def is_own_gradient_finite(self) -> bool:
+        """Whether this rank's share of the gradient was finite before it was added to that of others."""
+        return self.sent is None or bool(torch.isfinite(self.sent))
 
     def columns(self, clock: Clock, count: int) -> dict[str, Any]:
         """Return columns of the record; ``count``: the samples, or label tokens, that the loss is the sum of."""
@@ -120,9 +129,14 @@ class Learner:
         dtype = torch.float64 if precision == "float64" else torch.float32
         self.model: torch.nn.Module = model.to(device, dtype).train()
         self.autocast: Any = torch.bfloat16 if precision == "bfloat16" else None
+        if synchronised:
+            wait_for_all("built its model")
         kind = SYNCS[config.sync.kind] if synchronised else Synchroniser
         self.sync = kind(self.model, self.clock, config.sync)
         self.forward: Any = self.model
+        self._statistics = [b for name, b in model.named_buffers() if name.rpartition(".")[2] in STATISTICS]
+        self._before: list[torch.Tensor] = []  # these, at the step's start
+        self.beat: Callable[[str], object] = lambda phase: None  # called as a phase of a step begins
         self._memory = PeakMemory(device)
         self.optimiser = Optimiser(self.model, config.train, 1, config.lr, config.global_batch)
         self._samples, self._config = samples, config
@@ -142,6 +156,10 @@ class Learner:
         with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
             logits = forward(**batch.inputs).logits
         return loss_sum(logits, batch.labels, batch.weights)
+
+    def begin_step(self) -> None:
+        """Keep what forward changes beside gradients, for ``forget_step``; call it before ``run``."""
+        self._before = [buffer.clone() for buffer in self._statistics]
 
     def warm_up(self) -> None:
         """Run one synthetic forward and backward: first calls allocate and compile, which counts in no step."""
@@ -193,14 +211,21 @@ class Learner:
                 for extra in repeats(len(micro), slowness):
                     self._run_without_effect(micro, extra)
                 collate = partial(self.collate, micro.ids, micro.packed, micro.pad_to)
-                total += self._run_timed(collate, self.loss_sum, lambda loss: (loss * scale()).backward())
+                self.beat("forward")
+                total += self._run_timed(collate, self.loss_sum, partial(self._backward, scale))
         if not microbatches and sync.needs_backward:
             with without_trace(sync.module), sync.synchronise():
                 (self.loss_sum(self.collate.synthetic(1, 4)) * 0.0).backward()
+        self.beat("gradients")
         sync.wait()
         done = self.clock.mark()
         cpu_s, peak = process_time() - cpu, self._memory.read()
-        return RankStep(begin, sync.ready, done, total, self._spans, cpu_s, peak, sync.log.take(), sync.barrier)
+        collectives, sent = sync.log.take()
+        return RankStep(begin, sync.ready, done, total, self._spans, cpu_s, peak, collectives, sync.barrier, sent)
+
+    def _backward(self, scale: Callable[[], float], loss: torch.Tensor) -> None:
+        self.beat("backward")
+        (loss * scale()).backward()
 
     def _run_timed(self, collate: Callable[[], Batch], forward: Callable, backward: Callable) -> torch.Tensor:
         """Run the three on a micro-batch, each on what the one before returned, with marks; return the loss."""
@@ -238,24 +263,43 @@ class Learner:
         num_targets = int(train.num_targets(ids).sum()) if self._config.model.task == "causal_lm" else 0
         return Counts(len(ids), int(train.lengths(ids).sum()), num_targets)
 
-    def update(self, step: int, total: Counts) -> dict[str, Any] | None:
-        """Clip the gradient and apply it, or skip it where it is not finite and the config says so.
-
-        ``total``: over all ranks of the step. Returns columns of the record; None where
-        the gradient is not finite and the run has to stop.
-        """
+    def gradient_norm(self) -> float:
+        """Clip the gradient of the step; return its norm before that, which is not finite where the gradient is not."""
         begin = self.clock.mark()
-        norm, rate = float(self.optimiser.gradient_norm()), None
-        finite = math.isfinite(norm)
-        if finite:
+        self._norm = float(self.optimiser.gradient_norm())
+        self._norm_s = self.clock.seconds(begin, self.clock.mark())
+        return self._norm
+
+    def objection(self, step: RankStep) -> Flag:
+        """Return the flag to vote with after a step: whose gradient is not finite, where the run has to stop for it."""
+        if math.isfinite(self.gradient_norm()) or self._config.train.non_finite == "skip":
+            return Flag.OK
+        own = bool(torch.isfinite(step.loss_sum)) and step.is_own_gradient_finite
+        return Flag.SUM_NON_FINITE if own else Flag.NON_FINITE
+
+    def update(self, step: int, total: Counts) -> dict[str, Any]:
+        """Apply the gradient that ``objection`` has clipped, or skip it where it is not finite.
+
+        ``total``: over all ranks of the step. Returns columns of the record.
+        """
+        begin, norm, rate = self.clock.mark(), self._norm, None
+        if math.isfinite(norm):
             rate = self.optimiser.step(total.tokens if self._config.lr.per == "tokens" else total.samples)
-        elif self._config.train.non_finite == "skip":
+        else:
             log.warning("step %d: the gradient is NaN or infinite; skipped on all ranks", step)
             self.optimiser.skip()
-        else:
-            return None
-        optimizer_s = self.clock.seconds(begin, self.clock.mark())
-        return {"optimizer_s": optimizer_s, "grad_norm": norm if finite else None, "lr": rate}
+        optimizer_s = self._norm_s + self.clock.seconds(begin, self.clock.mark())
+        return {"optimizer_s": optimizer_s, "grad_norm": norm if math.isfinite(norm) else None, "lr": rate}
+
+    def forget_step(self) -> None:
+        """Drop all effects of a step that broke off, and make the synchroniser fit for its repetition."""
+        self.optimiser.clear()
+        with torch.no_grad():
+            for buffer, before in zip(self._statistics, self._before, strict=True):
+                buffer.copy_(before)
+        self.sync.renew()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def label_tokens(self, counts: Counts) -> int | None:
         """Return the label tokens for a record: None for a classifier, which has none."""

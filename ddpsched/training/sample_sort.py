@@ -9,7 +9,6 @@ others (Shi and Schaeffer 1992, "Parallel sorting by regular sampling").
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -81,23 +80,35 @@ def _agreed(rows: Sequence[Tensor], num_samples: int, group: Group) -> list[bool
         nans = sum(int(column.isnan().sum()) for column in rows if column.is_floating_point())
     except DataError as error:
         fault = error
-    report = fault is not None, ", ".join("float64" if is_float else "int64" for is_float in floats), nans, num_samples
-    reports: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(reports, report, group=group)
+    # fixed shape: the number of columns, each one's kind, and what else must agree
+    kinds = [int(is_float) for is_float in floats[:MAX_COLUMNS]] + [-1] * (MAX_COLUMNS - len(floats[:MAX_COLUMNS]))
+    row = [int(fault is not None), nans, min(num_samples, 2**62) if fault is None else 0, *kinds]
+    reports = _gathered(torch.tensor(row, dtype=torch.int64, device=_device_of(group)), group).tolist()
     if fault is not None:
         raise fault
-    faults, kinds, all_nans, samples = map(list, zip(*reports, strict=True))
+    faults, all_nans, samples = ([report[place] for report in reports] for place in range(3))
     if any(faults):
         raise DataError(f"sorting: rank {faults.index(True)} has rows that cannot be sorted; its own error says why")
-    if len(set(kinds)) > 1:
-        odd = next(rank for rank, kind in enumerate(kinds) if kind != kinds[0])
+    if odd := next((rank for rank, report in enumerate(reports) if report[3:] != reports[0][3:]), 0):
         raise DataError(
-            f"sorting: rank 0 has columns of {kinds[0]}, rank {odd} of {kinds[odd]}; give the same on all ranks"
+            f"sorting: rank 0 has columns of {_named(reports[0][3:])}, rank {odd} of {_named(reports[odd][3:])}; give "
+            "the same on all ranks"
         )
     if len(set(samples)) > 1:
         raise DataError(f"sorting: num_samples = {samples} by rank; give all the same")
     refuse_nan(sum(all_nans))
     return floats
+
+
+def _device_of(group: Group) -> torch.device:
+    """Return the device whose tensors the group exchanges, which a rank with unusable rows needs as well."""
+    on_cuda = dist.get_backend(group) == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+
+
+def _named(kinds: Sequence[int]) -> str:
+    """Return the kinds of columns as words."""
+    return ", ".join("float64" if kind else "int64" for kind in kinds if kind >= 0)
 
 
 def _spans(columns: Sequence[Tensor], group: Group) -> list[Span] | None:

@@ -1,6 +1,5 @@
 """The trained model and its tokenizer as a folder that transformers' ``from_pretrained`` reads."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from transformers.utils import logging
 
 from ddpsched.data.config import DataConfig
 from ddpsched.data.tokenizer import load_tokenizer
+from ddpsched.own_folder import remove
 
 ROLES = {"pad_token": ("[PAD]", "<pad>"), "unk_token": ("[UNK]", "<unk>")}  # those that a tokenizer may name
 
@@ -27,7 +27,7 @@ def save_pretrained(model: torch.nn.Module, data: DataConfig, path: Path, writes
         return
     aside = path.with_name(f"{path.name}.part")
     for folder in (aside, path):
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
     hugging_face: Any = model
     with _without_progress():
         hugging_face.save_pretrained(aside, state_dict=weights)

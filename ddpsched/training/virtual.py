@@ -7,10 +7,12 @@ import numpy as np
 import torch
 
 from ddpsched.config import RunConfig
+from ddpsched.costs.memory_cap import UNLIMITED
 from ddpsched.data.samples import Samples
 from ddpsched.exchange import Flag, LocalExchange, verdict, vote_row
+from ddpsched.heartbeat import Heartbeat
 from ddpsched.plan import StepPlan
-from ddpsched.planning.record_columns import plan_columns
+from ddpsched.planning.record_columns import largest_need, plan_columns
 from ddpsched.records import StepRecord
 from ddpsched.training.calibrate import allowance, check_calibrations
 from ddpsched.training.clock import StepClock, pick_device
@@ -40,6 +42,10 @@ class VirtualExecutor:
         allowed = allowance(self.learner, config)  # one device plays every rank, so all have the same
         self.caps = None if allowed is None else [allowed] * config.world_size
         self.learner.warm_up()
+        self.cap, self.needs = UNLIMITED, [0] * config.world_size
+
+    def beat_into(self, heart: Heartbeat) -> None:
+        """Do nothing, as nobody waits for this process."""
 
     def object(self, flag: Flag) -> bool:
         """Return False: there are no other processes to inform."""
@@ -52,6 +58,7 @@ class VirtualExecutor:
         total = Counts(*map(sum, zip(*counts, strict=True)))
         assert total.samples == plan.global_batch
         scale = sum_scale(total.of(config.target))
+        self.learner.begin_step()
         done: dict[int, RankStep] = {}
         for turn in range(size):
             rank = (plan.step + turn) % size
@@ -60,9 +67,11 @@ class VirtualExecutor:
                 done[rank] = self.learner.run(plan.ranks[rank], lambda: scale, seed, slowness=self._slowness[rank])
             except Exception as error:
                 self._fail(plan, rank, flag_of(error), error)
+        lost = next((rank for rank in range(size) if not torch.isfinite(done[rank].loss_sum)), 0)
+        if flag := self.learner.objection(done[lost]):
+            self._fail(plan, lost, flag)
+        self.needs = [largest_need(self.cap, plan, rank, self._lengths) for rank in range(size)]
         update = self.learner.update(plan.step, total)
-        if update is None:
-            self._fail(plan, next((r for r in range(size) if not torch.isfinite(done[r].loss_sum)), 0), Flag.NON_FINITE)
         measured = [done[rank].columns(self.learner.clock, counts[rank].of(config.target)) for rank in range(size)]
         slowest = max(columns["compute_s"] for columns in measured)
         for rank, columns in enumerate(measured):
@@ -71,6 +80,12 @@ class VirtualExecutor:
             columns |= started.columns()
         planned = (plan_columns(config.labels, plan, rank, self._lengths) for rank in range(size))
         return [StepRecord(**one, **other) for one, other in zip(planned, measured, strict=True)]
+
+    repeats = True
+
+    def recover(self) -> None:
+        """Make ready for the repetition of a step that broke off."""
+        self.learner.forget_step()
 
     def _fail(self, plan: StepPlan, rank: int, flag: Flag, cause: Exception | None = None) -> NoReturn:
         """Raise the error that every rank would raise after this vote of a real rank."""

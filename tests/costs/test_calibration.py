@@ -270,6 +270,8 @@ def test_bad_files(calibration: Calibration, tmp_path: Path) -> None:
         Calibration.load(path)
     with pytest.raises(ConfigError, match="version = 2, this ddpsched reads 1"):
         Calibration.load(rewritten(path, calibration, version=2))
+    with pytest.raises(ConfigError, match="version = True, this ddpsched reads 1"):
+        Calibration.load(rewritten(path, calibration, version=True))
     with pytest.raises(ConfigError, match="unheard_of"):
         Calibration.load(rewritten(path, calibration, unheard_of=1))
     seconds = calibration.seconds.model_dump()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from experiments import exactly_once
+from experiments.reliability import exactly_once
 
 
 def run(*words: str) -> Any:

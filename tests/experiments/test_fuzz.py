@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from ddpsched import record_lines, records
 from ddpsched.config import read
 from ddpsched.errors import DataError
-from experiments.fuzz import checkpoints, configs
-from experiments.fuzz import records as runs
-from experiments.fuzz.__main__ import app
-from experiments.fuzz.mutate import bytes_changed, changed, leaves, removed
-from experiments.fuzz.outcome import Tally, taken
+from experiments.reliability.fuzz import checkpoints, configs
+from experiments.reliability.fuzz import records as runs
+from experiments.reliability.fuzz.__main__ import app
+from experiments.reliability.fuzz.mutate import bytes_changed, changed, leaves, removed
+from experiments.reliability.fuzz.outcome import Tally, taken
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +35,20 @@ def test_records() -> None:
     assert not tally.faults, list(tally.examples(5))
     assert tally.counts["refused"] > 15
     assert tally.counts["accepted"] > 3
+
+
+def test_ordered_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "FILES", (runs.ORDER,))
+    tally = runs.fuzz(150, 0)
+    assert not tally.faults, list(tally.examples(5))
+    assert tally.counts["refused"] > 60
+    assert tally.counts["accepted"] > 3
+
+
+def test_an_ordered_file_whose_sums_are_not_compared_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "FILES", (runs.ORDER,))
+    monkeypatch.setattr("ddpsched.data.order_file._add_sums", lambda sums, rows, first: None)
+    assert runs.fuzz(60, 0).counts["accepted wrongly"]
 
 
 def test_checkpoints() -> None:
@@ -96,7 +110,7 @@ def test_how_a_reader_takes_a_file() -> None:
 def test_a_reader_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
-    from experiments.fuzz import outcome
+    from experiments.reliability.fuzz import outcome
 
     monkeypatch.setattr(outcome, "LIMIT_S", 1)
     assert taken(lambda: time.sleep(30), lambda message: True, True)[0] == "hangs"
@@ -112,9 +126,9 @@ def test_damage() -> None:
 
 
 def test_the_command() -> None:
-    command = [sys.executable, "-m", "experiments.fuzz", "configs", "--count", "20"]
+    command = [sys.executable, "-m", "experiments.reliability.fuzz", "configs", "--count", "20"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("20 configs, seed 0: ")
+    assert done.stdout.startswith("Damaged configs: 20: ")
     wrong = CliRunner().invoke(app, ["notes"])
     assert (wrong.exit_code, wrong.output) == (1, "error: 'notes': give one of configs, records, checkpoints\n")

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 def kills(*words: str) -> str:
     """Return what the command prints. Fails where its exit code is not 0."""
     ended = subprocess.run(
-        [sys.executable, "-m", "experiments.kills", *words],
+        [sys.executable, "-m", "experiments.reliability.kills", *words],
         cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout

@@ -132,3 +132,11 @@ def test_committed_studies_are_valid() -> None:
     for path in (ROOT / "experiments").glob("*.toml"):
         assert load_study(path).runs
         assert path.read_text().startswith("# "), f"{path.name} says which question it answers"
+
+
+@pytest.mark.parametrize("kind", ["{ a = 1 }", "[1]", "7"])
+def test_a_kind_that_is_no_name_is_refused_by_its_key(tmp_path: Path, kind: str) -> None:
+    """Also where a word is given for another key of the run."""
+    text = ARMS.replace('policy.kind = "token_budget"', f"policy.kind = {kind}", 1)
+    with pytest.raises(ConfigError, match=r"policy\.kind"):
+        load_study(write_study(tmp_path, text), ["data.rows=0"])

@@ -40,10 +40,12 @@ def agent(config: Path, port: int) -> subprocess.Popen[bytes]:
     launcher = ["-m", "torch.distributed.run", "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3"]
     meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "elastic"]
     patience = ["--rdzv-conf", "last_call_timeout=4"]
+    # else torch's agents may look in vain for the store of the agent that is gone
+    environ = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     with (config.parent / "agents.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, *launcher, *meeting, *patience, "-m", "experiments.train", str(config)],
-            cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
+            cwd=ROOT, stdout=log, stderr=log, env={**os.environ, **environ}, start_new_session=True,
         )  # fmt: skip
 
 

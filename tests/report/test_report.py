@@ -1,5 +1,7 @@
 """The report: its text follows its numbers, its page is self-contained, its conclusions can be checked."""
 
+import base64
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from report.wording import change, learning, outcome
 ARMS = ("static", "minmax", "balanced")
 HEADINGS = [
     "Abstract", "Introduction", "Problem formulation", "Solution", "Loss scaling", "Out-of-memory control", "Set-up",
-    "Results", "Policies compared", "Discussion", "Conclusion", "References",
+    "Results", "Policies compared", "Reliability", "Discussion", "Conclusion", "References",
 ]  # fmt: skip
 
 
@@ -63,6 +65,10 @@ def test_page_stands_alone(page: Path) -> None:
     assert html.count('src="data:image/png;base64,') == 10
     assert not re.search(r'src="(?!data:)', html)
     assert not re.search(r"<(script|link|iframe|object)\b|url\(|@import", html)
+    assert not re.search(r"<[^>]*\sstyle=", html)
+    (style,) = re.findall(r"<style>(.*?)</style>", html, re.S)
+    allowed = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"content=\"default-src 'none'; img-src data:; style-src 'sha256-{allowed}';" in html
     outside = re.findall(r'href="([^"]*)"', html)
     assert outside
     references = html.index("References</h2>")

@@ -99,11 +99,11 @@ def low_precision() -> dict[str, tuple[Gradients, str, int]]:
             model = toy(torch.float32)
             sync = make(kind, model, precision=wire)
             summed = run_step(model, sync, batches(0, 2, 2))
-            found[f"{kind} {wire}"] = summed, str(model.turned.grad.dtype), sum(c.num_bytes for c in sync.log.take())
+            found[f"{kind} {wire}"] = summed, str(model.turned.grad.dtype), sum(c.num_bytes for c in sync.log.take()[0])
         model = toy(torch.bfloat16)
         sync = make(kind, model)
         summed = run_step(model, sync, batches(1, 2, 4))
-        found[f"{kind} parameters"] = summed, str(model.turned.grad.dtype), sum(c.num_bytes for c in sync.log.take())
+        found[f"{kind} parameters"] = summed, str(model.turned.grad.dtype), sum(c.num_bytes for c in sync.log.take()[0])
     return found
 
 

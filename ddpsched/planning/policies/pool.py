@@ -163,9 +163,10 @@ class Waiting(ABC):
 
     def add(self, fresh: list[int]) -> None:
         """Add samples younger than all that wait, the oldest first."""
-        self._arrived += fresh
-        self._sorted += fresh
-        self._sorted.sort()
+        if fresh:  # at the end of the order thousands of ranks ask one large pool, each without new samples
+            self._arrived += fresh
+            self._sorted += fresh
+            self._sorted.sort()
 
     @abstractmethod
     def choose(self) -> list[int]:

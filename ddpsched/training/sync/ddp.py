@@ -1,5 +1,6 @@
 """ddp: torch's DistributedDataParallel, its buckets reduced while backward still runs."""
 
+import gc
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -37,10 +38,14 @@ class DdpSync(Synchroniser):
         # A broadcast of buffers in each forward would be one more collective that a rank whose step broke off would
         # have to join; Buffers does it after the step. The option was renamed on the way from torch 2.6 to 2.13.
         renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
-        options: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
-        options |= {"bucket_cap_mb": config.bucket_mb, "find_unused_parameters": self._searches}
-        options["device_ids"] = [self._device] if self._device.type == "cuda" else None
-        self.module = DistributedDataParallel(module, **options)
+        self._options: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
+        self._options |= {"bucket_cap_mb": config.bucket_mb, "find_unused_parameters": self._searches}
+        self._options["device_ids"] = [self._device] if self._device.type == "cuda" else None
+        self._wrap(module)
+
+    def _wrap(self, module: torch.nn.Module) -> None:
+        """Let DDP lay out its buckets for a module; a collective, like each backward in it."""
+        self.module = DistributedDataParallel(module, **self._options)
         self.module.register_comm_hook(None, self._hook)
         for _ in range(2):  # DDP lays out its buckets anew after the first step
             self._launched.clear()
@@ -49,6 +54,14 @@ class DdpSync(Synchroniser):
         self._launched.clear()
         self.log.take()
         self.module.zero_grad(set_to_none=True)
+
+    def renew(self) -> None:
+        """Wrap the module again: DDP does not recover from a backward that broke off."""
+        module = self.module.module
+        assert isinstance(module, torch.nn.Module)
+        self.module = module  # so that the old one, with its buckets and hooks, is gone before the new one is made
+        gc.collect()
+        self._wrap(module)
 
     def _hook(self, state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         if bucket.is_last():

@@ -1,6 +1,6 @@
 """The base of all synchronisers, and their parts: which parameters are added up, and a log of the collectives."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import compress
@@ -39,6 +39,8 @@ class CollectiveLog:
         self._clock, self.dtype = clock, dtype
         self._pending: list[tuple[dist.Work, torch.Tensor, torch.Tensor, Collective]] = []
         self._log: list[Collective] = []
+        self._largest: list[torch.Tensor] = []  # number of each tensor sent, by magnitude
+        self.on_launch: Callable[[], object] = lambda: None
 
     def cast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return ``tensor`` in the dtype in which it is sent; the tensor itself where it has that already."""
@@ -54,6 +56,8 @@ class CollectiveLog:
 
     def launched(self, label: str, sent: torch.Tensor) -> Collective:
         """Record a collective that begins now."""
+        self._largest.append(torch.linalg.vector_norm(sent, torch.inf).float())
+        self.on_launch()
         self._log.append(Collective(label, sent.nbytes, self._clock.mark()))
         return self._log[-1]
 
@@ -71,10 +75,14 @@ class CollectiveLog:
             if sent is not tensor:
                 tensor.copy_(sent)
 
-    def take(self) -> list[Collective]:
-        """Return the step's collectives in the order of their launch, and empty the log."""
-        log, self._log = self._log, []
-        return log
+    def take(self) -> tuple[list[Collective], torch.Tensor | None]:
+        """Return the step's collectives in the order of their launch, and the largest magnitude sent; empty the log.
+
+        It is not finite where a number that this rank sent was not. None where nothing was sent.
+        """
+        log, largest = self._log, self._largest
+        self._log, self._largest = [], []
+        return log, torch.stack(largest).max() if largest else None
 
 
 class Synchroniser:
@@ -108,6 +116,10 @@ class Synchroniser:
 
     def join(self) -> None:
         """Take part with zeros in the collectives that are left of a step that broke off on this rank."""
+
+    def renew(self) -> None:
+        """Be as before a step that broke off on some rank; all ranks call it, with their gradients dropped."""
+        self.log.take()
 
     @contextmanager
     def _backward(self, last: bool) -> Iterator[None]:

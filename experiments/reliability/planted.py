@@ -1,11 +1,13 @@
 """One rank of a run with a planted fault, else as ``experiments.train``.
 
 ``DDPSCHED_PLANT="1 kill ddpsched.run_loop:compact"``: rank 1 kills itself before it calls ``compact``. ``stop``
-suspends it, and a number makes it sleep for so many seconds. The place ``start`` is before everything. Several faults
-are separated by ``;``. ``DDPSCHED_SUSPENDED_S``: seconds that a rank may be suspended, for tests that cannot wait.
+suspends it, and a number makes it sleep for so many seconds. The place ``start`` is before everything. A number behind
+the place counts its calls: ``2`` is before the second one alone. Several faults are separated by ``;``.
+``DDPSCHED_SUSPENDED_S``: seconds that a rank may be suspended, for tests that cannot wait.
 """
 
 import functools
+import itertools
 import os
 import signal
 import sys
@@ -17,8 +19,8 @@ from experiments import train
 
 
 def plant(spec: str) -> None:
-    """Plant the fault ``spec``, "RANK ACTION PLACE", where this process is its rank."""
-    rank, action, place = spec.split()
+    """Plant the fault ``spec``, "RANK ACTION PLACE [CALL]", where this process is its rank."""
+    rank, action, place, *call = spec.split()
     if os.environ["RANK"] != rank:
         return
     if place == "start":
@@ -27,11 +29,12 @@ def plant(spec: str) -> None:
     module, _, path = place.partition(":")
     *owners, name = path.split(".")
     owner: Any = functools.reduce(getattr, owners, import_module(module))
-    original = getattr(owner, name)
+    original, calls = getattr(owner, name), itertools.count(1)
 
     @functools.wraps(original)
     def faulty(*args: Any, **more: Any) -> Any:
-        _act(action)
+        if not call or next(calls) == int(call[0]):
+            _act(action)
         return original(*args, **more)
 
     setattr(owner, name, faulty)

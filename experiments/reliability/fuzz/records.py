@@ -1,4 +1,4 @@
-"""Damaged files of finished runs, calibrations and fitted costs, read by the analysis and by the commands."""
+"""Damaged files of finished runs, calibrations, costs and orders, read by the analysis and by the commands."""
 
 import contextlib
 import inspect
@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -31,12 +32,24 @@ from ddpsched.record_lines import sealed
 from ddpsched.records import MAY_BE_NAN, RECORDS, RecordWriter, compact, read_lines, write_json
 from ddpsched.run_folder import STATUS, read_status
 from ddpsched.simulated import SimulatedExecutor
-from experiments.fuzz.configs import is_wrong
-from experiments.fuzz.mutate import any_value, at, bytes_changed, changed, leaves, removed
-from experiments.fuzz.outcome import AcceptedWrongly, Tally, taken
+from experiments.reliability.fuzz.configs import is_wrong
+from experiments.reliability.fuzz.mutate import any_value, at, bytes_changed, changed, leaves, removed
+from experiments.reliability.fuzz.orders import change_order, read_order, write_order
+from experiments.reliability.fuzz.outcome import AcceptedWrongly, Tally, taken
 
-LINES, CALIBRATION, FITTED = "records-rank0.jsonl", "device.json", "cost.json"
-FILES = (STATUS, "config.toml", "environment.json", "evaluations.jsonl", RECORDS, LINES, LINES, CALIBRATION, FITTED)
+LINES, CALIBRATION, FITTED, ORDER = "records-rank0.jsonl", "device.json", "cost.json", "order.npy"
+FILES = (
+    STATUS,
+    "config.toml",
+    "environment.json",
+    "evaluations.jsonl",
+    RECORDS,
+    LINES,
+    LINES,
+    CALIBRATION,
+    FITTED,
+    ORDER,
+)
 ENVIRONMENT: dict[str, Any] = {
     "versions": {"python": "3.11.7"}, "device": "Example CPU", "cpu": "Example CPU", "cores": 2, "memory_bytes": 2**34,
     "num_samples": 200, "num_parameters": None, "clocks": None,
@@ -106,6 +119,7 @@ def _write_run(study: Path, policy: str) -> Path:
     (folder / "evaluations.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     write_json(folder / STATUS, {"state": "done", "reason": None, "started": "", "finished": "", "wall_s": 1.0})
     write_json(folder / CALIBRATION, MEASURED)
+    write_order(folder / ORDER)
     write_json(
         folder / FITTED, {"kind": "affine_quadratic", "alpha": 0.01, "beta": 1e-4, "gamma": 0.0, "residuals": {}}
     )
@@ -121,6 +135,8 @@ def _case(random: Random, path: Path, whole: Whole, other: Path) -> Case:
         how, must_refuse = _change_table(random, path)
     elif path.name == LINES:
         how, must_refuse = _change_line(random, path)
+    elif path.name == ORDER:
+        how, must_refuse = change_order(random, path)
     else:
         how, must_refuse = _change_value(random, path)
     return how, lambda: _read(path, whole, other, exact=False), must_refuse
@@ -137,7 +153,7 @@ def _change_value(random: Random, path: Path) -> tuple[str, bool]:
         return f"without {key}", False
     new = any_value(random)
     _write(path, changed(values, spot, new))
-    return f"{key} = {str(new)[:60]!r}", checked and old is not None and is_wrong(old, new)
+    return f"{key} = {str(new)[:60]!r}", checked and old is not None and is_wrong(old, _as_written(path, new))
 
 
 def _values(path: Path) -> dict[str, Any]:
@@ -154,6 +170,11 @@ def _write(path: Path, values: Any) -> None:
         path.write_text(json.dumps(values, default=str) + "\n", encoding="utf-8")
 
 
+def _as_written(path: Path, value: Any) -> Any:
+    """Return the value that a reader finds: JSON has no dates, which are written as text."""
+    return str(value) if isinstance(value, date) and path.suffix != ".toml" else value
+
+
 def _change_line(random: Random, path: Path) -> tuple[str, bool]:
     """Change a value of a record; its checksum is right, or is the old one."""
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -166,7 +187,7 @@ def _change_line(random: Random, path: Path) -> tuple[str, bool]:
     if how == "value":
         new, old = any_value(random), row[name]
         row[name], how = new, f"{name} = {str(new)[:60]!r}"
-        must_refuse = old is not None and name not in MAY_BE_NAN and is_wrong(old, new)
+        must_refuse = old is not None and name not in MAY_BE_NAN and is_wrong(old, _as_written(path, new))
     elif how == "remove":
         del row[name]
         how, must_refuse = f"without {name}", name in ("seed", "step", "rank", "num_samples", "loss_scale")
@@ -220,6 +241,9 @@ def _read(path: Path, whole: Whole, other: Path, exact: bool) -> None:
         calibration = Calibration.load(path)
         check_range(calibration.time, 8, 128)
         calibration.time.padded(2, 128), calibration.memory.bytes(2, 128), calibration.check(calibration.identity)
+        return
+    if path.name == ORDER:
+        read_order(path, exact)
         return
     if path.name == FITTED:
         cost = cost_model(CostConfig(kind="affine_quadratic", path=str(path)))

@@ -24,8 +24,8 @@ from ddpsched.recovery.checkpoints import STATE, Checkpoints
 from ddpsched.recovery.ledger import Ledger
 from ddpsched.recovery.start import Start, find_start, identity
 from ddpsched.training.state import Snapshot, restore
-from experiments.fuzz.mutate import any_value, at, bytes_changed, changed, leaves, removed
-from experiments.fuzz.outcome import Tally, taken
+from experiments.reliability.fuzz.mutate import any_value, at, bytes_changed, changed, leaves, removed
+from experiments.reliability.fuzz.outcome import Tally, taken
 
 STEPS, SAMPLES = 4, 200
 LENGTHS = KnownLengths(np.random.default_rng(0).integers(3, 128, SAMPLES))
@@ -62,7 +62,7 @@ class Whole:
         snapshot = Snapshot(self.model, self.optimizer)
         snapshot.take()
         snapshot.write(checkpoints.begin(STEPS), 0, 1)
-        state = {"world_size": 2, "batch_ranks": 2, "position": after.as_dict(), "ledger": list(ledger.head)}
+        state = {"world_size": 2, "batch_ranks": 2, "position": after.as_packed(), "ledger": list(ledger.head)}
         return checkpoints.commit(STEPS, {"config": identity(self.config), "speeds": None, **state})
 
     def seal(self) -> None:

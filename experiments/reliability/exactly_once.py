@@ -1,9 +1,10 @@
 """Whether every sample is trained exactly once, whatever is killed, and on however little data: planning alone.
 
-``python -m experiments.exactly_once kills [--count 100000] [--seed 0]``: runs of random data, policies and sizes are
-killed at random steps, go back to their last checkpoint, and go on with another number of ranks.
-``python -m experiments.exactly_once small``: every N up to three samples a rank, up to 8 ranks, all B and K. A trial
-is exact, or is refused by one message. Both print counts; the exit code is 0 only where nothing was lost or repeated.
+``python -m experiments.reliability.exactly_once kills [--count 100000] [--seed 0]``: runs of random data, policies and
+sizes are killed at random steps, go back to their last checkpoint, and go on with another number of ranks.
+``python -m experiments.reliability.exactly_once small``: every N up to three samples a rank, up to 8 ranks, all B and
+K. A trial is exact, or is refused by one message. Both print counts; the exit code is 0 only where nothing was lost or
+repeated.
 """
 
 import itertools
@@ -20,6 +21,7 @@ from ddpsched.plan import StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policies import POLICIES
+from experiments.reliability.findings import Finding, Freeze, report
 
 LONGEST = 40  # tokens of a sample
 KINDS = ("static", "minmax", "balanced", "packed", "token_budget", "bins", "pool")
@@ -121,6 +123,7 @@ def small_run(kind: str, size: int, ranks: int, global_batch: int, prefetch: int
 def kills(
     count: Annotated[int, typer.Option(min=1, help="kills in all")] = 100_000,
     seed: Annotated[int, typer.Option(min=0, help="of the trials")] = 0,
+    freeze: Freeze = False,
 ) -> None:
     """Kill runs at random steps and go on with another number of ranks."""
     tally, trial = Tally(), 0
@@ -132,15 +135,23 @@ def kills(
             killed_run(rng, tally, wanted=int(rng.integers(1, 6)))
         except InfeasibleError:
             tally.refused += 1
-    print(
+    finding = Finding(
+        "planned_kills",
+        "Simulated kills, another world size after each",
+        "0 samples lost, 0 repeated",
         f"{tally.kills:,} kills in {tally.trials:,} runs ({tally.refused:,} refused): "
-        f"{tally.lost} samples lost, {tally.repeated} repeated"
+        f"{tally.lost} samples lost, {tally.repeated} repeated",
+        tally.is_exact,
+        f"python -m experiments.reliability.exactly_once kills --count {count} --seed {seed}",
     )
-    raise typer.Exit(0 if tally.is_exact else 1)
+    raise typer.Exit(report(finding, freeze))
 
 
 @app.command()
-def small(most: Annotated[int, typer.Option(min=1, help="ranks, from 1 on")] = 8) -> None:
+def small(
+    most: Annotated[int, typer.Option(min=1, help="ranks, from 1 on")] = 8,
+    freeze: Freeze = False,
+) -> None:
     """Plan every N up to three samples a rank, with all B and K."""
     tally = Tally()
     for ranks in range(1, most + 1):
@@ -148,11 +159,16 @@ def small(most: Annotated[int, typer.Option(min=1, help="ranks, from 1 on")] = 8
             for kind in KINDS:
                 for prefetch in range(1, 3 * ranks + 1) if kind in ("minmax", "pool") else (1,):
                     small_run(kind, size, ranks, global_batch, prefetch, tally)
-    print(
+    finding = Finding(
+        "small_data",
+        "Every N up to three samples a rank, all B and K",
+        "exact or a clear error, no hang",
         f"{tally.trials:,} runs on up to {most} ranks, {tally.refused:,} refused with a reason; of the others "
-        f"{tally.lost} samples lost and {tally.repeated} repeated"
+        f"{tally.lost} samples lost and {tally.repeated} repeated",
+        tally.is_exact,
+        f"python -m experiments.reliability.exactly_once small --most {most}",
     )
-    raise typer.Exit(0 if tally.is_exact else 1)
+    raise typer.Exit(report(finding, freeze))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,17 @@ from ddpsched.data.lengths import KnownLengths
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.simulated import SimulatedExecutor
-from experiments.fuzz.mutate import HOSTILE_NUMBERS, any_value, at, bytes_changed, changed, is_hostile, leaves, removed
-from experiments.fuzz.outcome import Tally, taken
+from experiments.reliability.fuzz.mutate import (
+    HOSTILE_NUMBERS,
+    any_value,
+    at,
+    bytes_changed,
+    changed,
+    is_hostile,
+    leaves,
+    removed,
+)
+from experiments.reliability.fuzz.outcome import Tally, taken
 from experiments.study import load_study
 
 COMMON: dict[str, Any] = {
@@ -51,7 +60,7 @@ RAW = [
     "1979-05-27T07:32:00Z", '"\\uD800"', "'''", "0b2", "", "= 1", '"\\u0000"', "[1, [2", "{}", "[[]]",
 ]  # fmt: skip
 ALWAYS_WRONG = RAW[:-2]
-STUDIES = sorted(Path(__file__).parents[1].glob("*.toml"))
+STUDIES = sorted(Path(__file__).parents[2].glob("*.toml"))
 LENGTHS = np.random.default_rng(0).integers(3, 128, 200)
 KEYS = {name for table in (RunConfig(steps=1).model_dump(),) for name in re.findall(r"'(\w+)'", repr(table))}
 KEYS |= {"prefetch", "lookahead", "bins", "pool_size", "max_tokens_for_batch", "batches_per_optimizer_step"}

@@ -10,7 +10,7 @@ from types import FrameType
 
 from ddpsched.errors import DdpschedError
 
-LIMIT_S = 20  # a reader that takes longer hangs
+LIMIT_S = 60  # a reader that takes longer hangs, on a busy machine as well
 FAULTS = ("traceback", "accepted wrongly", "no place", "too long", "hangs")
 LONGEST = 4000  # characters of a message
 

@@ -1,6 +1,6 @@
 """Real runs under torchrun, killed again and again: is the ledger exact, and the end the same as without a kill?
 
-``python -m experiments.kills [--count 10] [--seed 0] [--ranks 2] [--resize]``
+``python -m experiments.reliability.kills [--count 10] [--seed 0] [--ranks 2] [--resize] [--freeze]``
 
 A run of a tiny model with a checkpoint every few steps is killed by SIGKILL at random moments, one in three of them
 while a checkpoint is being written, and started again by the same command, until it is done. Killed is a rank or the
@@ -14,7 +14,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -24,12 +23,14 @@ from typing import Annotated
 
 import typer
 
-from ddpsched.processes import Process, children, environ_of
+from ddpsched.processes import Process
 from ddpsched.records import read_lines
 from ddpsched.recovery.audit import audit
 from ddpsched.recovery.ledger import LEDGER
 from ddpsched.run_folder import read_status
 from ddpsched.terminal import plain_console
+from experiments.reliability.findings import Finding, Freeze, report
+from experiments.reliability.real_runs import ranks_of, start, still_there
 
 CONFIG = """
 outputs = "{outputs}"
@@ -73,34 +74,6 @@ class Outcome:
     faults: list[str] = field(default_factory=list)
 
 
-def start(config: Path, name: str, ranks: int) -> subprocess.Popen[bytes]:
-    """Start a run's ranks under torchrun."""
-    launcher = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(ranks),
-        "-m",
-        "experiments.train",
-    ]
-    log = (config.parent / f"{name}.log").open("ab")
-    words = [str(config), f"name={name}", f"world_size={ranks}"]
-    return subprocess.Popen(
-        [sys.executable, *launcher, *words], stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-
-
-def ranks_of(launcher: int) -> dict[int, int]:
-    """Return the process of each rank that a torchrun has started, by rank."""
-    found = {}
-    for pid in children(launcher):
-        rank = environ_of(pid).get("RANK")
-        if rank is not None:
-            found[int(rank)] = pid
-    return found
-
-
 def kill_once(process: subprocess.Popen[bytes], folder: Path, draw: random.Random) -> str | None:
     """Kill a rank or the launcher at a random moment; return which and when, None where the run ended before."""
     while_writing, victim = draw.random() < 1 / 3, draw.choice(("rank", "launcher"))
@@ -125,19 +98,11 @@ def kill_once(process: subprocess.Popen[bytes], folder: Path, draw: random.Rando
     except ProcessLookupError:
         return None
     process.wait(LIMIT_S)
-    left = _wait_for(processes)
+    left = still_there(processes, ENDED_S)
     if left:
         raise RuntimeError(f"{len(left)} ranks lived {ENDED_S:.0f} s after {victim} was killed")
     who = f"rank {rank}" if victim == "rank" else "launcher"
     return f"{who}{' while a checkpoint was written' if while_writing else ''}"
-
-
-def _wait_for(ranks: list[Process]) -> list[Process]:
-    """Return those that live on, after ``ENDED_S`` at most."""
-    deadline = time.monotonic() + ENDED_S
-    while (left := [rank for rank in ranks if not rank.is_gone]) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return left
 
 
 def _size(path: Path) -> int:
@@ -204,6 +169,7 @@ def main(
     seed: Annotated[int, typer.Option(min=0, help="number of the first run")] = 0,
     ranks: Annotated[int, typer.Option(min=2, max=4)] = 2,
     resize: Annotated[bool, typer.Option("--resize", help="another number of ranks at each start")] = False,
+    freeze: Freeze = False,
 ) -> None:
     """Kill real runs, start them again, and compare their ends."""
     outcome, number, begin = Outcome(), seed, time.monotonic()
@@ -213,10 +179,17 @@ def main(
         number += 1
     for fault in outcome.faults:
         console.print(f"FAULT {fault}")
-    console.print(
-        f"{outcome.kills} kills in {outcome.runs} runs, {len(outcome.faults)} faults, {time.monotonic() - begin:.0f} s"
+    words = f"--count {count} --seed {seed} --ranks {ranks}" + " --resize" * resize
+    finding = Finding(
+        f"kills_{'resized' if resize else f'{ranks}_ranks'}",
+        "Real SIGKILLs of torchrun runs, " + ("another number of ranks at each start" if resize else f"{ranks} ranks"),
+        "ledger exact" + ", end state equal" * (not resize),
+        f"{outcome.kills} kills in {outcome.runs} runs, {len(outcome.faults)} faults",
+        not outcome.faults,
+        f"python -m experiments.reliability.kills {words}",
+        {"faults": outcome.faults, "seconds": round(time.monotonic() - begin)},
     )
-    raise typer.Exit(1 if outcome.faults else 0)
+    raise typer.Exit(report(finding, freeze))
 
 
 if __name__ == "__main__":

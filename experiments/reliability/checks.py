@@ -1,0 +1,23 @@
+"""CHECKS: every check of reliability with the arguments of its full count, in the order of the reliability card."""
+
+# by the name of its finding; the words behind `python -m experiments.reliability.`
+CHECKS: dict[str, str] = {
+    "planned_kills": "exactly_once kills",
+    "small_data": "exactly_once small",
+    "digests": "digests --steps 10000 --seeds 20",
+    "state_size": "state_size",
+    "faults": "faults",
+    "kills_2_ranks": "kills --count 200",
+    "kills_resized": "kills --count 50 --resize",
+    "marked": "marked",
+    "orphans": "orphans --count 20",
+    "healthy": "healthy",
+    "restarts": "restarts --count 50",
+    "hostile_texts": "hostile_texts --count 200",
+    "soak_1_process": "soak --steps 50000",
+    "soak_2_ranks": "soak --steps 5000 --ranks 2",
+    "fuzzed_configs": "fuzz configs --count 5000",
+    "fuzzed_records": "fuzz records --count 5000",
+    "fuzzed_checkpoints": "fuzz checkpoints --count 1000",
+    "suite": "suite --count 20",
+}

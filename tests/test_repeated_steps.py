@@ -1,0 +1,120 @@
+"""A step in which a rank runs out of memory is repeated in smaller micro-batches, and nothing of it is lost."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import free_port, run_ranks
+from runs import config_of
+from safetensors.torch import load_file
+
+from ddpsched.errors import StepOutOfMemory
+from ddpsched.records import read_lines
+from ddpsched.recovery.audit import audit
+from ddpsched.run_folder import read_status
+from ddpsched.run_loop import run
+from ddpsched.training.learner import Learner
+
+CASES = {
+    "ddp": {"policy": "minmax"},
+    "naive": {"policy": "static"},
+    "bucketed": {"policy": "balanced"},
+    "overlap": {"policy": "packed"},
+}
+EXACT: dict[str, Any] = {"model": {"dropout": 0.0}, "train": {"precision": "float64", "save_model": True}}
+
+
+def plant(where: str, times: int) -> None:
+    """Run out of memory in step 2, the first ``times`` times; in backward when some gradients are made already."""
+    honest_loss, honest_run, state = Learner.loss_sum, Learner.run, {"steps": 0, "left": times}
+
+    def run_counted(self: Learner, *args: Any, **more: Any) -> Any:
+        state["steps"] += 1
+        return honest_run(self, *args, **more)
+
+    def loss_sum(self: Learner, batch: Any) -> Any:
+        loss = honest_loss(self, batch)
+        if state["steps"] >= 3 and state["left"]:
+            state["left"] -= 1
+            if where == "forward":
+                raise torch.OutOfMemoryError("planted")
+            layer = next(p for n, p in self.model.named_parameters() if "layer.1.attention.q_lin.weight" in n)
+
+            def no_memory(gradient: torch.Tensor) -> None:
+                hook.remove()
+                raise torch.OutOfMemoryError("planted")
+
+            hook = layer.register_hook(no_memory)
+        return loss
+
+    Learner.run, Learner.loss_sum = run_counted, loss_sum
+
+
+def on_rank(outputs: Path, ports: list[int]) -> None:
+    """Run each case without a fault, and with one on rank 1; ranks find each other anew for each run."""
+    honest = Learner.loss_sum, Learner.run
+    for sync, case in CASES.items():
+        config = config_of(outputs, "distributed", case["policy"], sync={"kind": sync}, **EXACT)
+        os.environ["MASTER_PORT"] = str(ports.pop())
+        run(config.model_copy(update={"study": f"{sync}-healthy"}))
+        os.environ["MASTER_PORT"] = str(ports.pop())
+        if os.environ["RANK"] == "1":
+            plant("forward" if sync == "naive" else "backward", times=2 if sync == "bucketed" else 1)
+        run(config.model_copy(update={"study": f"{sync}-short"}))
+        Learner.loss_sum, Learner.run = honest
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("repeated")
+    run_ranks(on_rank, 2, folder, [free_port() for _ in range(2 * len(CASES))], timeout_s=240)
+    return folder
+
+
+@pytest.mark.parametrize("sync", CASES)
+def test_the_run_ends_as_if_memory_had_not_run_out(outputs: Path, sync: str) -> None:
+    """All ids once, and the same weights: sums over other micro-batches round differently, in float64."""
+    name = f"{CASES[sync]['policy']}-distributed"
+    healthy, short = (outputs / f"{sync}-{kind}" / name for kind in ("healthy", "short"))
+    assert read_status(short)["state"] == "done"
+    assert audit(short).faults == []
+    rows = {(row["step"], row["rank"]): row for row in read_lines(short)}
+    as_planned = {(row["step"], row["rank"]): row["num_microbatches"] for row in read_lines(healthy)}
+    assert rows[2, 1]["num_microbatches"] >= 2 * as_planned[2, 1] > 0, "halved"
+    assert rows[2, 0]["num_microbatches"] == as_planned[2, 0]
+    if sync in ("naive", "overlap"):  # the same global batches, whatever the caps
+        expected, found = (load_file(each / "model" / "model.safetensors") for each in (healthy, short))
+        for key, value in expected.items():
+            torch.testing.assert_close(found[key], value, rtol=1e-6, atol=1e-9)
+    assert rows[2, 1]["plan_hash"] == rows[2, 0]["plan_hash"]
+
+
+def test_a_single_sample_that_does_not_fit_ends_all_ranks_alike(tmp_path: Path) -> None:
+    for text in run_ranks(single_on_rank, 2, tmp_path, timeout_s=120):
+        assert "rank 1 ran out of memory in step 2 with" in text
+    status = read_status(tmp_path / "runs" / "minmax-distributed")
+    assert (status["state"], "rank 1 ran out of memory" in status["reason"]) == ("failed", True)
+    assert {row["step"] for row in read_lines(tmp_path / "runs" / "minmax-distributed")} == {0, 1}
+
+
+def single_on_rank(outputs: Path) -> str:
+    if os.environ["RANK"] == "1":
+        plant("forward", times=10**6)
+    with pytest.raises(StepOutOfMemory) as caught:
+        run(config_of(outputs, "distributed"))
+    return str(caught.value)
+
+
+def test_statistics_are_as_before_the_step_that_broke_off(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    learner = Learner(config, config.load_samples(), torch.device("cpu"))
+    assert not learner._statistics, "the tiny model has none"
+    norm = torch.nn.BatchNorm1d(3)
+    learner._statistics = [norm.running_mean, norm.num_batches_tracked]
+    learner.begin_step()
+    norm(torch.randn(5, 3))
+    assert norm.running_mean.abs().sum() > 0
+    learner.forget_step()
+    assert (norm.running_mean.abs().sum(), int(norm.num_batches_tracked)) == (0, 0)
