@@ -12,7 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) +
 # pip compiles every module of every package, most of which is never imported; Python compiles what is, at first use
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test kills nightly matrix slow study report reproduce lint clean
+.PHONY: demo test checks nightly matrix slow study report reproduce lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m experiments.sweep experiments/demo.toml --overwrite $(ARGS)
@@ -22,8 +22,9 @@ demo: $(VENV)/installed
 test: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-kills: $(VENV)/installed
-	$(BIN)/python -m experiments.reliability.kills --count 10
+# minutes: the checks of reliability that need real launches, in short
+checks: $(VENV)/installed
+	$(BIN)/python -m experiments.reliability.nightly --short
 
 # hours: every check of reliability in full
 nightly: $(VENV)/installed

@@ -1,4 +1,7 @@
-"""CHECKS: every check of reliability with the arguments of its full count, in the order of the reliability card."""
+"""CHECKS: every check of reliability with the arguments of its full count, in the order of the reliability card.
+
+SHORT: those that need real launches, with the arguments of a short form, a minute each, for every change.
+"""
 
 # by the name of its finding; the words behind `python -m experiments.reliability.`
 CHECKS: dict[str, str] = {
@@ -20,4 +23,13 @@ CHECKS: dict[str, str] = {
     "fuzzed_records": "fuzz records --count 5000",
     "fuzzed_checkpoints": "fuzz checkpoints --count 1000",
     "suite": "suite --count 20",
+}
+
+SHORT: dict[str, str] = {
+    "faults": "faults --rank 2 --phase backward --kind segfault --kind SIGTERM --kind 'out of memory'",
+    "kills_2_ranks": "kills --count 10",
+    "marked": "marked --point 'while records.parquet is written'",
+    "orphans": "orphans --count 2",
+    "healthy": "healthy --count 5",
+    "restarts": "restarts --count 2",
 }

@@ -22,6 +22,7 @@ def faults(*words: str) -> str:
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_one_that_recovers_and_one_that_ends() -> None:
     printed = faults(*SHORT)
     assert re.search("1 of 2: right: out of memory, backward, rank 2: done, exit code 0", printed)

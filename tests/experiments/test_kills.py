@@ -20,8 +20,9 @@ def kills(*words: str) -> str:
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_two_kills() -> None:
-    """The first falls into the writing of a checkpoint; ten more are `make kills`."""
+    """The first falls into the writing of a checkpoint; ten more are `make checks`."""
     printed = kills("--count", "2", "--seed", "1")
     assert re.search(r"2 kills in \d runs, 0 faults", printed)
     assert "while a checkpoint was written" in printed

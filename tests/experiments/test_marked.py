@@ -11,6 +11,7 @@ from experiments.reliability import marked
 POINT = "before records.parquet's rename"
 
 
+@pytest.mark.slow
 def test_one_point() -> None:
     ended = CliRunner().invoke(marked.app, ["--point", POINT])
     assert ended.exit_code == 0, ended.output

@@ -25,6 +25,7 @@ def test_more_files_are_noticed_and_one_that_is_open_for_a_moment_is_not() -> No
     assert grown(moment) == []
 
 
+@pytest.mark.slow
 def test_a_short_run_and_one_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first steps fill caches, so that the limit is another one here."""
     monkeypatch.setattr(soak, "LIMIT", 10.0**6)
