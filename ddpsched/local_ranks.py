@@ -158,6 +158,18 @@ def join_group(timeout_s: float = 60.0) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
 
 
+def leave_group() -> None:
+    """Leave it. Raises what ``torch.distributed.destroy_process_group`` does.
+
+    gloo's threads need the interpreter lock to drop the tensors of a last all_to_all. Destroying the group holds it
+    while it waits for them, in torch 2.6 for ever; so they have a moment to do it before.
+    """
+    import torch.distributed as dist
+
+    time.sleep(0.1)
+    dist.destroy_process_group()
+
+
 _post: Callable[[tuple[str, Any]], None] | None = None  # of a rank's process
 
 

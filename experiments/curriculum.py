@@ -34,7 +34,7 @@ from ddpsched.config import RunConfig, parse
 from ddpsched.costs.cost_model import Int
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.exchange import LocalExchange
-from ddpsched.local_ranks import answers, join_group, run_ranks
+from ddpsched.local_ranks import answers, join_group, leave_group, run_ranks
 from ddpsched.plan import StepPlan
 from ddpsched.planning.planner import plan_steps
 from ddpsched.terminal import plain_console
@@ -83,7 +83,7 @@ def sorted_slice() -> list[int]:
     size = len(LENGTHS) // RANKS
     ids = torch.arange(rank * size, (rank + 1) * size)
     lengths, _ = sample_sort([torch.tensor(LENGTHS)[ids], ids])
-    dist.destroy_process_group()
+    leave_group()
     sorted_lengths: list[int] = lengths.tolist()
     return sorted_lengths
 

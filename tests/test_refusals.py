@@ -49,6 +49,7 @@ def command(*words: str) -> None:
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(sys, "argv", ["ddpsched", *words])
+        patch.setattr(sys.modules["__main__"], "__package__", None)  # else usage lines name `python -m pytest`
         patch.setenv("COLUMNS", "400")
         try:
             code = main() or 0

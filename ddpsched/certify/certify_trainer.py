@@ -91,12 +91,7 @@ def certify_trainer(world_size: int, loss: str | None = None) -> list[Certificat
     of a loss function is the mean over samples of what it returns for each alone, with ``num_items_in_batch = 1``.
     Raises ConfigError where accelerate or the function is missing, RankFailure where a rank fails.
     """
-    certificates = certify_cases(world_size, [(case, loss) for case in CASES if _known(case)])
-    for case in CASES:
-        if not _known(case):
-            why = f"transformers {version('transformers')} has no {case.arguments}; 5.17 has"
-            certificates.append(Certificate(f"transformers' Trainer, {case.name}", (Check.not_made("gradient", why),)))
-    return certificates
+    return certify_cases(world_size, [(case, loss) for case in CASES])
 
 
 def certify_cases(world_size: int, cases: Sequence[tuple[Case, str | None]]) -> list[Certificate]:
@@ -108,7 +103,7 @@ def certify_cases(world_size: int, cases: Sequence[tuple[Case, str | None]]) -> 
     if world_size < 1:
         raise ConfigError(f"world_size = {world_size}: at least 1 rank is needed")
     if importlib.util.find_spec("accelerate") is None:
-        raise ConfigError("transformers' Trainer needs accelerate, which is not here: pip install 'accelerate>=1.1'")
+        raise ConfigError("transformers' Trainer needs accelerate, which is not here: pip install 'accelerate>=1.14'")
     for loss in {loss for _, loss in cases if loss is not None}:
         function_named(loss, "loss")
     with tempfile.TemporaryDirectory(prefix="ddpsched-trainer-") as folder:
@@ -122,13 +117,6 @@ def certify_cases(world_size: int, cases: Sequence[tuple[Case, str | None]]) -> 
         )
         for i, (case, loss) in enumerate(cases)
     ]  # fmt: skip
-
-
-def _known(case: Case) -> bool:
-    """Return whether this version of transformers can run the case."""
-    from transformers import trainer_pt_utils
-
-    return "batch_rebalance" not in case.arguments.values() or hasattr(trainer_pt_utils, "BatchRebalanceSampler")
 
 
 def _on_rank(cases: Sequence[tuple[Case, str | None]], folder: str) -> list[Ran]:

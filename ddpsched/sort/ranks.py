@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.errors import DdpschedError, RankFailure
+from ddpsched.local_ranks import leave_group
 from ddpsched.orders.lexicographic_sort import sort_rows
 from ddpsched.world import World
 
@@ -116,8 +117,6 @@ class LaunchedRanks(Ranks):
             raise RankFailure(f"rank {self.world.rank} lost its connection to the others; {KEPT}") from error
 
     def close(self) -> None:
-        import torch.distributed as dist
-
         if self._watch is not None:
             self._watch.close()
-        dist.destroy_process_group()
+        leave_group()

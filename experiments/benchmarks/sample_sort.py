@@ -28,7 +28,7 @@ from rich import box
 from rich.table import Table
 
 from ddpsched.data.embedded.length_histogram import sst2_lengths
-from ddpsched.local_ranks import answers, join_group, run_ranks
+from ddpsched.local_ranks import answers, join_group, leave_group, run_ranks
 from ddpsched.orders.lexicographic_sort import sort_rows
 from ddpsched.terminal import plain_console
 from ddpsched.training.clock import PeakMemory, return_freed_memory
@@ -94,7 +94,7 @@ def on_rank(keys: str, size: int, world_size: int) -> tuple[float, float, float]
     """Return the three figures of ``sort_once``, in a group of ranks that is there for them alone."""
     _join()
     figures = sort_once(keys, size, world_size)
-    dist.destroy_process_group()
+    leave_group()
     return figures
 
 
@@ -150,7 +150,7 @@ def on_rank_in_turn(keys: str, size: int, world_size: int, rounds: int, seed: in
 
     arms = {f"{world_size} gloo ranks": together} | {name: partial(alone, way) for name, way in ALONE.items()}
     times = in_turn(arms, rounds, seed)
-    dist.destroy_process_group()
+    leave_group()
     return times, memory, bucket
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from installed import HAS_FSDP
 from typer.testing import CliRunner
 
 from ddpsched.certify.certificate import Certificate, Check
@@ -171,7 +172,7 @@ def test_one_rank_and_four(tmp_path: Path, world_size: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_every_policy_and_synchroniser(tmp_path: Path, world_size: int) -> None:
-    syncs = ("naive", "overlap", "bucketed", "ddp", "fsdp")
+    syncs = ("naive", "overlap", "bucketed", "ddp", *["fsdp"] * HAS_FSDP)
     cases: list[Case] = [(run_of(policy, world_size, sync), None) for policy in POLICIES for sync in syncs]
     for certificate in certificates(cases, tmp_path):
         assert certificate.holds, certificate.text()

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from installed import HAS_FSDP
 from toy import VOCABULARY, Toy, toy
 
 from ddpsched.config import SyncConfig
@@ -17,7 +18,7 @@ from ddpsched.training.sync import SYNCS, Synchroniser
 CPU = torch.device("cpu")
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 TOLERANCE = {"float32": 1e-6, "float64": 1e-12, "bfloat16": 2e-2}
-KINDS = ("naive", "overlap", "bucketed", "ddp", "fsdp")
+KINDS = ("naive", "overlap", "bucketed", "ddp", *["fsdp"] * HAS_FSDP)
 SMALL_MB = 0.0005  # several buckets
 STEPS = 3
 Gradients = dict[str, np.ndarray | None]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gradients import kept_gradients
+from installed import needs_fsdp
 from ranks import free_port, run_ranks
 
 from ddpsched.config import RunConfig, parse
@@ -156,7 +157,7 @@ def every_policy(
         (4, "ddp", ("minmax",), EXACTLY),
         (2, "naive", ("balanced",), UNSCALED),
         (2, "bucketed", ("packed", "token_budget"), UNSCALED),
-        (2, "fsdp", ("static",), UNSCALED),
+        pytest.param(2, "fsdp", ("static",), UNSCALED, marks=needs_fsdp),
         *(
             pytest.param(*case, HOW, marks=pytest.mark.slow)
             for case in (
@@ -164,9 +165,9 @@ def every_policy(
                 (4, "ddp", (*OF_ONE_SIZE, "pool")),
                 (2, "naive", OF_ONE_SIZE),
                 (2, "bucketed", (*OF_ONE_SIZE, "token_budget")),
-                (2, "fsdp", OF_ONE_SIZE),
             )
         ),
+        pytest.param(2, "fsdp", OF_ONE_SIZE, HOW, marks=(pytest.mark.slow, needs_fsdp)),
     ],
 )
 def test_gloo_ranks(

@@ -3,6 +3,7 @@
 ``pytest -rP tests/training/test_packed_causal.py`` prints the differences.
 """
 
+import inspect
 import itertools
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,7 @@ from transformers import (
     OPTConfig,
     PreTrainedConfig,
 )
+from transformers.integrations import sdpa_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -155,6 +157,8 @@ def test_positions_that_run_on_are_noticed(family: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_models_that_mix_samples_are_refused(name: str) -> None:
+    if name == "softcap" and "softcap" not in inspect.getsource(sdpa_attention):
+        pytest.skip("sdpa of this transformers leaves a softcap out, of padded rows as well")
     shape, why = REFUSED[name]
     with pytest.raises(
         ConfigError, match=rf"model '{name}' cannot run packed: .*{why}.*; use policy.kind = 'balanced'"

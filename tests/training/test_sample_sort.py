@@ -191,10 +191,10 @@ class joined:
         self.function = function
 
     def __call__(self) -> Any:
-        from ddpsched.local_ranks import join_group
+        from ddpsched.local_ranks import join_group, leave_group
 
         join_group()
         try:
             return self.function()
         finally:
-            torch.distributed.destroy_process_group()
+            leave_group()
