@@ -8,6 +8,7 @@ read the difference:
 
 import contextlib
 import io
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -55,8 +56,9 @@ def command(*words: str) -> None:
             code = main() or 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
-    if code:
-        raise DdpschedError(f"exit code {code}: {printed.getvalue().strip()}")
+    if code:  # which range a value is out of is typer's to say, in words that change with its version
+        said = re.sub(r"(?s)Usage: .*(Error: Invalid value for '[^']+': ).*", r"\1...", printed.getvalue().strip())
+        raise DdpschedError(f"exit code {code}: {said}")
 
 
 def plan(*words: str) -> None:
