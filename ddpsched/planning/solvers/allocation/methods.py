@@ -1,6 +1,7 @@
 """The three methods of ``solve``: a threshold on the cost, enumeration, and integer programming."""
 
 from math import comb
+from typing import Any
 
 import numpy as np
 import pulp
@@ -178,7 +179,7 @@ def _solve_program(costs: IntArray, batch_size: int, time_limit_s: float) -> tup
         program += pulp.lpSum(int(level[k]) * x for k, x in enumerate(row)) <= slowest
     program += pulp.lpSum((k + 1) * x for row in takes for k, x in enumerate(row)) == batch_size
     # Levels are whole, so a gap below one level is a proof; the default relative gap is not.
-    program.solve(pulp.HiGHS(msg=False, timeLimit=time_limit_s, gapRel=0.0, gapAbs=0.5))
+    solved = program.solve(pulp.HiGHS(msg=False, timeLimit=time_limit_s, gapRel=0.0, gapAbs=0.5))
 
     counts = np.array([1 + int(np.argmax([x.value() or 0.0 for x in row])) for row in takes], dtype=np.int64)
     # After a time-out the values may be those of no solution, so their sum is checked.
@@ -187,4 +188,11 @@ def _solve_program(costs: IntArray, batch_size: int, time_limit_s: float) -> tup
             f"method 'ilp' found no allocation of {batch_size} samples to {len(caps)} ranks within {time_limit_s} s; "
             "raise time_limit_s, or use 'threshold' if costs do not fall"
         )
-    return counts, program.sol_status == pulp.LpSolutionOptimal
+    return counts, _is_proved(program, solved)
+
+
+def _is_proved(program: Any, solved: Any) -> bool:
+    """Return whether the solver proved its solution: by the program in PuLP 3, by what ``solve`` returned since."""
+    if isinstance(solved, int):  # PuLP 3, which calls a solution that a time-out left "Optimal" as well
+        return bool(program.sol_status == pulp.LpSolutionOptimal)
+    return solved.status.name in ("Optimal", "GapLimit")
