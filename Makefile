@@ -22,7 +22,7 @@ demo: $(VENV)/installed
 test: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# minutes: the checks of reliability that need real launches, in short
+# six minutes: the checks of reliability that need real launches, in short
 checks: $(VENV)/installed
 	$(BIN)/python -m experiments.reliability.nightly --short
 
@@ -30,7 +30,7 @@ checks: $(VENV)/installed
 nightly: $(VENV)/installed
 	$(BIN)/python -m experiments.reliability.nightly $(ARGS)
 
-# an hour for each environment, one after another
+# the suite on other Pythons and with the oldest packages, one environment after another
 matrix: $(VENV)/installed
 	$(BIN)/python -m experiments.reliability.matrix $(ARGS)
 

@@ -30,7 +30,7 @@ AS_LAUNCHED = {
 }  # fmt: skip
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="a lost launcher is told by /proc, which Linux alone has")
 def test_a_launcher_that_died_before_the_watch_began_is_noticed(tmp_path: Path) -> None:
     said = tmp_path / "said"
     subprocess.run(
@@ -44,7 +44,7 @@ def test_a_launcher_that_died_before_the_watch_began_is_noticed(tmp_path: Path) 
     assert said.read_text() == "the launcher died"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="a lost launcher is told by /proc, which Linux alone has")
 @pytest.mark.parametrize(
     ("parent", "gone"),
     [("itself", False), ("nobody", False), ("adopter", True), ("script", False), ("adopter, another launcher", False)],

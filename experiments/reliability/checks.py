@@ -1,6 +1,6 @@
 """CHECKS: every check of reliability with the arguments of its full count, in the order of the reliability card.
 
-SHORT: those that need real launches, with the arguments of a short form, a minute each, for every change.
+SHORT: those that need real launches, with the arguments of a short form, at most minutes each, for every change.
 """
 
 # by the name of its finding; the words behind `python -m experiments.reliability.`

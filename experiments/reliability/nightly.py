@@ -21,7 +21,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 @app.command()
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="checks, by the names of their findings; all else")] = None,
-    short: Annotated[bool, typer.Option("--short", help="a minute each, of those that need real launches")] = False,
+    short: Annotated[bool, typer.Option("--short", help="in short, those that need real launches")] = False,
     freeze: Freeze = False,
 ) -> None:
     """Run the checks."""

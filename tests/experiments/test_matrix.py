@@ -53,6 +53,7 @@ def test_a_failing_test_is_noticed(tmp_path: Path) -> None:
 
 def test_the_copy_is_what_git_knows(tmp_path: Path) -> None:
     if not (matrix.ROOT / ".git").exists():
+        # an archive of the sources has no list of files that could be copied
         pytest.skip("the sources lie in no git checkout, so that nothing says which files are theirs")
     checkout = copied(tmp_path)
     assert (checkout / "pyproject.toml").read_bytes() == (matrix.ROOT / "pyproject.toml").read_bytes()

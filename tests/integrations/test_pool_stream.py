@@ -49,8 +49,8 @@ def test_choices_of_cosmos_rl(strategy: str, size: int, budget: int, infinite: b
     """cosmos_rl's code makes the same choices on the same samples, over epochs or to the stream's end."""
     try:
         module = need_alone("cosmos_rl.dispatcher.data.load_balanced_dataset", PACKAGE)
-    except PeerMissing as missing:  # an optional package, whose pins exclude this project's transformers
-        pytest.skip(missing.reason)
+    except PeerMissing as missing:
+        pytest.skip(missing.reason)  # an optional package, whose pins exclude this project's transformers
     logging.getLogger("cosmos").setLevel(logging.WARNING)
     samples = [{"input_ids": range(length), "id": id} for id, length in enumerate(LENGTHS)]
     cosmos = module.LoadBalancedDataset(

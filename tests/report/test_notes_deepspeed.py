@@ -61,8 +61,8 @@ def test_deepspeeds_scheduler() -> None:
         optimizer = sgd()
         try:
             scaled = rates(optimizer, module.VariableBatchSizeLR(build(optimizer), reference, sizes, None))
-        except NotImplementedError:  # DeepSpeed's answer for these schedulers, which is asserted below
-            off[name] = "NotImplementedError"
+        except NotImplementedError:
+            off[name] = "NotImplementedError"  # DeepSpeed's answer for some schedulers: which ones is asserted below
             continue
         alone = sgd()
         right_rates = np.array(rates(alone, build(alone))) * sizes[:steps] / reference
