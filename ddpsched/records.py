@@ -210,8 +210,7 @@ def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     aside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         with aside.open("w", encoding="utf-8") as file:
-            json.dump(value, file, indent=indent)
-            file.write("\n")
+            file.write(json.dumps(value, indent=indent) + "\n")
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
