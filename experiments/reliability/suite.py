@@ -1,7 +1,8 @@
 """The whole test suite, again and again. ``python -m experiments.reliability.suite [--count 20] [--freeze]``.
 
 Each run is a line of ``outputs/suite.jsonl``: its date, how many tests passed and failed, its seconds. A call that was
-stopped goes on from the lines of the same commit; a run is never repeated because it failed.
+stopped goes on from the lines of the same code; a run is never repeated because it failed. Twenty runs take hours: with
+``--tally`` in a folder that git keeps, another checkout goes on with them.
 """
 
 import json
@@ -11,16 +12,18 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ddpsched.environment import describe
 from ddpsched.record_lines import read_sealed, sealed
 from experiments.reliability.findings import Finding, Freeze, report
 
 COMMAND = ("-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder", "-q")
+ROOT = Path(__file__).parents[2]
+CODE = ("ddpsched", "tests", "experiments", "analysis", "pyproject.toml", "constraints.txt", "Makefile")
 COUNTS = re.compile(r"(\d+) (passed|failed|error)")
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -34,7 +37,7 @@ def outcome(tests: list[str]) -> dict[str, Any]:
     failed = [line.split()[1] for line in ended.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "code": ended.returncode,
+        "exit_code": ended.returncode,
         "passed": counts.get("passed", 0),
         "failed": counts.get("failed", 0) + counts.get("error", 0),
         "seconds": round(time.monotonic() - begin),
@@ -42,13 +45,23 @@ def outcome(tests: list[str]) -> dict[str, Any]:
     }
 
 
-def runs_of(tally: Path, commit: str | None) -> list[dict[str, Any]]:
-    """Return the runs of this commit that a tally holds."""
+def code() -> str:
+    """Return the digest of all files that the suite depends on, as they are now."""
+    listed = subprocess.run(["git", "ls-files", "-z", *CODE], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    digest = blake2b(digest_size=8)
+    for path in (ROOT / name for name in sorted(filter(None, listed.split("\0")))):
+        digest.update(f"{path.relative_to(ROOT)}\0".encode())
+        digest.update(path.read_bytes() if path.is_file() else b"")
+    return digest.hexdigest()
+
+
+def runs_of(tally: Path, code: str) -> list[dict[str, Any]]:
+    """Return the runs of this code that a tally holds."""
     if not tally.exists():
         return []
     os.truncate(tally, tally.read_bytes().rfind(b"\n") + 1)  # a line that a killed call left incomplete
     rows = [json.loads(line) for _, line in read_sealed(tally)]
-    return [row for row in rows if row["commit"] == commit]
+    return [row for row in rows if row["code"] == code]
 
 
 @app.command()
@@ -59,16 +72,16 @@ def main(
     freeze: Freeze = False,
 ) -> None:
     """Run the suite so many times in a row."""
-    commit = describe()["commit"]
-    rows = runs_of(tally, commit)[:count]
+    now = code()
+    rows = runs_of(tally, now)[:count]
     tally.parent.mkdir(parents=True, exist_ok=True)
     while len(rows) < count:
-        row = {"commit": commit, **outcome(tests or [])}
+        row = {"code": now, **outcome(tests or [])}
         with tally.open("a", encoding="utf-8") as file:
             file.write(sealed(json.dumps(row)) + "\n")
         rows.append(row)
         print(f"{len(rows)} of {count}: {row['passed']} passed, {row['failed']} failed, {row['seconds']} s", flush=True)
-    green = [row for row in rows if row["code"] == 0]
+    green = [row for row in rows if row["exit_code"] == 0]
     named = sorted({name for row in rows for name in row["names"]})
     finding = Finding(
         "suite",

@@ -1,5 +1,6 @@
 """Runs of the suite are counted over calls, and one that fails is not repeated."""
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +42,23 @@ def test_a_failure_is_counted_and_not_repeated(tmp_path: Path) -> None:
     assert ended.exit_code == 1
     assert "1 of 2 green" in ended.output
     assert "test_one.py::test_b" in ended.output
+
+
+def test_runs_of_other_code_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "test_one.py").write_text("def test_a(): pass\n")
+    assert run(tmp_path, 1).exit_code == 0
+    monkeypatch.setattr(suite, "code", lambda: "other")
+    assert "1 of 1: 1 passed" in run(tmp_path, 1).output
+
+
+def test_the_code_is_the_files_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tests").mkdir()
+    file = tmp_path / "tests" / "test_one.py"
+    file.write_text("def test_a(): pass\n")
+    monkeypatch.setattr(suite, "ROOT", tmp_path)
+    for words in (["init", "-q"], ["add", "-A"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    before = suite.code()
+    assert suite.code() == before
+    file.write_text("def test_a(): assert True\n")
+    assert suite.code() != before
