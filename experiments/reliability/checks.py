@@ -18,7 +18,7 @@ CHECKS: dict[str, str] = {
     "restarts": "restarts --count 50",
     "hostile_texts": "hostile_texts --count 200",
     "soak_1_process": "soak --steps 50000",
-    "soak_2_ranks": "soak --steps 5000 --ranks 2",
+    "soak_2_ranks": "soak --steps 7500 --warm-up 2500 --ranks 2",
     "fuzzed_configs": "fuzz configs --count 5000",
     "fuzzed_records": "fuzz records --count 5000",
     "fuzzed_checkpoints": "fuzz checkpoints --count 1000",
