@@ -40,7 +40,9 @@ ROOMS = {
         "planner": 4, "policies": 4,
     },
     "config": {"run": 0, "read": 1},
-    "recovery": {"checkpoints": 0, "ledger": 0, "audit": 1, "start": 1, "keeper": 2, "command": 2},
+    "recovery": {
+        "synced_file": 0, "ledger": 0, "checkpoints": 1, "audit": 1, "start": 2, "keeper": 3, "command": 3,
+    },
     "training": {
         "attempt_store": 0, "clock": 0, "loss": 0, "model": 0, "out_of_memory": 0,
         "sample_sort": 0, "meeting": 1, "group_exchange": 2, "masks": 1, "variable_lr": 1, "collate": 2, "optimise": 2,

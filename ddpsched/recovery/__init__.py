@@ -4,6 +4,7 @@
 
     ledger.py        the samples of every committed step, as lines that chain
     checkpoints.py   folders of weights and state, complete or not there
+    synced_file.py   a whole file at once, on the disk
     keeper.py        both, while a run goes on
     start.py         where a run starts: at its beginning, or at a checkpoint
     audit.py         whether each sample of each epoch was trained once

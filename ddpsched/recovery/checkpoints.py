@@ -10,18 +10,20 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from ddpsched.errors import DataError
 from ddpsched.own_folder import remove
-from ddpsched.records import read_json, write_json
+from ddpsched.records import read_json
+from ddpsched.recovery.synced_file import write_synced
 
 log = logging.getLogger("ddpsched")
 CHECKPOINTS = "checkpoints"
 STATE, MANIFEST, PART = "state.json", "manifest.json", ".part"
 FORMAT = 2
+CHUNK = 2**22
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,9 @@ class Checkpoints:
         """Complete the checkpoint whose files lie in ``begin``'s folder; return its folder. Raises OSError."""
         path = self._folder(step)
         aside = path.with_suffix(PART)
-        write_json(aside / STATE, state, indent=None)
+        _write(aside / STATE, state)
         files = {file.name: _facts(file) for file in sorted(aside.iterdir())}
-        write_json(aside / MANIFEST, {"format": FORMAT, "files": files, "digest": _manifest_digest(files)}, indent=None)
+        _write(aside / MANIFEST, {"format": FORMAT, "files": files, "digest": _manifest_digest(files)})
         _sync(aside)
         remove(path)  # of an earlier attempt that went on from before it
         aside.rename(path)
@@ -92,7 +94,8 @@ class Checkpoints:
 
     def _complete(self) -> Iterator[Path]:
         """Yield the folders that are complete, newest first."""
-        found = [path for path in self.path.glob("step-*") if path.name[5:].isdecimal()]
+        names = os.listdir(self.path) if self.path.is_dir() else []
+        found = [self.path / name for name in names if name.startswith("step-") and name[5:].isdecimal()]
         yield from sorted(found, key=_step_of, reverse=True)
 
 
@@ -116,8 +119,12 @@ def verified(path: Path) -> dict[str, Any]:
 
 
 def _facts(file: Path) -> dict[str, Any]:
-    with file.open("rb") as opened:  # sha256: processors have an instruction for it, and users `sha256sum`
-        return {"bytes": file.stat().st_size, "sha256": file_digest(opened, "sha256").hexdigest()}
+    digest, size = sha256(), 0  # processors have an instruction for it, and users `sha256sum`
+    with file.open("rb", buffering=0) as opened:
+        while chunk := opened.read(CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return {"bytes": size, "sha256": digest.hexdigest()}
 
 
 def _manifest_digest(files: Mapping[str, Any]) -> str:
@@ -126,6 +133,10 @@ def _manifest_digest(files: Mapping[str, Any]) -> str:
 
 def _step_of(path: Path) -> int:
     return int(path.name[5:])
+
+
+def _write(path: Path, value: Any) -> None:
+    write_synced(path, [json.dumps(value).encode() + b"\n"])
 
 
 def _sync(folder: Path) -> None:

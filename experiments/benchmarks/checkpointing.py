@@ -1,15 +1,15 @@
 """Step time with checkpoints against without.
 
-    python -m experiments.benchmarks.checkpointing [--model tiny|distilbert] [--rounds 20] [--launches 3]
+    python -m experiments.benchmarks.checkpointing [--model tiny|distilbert] [--threads 1] [--rounds 20] [--launches 3]
 
 The tiny model writes one every 10 steps, DistilBERT's geometry with random weights one every 100. Runs of one process
-that uses all processors take turns, a block of as many steps each, in which one checkpoint falls: after the block's
-first step, so that the others run beside its writing. Asked is a ratio of at most 1.03. Printed besides is what one
-checkpoint takes of the training thread (the copy) and of the processors (writing, digests).
+take turns, a block of as many steps each, in which one checkpoint falls: after the block's first step, so that the
+others run beside its writing. Asked is a ratio of at most 1.03. ``--threads``: ``executor.threads`` of each run; where
+they are as many as processors, nothing is left for writing. Printed besides is what one checkpoint takes of the
+training thread (the copy) and of the processors (writing, digests).
 """
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Generator, Sequence
@@ -36,13 +36,15 @@ MODELS: dict[str, tuple[int, dict[str, Any]]] = {  # steps from one checkpoint t
 Measured = tuple[Seconds, dict[str, float]]
 
 
-def measure(model: str, rounds: int, seed: int) -> Measured:
+def measure(model: str, threads: int, rounds: int, seed: int) -> Measured:
     """Return the seconds of a step by arm and round, and the mean seconds of a checkpoint by part; one launch."""
     every, values = MODELS[model]
     spent = _timed()
     with tempfile.TemporaryDirectory(prefix="ddpsched-checkpointing-") as folder:
         runs = {
-            name: _steps(_config(Path(folder), name, values, 0 if name != WITH else every, (rounds + 3) * every, seed))
+            name: _steps(
+                _config(Path(folder), name, values, threads, 0 if name != WITH else every, (rounds + 3) * every, seed)
+            )
             for name in (WITHOUT, AA, WITH)
         }
         for run in runs.values():
@@ -55,12 +57,14 @@ def measure(model: str, rounds: int, seed: int) -> Measured:
     return seconds, {part: sum(each) / len(each) for part, each in spent.items()}
 
 
-def _config(folder: Path, name: str, values: dict[str, Any], every: int, steps: int, seed: int) -> RunConfig:
+def _config(
+    folder: Path, name: str, values: dict[str, Any], threads: int, every: int, steps: int, seed: int
+) -> RunConfig:
     return parse(
         {
             **values, "outputs": str(folder), "name": name.replace("/", "-").replace(" ", "-"), "steps": steps,
             "seed": seed, "global_batch": 16, "world_size": 2, "policy": {"kind": "balanced"},
-            "executor": {"kind": "virtual", "threads": len(os.sched_getaffinity(0))},
+            "executor": {"kind": "virtual", "threads": threads},
             "train": {"checkpoint_every": every, "save_model": False},
         }
     )  # fmt: skip
@@ -105,13 +109,14 @@ def main(words: Sequence[str]) -> int:
     """Measure and print; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks.checkpointing", description=__doc__)
     parser.add_argument("--model", choices=MODELS, default="tiny", help="whose steps (tiny)")
+    parser.add_argument("--threads", type=int, default=1, help="executor.threads, of each run (1)")
     add_options(parser)
     given = parser.parse_args(words)
 
     def body() -> None:
-        found = launched(measure, given.model, given.rounds, launches=given.launches)
+        found = launched(measure, given.model, given.threads, given.rounds, launches=given.launches)
         every = MODELS[given.model][0]
-        title, console = f"{given.model}, a checkpoint every {every} steps", plain_console()
+        title, console = f"{given.model}, a checkpoint every {every} steps, threads = {given.threads}", plain_console()
         for table in tables({title: [seconds for seconds, _ in found]}, "ms a step", 1e3):
             console.print(table)
         for part in found[0][1]:

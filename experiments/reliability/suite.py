@@ -46,12 +46,12 @@ def outcome(tests: list[str]) -> dict[str, Any]:
 
 
 def code() -> str:
-    """Return the digest of all files that the suite depends on, as they are now."""
-    listed = subprocess.run(["git", "ls-files", "-z", *CODE], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    """Return the digest of all code and tests, as they are now."""
     digest = blake2b(digest_size=8)
-    for path in (ROOT / name for name in sorted(filter(None, listed.split("\0")))):
-        digest.update(f"{path.relative_to(ROOT)}\0".encode())
-        digest.update(path.read_bytes() if path.is_file() else b"")
+    for path in sorted(path for name in CODE for path in (ROOT / name, *(ROOT / name).rglob("*"))):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(ROOT)}\0".encode())
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

@@ -14,7 +14,7 @@ def test_one_checkpoint_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(owner, name, getattr(owner, name))
     spent = checkpointing._timed()
     monkeypatch.setattr(checkpointing, "_timed", lambda: spent)
-    seconds, parts = checkpointing.measure("tiny", 2, 0)
+    seconds, parts = checkpointing.measure("tiny", 1, 2, 0)
     assert {arm: len(each) for arm, each in seconds.items()} == {"without": 2, "A/A": 2, "with checkpoints": 2}
     assert all((each > 0).all() for each in seconds.values())
     assert len(spent["copy"]) == 3  # a block that is left out, and two

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -89,8 +90,8 @@ class Whole:
 def fuzz(count: int, seed: int) -> Tally:
     """Damage ``count`` checkpoints, one at a time, and return how they are taken."""
     random, tally = Random(seed), Tally()
-    logging.getLogger("ddpsched").setLevel(logging.ERROR)  # each damage is a warning
-    with tempfile.TemporaryDirectory() as name:
+    quiet = patch.object(logging.getLogger("ddpsched"), "disabled", True)  # each damage is a warning
+    with quiet, tempfile.TemporaryDirectory() as name:
         whole, kept = Whole(Path(name) / "outputs"), Path(name) / "kept"
         shutil.copytree(whole.folder, kept)
         for _ in range(count):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Annotated
+from unittest.mock import patch
 
 import typer
 
@@ -96,9 +97,13 @@ def _case(
     """Run one case; yield what is wrong with what it printed."""
     os.chdir(sandbox)
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), warnings.catch_warnings():
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(out),
+        warnings.catch_warnings(),
+        patch.object(logging.getLogger("ddpsched"), "propagate", False),
+    ):
         warnings.simplefilter("ignore")  # glyphs that a font lacks
-        logging.getLogger("ddpsched").propagate = False
         try:
             if kind == "config":
                 fields.config_case(random, text, sandbox, draws)
