@@ -73,6 +73,7 @@ class _File:
         if not self._parts:
             save_file(dict(self._tensors), path)
             self._parts = self._laid_out(path)
+            path.unlink()  # only its owner may read it
         write_synced(path, self._parts)
 
     def _laid_out(self, path: Path) -> list[memoryview]:

@@ -2,8 +2,8 @@
 
     python -m experiments.benchmarks.checkpointing [--model tiny|distilbert] [--threads 1] [--rounds 20] [--launches 3]
 
-The tiny model writes one every 10 steps, DistilBERT's geometry with random weights one every 100. Runs of one process
-take turns, a block of as many steps each, in which one checkpoint falls: after the block's first step, so that the
+The tiny model writes one every 10 steps, DistilBERT's geometry with random weights one every 100, of only 4
+samples. Runs of one process take turns, a block of as many steps each, in which one checkpoint falls: after the block's first step, so that the
 others run beside its writing. Asked is a ratio of at most 1.03. ``--threads``: ``executor.threads`` of each run; where
 they are as many as processors, nothing is left for writing. Printed besides is what one checkpoint takes of the
 training thread (the copy) and of the processors (writing, digests).
@@ -30,7 +30,11 @@ MODELS: dict[str, tuple[int, dict[str, Any]]] = {  # steps from one checkpoint t
     "tiny": (10, {"model": {"name": "tiny"}, "data": {"size": 400}}),
     "distilbert": (
         100,
-        {"model": {"name": "distilbert-base-uncased", "weights": "random"}, "data": {"size": 2000}},
+        {
+            "model": {"name": "distilbert-base-uncased", "weights": "random"},
+            "data": {"size": 2000},
+            "global_batch": 4,
+        },
     ),
 }
 Measured = tuple[Seconds, dict[str, float]]
@@ -62,8 +66,8 @@ def _config(
 ) -> RunConfig:
     return parse(
         {
-            **values, "outputs": str(folder), "name": name.replace("/", "-").replace(" ", "-"), "steps": steps,
-            "seed": seed, "global_batch": 16, "world_size": 2, "policy": {"kind": "balanced"},
+            "global_batch": 16, **values, "outputs": str(folder), "name": name.replace("/", "-").replace(" ", "-"), "steps": steps,
+            "seed": seed, "world_size": 2, "policy": {"kind": "balanced"},
             "executor": {"kind": "virtual", "threads": threads},
             "train": {"checkpoint_every": every, "save_model": False},
         }

@@ -1,5 +1,6 @@
 """Snapshot: what it writes is what safetensors would write, at the first writing and at later ones."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,11 @@ def trained() -> tuple[Odd, torch.optim.AdamW]:
     return model, optimizer
 
 
+def umask() -> int:
+    os.umask(mask := os.umask(0))
+    return mask
+
+
 def step(model: Odd, optimizer: torch.optim.Optimizer) -> None:
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
@@ -53,6 +59,7 @@ def test_each_writing_is_as_the_library_writes(tmp_path: Path, steps: int) -> No
         save_file(own, tmp_path / "expected")
         assert (tmp_path / str(steps) / f"{kind}.safetensors").read_bytes() == (tmp_path / "expected").read_bytes()
         assert set(load_file(tmp_path / "expected")) == set(own)
+        assert (tmp_path / str(steps) / f"{kind}.safetensors").stat().st_mode & 0o777 == 0o666 & ~umask()
 
 
 def test_a_later_writing_is_restored(tmp_path: Path) -> None:
