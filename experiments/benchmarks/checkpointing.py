@@ -2,11 +2,12 @@
 
     python -m experiments.benchmarks.checkpointing [--model tiny|distilbert] [--threads 1] [--rounds 20] [--launches 3]
 
-The tiny model writes one every 10 steps, DistilBERT's geometry with random weights one every 100, of only 4
-samples. Runs of one process take turns, a block of as many steps each, in which one checkpoint falls: after the block's first step, so that the
-others run beside its writing. Asked is a ratio of at most 1.03. ``--threads``: ``executor.threads`` of each run; where
-they are as many as processors, nothing is left for writing. Printed besides is what one checkpoint takes of the
-training thread (the copy) and of the processors (writing, digests).
+The tiny model writes one every 10 steps, DistilBERT's geometry with random weights one every 100,
+which have 4 samples, so that they do not take the whole day. Runs of one process take turns, a block of as many steps
+each, in which one checkpoint falls: after the block's first step, so that the others run beside its writing. Asked is a
+ratio of at most 1.03. ``--threads``: ``executor.threads`` of each run; where they are as many as processors, nothing is
+left for writing. Printed besides is what one checkpoint takes of the training thread (the copy) and of the processors
+(writing, digests).
 """
 
 import argparse
@@ -66,8 +67,8 @@ def _config(
 ) -> RunConfig:
     return parse(
         {
-            "global_batch": 16, **values, "outputs": str(folder), "name": name.replace("/", "-").replace(" ", "-"), "steps": steps,
-            "seed": seed, "world_size": 2, "policy": {"kind": "balanced"},
+            "global_batch": 16, **values, "seed": seed, "world_size": 2, "policy": {"kind": "balanced"},
+            "outputs": str(folder), "name": name.replace("/", "-").replace(" ", "-"), "steps": steps,
             "executor": {"kind": "virtual", "threads": threads},
             "train": {"checkpoint_every": every, "save_model": False},
         }

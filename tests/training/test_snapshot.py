@@ -40,7 +40,7 @@ def step(model: Odd, optimizer: torch.optim.Optimizer) -> None:
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
     optimizer.step()
-    model.scalar += 1
+    model.get_buffer("scalar").add_(1)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
