@@ -2,18 +2,18 @@
 
     python -m experiments.benchmarks.checkpointing [--model tiny|distilbert] [--threads 1] [--rounds 20] [--launches 3]
 
-The tiny model writes one every 10 steps, DistilBERT's geometry with random weights one every 100,
-which have 4 samples, so that they do not take the whole day. Runs of one process take turns, a block of as many steps
-each, in which one checkpoint falls: after the block's first step, so that the others run beside its writing. Asked is a
-ratio of at most 1.03. ``--threads``: ``executor.threads`` of each run; where they are as many as processors, nothing is
-left for writing. Printed besides is what one checkpoint takes of the training thread (the copy) and of the processors
-(writing, digests).
+The tiny model writes one every 10 steps, DistilBERT's geometry with random weights one every 100, of only two samples
+each. Runs of one process take turns: the tiny model of 10 steps, DistilBERT of 25. A checkpoint comes after the first
+step of a turn, so that the others run beside its writing. Asked is a ratio of at most 1.03. ``--threads``:
+``executor.threads`` of each run; where they are as many as processors, nothing is left for writing. Printed besides is
+what one checkpoint takes of the training thread (the copy) and of the processors (writing, digests).
 """
 
 import argparse
 import sys
 import tempfile
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, thread_time
 from typing import Any
@@ -27,49 +27,50 @@ from ddpsched.world import World
 from experiments.benchmarks.bench import AA, Seconds, add_options, in_turn, launched, tables
 
 WITHOUT, WITH = "without", "with checkpoints"
-MODELS: dict[str, tuple[int, dict[str, Any]]] = {  # steps from one checkpoint to the next, and the run
-    "tiny": (10, {"model": {"name": "tiny"}, "data": {"size": 400}}),
-    "distilbert": (
-        100,
-        {
-            "model": {"name": "distilbert-base-uncased", "weights": "random"},
-            "data": {"size": 2000},
-            "global_batch": 4,
-        },
-    ),
-}
+
+
+@dataclass(frozen=True)
+class Model:
+    """The steps from one checkpoint to the next, those of a turn, and the tables of the run."""
+
+    every: int
+    turn: int
+    tables: dict[str, Any]
+
+
+TINY = {"model": {"name": "tiny"}, "data": {"size": 400}, "global_batch": 16}
+DISTILBERT = {
+    "model": {"name": "distilbert-base-uncased", "weights": "random"}, "data": {"size": 2000}, "global_batch": 2,
+}  # fmt: skip
+MODELS = {"tiny": Model(10, 10, TINY), "distilbert": Model(100, 25, DISTILBERT)}
 Measured = tuple[Seconds, dict[str, float]]
 
 
 def measure(model: str, threads: int, rounds: int, seed: int) -> Measured:
     """Return the seconds of a step by arm and round, and the mean seconds of a checkpoint by part; one launch."""
-    every, values = MODELS[model]
-    spent = _timed()
+    chosen, spent = MODELS[model], _timed()
+    cycle = chosen.every // chosen.turn  # turns
+    tables = chosen.tables | {"seed": seed, "steps": (rounds + cycle + 2) * chosen.turn}
     with tempfile.TemporaryDirectory(prefix="ddpsched-checkpointing-") as folder:
         runs = {
-            name: _steps(
-                _config(Path(folder), name, values, threads, 0 if name != WITH else every, (rounds + 3) * every, seed)
-            )
+            name: _steps(_config(Path(folder), name, tables, threads, chosen.every if name == WITH else 0))
             for name in (WITHOUT, AA, WITH)
         }
         for run in runs.values():
-            for _ in range(every):  # it is ready, then all steps but the one that the first checkpoint follows
+            for _ in range(chosen.turn):  # it is ready, then all steps of a turn but one: a checkpoint comes after that
                 next(run)
-        arms = {name: lambda run=run: _block(run, every) for name, run in runs.items()}
-        seconds = in_turn(arms, rounds, seed)
+        arms = {name: lambda run=run: _turn(run, chosen.turn) for name, run in runs.items()}
+        seconds = in_turn(arms, rounds, seed, left_out=cycle)
         for run in runs.values():
             run.close()
     return seconds, {part: sum(each) / len(each) for part, each in spent.items()}
 
 
-def _config(
-    folder: Path, name: str, values: dict[str, Any], threads: int, every: int, steps: int, seed: int
-) -> RunConfig:
+def _config(folder: Path, name: str, tables: dict[str, Any], threads: int, every: int) -> RunConfig:
     return parse(
         {
-            "global_batch": 16, **values, "seed": seed, "world_size": 2, "policy": {"kind": "balanced"},
-            "outputs": str(folder), "name": name.replace("/", "-").replace(" ", "-"), "steps": steps,
-            "executor": {"kind": "virtual", "threads": threads},
+            **tables, "world_size": 2, "policy": {"kind": "balanced"}, "outputs": str(folder),
+            "name": name.replace("/", "-").replace(" ", "-"), "executor": {"kind": "virtual", "threads": threads},
             "train": {"checkpoint_every": every, "save_model": False},
         }
     )  # fmt: skip
@@ -79,7 +80,7 @@ def _steps(config: RunConfig) -> Generator[int, None, None]:
     return run_steps(config, RunFolder(config.run_dir, dump(config), overwrite=True), World(), None)
 
 
-def _block(run: Generator[int, None, None], steps: int) -> float:
+def _turn(run: Generator[int, None, None], steps: int) -> float:
     """Return the mean seconds of so many steps."""
     begin = perf_counter()
     for _ in range(steps):
@@ -120,7 +121,7 @@ def main(words: Sequence[str]) -> int:
 
     def body() -> None:
         found = launched(measure, given.model, given.threads, given.rounds, launches=given.launches)
-        every = MODELS[given.model][0]
+        every = MODELS[given.model].every
         title, console = f"{given.model}, a checkpoint every {every} steps, threads = {given.threads}", plain_console()
         for table in tables({title: [seconds for seconds, _ in found]}, "ms a step", 1e3):
             console.print(table)

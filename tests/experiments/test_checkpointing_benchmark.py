@@ -8,14 +8,18 @@ from ddpsched.training.state import Snapshot
 from experiments.benchmarks import checkpointing
 
 
-def test_one_checkpoint_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpointing, "MODELS", {"tiny": (2, {"data": {"size": 60}, "model": {"name": "tiny"}})})
+@pytest.mark.parametrize(("every", "turn", "checkpoints"), [(2, 2, 5), (4, 2, 3)])
+def test_one_checkpoint_every_so_many_steps(
+    monkeypatch: pytest.MonkeyPatch, every: int, turn: int, checkpoints: int
+) -> None:
+    tables = {"model": {"name": "tiny"}, "data": {"size": 60}, "global_batch": 4}
+    monkeypatch.setattr(checkpointing, "MODELS", {"tiny": checkpointing.Model(every, turn, tables)})
     for owner, name in ((Snapshot, "take"), (Keeper, "_write")):  # so that they are put back
         monkeypatch.setattr(owner, name, getattr(owner, name))
     spent = checkpointing._timed()
     monkeypatch.setattr(checkpointing, "_timed", lambda: spent)
-    seconds, parts = checkpointing.measure("tiny", 1, 2, 0)
-    assert {arm: len(each) for arm, each in seconds.items()} == {"without": 2, "A/A": 2, "with checkpoints": 2}
+    seconds, parts = checkpointing.measure("tiny", 1, 4, 0)
+    assert {arm: len(each) for arm, each in seconds.items()} == {"without": 4, "A/A": 4, "with checkpoints": 4}
     assert all((each > 0).all() for each in seconds.values())
-    assert len(spent["copy"]) == 3  # a block that is left out, and two
+    assert len(spent["copy"]) == checkpoints
     assert np.isfinite(list(parts.values())).all()
