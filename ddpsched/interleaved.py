@@ -81,7 +81,8 @@ def check(configs: Sequence[RunConfig], block: int) -> None:
     if every := max(config.train.checkpoint_every for config in configs):
         raise ConfigError(
             f"train.checkpoint_every = {every}: runs that take turns begin anew when they were stopped, and one's "
-            "checkpoint would be written during another's step; leave it out, or run them apart"
+            "checkpoint would be written during another's step; leave it out, or run them apart (a study's "
+            "compare.how=apart), where each goes on"
         )
     names = [config.name for config in configs]
     if len(set(names)) < len(names):

@@ -78,7 +78,7 @@ class StepRecord:
 
 COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(StepRecord))
 SCHEMA = TypeAdapter(StepRecord)
-LARGEST = 1e18  # seconds, rates
+LARGEST = 2.0**128  # as float32 has them: seconds, rates
 MAY_BE_NAN = ("loss", "grad_norm")
 MAY_BE_NEGATIVE = ("loss", "began_at_s", "steal_s")  # a clock's offset, a counter that the host set back
 
@@ -202,15 +202,17 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
-    """Write ``value`` aside, sync, rename it to ``path``: a reader sees the old file or the new one.
+    """Write ``value`` as ``write_text`` does. ``indent``: of each level; None for a line, which takes less room."""
+    write_text(path, json.dumps(value, indent=indent) + "\n")
 
-    ``indent``: of each level; None for a single line, which takes less room.
-    """
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` aside, sync, rename it to ``path``: a reader sees the old file or the new one."""
     # several ranks may write at once, and in one rank its watch and its loop
     aside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         with aside.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(value, indent=indent) + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)

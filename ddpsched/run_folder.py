@@ -21,7 +21,7 @@ from ddpsched.decode import decode_json
 from ddpsched.errors import DataError, RunExistsError, RunFinishedError
 from ddpsched.own_folder import refuse_links, remove
 from ddpsched.processes import Host
-from ddpsched.records import RECORDS, write_json
+from ddpsched.records import RECORDS, write_json, write_text
 from ddpsched.run_lock import RunLock, launcher_id, refusal
 from ddpsched.table import first_fault
 from ddpsched.visible_text import visible
@@ -81,13 +81,17 @@ def _stored(directory: Path) -> dict[str, Any]:
         return status
     except FileNotFoundError:
         return {"state": "absent"}
+    except NotADirectoryError:
+        raise DataError(
+            f"{directory}: a folder above it is none; give outputs=... where a folder can be made"
+        ) from None
     except OSError as error:
         fault = str(error.strerror)
     except ValidationError as error:
         fault = first_fault(error)
     except ValueError as error:
         fault = f"not JSON: {error}"
-    remedy = "delete that run's folder, or run it again with --overwrite, or give another name=..."
+    remedy = "delete this file, to go on from a checkpoint if there is one, or give --overwrite, or another name=..."
     raise DataError(f"{path}: cannot be read as the status of a run ({fault}); {remedy}")
 
 
@@ -140,7 +144,7 @@ class RunFolder:
         self._write_status("running")
         for path in (path for pattern in OUTPUTS for path in self.path.glob(pattern) if not goes_on):
             remove(path)
-        (self.path / "config.toml").write_text(self._config, encoding="utf-8")
+        write_text(self.path / "config.toml", self._config)
         self.write_environment(environment)
 
     def write_environment(self, environment: dict[str, Any]) -> None:

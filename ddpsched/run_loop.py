@@ -24,7 +24,7 @@ from ddpsched.plan import StepPlan
 from ddpsched.plan_stream import PlanStream
 from ddpsched.records import RecordWriter, StepRecord, compact
 from ddpsched.recovery.keeper import Keeper
-from ddpsched.recovery.start import Start, find_start
+from ddpsched.recovery.start import Start, find_start, identity_of
 from ddpsched.run_folder import RunFolder
 from ddpsched.run_totals import Evaluations, Tally
 from ddpsched.watch import Watch, start_watch
@@ -93,7 +93,8 @@ def _run(
     config: RunConfig, folder: RunFolder, world: World, guard: Guard, force: bool, launch: Mapping[str, Any] | None
 ) -> Iterator[int]:
     guard.resources.enter_context(met(config, world))
-    samples, start = config.load_samples(), find_start(folder.path, config, folder.may_go_on)
+    samples = config.load_samples()
+    start = find_start(folder.path, identity_of(config, samples), folder.may_go_on)
     executor = guard.resources.enter_context(closing(executor_of(config, samples, world, force)))
     exchange, spec, train = executor.exchange, config.plan_spec(executor.caps, start.batch_ranks), samples.train
     executor.cap = UNLIMITED if spec.caps is None else spec.caps[world.rank]
@@ -154,7 +155,7 @@ def _run(
             exchange.barrier()  # rank 0 has its checkpoint: a rank that ends before would look like one that died
             raise
         keeper.finish()
-    environment |= tally.summary()
+    environment |= tally.summary() | {"ledger": keeper.head}
     if config.train.save_model:
         executor.save_model(folder.path / "model")
     truncated = exchange.total(train.num_truncated)

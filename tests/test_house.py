@@ -41,7 +41,8 @@ ROOMS = {
     },
     "config": {"run": 0, "read": 1},
     "recovery": {
-        "synced_file": 0, "ledger": 0, "checkpoints": 1, "audit": 1, "start": 2, "keeper": 3, "command": 3,
+        "synced_file": 0, "ledger": 0, "checkpoints": 1, "earlier": 1, "audit": 2, "start": 2, "keeper": 3,
+        "command": 3,
     },
     "training": {
         "attempt_store": 0, "clock": 0, "loss": 0, "model": 0, "out_of_memory": 0,

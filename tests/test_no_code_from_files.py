@@ -20,7 +20,7 @@ from ddpsched.data.order_file import OrderedFile
 from ddpsched.data.samples import load_dataset
 from ddpsched.data.tokenizer import load_tokenizer
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.recovery.start import find_start
+from ddpsched.recovery.start import find_start, identity_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -121,7 +121,7 @@ def test_a_checkpoint_with_a_pickle(tmp_path: Path, marker: Path) -> None:
     for name in ("state.json", "manifest.json", "model.safetensors", "model.pt", "optimizer.pkl"):
         (folder / name).write_bytes(pickle.dumps(Opener(marker)))
     with pytest.raises(DataError, match=r"every checkpoint is damaged .*manifest\.json"):
-        find_start(config.run_dir, config)
+        find_start(config.run_dir, identity_of(config, config.load_samples()))
     assert not marker.exists()
 
 

@@ -7,6 +7,7 @@ reach it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
@@ -232,8 +233,19 @@ class Samples:
     dataset: Dataset
     train: TokenTable | OnlineTokens | SliceTable
     dev: TokenTable | SliceTable | None
-    vocab_size: int
+    tokenizer: Tokenizer
     pad_id: int
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens that the tokenizer has."""
+        return self.tokenizer.get_vocab_size()
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return what identifies the training data, and the tokenizer; the embedded sentences follow from a config."""
+        rows = self.dataset.rows
+        tokenizer = blake2b(self.tokenizer.to_str().encode(), digest_size=16).hexdigest()
+        return {"data": "embedded" if rows is None else rows.fingerprint(), "tokenizer": tokenizer}
 
     @property
     def num_dropped_tokens(self) -> int | None:
@@ -274,7 +286,7 @@ def load_samples(
         train = table(split)
     if order_path is not None:
         _check_order(order_path, dataset)
-    return Samples(dataset, train, dev, tokenizer.get_vocab_size(), pad_id(tokenizer))
+    return Samples(dataset, train, dev, tokenizer, pad_id(tokenizer))
 
 
 def tokenizer_of(data: DataConfig, model: str) -> Tokenizer:

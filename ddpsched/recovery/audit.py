@@ -1,11 +1,13 @@
 """The audit of a run: whether each sample of each epoch was trained exactly once, by its ledger and records.
 
 The ledger says which samples each committed step ran, over all starts of the run; the records say which plan each rank
-ran, and with how many samples. Samples of a step whose gradient was not finite and skipped are declared so.
+ran, and with how many samples. The newest checkpoint, and a finished run's environment.json, say where the ledger must
+at least have come to. Samples of a step whose gradient was not finite and skipped are declared so.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,12 @@ from ddpsched.data.quarantine import QUARANTINE
 from ddpsched.decode import shown
 from ddpsched.errors import DataError
 from ddpsched.records import read_json, read_lines
-from ddpsched.recovery.ledger import Entry, entries
+from ddpsched.recovery.checkpoints import Checkpoints
+from ddpsched.recovery.earlier import starts_in
+from ddpsched.recovery.ledger import LEDGER, Entry, Head, entries
 from ddpsched.run_folder import read_status
 
+MOST_SAMPLES = 10**9  # whose counts take 8 GB
 NAMED = 5  # samples or steps that a message names
 
 
@@ -68,27 +73,61 @@ def audit(folder: Path) -> Audit:
     """
     environment, config = _environment(folder), _config(folder)
     size = environment.get("num_samples")
-    if type(size) is not int or size < 1:
-        raise DataError(f"{folder / 'environment.json'} holds no num_samples; give the folder of a run")
+    if type(size) is not int or not 1 <= size <= MOST_SAMPLES:
+        fault = f"num_samples = {shown(size)}: must be from 1 to {MOST_SAMPLES:,}"
+        raise DataError(f"{folder / 'environment.json'}: {fault}; give the folder of a run")
     state = read_status(folder)["state"]
     steps = list(entries(folder))
     if not steps and state == "done":
         raise DataError(f"{folder} is done, but has no ledger.jsonl: a run of an earlier version cannot be audited")
+    largest = max((each for entry in steps for rank in entry.ranks for each in rank), default=0)
+    if largest >= size:
+        fault = f"names sample {largest}, but the data has {size} samples, 0 to {size - 1}"
+        raise DataError(f"{folder / LEDGER} {fault}")
     replaces = bool(config["policy"].get("replacement", False))
     by_epochs = config.get("epochs") is not None and state == "done"
     epochs = _epochs(steps, size, by_epochs)
-    faults: list[str] = []
+    faults = [*_gaps(steps), *_cut_off(folder, steps, environment if state == "done" else {})]
     if not replaces:
         for each in epochs:
             faults += _faults(each, steps, size)
-    faults += list(_contradictions(steps, read_lines(folder), state == "done"))
+    faults += _contradictions(steps, read_lines(folder), state == "done")
     quarantined = environment.get("num_quarantined", 0)
     if type(quarantined) is not int or quarantined < 0:
         fault = f"num_quarantined = {shown(quarantined)} is no count of rows"
         raise DataError(f"{folder / 'environment.json'}: {fault}; run it again")
-    faults += list(_not_named(folder, quarantined))
-    starts = environment.get("starts", [])
-    return Audit(str(folder), state, len(steps), size, starts, epochs, replaces, quarantined, faults)
+    faults += _not_named(folder, quarantined)
+    return Audit(str(folder), state, len(steps), size, starts_in(folder), epochs, replaces, quarantined, faults)
+
+
+def _gaps(steps: Sequence[Entry]) -> Iterator[str]:
+    """Yield where an epoch is passed over, or begun again."""
+    for before, entry in pairwise((None, *steps)):
+        last = -1 if before is None else before.epoch
+        if entry is not None and not max(last, 0) <= entry.epoch <= last + 1:
+            yield f"step {entry.step} is of epoch {entry.epoch}, after " + (
+                f"one of epoch {last}" if before else "none"
+            )
+
+
+def _cut_off(folder: Path, steps: Sequence[Entry], environment: dict[str, Any]) -> Iterator[str]:
+    """Yield where the ledger is not one that came to where the newest checkpoint or the run's end saw it."""
+    heads = {}
+    try:
+        newest = Checkpoints(folder, 1).newest()
+        if newest is not None:
+            heads[f"checkpoint {newest.path.name}"] = newest.state.get("ledger")
+    except DataError as error:
+        yield f"the ledger cannot be compared with a checkpoint: {error}"
+    if environment:
+        heads["the run's end"] = environment.get("ledger")
+    for name, head in heads.items():
+        if not (isinstance(head, list) and len(head) == 2 and type(head[0]) is int and head[0] >= 0):
+            yield f"{name} does not say where the ledger was: {shown(head)}"
+        elif head[0] > len(steps):
+            yield f"the ledger holds {len(steps)} steps, but {name} is after {head[0]}"
+        elif Head(*head) != (steps[head[0] - 1].head if head[0] else Head()):
+            yield f"step {head[0] - 1} of the ledger is not the one that {name} was after"
 
 
 def _epochs(steps: Sequence[Entry], size: int, last_is_whole: bool) -> list[EpochAudit]:
@@ -113,10 +152,8 @@ def _epochs(steps: Sequence[Entry], size: int, last_is_whole: bool) -> list[Epoc
 
 
 def _counts(steps: Sequence[Entry], size: int) -> npt.NDArray[np.int64]:
-    """Return how often each id was run; an id beyond the data is a DataError."""
+    """Return how often each id was run."""
     ids = np.array([each for entry in steps for rank in entry.ranks for each in rank], dtype=np.int64)
-    if len(ids) and ids.max() >= size:
-        raise DataError(f"the ledger names sample {ids.max()}, but the data has {size} samples, 0 to {size - 1}")
     return np.bincount(ids, minlength=size)
 
 
@@ -135,13 +172,14 @@ def _faults(epoch: EpochAudit, steps: Sequence[Entry], size: int) -> Iterator[st
 def _contradictions(steps: Sequence[Entry], rows: Sequence[dict[str, Any]], is_done: bool) -> Iterator[str]:
     """Yield where records and ledger differ: plan and samples of each rank and step.
 
-    A run that was killed may have recorded a step that it did not commit; one that is done may not.
+    A run that was killed may have recorded the step that it was about to commit; one that is done may not.
     """
     ledger = {(e.step, rank): (e.plan, len(ids)) for e in steps for rank, ids in enumerate(e.ranks)}
     records = {(row["step"], row["rank"]): (row["plan_hash"], row["num_samples"]) for row in rows}
     if steps and (missing := [key for key in ledger if key not in records]):
         yield f"{len(missing)} records are missing, first that of step {missing[0][0]}, rank {missing[0][1]}"
-    if is_done and (more := [key for key in records if key not in ledger]):
+    about_to_commit = None if is_done else len(steps)
+    if more := [key for key in records if key not in ledger and key[0] != about_to_commit]:
         yield f"{len(more)} records are of no step of the ledger, first that of step {more[0][0]}, rank {more[0][1]}"
     if differs := [key for key, value in ledger.items() if records.get(key, value) != value]:
         (step, rank), count = differs[0], len(differs)

@@ -17,7 +17,7 @@ from typing import Any
 from ddpsched.errors import DataError
 from ddpsched.own_folder import remove
 from ddpsched.records import read_json
-from ddpsched.recovery.synced_file import write_synced
+from ddpsched.recovery.synced_file import sync, write_synced
 
 log = logging.getLogger("ddpsched")
 CHECKPOINTS = "checkpoints"
@@ -75,10 +75,10 @@ class Checkpoints:
         _write(aside / STATE, state)
         files = {file.name: _facts(file) for file in sorted(aside.iterdir())}
         _write(aside / MANIFEST, {"format": FORMAT, "files": files, "digest": _manifest_digest(files)})
-        _sync(aside)
+        sync(aside)
         remove(path)  # of an earlier attempt that went on from before it
         aside.rename(path)
-        _sync(self.path)
+        sync(self.path)
         for old in list(self._complete())[self._keep :]:
             remove(old)
         return path
@@ -113,6 +113,8 @@ def verified(path: Path) -> dict[str, Any]:
         file = path / name
         if Path(name).name != name or not file.is_file() or _facts(file) != expected:
             raise DataError(f"{file} is not what was written: it is missing, or does not match its checksum")
+    if more := sorted(set(os.listdir(path)) - {MANIFEST, *files}):
+        raise DataError(f"{path / more[0]} is none of the files that were written; remove it")
     if STATE not in files:
         raise DataError(f"{path} holds no {STATE}")
     return read_json(path / STATE)
@@ -137,12 +139,3 @@ def _step_of(path: Path) -> int:
 
 def _write(path: Path, value: Any) -> None:
     write_synced(path, [json.dumps(value).encode() + b"\n"])
-
-
-def _sync(folder: Path) -> None:
-    """Return when the folder's entries are on the disk."""
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -37,7 +37,7 @@ def _table(found: Audit) -> Table:
 
 
 def _lines(found: Audit) -> list[str]:
-    began = ", ".join(f"after step {s.get('step')} on {s.get('world_size')} ranks" for s in found.starts[1:])
+    began = ", ".join(f"after step {start['step']} on {start['world_size']} ranks" for start in found.starts[1:])
     lines = [f"went on {began}"] if began else []
     if found.num_quarantined:
         lines.append(f"{found.num_quarantined} rows of the data files were left out, as {QUARANTINE} names them")
@@ -47,6 +47,17 @@ def _lines(found: Audit) -> list[str]:
         lines.append("never: not known for an epoch that was not ended (-)")
     if any(each.skipped for each in found.epochs):
         lines.append("skipped: run, but their step's gradient was not finite and not applied (train.non_finite)")
-    lines += [f"FAULT: {fault}" for fault in found.faults]
-    verdict = "every sample was trained once" if not found.with_replacement else "the ledger and the records agree"
-    return [*lines, f"{found.num_steps} steps; " + ("not exactly once" if found.faults else verdict)]
+    return [*lines, *(f"FAULT: {fault}" for fault in found.faults), f"{found.num_steps} steps; {_verdict(found)}"]
+
+
+def _verdict(found: Audit) -> str:
+    skipped = sum(len(each.skipped) for each in found.epochs)
+    if found.faults:
+        return "not exactly once"
+    if not found.num_steps:
+        return "nothing was trained"
+    if found.with_replacement:
+        return "the ledger and the records agree"
+    if skipped:
+        return f"every sample was run once, {skipped:,} of them in skipped steps, which train nothing"
+    return "every sample was trained once"

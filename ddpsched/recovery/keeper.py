@@ -20,7 +20,8 @@ from ddpsched.plan import StepPlan
 from ddpsched.records import StepRecord, write_json
 from ddpsched.recovery.checkpoints import Checkpoints
 from ddpsched.recovery.ledger import Head, Ledger
-from ddpsched.recovery.start import Start, identity
+from ddpsched.recovery.start import Start
+from ddpsched.recovery.synced_file import sync
 
 LEAVING_S = 2.0  # that a run which ends waits for the other ranks' part of a checkpoint
 
@@ -65,6 +66,11 @@ class Keeper:
         self._processes = config.world_size if config.executor.kind == "distributed" else 1
         self._committed = start.position.step
         self._closed_s = math.inf
+
+    @property
+    def head(self) -> Head | None:
+        """The end of the ledger so far; None on a rank that does not write it."""
+        return None if self._ledger is None else self._ledger.head
 
     def commit(self, plan: StepPlan, records: Sequence[StepRecord]) -> None:
         """Commit a step to the ledger. Raises OSError, and the error that ended the writing of the last checkpoint."""
@@ -118,7 +124,7 @@ class Keeper:
         if self._rank < shares:
             self._snapshot.take()
         state = {
-            "config": identity(self._config),
+            "config": self._start.identity,
             "world_size": self._config.world_size,
             "batch_ranks": self._start.batch_ranks or self._config.world_size,
             "position": plan.after.as_packed(),
@@ -131,9 +137,10 @@ class Keeper:
     def _write(self, step: int, shares: int, state: Mapping[str, Any]) -> None:
         assert self._snapshot is not None
         aside = self._checkpoints.begin(step)
+        sync(self._start.folder / f"records-rank{self._rank}.jsonl")  # without which the checkpoint would not count
         if self._rank < shares:
             self._snapshot.write(aside, self._rank, shares)
-        if self._rank:  # its records of these steps are written as well, without which the checkpoint would not count
+        if self._rank:
             write_json(aside / _share(self._rank), {})
             return
         deadline = monotonic() + self._config.executor.timeout_s

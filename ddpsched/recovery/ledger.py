@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from ddpsched.plan import StepPlan
 
 LEDGER = "ledger.jsonl"
 START = "0" * 32  # what the first line chains to
+LARGEST = 2**62
 CHAIN, END = b',"chain":"', b'"}\n'
 
 
@@ -69,10 +71,10 @@ class Ledger:
             "plan": plan.digest_hex,
         }
         text = json.dumps(values, separators=(",", ":")).encode()
-        chain = _digest(self.head.chain, text)
-        self._file.write(text[:-1] + CHAIN + chain.encode() + END)
+        line, head = chained(self.head, text)
+        self._file.write(line)
         self._file.flush()
-        self.head = Head(plan.step + 1, chain)
+        self.head = head
 
     def sync(self) -> None:
         """Return when all lines are on the disk."""
@@ -81,6 +83,12 @@ class Ledger:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def chained(head: Head, text: bytes) -> tuple[bytes, Head]:
+    """Return the line of a step, a JSON object, after the steps before it; and the ledger's end after it."""
+    chain = _digest(head.chain, text)
+    return text[:-1] + CHAIN + chain.encode() + END, Head(head.steps + 1, chain)
 
 
 def entries(folder: Path) -> Iterator[Entry]:
@@ -100,20 +108,23 @@ def entries(folder: Path) -> Iterator[Entry]:
             head = entry.head
 
 
-def cut(folder: Path, head: Head) -> None:
-    """Leave the first ``head.steps`` lines of a run's ledger. Raises DataError where they do not end in ``head``."""
-    path, found, end = folder / LEDGER, Head(), 0
-    for entry in entries(folder) if head.steps else ():
-        found, end = entry.head, entry.end
-        if found.steps == head.steps:
-            break
-    if found != head:
+def committed(folder: Path, head: Head) -> list[Entry]:
+    """Return the first ``head.steps`` steps of a run's ledger. Raises DataError where they do not end in ``head``."""
+    found = list(islice(entries(folder), head.steps))
+    end = found[-1].head if found else Head()
+    if end != head:
         raise DataError(
-            f"{path} holds {found.steps} steps that end in {found.chain}, but the checkpoint was written after "
+            f"{folder / LEDGER} holds {end.steps} steps that end in {end.chain}, but the checkpoint was written after "
             f"{head.steps} that end in {head.chain}: they are of different runs; begin anew with --restart"
         )
+    return found
+
+
+def cut(folder: Path, head: Head) -> None:
+    """Leave the first ``head.steps`` lines of a run's ledger. Raises DataError where they do not end in ``head``."""
+    found, path = committed(folder, head), folder / LEDGER
     if path.exists():
-        os.truncate(path, end)
+        os.truncate(path, found[-1].end if found else 0)
 
 
 def _entry(line: bytes, head: Head, end: int, place: str) -> Entry:
@@ -128,9 +139,13 @@ def _entry(line: bytes, head: Head, end: int, place: str) -> Entry:
         entry = Entry(**decode_json(body), head=Head(head.steps + 1, expected), end=end)
     except (ValueError, TypeError):
         raise DataError(f"{place}: is no step of a ledger") from None
-    ids = [each for rank in entry.ranks if isinstance(rank, list) for each in rank]
-    if entry.step != head.steps or any(type(each) is not int or each < 0 for each in (*ids, entry.epoch)):
-        raise DataError(f"{place}: is no step of a ledger, which needs step = {head.steps} and ids of 0 or more")
+    ranks = entry.ranks if isinstance(entry.ranks, list) else [None]
+    ids = [each for rank in ranks for each in (rank if isinstance(rank, list) else [None])]
+    if entry.step != head.steps or any(
+        type(each) is not int or not 0 <= each < LARGEST for each in (*ids, entry.epoch)
+    ):
+        needs = f"step = {head.steps}, and epoch and lists of ids from 0 to 2**62 - 1"
+        raise DataError(f"{place}: is no step of a ledger, which needs {needs}")
     return entry
 
 

@@ -1,9 +1,11 @@
-"""The start of a run: its beginning, or the last checkpoint of a run of the same config that was stopped."""
+"""The start of a run: its beginning, or the last checkpoint of a run of the same config and data that was stopped."""
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import file_digest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,22 +13,23 @@ from pydantic import Field, ValidationError
 
 from ddpsched.config import RunConfig
 from ddpsched.costs.rank_speed import Speed
+from ddpsched.data.samples import Samples
 from ddpsched.decode import decode_json, shown
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.plan import Position
-from ddpsched.records import read_json
 from ddpsched.recovery.checkpoints import STATE, Checkpoints
-from ddpsched.recovery.ledger import Head, cut
+from ddpsched.recovery.earlier import starts_in, whole_records
+from ddpsched.recovery.ledger import Head, committed, cut
 from ddpsched.table import PositiveFloat, Ranks, Table, first_fault
 
+log = logging.getLogger("ddpsched")
 # keys of a config that may differ when a run goes on: what is trained does not follow from them
 FREE = {
     "": ("outputs", "aa", "world_size"),
     "executor": ("timeout_s", "timeline", "slowness", "elastic"),
     "train": ("checkpoint_every", "keep", "save_model", "eval_every"),
 }
-LINES = {"records-rank*.jsonl": 0, "timeline-rank*.jsonl": 0, "evaluations.jsonl": 1}  # by file, what to add to a step
-
+LINES = {"timeline-rank*.jsonl": 0, "evaluations.jsonl": 1}  # by file beside the records, what to add to a step
 
 Room = Annotated[int, Field(ge=1, lt=2**62)]  # bytes or tokens
 
@@ -51,10 +54,12 @@ class State(Table):
 class Start:
     """The start of a run in ``folder``, at ``position``.
 
-    ``checkpoint``: the folder of the one that it goes on from, with its ``state``; None for the run's beginning.
+    ``identity``: what stays the same when the run goes on. ``checkpoint``: the folder of the one that it goes on from,
+    with its ``state``; None for the run's beginning.
     """
 
     folder: Path
+    identity: Mapping[str, Any]
     checkpoint: Path | None = None
     position: Position = field(default_factory=Position)
     state: State | None = None
@@ -93,35 +98,42 @@ class Start:
 
     def listed(self, world_size: int) -> list[dict[str, Any]]:
         """Return all starts of the run for environment.json, this one last: after which step, when, how many ranks."""
-        earlier = []
+        earlier: list[dict[str, Any]] = []
         if self.goes_on:
-            earlier = read_json(self.folder / "environment.json").get("starts", [])
+            try:
+                earlier = starts_in(self.folder)
+            except DataError as error:
+                log.warning("%s; the run goes on, and lists its earlier starts no more", error)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         return [*earlier, {"step": self.position.step, "at": now, "world_size": world_size}]
 
     def rewind(self) -> None:
         """Cut off what was written after the checkpoint, whose updates are lost. Rank 0 calls it, before others write.
 
-        Raises DataError where the ledger is not the one that the checkpoint was written beside.
+        Raises DataError, before anything is cut, where the ledger is not the one that the checkpoint was written
+        beside, or records of its steps are missing or damaged.
         """
         if not self.goes_on:
             return
-        cut(self.folder, self.head)
-        Checkpoints(self.folder, 1).forget_after(self.position.step)
+        steps = self.position.step
+        ends = whole_records(self.folder, committed(self.folder, self.head))
         for pattern, more in LINES.items():
-            for path in self.folder.glob(pattern):
-                _cut_lines(path, self.position.step + more)
+            ends |= {path: _end_of(path, steps + more) for path in self.folder.glob(pattern)}
+        cut(self.folder, self.head)
+        Checkpoints(self.folder, 1).forget_after(steps)
+        for path, end in ends.items():
+            os.truncate(path, end)
         (self.folder / "records.parquet").unlink(missing_ok=True)
 
 
-def find_start(folder: Path, config: RunConfig, may_go_on: bool = True) -> Start:
-    """Return the start of a run of this config: at its newest checkpoint, if there is one and it ``may_go_on``.
+def find_start(folder: Path, identity: Mapping[str, Any], may_go_on: bool = True) -> Start:
+    """Return the start of a run of this identity: at its newest checkpoint, if there is one and it ``may_go_on``.
 
-    Raises ConfigError where the run was begun with another config, DataError where every checkpoint is damaged.
+    Raises ConfigError where the run was begun with another identity, DataError where every checkpoint is damaged.
     """
-    found = Checkpoints(folder, config.train.keep).newest() if may_go_on else None
+    found = Checkpoints(folder, 1).newest() if may_go_on else None
     if found is None:
-        return Start(folder)
+        return Start(folder, identity)
     try:
         state = State.model_validate(found.state)
         position = Position.from_dict(state.position)
@@ -130,7 +142,7 @@ def find_start(folder: Path, config: RunConfig, may_go_on: bool = True) -> Start
         raise DataError(f"{found.path / STATE}: {fault}; begin anew with --restart") from None
     if position.step != found.step or state.ledger[0] != found.step:
         raise DataError(f"{found.path / STATE} is not of step {found.step}; begin anew with --restart")
-    begun, now = _flat(state.config), _flat(identity(config))
+    begun, now = _flat(state.config), _flat(identity)
     keys = [key for key in now | begun if key not in begun or key not in now or begun[key] != now[key]]
     if keys:
         more = f" (and {len(keys) - 1} more differ)" if keys[1:] else ""
@@ -138,17 +150,27 @@ def find_start(folder: Path, config: RunConfig, may_go_on: bool = True) -> Start
             f"{folder} holds an unfinished run that was begun with {keys[0]} = {shown(begun.get(keys[0]))}, now "
             f"{shown(now.get(keys[0]))}{more}; give the same to go on, --restart to begin anew, or another name=..."
         )
-    return Start(folder, found.path, position, state)
+    return Start(folder, identity, found.path, position, state)
 
 
-def identity(config: RunConfig) -> dict[str, Any]:
-    """Return the part of a config that must stay the same when its run goes on, as JSON has it."""
+def identity_of(config: RunConfig, samples: Samples) -> dict[str, Any]:
+    """Return what must stay the same when a run goes on, as JSON has it: its config, and the contents that it names.
+
+    ``contents``: fingerprints of the data, the tokenizer and the files that the config names.
+    """
     values = config.model_dump(mode="json")
     for table, keys in FREE.items():
         part = values[table] if table else values
         for key in keys:
             part.pop(key)
-    return values
+    paths = {"order.path": config.order.path, "cost.path": config.cost.path, "memory.path": config.memory.path}
+    files = {name: _digest(Path(path).expanduser()) for name, path in paths.items() if path is not None}
+    return values | {"contents": samples.fingerprints() | files}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
@@ -158,8 +180,8 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def _cut_lines(path: Path, step: int) -> None:
-    """Leave the lines of a file up to the first whose step is ``step`` or later, or that is no JSON."""
+def _end_of(path: Path, step: int) -> int:
+    """Return the bytes of a file's lines up to the first whose step is ``step`` or later, or that is no JSON."""
     kept = 0
     with path.open("rb") as file:
         for line in file:
@@ -170,4 +192,4 @@ def _cut_lines(path: Path, step: int) -> None:
             if later:
                 break
             kept += len(line)
-    os.truncate(path, kept)
+    return kept

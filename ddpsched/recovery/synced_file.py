@@ -1,4 +1,4 @@
-"""write_synced: a whole file at once, on the disk when it returns."""
+"""Files and folders that are on the disk when a call returns."""
 
 import os
 from collections.abc import Sequence
@@ -25,6 +25,15 @@ def write_synced(path: Path, parts: Sequence[bytes | memoryview]) -> None:
     except OSError as error:
         error.filename = str(path)  # not all system calls name it
         raise
+
+
+def sync(path: Path) -> None:
+    """Return when a file's bytes, or a folder's entries, are on the disk."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def _after(views: list[memoryview], count: int) -> list[memoryview]:

@@ -1,6 +1,7 @@
 """The optimizer's step: clip, AdamW, learning rate. The same on every rank."""
 
 import math
+import warnings
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -78,7 +79,9 @@ class Optimiser:
 
     def skip(self) -> None:
         """Leave the weights as they are: drop the gradient, and let the schedule advance."""
-        self._schedule.step()
+        with warnings.catch_warnings():  # torch takes a schedule that advances before the first step for a mistake
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+            self._schedule.step()
         self.clear()
 
     def step(self, size: float | None = None) -> float:

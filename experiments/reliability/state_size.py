@@ -23,10 +23,10 @@ from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
-from ddpsched.records import StepRecord
+from ddpsched.records import StepRecord, write_json
 from ddpsched.recovery.checkpoints import MANIFEST, STATE
 from ddpsched.recovery.keeper import Keeper
-from ddpsched.recovery.start import Start, find_start
+from ddpsched.recovery.start import Start, find_start, identity_of
 from experiments.reliability.findings import Finding, Freeze, report
 
 MOST, RANKS, STEPS = 64 * 2**10, 64, 4
@@ -59,7 +59,9 @@ class NoTensors:
         """Do nothing."""
 
     def write(self, folder: Path, share: int, shares: int) -> None:
-        """Write the files."""
+        """Write the files, and each other rank's word that it has written its own."""
+        for rank in range(1, self._ranks):
+            write_json(folder / f"rank-{rank:05d}.json", {})
         for kind, rank in itertools.product(("weights", "moments"), range(self._ranks)):
             (folder / f"{kind}-{rank:05d}-of-{self._ranks:05d}.safetensors").touch()
 
@@ -80,7 +82,9 @@ def state_bytes(folder: Path, config: RunConfig, lengths: KnownLengths) -> int:
     exchange = LocalExchange(config.world_size)
     speeds = [Speed() for _ in exchange.ranks]  # as runs with cost.online keep them
     config.run_dir.mkdir(parents=True)
-    keeper = Keeper(config, 0, exchange, NoTensors(config.world_size), speeds, Start(config.run_dir))
+    (config.run_dir / "records-rank0.jsonl").touch()  # it is synced before a checkpoint
+    begin = Start(config.run_dir, identity_of(config, config.load_samples()))
+    keeper = Keeper(config, 0, exchange, NoTensors(config.world_size), speeds, begin)
     after, records = None, cast("list[StepRecord]", [SimpleNamespace(mode="virtual", lr=1e-3)])
     for plan in plan_steps(config.plan_spec(), lengths, exchange):
         for rank, speed in enumerate(speeds):
@@ -90,7 +94,7 @@ def state_bytes(folder: Path, config: RunConfig, lengths: KnownLengths) -> int:
         after = plan.after
     keeper.finish()
     keeper.close()
-    start = find_start(config.run_dir, config)
+    start = find_start(config.run_dir, begin.identity)
     assert start.checkpoint is not None
     assert after is not None
     assert start.position.as_dict() == after.as_dict(), f"{folder} holds another position than it was given"
@@ -114,8 +118,8 @@ def main(
         "state_size",
         "Checkpoint state beside weights, moments and ledger",
         "at most 64 KiB",
-        f"at most {sizes[largest] / 2**10:.1f} KiB ({largest}) over {len(sizes)} policies, {RANKS} ranks and "
-        f"{samples:,} samples",
+        f"at most {sizes[largest] / 2**10:.1f} KiB ({largest}) of {len(sizes)} policies, on {RANKS} ranks where no "
+        f"other number is named, of {samples:,} samples; larger where more than 13,000 samples wait",
         sizes[largest] <= MOST,
         f"python -m experiments.reliability.state_size --samples {samples}",
         sizes,

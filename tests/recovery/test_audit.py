@@ -13,6 +13,7 @@ from ddpsched.errors import DataError
 from ddpsched.plan import StepPlan
 from ddpsched.record_lines import read_sealed, sealed
 from ddpsched.recovery.audit import audit
+from ddpsched.recovery.command import answer
 from ddpsched.recovery.ledger import LEDGER, Entry, Head, Ledger, entries
 from ddpsched.run_loop import run
 
@@ -139,3 +140,97 @@ def test_done_run_without_a_ledger_is_refused(folder: Path) -> None:
     (folder / LEDGER).unlink()
     with pytest.raises(DataError, match=r"has no ledger\.jsonl"):
         audit(folder)
+
+
+def killed(folder: Path) -> None:
+    (folder / "status.json").write_text(json.dumps({"state": "failed", "reason": "killed"}))
+
+
+def cut_lines(path: Path, lines: int) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:lines]))
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_a_ledger_that_was_cut_off_is_found_by_the_records(folder: Path, left: int) -> None:
+    killed(folder)
+    cut_lines(folder / LEDGER, left)
+    faults = audit(folder).faults
+    assert faults == [
+        f"{2 * (STEPS - left - 1)} records are of no step of the ledger, first that of step {left + 1}, rank 0"
+    ]
+
+
+def test_a_step_that_was_about_to_be_committed_is_no_fault(folder: Path) -> None:
+    killed(folder)
+    cut_lines(folder / LEDGER, STEPS - 1)
+    assert audit(folder).faults == []
+
+
+def test_ledger_and_records_cut_off_alike_are_found_by_the_runs_end(folder: Path) -> None:
+    cut_lines(folder / LEDGER, STEPS - 3)
+    cut_lines(folder / "records-rank0.jsonl", 2 * (STEPS - 3))
+    assert f"the ledger holds {STEPS - 3} steps, but the run's end is after {STEPS}" in audit(folder).faults
+
+
+def test_another_ledger_is_found_by_the_runs_end(folder: Path) -> None:
+    rewrite(folder, lambda step, ranks: [ranks[0][::-1], ranks[1]] if step == 0 else ranks)
+    assert f"step {STEPS - 1} of the ledger is not the one that the run's end was after" in audit(folder).faults
+
+
+def test_a_ledger_that_was_cut_off_is_found_by_a_checkpoint(tmp_path: Path) -> None:
+    train = {"checkpoint_every": 2}
+    folder = run(config_of(tmp_path, train=train, steps=4, data={"size": SIZE}))
+    assert audit(folder).faults == []
+    killed(folder)
+    cut_lines(folder / LEDGER, 1)
+    cut_lines(folder / "records-rank0.jsonl", 2)
+    assert audit(folder).faults == ["the ledger holds 1 steps, but checkpoint step-00000004 is after 4"]
+    for path in folder.glob("checkpoints/*/manifest.json"):
+        path.write_text("{}")
+    assert "the ledger cannot be compared with a checkpoint: every checkpoint is damaged" in audit(folder).faults[0]
+
+
+def test_an_epoch_that_is_passed_over_is_named(folder: Path) -> None:
+    read = list(entries(folder))
+    (folder / LEDGER).unlink()
+    ledger = Ledger(folder, Head())
+    for entry in read:
+        flat, sizes = [each for rank in entry.ranks for each in rank], [[len(rank)] for rank in entry.ranks]
+        ledger.commit(StepPlan.cut(3 * entry.epoch, entry.step, flat, sizes), skipped=False)  # type: ignore[arg-type]
+    ledger.close()
+    assert "step 3 is of epoch 3, after one of epoch 0" in audit(folder).faults
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        ("starts", [1, 2], "starts: 0 = 1"),
+        ("starts", {"a": 1}, "starts: the whole"),
+        ("starts", None, "starts: the whole"),
+        ("starts", [{"step": -1, "at": "", "world_size": 1}], r"starts: 0\.step = -1"),
+        ("num_samples", 10**12, r"num_samples = 1000000000000: must be from 1 to 1,000,000,000"),
+        ("num_samples", "30", "num_samples = '30'"),
+    ],
+)
+def test_an_environment_that_no_run_wrote_is_refused(folder: Path, key: str, value: Any, fault: str) -> None:
+    environment = json.loads((folder / "environment.json").read_text())
+    (folder / "environment.json").write_text(json.dumps({**environment, key: value}))
+    with pytest.raises(DataError, match=rf"environment\.json: {fault}"):
+        audit(folder)
+
+
+def test_what_skipped_steps_ran_is_not_called_trained(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    test_skipped_steps_are_declared(folder)
+    environment = json.loads((folder / "environment.json").read_text())
+    environment["ledger"] = list(entries(folder))[-1].head
+    (folder / "environment.json").write_text(json.dumps(environment))
+    assert answer(folder, as_json=False)
+    assert "every sample was run once, 12 of them in skipped steps, which train nothing" in capsys.readouterr().out
+
+
+def test_nothing_trained_is_not_called_trained_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    killed(folder)
+    for name in (LEDGER, "records-rank0.jsonl"):
+        cut_lines(folder / name, 0)
+    assert answer(folder, as_json=False)
+    assert "0 steps; nothing was trained" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.recovery import keeper
 from ddpsched.recovery.keeper import Keeper
-from ddpsched.recovery.start import Start
+from ddpsched.recovery.start import Start, identity_of
 
 RECORDS: Any = [SimpleNamespace(mode="distributed", lr=0.1)]
 
@@ -35,7 +35,10 @@ def two_ranks(folder: Path) -> tuple[list[Keeper], Any]:
     spec, samples = config.plan_spec(), config.load_samples()
     plan = next(iter(plan_steps(spec, samples.train, LocalExchange(2))))
     folder.mkdir(exist_ok=True)
-    return [Keeper(config, rank, LocalExchange(2), Weights(), (), Start(folder)) for rank in range(2)], plan
+    for rank in range(2):
+        (folder / f"records-rank{rank}.jsonl").touch()
+    start = Start(folder, identity_of(config, samples))
+    return [Keeper(config, rank, LocalExchange(2), Weights(), (), start) for rank in range(2)], plan
 
 
 def complete(folder: Path) -> list[str]:

@@ -8,7 +8,9 @@ import json
 import logging
 import shutil
 import tempfile
+from contextlib import closing
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,9 +23,11 @@ from ddpsched.config import RunConfig, parse
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
+from ddpsched.records import RecordWriter
 from ddpsched.recovery.checkpoints import STATE, Checkpoints
-from ddpsched.recovery.ledger import Ledger
-from ddpsched.recovery.start import Start, find_start, identity
+from ddpsched.recovery.ledger import Head, Ledger
+from ddpsched.recovery.start import find_start, identity_of
+from ddpsched.simulated import SimulatedExecutor
 from ddpsched.training.state import Snapshot, restore
 from experiments.reliability.fuzz.mutate import any_value, at, bytes_changed, changed, leaves, removed
 from experiments.reliability.fuzz.outcome import Tally, taken
@@ -42,6 +46,7 @@ class Whole:
             "policy": {"kind": "minmax"}, "train": {"checkpoint_every": STEPS},
         }  # fmt: skip
         self.config: RunConfig = parse(values)
+        self.identity = identity_of(self.config, self.config.load_samples())
         self.folder = self.config.run_dir
         self.folder.mkdir(parents=True)
         torch.manual_seed(0)
@@ -52,11 +57,13 @@ class Whole:
         self.path = self._write()
 
     def _write(self) -> Path:
-        ledger, after = Ledger(self.folder, Start(self.folder).head), None
-        spec = self.config.plan_spec()
-        for plan, _ in zip(plan_steps(spec, LENGTHS, LocalExchange(2)), range(STEPS), strict=False):
-            ledger.commit(plan, skipped=False)
-            after = plan.after
+        ledger, after = Ledger(self.folder, Head()), None
+        executor = SimulatedExecutor(self.config, LENGTHS)
+        with closing(RecordWriter(self.folder, 0)) as writer:
+            for plan in islice(plan_steps(self.config.plan_spec(), LENGTHS, LocalExchange(2)), STEPS):
+                writer.write(*executor.execute(plan))
+                ledger.commit(plan, skipped=False)
+                after = plan.after
         ledger.close()
         assert after is not None
         checkpoints = Checkpoints(self.folder, 1)
@@ -64,7 +71,7 @@ class Whole:
         snapshot.take()
         snapshot.write(checkpoints.begin(STEPS), 0, 1)
         state = {"world_size": 2, "batch_ranks": 2, "position": after.as_packed(), "ledger": list(ledger.head)}
-        return checkpoints.commit(STEPS, {"config": identity(self.config), "speeds": None, **state})
+        return checkpoints.commit(STEPS, {"config": self.identity, "speeds": None, **state})
 
     def seal(self) -> None:
         """Write the manifest of the checkpoint's files anew."""
@@ -79,7 +86,7 @@ class Whole:
 
     def read(self) -> None:
         """Begin as a run does that goes on: state, tensors, ledger, and the first plan."""
-        start = find_start(self.folder, self.config)
+        start = find_start(self.folder, self.identity)
         assert start.checkpoint is not None
         restore(self.model, self.optimizer, start.checkpoint)
         spec = self.config.plan_spec(batch_ranks=start.batch_ranks)

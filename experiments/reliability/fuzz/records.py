@@ -1,4 +1,4 @@
-"""Damaged files of finished runs, calibrations, costs and orders, read by the analysis and by the commands."""
+"""Damaged files of finished runs, calibrations, costs and orders, read by the analysis, the audit and the commands."""
 
 import contextlib
 import inspect
@@ -26,10 +26,13 @@ from ddpsched.config import dump, parse
 from ddpsched.costs.calibration import Calibration
 from ddpsched.costs.config import CostConfig, check_range, cost_model
 from ddpsched.data.lengths import KnownLengths
+from ddpsched.errors import DataError
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.record_lines import sealed
 from ddpsched.records import MAY_BE_NAN, RECORDS, RecordWriter, compact, read_lines, write_json
+from ddpsched.recovery.audit import audit
+from ddpsched.recovery.ledger import LEDGER, Head, Ledger, chained
 from ddpsched.run_folder import STATUS, read_status
 from ddpsched.simulated import SimulatedExecutor
 from experiments.reliability.fuzz.configs import is_wrong
@@ -46,6 +49,8 @@ FILES = (
     RECORDS,
     LINES,
     LINES,
+    LEDGER,
+    LEDGER,
     CALIBRATION,
     FITTED,
     ORDER,
@@ -54,6 +59,7 @@ ENVIRONMENT: dict[str, Any] = {
     "versions": {"python": "3.11.7"}, "device": "Example CPU", "cpu": "Example CPU", "cores": 2, "memory_bytes": 2**34,
     "num_samples": 200, "num_parameters": None, "clocks": None,
     "launch": {"how": "interleaved", "id": "one", "margin": 0.02},
+    "starts": [{"step": 0, "at": "2026-01-01T00:00:00+00:00", "world_size": 2}],
 }  # fmt: skip
 POINT = {"count": 2, "length": 16, "held_out": False, "seconds": [0.01, 0.02], "peak_bytes": 10**6}
 SHARES = dict.fromkeys(("train_mean", "train_max", "held_out_mean", "held_out_max", "worst_underestimate"), 0.01)
@@ -69,10 +75,11 @@ Case = tuple[str, Callable[[], object], bool]  # what was done, the reader, and 
 
 @dataclass(frozen=True)
 class Whole:
-    """A run before it is damaged, and its records as lines."""
+    """A run before it is damaged, its records as lines, and its ledger."""
 
     run: Run
     rows: list[dict[str, Any]]
+    ledger: bytes
 
 
 def fuzz(count: int, seed: int) -> Tally:
@@ -80,7 +87,7 @@ def fuzz(count: int, seed: int) -> Tally:
     random, tally = Random(seed), Tally()
     with tempfile.TemporaryDirectory() as name:
         run, other = (_write_run(Path(name) / "study", policy) for policy in ("static", "balanced"))
-        whole = Whole(load_run(run), read_lines(run))
+        whole = Whole(load_run(run), read_lines(run), (run / LEDGER).read_bytes())
         for _ in range(count):
             path = run / random.choice(FILES)
             before = path.read_bytes()
@@ -108,13 +115,15 @@ def _write_run(study: Path, policy: str) -> Path:
     folder.mkdir(parents=True)
     lengths = KnownLengths(np.random.default_rng(0).integers(3, 128, 200))
     executor = SimulatedExecutor(config, lengths)
-    with closing(RecordWriter(folder, 0)) as writer:
+    ledger = Ledger(folder, Head())
+    with closing(RecordWriter(folder, 0)) as writer, closing(ledger):
         for plan in plan_steps(config.plan_spec(), lengths, LocalExchange(2)):
             for record in executor.execute(plan):
                 writer.write(replace(record, loss=0.5, grad_norm=1.0, lr=1e-3, plan_wait_s=0.0))
+            ledger.commit(plan, skipped=False)
     compact(folder)
     (folder / "config.toml").write_text(dump(config), encoding="utf-8")
-    write_json(folder / "environment.json", ENVIRONMENT)
+    write_json(folder / "environment.json", ENVIRONMENT | {"ledger": ledger.head})
     row = {"step": 8, "loss": 0.5, "accuracy": 0.75, "num_samples": 40, "majority": 0.5, "perplexity": None}
     (folder / "evaluations.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     write_json(folder / STATUS, {"state": "done", "reason": None, "started": "", "finished": "", "wall_s": 1.0})
@@ -137,6 +146,8 @@ def _case(random: Random, path: Path, whole: Whole, other: Path) -> Case:
         how, must_refuse = _change_line(random, path)
     elif path.name == ORDER:
         how, must_refuse = change_order(random, path)
+    elif path.name == LEDGER:
+        how, must_refuse = _change_ledger(random, path)
     else:
         how, must_refuse = _change_value(random, path)
     return how, lambda: _read(path, whole, other, exact=False), must_refuse
@@ -204,6 +215,26 @@ def _change_line(random: Random, path: Path) -> tuple[str, bool]:
     return f"line {number + 1}, {how}", must_refuse
 
 
+def _change_ledger(random: Random, path: Path) -> tuple[str, bool]:
+    """Change a value of a step, or leave steps out at the end; all lines chain as they should."""
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    steps = [{key: value for key, value in line.items() if key != "chain"} for line in lines]
+    number = random.randrange(len(steps))
+    if random.random() < 0.2:
+        how, changes, new = f"{number} steps are left", True, steps[:number]
+    else:
+        spot, value = random.choice(list(leaves(steps[number]))), any_value(random)
+        how = f"line {number + 1}, {'.'.join(map(str, spot))} = {str(value)[:60]!r}"
+        new = [*steps[:number], changed(steps[number], spot, value), *steps[number + 1 :]]
+        changes = json.dumps(new, default=str) != json.dumps(steps)
+    head, text = Head(), b""
+    for step in new:
+        line, head = chained(head, json.dumps(step, separators=(",", ":"), default=str).encode())
+        text += line
+    path.write_bytes(text)
+    return how, changes
+
+
 def _change_table(random: Random, path: Path) -> tuple[str, bool]:
     """Change a column or a row of the records in Parquet."""
     table = pd.read_parquet(path)
@@ -257,6 +288,11 @@ def _read(path: Path, whole: Whole, other: Path, exact: bool) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
             inspect.unwrap(cli.fit)(run, None)  # without ending the process
         return
+    if path.name in (LEDGER, "environment.json", "config.toml", STATUS):
+        if faults := audit(run).faults:
+            raise DataError(f"{run}: {faults[0]}")
+        if exact and (run / LEDGER).read_bytes() != whole.ledger:
+            raise AcceptedWrongly("another ledger than was written")
     if read_status(run)["state"] != "done":
         return
     found = load_run(run)
