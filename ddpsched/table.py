@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ddpsched.decode import shown
+from ddpsched.decode import shorter, shown
 
 LARGEST_TABLE = 2**24  # samples that wait or are planned at once, over all ranks: a few hundred MB of integers
 LARGEST_STEP = 2**20  # micro-batches of a step over all ranks
@@ -48,7 +48,7 @@ class Table(BaseModel):
 def first_fault(error: ValidationError) -> str:
     """Return the first fault of a file's values: key, value, and what it should be."""
     fault = error.errors(include_url=False)[0]
-    key, message = ".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Value error, ")
+    key, message = shorter(".".join(map(str, fault["loc"]))), fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "missing":
         return f"{key} is missing"
     return f"{key or 'the whole'} = {shown(fault['input'])}: {message[:1].lower()}{message[1:]}"

@@ -19,6 +19,7 @@ from ddpsched.records import write_json
 Float = npt.NDArray[np.float64]
 
 LARGER_GRID = "raise global_batch or data.max_length"  # the remedy for too few points of a calibration
+SMALLEST = 1e-9  # seconds; bytes are larger by far
 FLOOR_GAIN = 0.8  # a floor is kept where it leaves at most this share of the error
 
 
@@ -143,6 +144,7 @@ def _checked(
     count, length, measured = (np.asarray(a, dtype=np.float64) for a in (count, length, measured))
     if len(measured) < least:
         raise DataError(f"{len(measured)} measured points: a fit needs at least {least} {name}; {remedy}")
-    if not (np.isfinite(measured).all() and (measured > 0).all()):
-        raise DataError(f"measured {name} must be positive and finite; leave out the points that are not")
+    if not (np.isfinite(measured).all() and (measured >= SMALLEST).all()):  # by less, errors would overflow
+        fault = f"measured {name} must be finite and at least {SMALLEST:g}, one is {measured.min():g}"
+        raise DataError(f"{fault}; leave out the points that are not")
     return count, length, measured

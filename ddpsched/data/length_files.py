@@ -10,7 +10,7 @@ from ddpsched.costs.cost_model import Int
 from ddpsched.data.row_source import NUMBERS, locate, read_numbers
 from ddpsched.data.table_files import READERS, read_columns
 from ddpsched.data.token_table import UNCUT, tokenise
-from ddpsched.data.tokenizer import load_tokenizer
+from ddpsched.data.tokenizer import is_text, load_tokenizer
 from ddpsched.errors import DataError
 
 
@@ -85,8 +85,9 @@ def _count(path: Path, columns: Sequence[str], tokenizer: str | None, max_length
     table = read_columns(path, options)
     rows = list(zip(*(table[name] for name in options.values()), strict=True))
     for number, row in enumerate(rows, 1):
-        if not all(isinstance(text, str) and text.strip() for text in row):
-            raise DataError(f"{path}, row {number}: {row!r:.80} has a blank or missing text; correct or remove the row")
+        if not all(map(is_text, row)):
+            fault = "has a text that is missing, blank or not valid"
+            raise DataError(f"{path}, row {number}: {row!r:.80} {fault}; correct or remove the row")
     if not rows:
         raise DataError(f"{path}: no rows")
     joined = ["\n".join(row[: len(columns)]) for row in rows]

@@ -21,7 +21,7 @@ from ddpsched.data.quarantine import BadRow, read_usable
 from ddpsched.data.row_source import RowSource, file_rows, stored_splits
 from ddpsched.data.table_files import WHOLE, Wanted
 from ddpsched.data.token_table import UNCUT, OnlineTokens, SliceTable, TokenTable, tokenise
-from ddpsched.data.tokenizer import load_tokenizer, pad_id
+from ddpsched.data.tokenizer import is_text, load_tokenizer, pad_id
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.plan import Ids
 
@@ -159,7 +159,7 @@ def _read_usable(
             is_label = option == "data.label"
             if is_label and _integer(row[column]) not in range(config.num_labels):
                 return f"column {column!r}: {row[column]!r:.80} {_no_label(config)}"
-            if not is_label and not _is_text(row[column]):
+            if not is_label and not is_text(row[column]):
                 return f"column {column!r}: {row[column]!r:.80} {NO_TEXT}"
         return None
 
@@ -199,11 +199,7 @@ def _embedded(config: DataConfig, wanted: Wanted, seed: int) -> Dataset:
 
 def check_texts(source: str, column: str, texts: Sequence[Any], remedy: str = "write a text", first: int = 0) -> None:
     """Raise DataError, naming the rows, where a value is blank or not valid text. ``first``: the first row, from 0."""
-    _refuse(source, column, texts, [_is_text(text) for text in texts], NO_TEXT, remedy, first)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip()) and value.encode(errors="ignore").decode() == value
+    _refuse(source, column, texts, [is_text(text) for text in texts], NO_TEXT, remedy, first)
 
 
 def _refuse(

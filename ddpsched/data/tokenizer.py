@@ -176,3 +176,8 @@ def _from_hub(name: str) -> Tokenizer:
             raise DataError(
                 f"tokenizer {name}: no such folder, nor on the hub or in its cache ({error}); {_TOKENIZER_WAYS}"
             ) from error
+
+
+def is_text(value: Any) -> bool:
+    """Return whether a value is a text that can be tokenised: neither blank nor with halves of characters."""
+    return isinstance(value, str) and bool(value.strip()) and value.encode(errors="ignore").decode() == value

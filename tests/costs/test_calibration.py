@@ -283,7 +283,7 @@ def test_bad_files(calibration: Calibration, tmp_path: Path) -> None:
 def test_too_few_points() -> None:
     with pytest.raises(DataError, match=r"5 measured points.*raise global_batch"):
         fit_calibration([p for p in measured() if not p.held_out][:5], IDENTITY, {})
-    with pytest.raises(DataError, match="positive and finite"):
+    with pytest.raises(DataError, match="must be finite and at least 1e-09"):
         fit_time([1] * 6, [1] * 6, [1, 1, 1, 1, 1, 0])
 
 

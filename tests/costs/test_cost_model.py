@@ -55,7 +55,7 @@ def test_a_fit_is_saved_and_read_back(tmp_path: Path) -> None:
 def test_bad_fits(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="2 measured points"):
         fit_affine_quadratic([1, 2], [3, 4], [0.1, 0.2])
-    with pytest.raises(DataError, match="positive and finite"):
+    with pytest.raises(DataError, match="must be finite and at least 1e-09"):
         fit_affine_quadratic([1, 2, 3], [3, 4, 5], [0.1, float("nan"), 0.2])
     with pytest.raises(DataError, match="distributed or virtual"):
         fit_records([{"num_microbatches": 1, "compute_s": 1.0, "mode": "simulated"}])
@@ -74,3 +74,9 @@ def test_costs_beyond_64_bits_are_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=r"lower cost\.alpha"):
             check_range(cost, 32, 128)
+
+
+def test_a_time_too_short_to_be_measured_is_refused() -> None:
+    """Its relative error would be infinite."""
+    with pytest.raises(DataError, match=r"must be finite and at least 1e-09, one is 4\.94066e-324; leave out"):
+        fit_affine_quadratic([1, 2, 3], [4, 5, 6], [0.1, 0.2, 5e-324])

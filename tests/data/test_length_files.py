@@ -209,7 +209,9 @@ def test_what_of_texts_is_refused(tokenizer: str, tmp_path: Path) -> None:
 def test_a_blank_text(blank: Any, tokenizer: str, tmp_path: Path) -> None:
     rows = [{"question": "a", "answer": "b"}, {"question": "a", "answer": blank}]
     lines(tmp_path / "t.jsonl", [json.dumps(row) for row in rows])
-    with pytest.raises(DataError, match=r"t\.jsonl, row 2: .*blank or missing text; correct or remove"):
+    with pytest.raises(
+        DataError, match=r"t\.jsonl, row 2: .*has a text that is missing, blank or not valid; correct or remove"
+    ):
         read_lengths(tmp_path / "t.jsonl", texts=("question", "answer"), tokenizer=tokenizer)
 
 

@@ -31,6 +31,9 @@ def test_a_short_run_and_one_that_grows(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(soak, "LIMIT", 10.0**6)
     ended = CliRunner().invoke(soak.app, ["--steps", "100"])
     assert ended.exit_code == 0, ended.output
-    assert "bytes a step over 100 steps; the others constant" in ended.output
+    assert "bytes a step over 90 steps after 10; the others constant" in ended.output
+    few = CliRunner().invoke(soak.app, ["--steps", "100", "--warm-up", "60"])
+    assert few.exit_code == 2
+    assert "60 of 100 steps leave fewer than 50 that count" in " ".join(few.output.replace("│", "").split())
     monkeypatch.setattr(soak, "soak", lambda *_: {1: looks(2 * 10**6)})
     assert CliRunner().invoke(soak.app, ["--steps", "100"]).exit_code == 1

@@ -145,12 +145,15 @@ def main(
     tally = checked(count, seed)
     for fault in tally.faults[:show]:
         print(ascii(fault))
-    kinds = Counter("escape" if "outside: " in fault else "fault" for fault in tally.faults)
+    kinds = Counter(
+        "escape" if "outside: " in fault else "node" if "active node" in fault else "other" for fault in tally.faults
+    )
     finding = Finding(
         "hostile_texts",
         "Hostile texts in every field",
         "0 active nodes, 0 path escapes, nothing raw printed, no traceback",
-        f"{tally.cases} texts, {tally.pages} pages: {kinds['escape']} path escapes, {kinds['fault']} other faults",
+        f"{tally.cases} texts, {tally.pages} pages: {kinds['node']} active nodes, {kinds['escape']} path escapes, "
+        f"{kinds['other']} other faults",
         not tally.faults,
         f"python -m experiments.reliability.hostile_texts --count {count} --seed {seed}",
     )

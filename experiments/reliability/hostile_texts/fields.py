@@ -98,7 +98,7 @@ def data_case(random: Random, text: str, sandbox: Path, tokenizer: Path) -> None
     rows += [{column: text, "label": "1"}] if field == "text" else []
     kind = random.choice([".jsonl", ".csv", ".tsv"])
     path = sandbox / f"{_file_name(text) if field == 'file' else 'train'}{kind}"
-    with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+    with path.open("w", encoding="utf-8", errors="surrogatepass", newline="") as file:
         if kind == ".jsonl":
             file.writelines(json.dumps(row) + "\n" for row in rows)
         elif kind == ".csv":
