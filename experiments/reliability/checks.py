@@ -11,6 +11,7 @@ CHECKS: dict[str, str] = {
     "state_size": "state_size",
     "faults": "faults",
     "kills_2_ranks": "kills --count 200",
+    "kills_3_ranks": "kills --count 50 --ranks 3",
     "kills_resized": "kills --count 50 --resize",
     "marked": "marked",
     "orphans": "orphans --count 20",

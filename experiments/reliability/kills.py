@@ -48,6 +48,7 @@ held_out = 0.02
 {policy}
 [sync]
 kind = "{sync}"
+bucket_mb = {bucket}
 [train]
 checkpoint_every = {every}
 learning_rate = 1e-3
@@ -58,7 +59,7 @@ POLICIES = (
     'kind = "packed"',
     'kind = "pool"\nmax_tokens_for_batch = 150\npool_size = 16',
 )
-SYNCS = ("ddp", "bucketed")
+SYNCS, BUCKETS = ("ddp", "bucketed"), (25.0, 0.05)  # MiB: the model in one message, or in several
 KILLS_A_RUN = 5
 LIMIT_S, ENDED_S = 120.0, 5.0  # of a start; until no process is left after a kill
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -134,11 +135,11 @@ def _digest(data: bytes) -> str:
 def one_run(outputs: Path, number: int, ranks: int, kills: int, resize: bool, outcome: Outcome) -> None:
     """Kill a run up to ``kills`` times, let it end, and compare it."""
     draw = random.Random(number)
-    policy, sync, every = draw.choice(POLICIES), draw.choice(SYNCS), draw.randint(1, 6)
-    config = outputs / "config.toml"
-    config.write_text(CONFIG.format(outputs=outputs, ranks=ranks, seed=number, policy=policy, sync=sync, every=every))
+    policy, sync, bucket, every = draw.choice(POLICIES), draw.choice(SYNCS), draw.choice(BUCKETS), draw.randint(1, 6)
+    config, values = outputs / "config.toml", {"policy": policy, "sync": sync, "bucket": bucket, "every": every}
+    config.write_text(CONFIG.format(outputs=outputs, ranks=ranks, seed=number, **values))
     folder, outcome.runs = outputs / "runs" / "killed", outcome.runs + 1
-    label = f"run {number} ({policy.splitlines()[0]}, {sync}, every {every})"
+    label = f"run {number} ({policy.splitlines()[0]}, {sync} of {bucket} MiB, every {every})"
     for _ in range(kills):
         size = draw.randint(2, 4) if resize else ranks
         killed = kill_once(start(config, "killed", size), folder, draw)

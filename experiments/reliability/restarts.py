@@ -5,7 +5,9 @@
 Two forms alternate. A rank is killed, once or twice, and torchrun's agent starts all 2 to 4 again (``--max-restarts``).
 Or two elastic agents meet on this machine, and the world forms again with another number of ranks: one agent is killed,
 or it joins late. A late one may come when the run has just ended, and then has nothing to do; so more runs follow until
-half of ``--count`` went on with another number of ranks. Each run must end "done", each launcher that was left alone with exit code 0, and the ledger must be exact.
+half of ``--count`` went on with another number of ranks.
+
+Each run must end "done", each launcher that was left alone with exit code 0, and the ledger must be exact.
 """
 
 import os
