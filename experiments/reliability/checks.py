@@ -23,6 +23,9 @@ CHECKS: dict[str, str] = {
     "fuzzed_configs": "fuzz configs --count 5000",
     "fuzzed_records": "fuzz records --count 5000",
     "fuzzed_checkpoints": "fuzz checkpoints --count 1000",
+    "matrix_oldest": "matrix --only oldest",
+    "matrix_python312": "matrix --only python312",
+    "matrix_python313": "matrix --only python313",
     "suite": "suite --count 20",
 }
 
