@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ddpsched.decode import decode_json
-from ddpsched.errors import RankFailure, RunHeldError
+from ddpsched.errors import DataError, RankFailure, RunHeldError
 from ddpsched.processes import Host, Place, Process, host_id
 
 LOCK = "lock"
@@ -171,7 +171,11 @@ class RunLock:
         """Yield the lock's file, made where there is none, while no other process may change it."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                fault = f"{self._folder}: this folder cannot be made ({error.strerror})"
+                raise DataError(f"{fault}; give outputs=... where one can") from None
             try:
                 file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             except FileNotFoundError:

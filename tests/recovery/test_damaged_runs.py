@@ -155,3 +155,10 @@ def vocabulary(folder: Path) -> Path:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "film", "number", "is", "good", "bad", "and", "long"]
     (folder / "vocab.txt").write_text("\n".join([*words, *map(str, range(100))]) + "\n")
     return folder / "vocab.txt"
+
+
+def test_an_outputs_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    if not Path("/proc").is_dir():
+        pytest.skip("no /proc here")
+    with pytest.raises(DataError, match=r"/proc/none.*: this folder cannot be made \(.*\); give outputs=\.\.\."):
+        run(config(Path("/proc/none")))
