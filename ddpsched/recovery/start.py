@@ -169,8 +169,11 @@ def identity_of(config: RunConfig, samples: Samples) -> dict[str, Any]:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return "not read"  # what reads it says why, with the remedy
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
