@@ -82,9 +82,8 @@ def _stored(directory: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {"state": "absent"}
     except NotADirectoryError:
-        raise DataError(
-            f"{directory}: a folder above it is none; give outputs=... where a folder can be made"
-        ) from None
+        remedy = "give the folder of a run, or outputs=... where one can be made"
+        raise DataError(f"{directory} cannot be read: it, or one above it, is no folder; {remedy}") from None
     except OSError as error:
         fault = str(error.strerror)
     except ValidationError as error:

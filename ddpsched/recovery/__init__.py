@@ -6,7 +6,7 @@
     checkpoints.py   folders of weights and state, complete or not there
     synced_file.py   files that are on the disk when a call returns
     keeper.py        both, while a run goes on
-    earlier.py       what earlier starts of a run left, checked
+    earlier.py       earlier starts of a run, and their records, checked
     start.py         where a run starts: at its beginning, or at a checkpoint
     audit.py         whether each sample of each epoch was trained once
     command.py       `ddpsched audit`

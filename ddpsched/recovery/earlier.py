@@ -1,4 +1,4 @@
-"""What earlier starts of a run left in its folder, checked: when they began, and the records of their steps."""
+"""Earlier starts of a run, as its folder has them, checked: when they began, and the records of their steps."""
 
 import json
 from collections.abc import Sequence
