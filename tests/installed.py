@@ -5,6 +5,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 HAS_FSDP = hasattr(FSDPModule, "set_force_sum_reduction_for_comms")
+# torch 2.6, the oldest that is supported, has neither
 needs_fsdp = pytest.mark.skipif(
     not HAS_FSDP, reason=f'sync.kind = "fsdp" is refused: fully_shard of torch {torch.__version__} cannot add gradients'
 )

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 
 from ddpsched.config import RunConfig
 from ddpsched.costs.rank_speed import Speed
+from ddpsched.data.order_file import OrderedFile
 from ddpsched.data.samples import Samples
 from ddpsched.decode import decode_json, shown
 from ddpsched.errors import ConfigError, DataError
@@ -163,8 +164,10 @@ def identity_of(config: RunConfig, samples: Samples) -> dict[str, Any]:
         part = values[table] if table else values
         for key in keys:
             part.pop(key)
-    paths = {"order.path": config.order.path, "cost.path": config.cost.path, "memory.path": config.memory.path}
+    paths = {"cost.path": config.cost.path, "memory.path": config.memory.path}
     files = {name: _digest(Path(path).expanduser()) for name, path in paths.items() if path is not None}
+    if config.order.path is not None:
+        files["order.path"] = OrderedFile.open(Path(config.order.path).expanduser()).digest
     return values | {"contents": samples.fingerprints() | files}
 
 

@@ -9,7 +9,7 @@ where it is not given; it must be below 1 KiB a step in each process, and the ot
 
 Two caches of torch have bounds that take thousands of steps to reach, so they are off here: oneDNN's compiled kernels,
 up to 1,024, one for each operation and shape, and the flight recorder's last 2,000 collectives. What is left grows as
-the allocator meets larger and larger steps, by 3 to 8 MiB within the first 3,000 steps of two ranks, and hardly after.
+the allocator meets larger and larger steps, hence the warm-up; the finding holds the slopes of both halves after it.
 """
 
 import itertools

@@ -13,7 +13,6 @@ from ddpsched.errors import ConfigError, DataError
 from ddpsched.recovery.audit import audit
 from ddpsched.recovery.ledger import LEDGER
 from ddpsched.run_loop import run
-from ddpsched.training.virtual import VirtualExecutor
 
 RECORDS = "records-rank0.jsonl"
 STEPS, EVERY, AT = 8, 2, 5  # the run; steps between checkpoints; the step in which it is stopped
@@ -24,25 +23,10 @@ def config(outputs: Path, **values: Any) -> RunConfig:
     return config_of(outputs, **{"train": train, "steps": STEPS, "data": {"size": 60}, **values})
 
 
-def stop(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run until a step, in which it is interrupted; return its folder."""
-    execute = VirtualExecutor.execute
-
-    def interrupted(self: VirtualExecutor, plan: Any) -> Any:
-        if plan.step == AT:
-            raise KeyboardInterrupt
-        return execute(self, plan)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(VirtualExecutor, "execute", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run(config)
-    return config.run_dir
-
-
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return stop(config(tmp_path), monkeypatch)
+def folder(tmp_path: Path, stopped: Any) -> Path:
+    stopped(given := config(tmp_path), AT)
+    return given.run_dir
 
 
 def state(folder: Path) -> dict[str, bytes]:
@@ -133,7 +117,7 @@ def cost(beta: float) -> str:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_contents_that_changed_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_contents_that_changed_are_refused(tmp_path: Path, stopped: Any, name: str) -> None:
     """Each would train other samples than the ledger says, or in another order."""
     (tmp_path / "train.tsv").write_text(rows(60))
     (tmp_path / "cost.json").write_text(cost(1e-4))
@@ -144,7 +128,7 @@ def test_contents_that_changed_are_refused(tmp_path: Path, monkeypatch: pytest.M
             "cost": {"kind": "affine_quadratic", "path": str(tmp_path / "cost.json")},
         }
     )
-    stop(given, monkeypatch)
+    stopped(given, AT)
     change, key = CHANGES[name]
     change(tmp_path)
     with pytest.raises(ConfigError, match=rf"holds an unfinished run that was begun with {key} = .*--restart"):
@@ -158,7 +142,7 @@ def vocabulary(folder: Path) -> Path:
 
 
 def test_an_outputs_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    if not Path("/proc").is_dir():
-        pytest.skip("no /proc here")
+    if not Path("/proc").is_dir():  # Linux has it; elsewhere no folder is known in which not even root can make one
+        pytest.skip("no /proc here, in which no folder can be made")
     with pytest.raises(DataError, match=r"/proc/none.*: this folder cannot be made \(.*\); give outputs=\.\.\."):
         run(config(Path("/proc/none")))

@@ -1,7 +1,6 @@
 """A run that was stopped goes on from its last checkpoint, and ends as the one that was not."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,25 +38,6 @@ def config(outputs: Path, policy: str = "balanced", name: str = "run", **values:
     train = {"checkpoint_every": EVERY, "learning_rate": 1e-3, "eval_every": 3, **values.pop("train", {})}
     base = config_of(outputs, name=name, train=train, **{"steps": STEPS, "data": {"size": 60}, **values})
     return parse({**base.model_dump(exclude_none=True), "policy": {"kind": policy, **POLICIES.get(policy, {})}})
-
-
-@pytest.fixture
-def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[RunConfig, int], None]:
-    """Return a function that runs a config until a step, in which it is interrupted before anything is changed."""
-    execute = VirtualExecutor.execute
-
-    def stop(config: RunConfig, at: int) -> None:
-        def interrupted(self: VirtualExecutor, plan: Any) -> Any:
-            if plan.step == at:
-                raise KeyboardInterrupt
-            return execute(self, plan)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(VirtualExecutor, "execute", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                run(config)
-
-    return stop
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -44,7 +44,8 @@ def test_more_parts_than_the_system_takes(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"abcd" * (synced_file.MOST_PARTS + 3)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+# a device of Linux, the only disk that is always full
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here, which is as a full disk")
 def test_a_full_disk_names_the_file() -> None:
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         write_synced(Path("/dev/full"), [b"x"])
