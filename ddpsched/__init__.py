@@ -14,6 +14,7 @@
     exchange.py      messages of ranks: offer, what the next samples cost; vote, how a step went
     plan_difference.py  the first difference of two ranks' plans
     heartbeat.py     the phase of a step that each rank is in, in a file
+    regular_file.py  files that are read whole: no device, no pipe, not too large
     own_folder.py    folders in which nothing is a link; removal that follows none
     run_folder.py    outputs/<study>/<run>: status, config, evaluations
     run_lock.py      one run at a time in a folder

@@ -9,6 +9,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 DEEPEST = 64  # tables within tables; a config has 4
@@ -16,9 +17,24 @@ LONG_HEXADECIMAL = re.compile("0[xob][0-9A-Fa-f_]{300,}")
 LONGEST_SHOWN = 120  # characters of a value in a message
 
 
+class _Twice(ValueError):
+    """A key that an object has twice."""
+
+
 def decode_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. Raises ValueError with the fault and, where there is one, its line."""
-    return _decoded(json.loads, text)
+    """Return the value of a JSON text, none of whose objects has a key twice.
+
+    Raises ValueError with the fault and, where there is one, its line.
+    """
+    return _decoded(partial(json.loads, object_pairs_hook=_once), text)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Twice(f"it has {shown(next(name for name in names if names.count(name) > 1))} twice; keep one of them")
+    return table
 
 
 def decode_toml(text: str) -> dict[str, Any]:
@@ -34,7 +50,7 @@ def _decoded(loads: Callable[[Any], Any], text: str | bytes) -> Any:
         value = loads(text)
     except RecursionError:
         raise ValueError(too_deep()) from None
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError, _Twice):
         raise
     except ValueError:
         raise ValueError(_too_long(text)) from None

@@ -180,7 +180,10 @@ def compact(directory: Path) -> Path:
     table = pa.Table.from_pylist(read_lines(directory), schema=schema)
     path, aside = directory / RECORDS, directory / (RECORDS + ".part")
     try:
-        pq.write_table(table, aside, write_page_checksum=True)
+        with aside.open("wb") as file:
+            pq.write_table(table, file, write_page_checksum=True)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(aside, path)
     except OSError:
         aside.unlink(missing_ok=True)

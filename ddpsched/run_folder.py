@@ -22,7 +22,7 @@ from ddpsched.errors import DataError, RunExistsError, RunFinishedError
 from ddpsched.own_folder import refuse_links, remove
 from ddpsched.processes import Host
 from ddpsched.records import RECORDS, write_json, write_text
-from ddpsched.run_lock import RunLock, launcher_id, refusal
+from ddpsched.run_lock import RunLock, holder, launch_id, launcher_id, refusal
 from ddpsched.table import first_fault
 from ddpsched.visible_text import visible
 
@@ -47,6 +47,7 @@ class Status(BaseModel):
     launcher: str | None = None
     attempt: int | None = None
     restart: str | None = None
+    begun_by: str | None = None
     started: str | None = None
     finished: str | None = None
     wall_s: float | None = None
@@ -102,14 +103,26 @@ class RunFolder:
     """
 
     def __init__(self, path: Path, config: str, overwrite: bool, restart: bool = False) -> None:
-        self.path, self.lock = path, RunLock(path)
-        self._config, self._overwrite = config, overwrite
         if path.parent.is_symlink():  # the study's
             refuse_links(path.parent)
         refuse_links(path)
-        self.may_go_on = not (overwrite or restart)  # from a checkpoint of a run that did not finish
+        self.path, self._config = path, config
+        # what the first attempt of a launch was to begin anew, or to replace, a further one goes on with
+        self._overwrite = overwrite and not self._is_begun_by_this_launch()
+        self.lock = RunLock(path, anew=self._overwrite or (restart and not self._is_begun_by_this_launch()))
         self.refuse_finished()
         self._boot, self._started_s = Host.here().boot, time.monotonic()
+
+    def may_go_on(self) -> bool:
+        """Return whether the run goes on from a checkpoint, if there is one: as rank 0 has it, which holds the lock."""
+        current = holder(self.path)
+        return current is None or not current.anew
+
+    def _is_begun_by_this_launch(self) -> bool:
+        """Return whether torchrun has started these ranks again, and the run here was begun by the ones before."""
+        if os.environ.get(RESTART, "0") == "0":
+            return False
+        return bool(_stored(self.path).get("begun_by") == (launcher_id() or launch_id()))
 
     def refuse_finished(self) -> None:
         """Raise RunExistsError where a finished run is not to be replaced, RunFinishedError if this launch's."""
@@ -140,11 +153,21 @@ class RunFolder:
         ``goes_on``: it is that run, and keeps what it has.
         """
         (self.path / "logs").mkdir(parents=True, exist_ok=True)
+        if not goes_on:
+            self._give_up_checkpoints()
         self._write_status("running")
         for path in (path for pattern in OUTPUTS for path in self.path.glob(pattern) if not goes_on):
             remove(path)
         write_text(self.path / "config.toml", self._config)
         self.write_environment(environment)
+
+    def _give_up_checkpoints(self) -> None:
+        """Rename them, at once and first: whenever this process is killed, none outlives what it stands on."""
+        checkpoints = self.path / "checkpoints"
+        given_up = checkpoints.with_suffix(".part")
+        remove(given_up)
+        if checkpoints.exists():
+            checkpoints.rename(given_up)
 
     def write_environment(self, environment: dict[str, Any]) -> None:
         """Write ``environment.json``, once more where a run has learnt more at its end."""
@@ -223,6 +246,7 @@ class RunFolder:
             "launcher": launcher_id(),
             "attempt": self.lock.attempt,
             "restart": os.environ.get(RESTART),
+            "begun_by": launcher_id() or launch_id() if state == "running" else _stored(self.path).get("begun_by"),
             "started": (now - timedelta(seconds=wall_s)).isoformat(timespec="microseconds"),
             "finished": None if state == "running" else now.isoformat(timespec="microseconds"),
             "wall_s": round(wall_s, 3),

@@ -39,6 +39,7 @@ class Holder:
     place: Place
     since: str
     attempt: int | None = None
+    anew: bool = False  # whether it begins anew, whatever checkpoints there are
 
     def refusal(self, folder: Path) -> str | None:
         """Return why no other run may have the folder; None where this one is gone."""
@@ -69,17 +70,18 @@ def refusal(folder: Path) -> str | None:
 
 
 class RunLock:
-    """One process's access to the lock of ``folder``.
+    """One process's access to the lock of ``folder``. ``anew``: whether its run begins anew.
 
     ``launch``: of this process. ``attempt``: rank 0's once ``set_attempt`` has recorded it, else one that this process
     drew.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, anew: bool = False) -> None:
         self._folder, self._path = folder, folder / LOCK
         self._made = [each for each in (folder, *folder.parents) if not each.exists()]
         self.launch, self.attempt = launch_id(), secrets.randbits(62)
-        self._holder = Holder(self.launch, Place.here(), datetime.now(UTC).isoformat(timespec="seconds"), self.attempt)
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        self._holder = Holder(self.launch, Place.here(), since, self.attempt, anew)
         self._knows_attempt = False  # of rank 0
 
     def set_attempt(self, attempt: int) -> None:
@@ -221,7 +223,7 @@ def _parse(text: bytes) -> Holder | None:
     try:
         value = decode_json(text)
         place = Place(Host(**value["place"]["host"]), Process(**value["place"]["process"]))
-        found = Holder(value["launch"], place, value["since"], value.get("attempt"))
+        found = Holder(value["launch"], place, value["since"], value.get("attempt"), value.get("anew") is True)
         return found if type(place.process.pid) is int and 0 < place.process.pid < 2**31 else None
     except (ValueError, KeyError, TypeError):
         return None  # empty, or its writer was killed while writing: no run holds it

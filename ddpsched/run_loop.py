@@ -94,7 +94,7 @@ def _run(
 ) -> Iterator[int]:
     guard.resources.enter_context(met(config, world))
     samples = config.load_samples()
-    start = find_start(folder.path, identity_of(config, samples), folder.may_go_on)
+    start = find_start(folder.path, identity_of(config, samples), folder.may_go_on())
     executor = guard.resources.enter_context(closing(executor_of(config, samples, world, force)))
     exchange, spec, train = executor.exchange, config.plan_spec(executor.caps, start.batch_ranks), samples.train
     executor.cap = UNLIMITED if spec.caps is None else spec.caps[world.rank]
@@ -129,6 +129,8 @@ def _run(
         write_quarantine(folder.path, samples.dataset.quarantined)
     _log_remarks(config, environment)
     evaluations = Evaluations(folder, world.is_main, config.train.eval_every, total_steps)
+    # rank 0's file, so that all evaluate together
+    evaluated = int(exchange.vote(np.full((len(exchange.ranks), 1), evaluations.last(), dtype=np.int64))[0, 0])
     tally = Tally(spec, train, speeds or ())
     if start.goes_on:
         tally.count(folder.path)
@@ -141,8 +143,9 @@ def _run(
     with closing(RecordWriter(folder.path, world.rank, start.goes_on)) as writer, closing(keeper):
         try:
             for plan, records in _loop(
-                executor, plans, itertools.chain(first, plans), writer, evaluations, keeper, beat
-            ):
+                executor, plans, itertools.chain(first, plans), writer, evaluations, keeper, beat,
+                done=start.position.step, evaluated=evaluated,
+            ):  # fmt: skip
                 tally.add(plan, records)
                 keeper.checkpoint(plan, plans.rooms)
                 beat("plan", plan.step + 1)
@@ -205,10 +208,14 @@ def _loop(
     evaluations: Evaluations,
     keeper: Keeper,
     beat: Beat,
+    done: int,
+    evaluated: int,
 ) -> Iterator[tuple[StepPlan, list[StepRecord]]]:
-    """Execute all plans; write records, timeline and evaluations; yield each plan with its records here."""
+    """Execute all plans; write records, timeline and evaluations; yield each plan with its records here.
+
+    ``done``, ``evaluated``: steps before the first plan, and those before the last evaluation.
+    """
     full: OSError | None = None
-    done = evaluated = 0
     for planned in plans:
         plan, records = _executed(executor, planned, stream)
         done = plan.step + 1
@@ -265,7 +272,9 @@ def as_launched(config: RunConfig) -> RunConfig:
     size = World.detect().size
     if not config.executor.elastic or size == config.world_size:
         return config
-    return parse({**config.model_dump(exclude_none=True), "world_size": size}, f"executor.elastic, {size} ranks")
+    policy = config.policy.resized(size, config.global_batch).model_dump(exclude_none=True)
+    values = config.model_dump(exclude_none=True) | {"world_size": size, "policy": policy}
+    return parse(values, f"executor.elastic, {size} ranks")
 
 
 def world_of(config: RunConfig) -> World:

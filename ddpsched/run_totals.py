@@ -11,6 +11,7 @@ import numpy as np
 
 from ddpsched.costs.rank_speed import Speed
 from ddpsched.data.lengths import Lengths
+from ddpsched.decode import decode_json
 from ddpsched.plan import StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.record_columns import rank_cost
@@ -36,6 +37,12 @@ class Evaluations:
     def are_due(self, done: int) -> bool:
         """Return whether to evaluate after so many steps, before the last."""
         return bool(self.every) and done % self.every == 0 and done < self.total_steps
+
+    def last(self) -> int:
+        """Return the step of the last one in the file; 0 where there is none."""
+        path = self.folder.path / "evaluations.jsonl"
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return int(decode_json(lines[-1])["step"]) if lines else 0
 
     def add(self, step: int, sums: "Evaluation | None") -> None:
         """Write and log the evaluation after a step; nothing where there was none."""
@@ -86,8 +93,9 @@ class Tally:
 
     def summary(self) -> dict[str, Any]:
         """Log the share of padding, and what ran never or again; return the latter, for environment.json."""
-        share = 1 - self.num_tokens / max(1, self.padded_tokens)
-        log.info("%.1f %% of the %d tokens computed here were padding", 100 * share, self.padded_tokens)
+        if self.padded_tokens:  # none where no step was left to a run that went on
+            share = 1 - self.num_tokens / self.padded_tokens
+            log.info("%.1f %% of the %d tokens computed here were padding", 100 * share, self.padded_tokens)
         if not len(self.num_runs):
             return {}
         again, never = int(np.maximum(self.num_runs - 1, 0).sum()), int((self.num_runs == 0).sum())

@@ -1,8 +1,12 @@
-"""Shortage of memory, threads or files, by a limit of the system or on a full machine: recognised, and explained."""
+"""Shortage of memory, threads, files or room, by a limit of the system or on a full machine: recognised, explained."""
 
 import errno
 import os
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 # what errors of libraries say where the system refused memory, a thread or a file
 SIGNS = (
@@ -29,6 +33,20 @@ def too_little() -> str | None:
         return None
     least = f"at least {LEAST_BYTES // 1024:,} are needed, with torch about 2,000,000"
     return f"{_rank()}: `ulimit -v` is {limit // 1024:,} KiB of address space, {least}; {REMEDY}"
+
+
+@contextmanager
+def system_errors(path: Path) -> Iterator[None]:
+    """Raise OSError for the system's errors while a library of Rust writes ``path``, which raises kinds of its own."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def _rank() -> str:

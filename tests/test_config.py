@@ -83,3 +83,17 @@ def test_the_resolved_config_reads_back(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="frozen"):
         config.seed = 3
     assert isinstance(config, RunConfig)
+
+
+def test_a_thousand_unknown_keys_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking for the nearest known key of each would take seconds."""
+    searched = []
+    monkeypatch.setattr("difflib.get_close_matches", lambda word, *_, **__: searched.append(word) or [])
+    with pytest.raises(ConfigError, match="and 991 more"):
+        parse({f"key{number}": 1 for number in range(1000)} | {"steps": "x"})
+    assert len(searched) <= 10
+
+
+def test_a_file_that_begins_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("steps = 3\n", encoding="utf-8-sig")
+    assert load(tmp_path / "run.toml").steps == 3

@@ -37,3 +37,9 @@ def test_what_is_shown_of_a_value() -> None:
     assert shown(1 << 20_000) == "a number of 20,001 bits"
     assert shown([1 << 20_000]) == "a list"
     assert len(shown("x" * 10**6)) < 200
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "b": 2, "a": 3}', '[{"b": {"a": 1, "a": 1}}]'])
+def test_a_key_that_an_object_has_twice(text: str) -> None:
+    with pytest.raises(ValueError, match="it has 'a' twice; keep one of them"):
+        decode_json(text)

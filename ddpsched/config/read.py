@@ -12,6 +12,7 @@ from ddpsched.config.run import RunConfig
 from ddpsched.decode import DEEPEST, LONGEST_SHOWN, check_depth, decode_toml, shown
 from ddpsched.errors import ConfigError
 from ddpsched.planning.policies import POLICIES
+from ddpsched.regular_file import read_regular
 from ddpsched.table import Table
 
 
@@ -33,7 +34,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the file as nested dicts. Raises ConfigError where it is missing or malformed."""
     try:
-        return decode_toml(Path(path).read_text(encoding="utf-8"))
+        return decode_toml(read_regular(path).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"config {path}: {error.strerror}; give the path of a TOML file") from None
     except ValueError as error:  # the text's, or of a NUL in the path
@@ -90,9 +91,10 @@ def validate(table: type[T], values: Mapping[str, Any], source: str) -> T:
         check_depth(values)
         return table.model_validate(values)
     except ValidationError as error:
-        faults = [_describe(fault, table) for fault in error.errors()]
-        if len(faults) > MOST_FAULTS:
-            faults[MOST_FAULTS:] = [f"and {len(faults) - MOST_FAULTS} more"]
+        found = error.errors(include_url=False)
+        faults = [_describe(fault, table) for fault in found[:MOST_FAULTS]]  # to look for similar keys takes time
+        if len(found) > MOST_FAULTS:
+            faults.append(f"and {len(found) - MOST_FAULTS} more")
         raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults)) from None
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from None

@@ -13,6 +13,7 @@ from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.memory_cap import MemoryModel
 from ddpsched.decode import decode_json, shown
 from ddpsched.errors import ConfigError
+from ddpsched.regular_file import read_regular
 from ddpsched.table import Bytes, Length, NonNegative, Positive, PositiveFloat, Table, Text, Threads, first_fault
 
 KIND: Literal["calibration"] = "calibration"
@@ -103,7 +104,7 @@ class Calibration(Table):
             return ConfigError(f"calibration {path}: {reason}; write one with: ddpsched calibrate CONFIG --output FILE")
 
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = read_regular(path).decode()
             values = decode_json(text)
         except OSError as error:
             raise refusal(str(error.strerror)) from None

@@ -19,7 +19,6 @@ In a packed micro-batch each sample then costs ``sample(length)`` of its length.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError, model_validator
@@ -29,6 +28,7 @@ from ddpsched.costs.cost_model import CostModel, padded_tokens_squared
 from ddpsched.costs.memory_cap import Cap, probed
 from ddpsched.decode import decode_json
 from ddpsched.errors import ConfigError
+from ddpsched.regular_file import read_regular
 from ddpsched.table import Bytes, NonNegative, Table, Text, first_fault
 
 LARGEST_COST = 2**60
@@ -102,7 +102,7 @@ def cost_model(config: CostConfig) -> CostModel:
 
 def _fitted(path: str) -> CostModel:
     try:
-        values = decode_json(Path(path).read_text(encoding="utf-8"))
+        values = decode_json(read_regular(path))
         if not isinstance(values, dict) or values.get("kind") != KIND:
             fitted = Fitted.model_validate(values)
             return CostModel(fitted.alpha, fitted.beta, fitted.gamma)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from ddpsched.data.array_cache import sync
 from ddpsched.errors import DataError
+from ddpsched.regular_file import check_regular
 
 BLOCK = 65_536  # rows of one checksum
 PIECE = 16 * BLOCK  # rows written at a time
@@ -173,6 +174,7 @@ def _header(dtype: np.dtype[Any], num_rows: int) -> bytes:
 
 def _footer(path: Path) -> tuple[dict[str, Any], str]:
     tail = 8 + len(MAGIC)
+    check_regular(path)
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - tail))

@@ -16,6 +16,7 @@ from ddpsched.data.config import DataConfig
 from ddpsched.data.hub import offline_unless_reachable
 from ddpsched.data.table_files import READERS, Chunk, Mine, Wanted, columns_to_read, read_chunks, sliced, table_columns
 from ddpsched.errors import DataError
+from ddpsched.regular_file import check_regular
 
 NUMBERS = (".npy", ".txt")
 DEV_NAMES = ("dev", "validation", "val")
@@ -97,6 +98,7 @@ def read_numbers(path: Path) -> np.ndarray:
     Raises DataError where there is no such file, or it is not what its suffix says.
     """
     try:
+        check_regular(path)
         if path.suffix.lower() == ".txt":
             return np.array(path.read_text(encoding="utf-8").split())
         values = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -106,6 +108,8 @@ def read_numbers(path: Path) -> np.ndarray:
         raise DataError(f"{path}: no such file; check the path (it is relative to {Path.cwd()})") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text ({error}); give one number a line") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the file and its rights") from None
     except (ValueError, EOFError) as error:
         raise DataError(f"{path}: not an array of numbers ({error}); write it with numpy.save") from None
     return values

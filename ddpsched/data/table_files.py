@@ -20,6 +20,7 @@ from typing import Any
 
 from ddpsched.decode import decode_json
 from ddpsched.errors import DataError
+from ddpsched.regular_file import check_regular
 
 Columns = dict[str, list[Any]]
 Wanted = Mapping[str, str]  # option -> column: {"data.text": "sentence"}
@@ -68,8 +69,9 @@ def read_chunks(
 
 @contextmanager
 def opened(path: Path) -> Iterator[None]:
-    """Raise DataError for what goes wrong while ``path`` is read in the block."""
+    """Raise DataError for what goes wrong while ``path`` is read in the block, and where it is no regular file."""
     try:
+        check_regular(path)
         yield
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; check the path (it is relative to {Path.cwd()})") from None

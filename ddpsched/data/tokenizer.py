@@ -14,6 +14,7 @@ from ddpsched.data.embedded.sentences import embedded_tokenizer
 from ddpsched.data.hub import offline_unless_reachable
 from ddpsched.decode import decode_json
 from ddpsched.errors import DataError
+from ddpsched.regular_file import check_regular
 
 # One thread: ranks share the machine's cores, online lengths are computed during a training step, and the library
 # warns (or may hang) when a process forks after it started threads.
@@ -149,6 +150,7 @@ def _from_path(path: Path) -> Tokenizer:
         raise DataError(f"tokenizer {path}: the folder has neither tokenizer.json nor vocab.txt; {_TOKENIZER_WAYS}")
     file = path / names[0] if names else path
     try:
+        check_regular(file)
         return _wordpiece(file) if file.suffix == ".txt" else Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises a bare Exception for a bad file
         raise DataError(f"tokenizer {file}: cannot be read ({error}); {_TOKENIZER_WAYS}") from error

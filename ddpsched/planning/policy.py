@@ -97,6 +97,10 @@ class Policy(Table):
         """Remarks on options with an effect that a user may not expect."""
         return []
 
+    def resized(self, world_size: int, global_batch: int) -> "Policy":
+        """Return this policy for another number of ranks, where an option must follow it."""
+        return self
+
     def over_budget(self, lengths: Int) -> int | None:
         """Return how many samples are longer than a micro-batch's budget, and run alone; None without such a budget."""
         return None

@@ -60,4 +60,6 @@ def _verdict(found: Audit) -> str:
         return "the ledger and the records agree"
     if skipped:
         return f"every sample was run once, {skipped:,} of them in skipped steps, which train nothing"
+    if not all(each.complete for each in found.epochs):
+        return "no sample was trained twice in an epoch"
     return "every sample was trained once"

@@ -16,6 +16,7 @@ from ddpsched.config import RunConfig
 from ddpsched.costs.rank_speed import Speed
 from ddpsched.errors import RankFailure
 from ddpsched.exchange import Exchange
+from ddpsched.own_folder import remove
 from ddpsched.plan import StepPlan
 from ddpsched.records import StepRecord, write_json
 from ddpsched.recovery.checkpoints import Checkpoints
@@ -135,8 +136,16 @@ class Keeper:
         self._writing = self._thread.submit(self._write, plan.step + 1, shares, state)
 
     def _write(self, step: int, shares: int, state: Mapping[str, Any]) -> None:
-        assert self._snapshot is not None
         aside = self._checkpoints.begin(step)
+        try:
+            self._write_into(aside, step, shares, state)
+        except OSError:
+            if self._processes == 1:  # else other ranks may still be writing their shares
+                remove(aside)
+            raise
+
+    def _write_into(self, aside: Path, step: int, shares: int, state: Mapping[str, Any]) -> None:
+        assert self._snapshot is not None
         sync(self._start.folder / f"records-rank{self._rank}.jsonl")  # without which the checkpoint would not count
         if self._rank < shares:
             self._snapshot.write(aside, self._rank, shares)

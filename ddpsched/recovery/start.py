@@ -21,14 +21,17 @@ from ddpsched.plan import Position
 from ddpsched.recovery.checkpoints import STATE, Checkpoints
 from ddpsched.recovery.earlier import starts_in, whole_records
 from ddpsched.recovery.ledger import Head, committed, cut
+from ddpsched.regular_file import check_regular
 from ddpsched.table import PositiveFloat, Ranks, Table, first_fault
 
 log = logging.getLogger("ddpsched")
-# keys of a config that may differ when a run goes on: what is trained does not follow from them
+# keys of a config that may differ when a run goes on: what is trained does not follow from them, or, as from minmax's
+# windows, only which of an epoch's samples come when
 FREE = {
     "": ("outputs", "aa", "world_size"),
     "executor": ("timeout_s", "timeline", "slowness", "elastic"),
     "train": ("checkpoint_every", "keep", "save_model", "eval_every"),
+    "policy": ("prefetch",),
 }
 LINES = {"timeline-rank*.jsonl": 0, "evaluations.jsonl": 1}  # by file beside the records, what to add to a step
 
@@ -163,7 +166,7 @@ def identity_of(config: RunConfig, samples: Samples) -> dict[str, Any]:
     for table, keys in FREE.items():
         part = values[table] if table else values
         for key in keys:
-            part.pop(key)
+            part.pop(key, None)  # a policy may have no such option
     paths = {"cost.path": config.cost.path, "memory.path": config.memory.path}
     files = {name: _digest(Path(path).expanduser()) for name, path in paths.items() if path is not None}
     if config.order.path is not None:
@@ -173,6 +176,7 @@ def identity_of(config: RunConfig, samples: Samples) -> dict[str, Any]:
 
 def _digest(path: Path) -> str:
     try:
+        check_regular(path)
         with path.open("rb") as file:
             return file_digest(file, "sha256").hexdigest()
     except OSError:

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from ddpsched.errors import DataError
 from ddpsched.recovery.synced_file import write_synced
+from ddpsched.shortage import system_errors
 
 WEIGHTS, MOMENTS = "weights", "moments"  # the files' names begin so
 KEPT = ("exp_avg", "exp_avg_sq", "step")  # by AdamW, of each parameter
@@ -71,7 +72,8 @@ class _File:
     def write(self, path: Path) -> None:
         """Write the tensors as they are now, and sync the file."""
         if not self._parts:
-            save_file(dict(self._tensors), path)
+            with system_errors(path):
+                save_file(dict(self._tensors), path)
             self._parts = self._laid_out(path)
             path.unlink()  # only its owner may read it
         write_synced(path, self._parts)

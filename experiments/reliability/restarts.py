@@ -4,8 +4,8 @@
 
 Two forms alternate. A rank is killed, once or twice, and torchrun's agent starts all 2 to 4 again (``--max-restarts``).
 Or two elastic agents meet on this machine, and the world forms again with another number of ranks: one agent is killed,
-or it joins late. A late one may come when the run has just ended, and then has nothing to do; so more runs follow until
-half of ``--count`` went on with another number of ranks.
+or it joins late. A late one may come when the run has just ended, and then has nothing to do; so more runs follow, in
+which an agent is killed, until half of all went on with another number of ranks.
 
 Each run must end "done", each launcher that was left alone with exit code 0, and the ledger must be exact.
 """
@@ -234,9 +234,9 @@ def main(
 ) -> None:
     """Let torchrun start runs again, and see whether they go on."""
     wrong, resized, restarts, runs, begin = [], 0, 0, 0, time.monotonic()
-    while runs < count or (resized < count // 2 and runs < 2 * count):
-        number, runs = seed + runs, runs + 1
-        began, form = time.monotonic(), ORDER[number % len(ORDER)]
+    while runs < count or (runs > 2 * resized and runs < 2 * count):
+        number, form = seed + runs, ORDER[(seed + runs) % len(ORDER)] if runs < count else "leave"
+        began, runs = time.monotonic(), runs + 1
         faults, starts = one_run(number, form)
         wrong += [f"run {number} ({form}): {'; '.join(faults)}"] if faults else []
         resized, restarts = resized + (len(set(starts)) > 1), restarts + max(0, len(starts) - 1)
@@ -247,7 +247,7 @@ def main(
         "Runs that torchrun starts again, with as many ranks or others",
         "all done, exit code 0, ledger exact; half of them with another number of ranks",
         f"{runs - len(wrong)} of {runs}, {resized} of them with another number of ranks",
-        not wrong and resized >= count // 2,
+        not wrong and 2 * resized >= runs,
         f"python -m experiments.reliability.restarts --count {count} --seed {seed}",
         {"faults": wrong, "restarts": restarts, "resized": resized, "seconds": round(time.monotonic() - begin)},
     )

@@ -11,11 +11,14 @@ from ddpsched.training.virtual import VirtualExecutor
 
 
 @pytest.fixture
-def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[RunConfig, int], None]:
-    """Return a function that runs a config until a step, in which it is interrupted before anything is changed."""
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that runs a config until a step, in which it is interrupted before anything is changed.
+
+    Further words are those of ``run``.
+    """
     execute = VirtualExecutor.execute
 
-    def stop(config: RunConfig, at: int) -> None:
+    def stop(config: RunConfig, at: int, **words: bool) -> None:
         def interrupted(self: VirtualExecutor, plan: Any) -> Any:
             if plan.step == at:
                 raise KeyboardInterrupt
@@ -24,6 +27,6 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[RunConfig, int], None]
         with monkeypatch.context() as patch:
             patch.setattr(VirtualExecutor, "execute", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                run(config)
+                run(config, **words)
 
     return stop

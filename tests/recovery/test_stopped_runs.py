@@ -15,6 +15,7 @@ from ddpsched.recovery.audit import audit
 from ddpsched.recovery.ledger import LEDGER, entries
 from ddpsched.run_folder import read_status
 from ddpsched.run_loop import run
+from ddpsched.run_totals import Evaluations
 from ddpsched.training import state
 from ddpsched.training.optimise import Optimiser
 from ddpsched.training.virtual import VirtualExecutor
@@ -147,6 +148,30 @@ def test_run_that_was_stopped_after_its_last_step_only_ends(tmp_path: Path, monk
     run(cut)
     assert read_status(cut.run_dir)["state"] == "done"
     assert audit(cut.run_dir).num_steps == 4
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_run_that_was_stopped_in_its_last_evaluation_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    """The last checkpoint is written by then, so that no step is left; and no evaluation is there twice."""
+    whole, cut = run(config(tmp_path, name="whole", steps=8)), config(tmp_path, name="cut", steps=8)
+    add = Evaluations.add
+
+    def stop(self: Evaluations, step: int, sums: Any) -> None:
+        if written or step < 8:
+            add(self, step, sums)
+        if step == 8:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluations, "add", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(cut)
+    assert (cut.run_dir / "checkpoints" / "step-00000008").exists()
+    run(cut)
+    assert_same_run(whole, cut.run_dir)
+    assert "of the 0 tokens" not in (cut.run_dir / "logs" / "rank0.log").read_text()
 
 
 def _interrupt(_: Path) -> None:

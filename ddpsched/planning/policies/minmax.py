@@ -47,6 +47,11 @@ class Minmax(Policy):
             assignment, windows = take(context, windows, costs, chosen, self.prefetch)
             yield assignment
 
+    def resized(self, world_size: int, global_batch: int) -> "Minmax":
+        """Return minmax with windows that fill a step of so many ranks."""
+        least = -(-global_batch // world_size)
+        return self if self.prefetch >= least else self.model_copy(update={"prefetch": least})
+
     def check(self, setting: Setting) -> None:
         super().check(setting)
         window = self.prefetch * setting.world_size

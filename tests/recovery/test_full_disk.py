@@ -1,0 +1,58 @@
+"""A disk that is really full while a run writes checkpoints and its model: one message, and nothing half-written."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from runs import config_of
+from safetensors.torch import save_file
+
+from ddpsched.errors import RankFailure
+from ddpsched.run_folder import read_status
+from ddpsched.run_loop import run
+from ddpsched.shortage import system_errors
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Return a function that makes a disk of so many KiB in memory."""
+    mounted = []
+
+    def mount(size: int) -> Path:
+        words = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(tmp_path)]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True)
+        except OSError as error:
+            pytest.skip(f"no mount: {error}")
+        if done.returncode:
+            pytest.skip(f"may not mount a disk: {done.stderr.strip()}")
+        mounted.append(tmp_path)
+        return tmp_path
+
+    yield mount
+    for each in mounted:
+        subprocess.run(["umount", str(each)], check=True)
+
+
+@pytest.mark.parametrize(("size", "every"), [(1200, 5), (400, 0)], ids=["first checkpoint", "model"])
+def test_full_disk(disk: Callable[[int], Path], size: int, every: int) -> None:
+    config = config_of(disk(size), steps=10, data={"size": 60}, train={"checkpoint_every": every})
+    with pytest.raises(RankFailure, match=f"rank 0: no space left for {config.run_dir}; free some, or set outputs="):
+        run(config)
+    status = read_status(config.run_dir)
+    assert status["state"] == "failed"
+    assert "no space left" in status["reason"]
+    assert not list(config.run_dir.glob("model*"))
+    assert not list(config.run_dir.glob("checkpoints/step-*"))
+
+
+def test_a_rust_librarys_error_is_the_systems(tmp_path: Path) -> None:
+    """What it raises itself is no OSError, and names no file."""
+    path = tmp_path / "no" / "file"
+    with pytest.raises(FileNotFoundError) as caught, system_errors(path):
+        save_file({"a": torch.zeros(4)}, path)
+    assert caught.value.filename == str(path)
+    with pytest.raises(ValueError, match="another"), system_errors(path):
+        raise ValueError("another")
