@@ -9,6 +9,8 @@ CHECKS: dict[str, str] = {
     "small_data": "exactly_once small",
     "digests": "digests --steps 10000 --seeds 20",
     "state_size": "state_size",
+    "checkpointing_tiny": "checkpoint_cost --model tiny --rounds 40 --launches 8",
+    "checkpointing_distilbert": "checkpoint_cost --model distilbert --rounds 20 --launches 3",
     "faults": "faults",
     "kills_2_ranks": "kills --count 200",
     "kills_3_ranks": "kills --count 50 --ranks 3",
