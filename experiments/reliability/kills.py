@@ -4,9 +4,10 @@
 
 A run of a tiny model with a checkpoint every few steps is killed by SIGKILL at random moments, one in three of them
 while a checkpoint is being written, and started again by the same command, until it is done. Killed is a rank or the
-launcher, drawn at random. Then its ledger is audited, and its weights, ledger and losses are compared with those of
-the same run without a kill, to the last bit. ``--resize``: each start has another number of ranks, 2 to 4; then only
-the audit counts, as sums over other ranks round differently. Printed is a line a kill, and how many runs were exact.
+launcher, drawn at random. Then its ledger is audited, and its weights, ledger, evaluations and losses are compared with
+those of the same run without a kill, to the last bit. ``--resize``: each start has another number of ranks, 2 to 4;
+then only the audit counts, as sums over other ranks round differently. Printed is a line a kill, and how many runs were
+exact.
 """
 
 import os
@@ -52,6 +53,7 @@ bucket_mb = {bucket}
 [train]
 checkpoint_every = {every}
 learning_rate = 1e-3
+eval_every = 25
 """
 POLICIES = (
     'kind = "balanced"\nmax_microbatches = 2',
@@ -119,9 +121,10 @@ def finish(config: Path, name: str, ranks: int) -> None:
 
 
 def end_state(folder: Path) -> dict[str, str]:
-    """Return digests of what a run ends with: weights, ledger, and the loss of each step and rank."""
+    """Return digests of what a run ends with: weights, ledger, evaluations, and the loss of each step and rank."""
     losses = [(row["step"], row["rank"], row["loss"], row["plan_hash"]) for row in read_lines(folder)]
     return {
+        "evaluations": _digest((folder / "evaluations.jsonl").read_bytes()),
         "weights": _digest((folder / "model" / "model.safetensors").read_bytes()),
         "ledger": _digest((folder / LEDGER).read_bytes()),
         "losses": _digest(repr(losses).encode()),
