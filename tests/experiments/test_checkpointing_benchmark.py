@@ -35,7 +35,7 @@ def test_one_checkpoint_every_so_many_steps(
 def test_the_finding_holds_up_to_three_in_a_hundred(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slower: float, code: int
 ) -> None:
-    """Of times in which checkpoints cost so much."""
+    """The times are such that checkpoints cost so much."""
 
     def launched(*_: Any, launches: int) -> list[Any]:
         rng = np.random.default_rng(0)

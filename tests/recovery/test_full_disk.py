@@ -49,7 +49,7 @@ def test_full_disk(disk: Callable[[int], Path], size: int, every: int) -> None:
 
 
 def test_a_rust_librarys_error_is_the_systems(tmp_path: Path) -> None:
-    """What it raises itself is no OSError, and names no file."""
+    """The library raises a kind of its own, which names no file."""
     path = tmp_path / "no" / "file"
     with pytest.raises(FileNotFoundError) as caught, system_errors(path):
         save_file({"a": torch.zeros(4)}, path)
