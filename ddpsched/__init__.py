@@ -7,7 +7,7 @@
     world.py         World(rank, size): this process's rank and world size
     decode.py        JSON and TOML of files that may be damaged
     table.py         the base class of every [table] of a config, and ranges of values
-    plan.py          Microbatch, StepPlan: the samples of each rank; a digest
+    step_plan.py     Microbatch, StepPlan: the samples of each rank; a digest
     packed_ids.py    ids of samples as text, a few bits each
     record_lines.py  JSON lines with a checksum each
     records.py       StepRecord: one row per rank and step
@@ -60,7 +60,7 @@ _HOMES = {
     "BatchSampler": "ddpsched.integrations.batch_sampler",
     "PoolStream": "ddpsched.integrations.pool_stream",
     "StepLoader": "ddpsched.integrations.step_loader",
-    "StepPlan": "ddpsched.plan",
+    "StepPlan": "ddpsched.step_plan",
     "StepShare": "ddpsched.integrations.step_share",
     "VariableBatchSizeLR": "ddpsched.training.variable_lr",
     "World": "ddpsched.world",

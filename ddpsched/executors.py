@@ -10,10 +10,10 @@ from ddpsched.costs.memory_cap import Cap
 from ddpsched.data.samples import Samples
 from ddpsched.exchange import Exchange, Flag
 from ddpsched.heartbeat import Heartbeat
-from ddpsched.plan import StepPlan
 from ddpsched.records import StepRecord
 from ddpsched.recovery.keeper import Snapshot
 from ddpsched.simulated import SimulatedExecutor
+from ddpsched.step_plan import StepPlan
 from ddpsched.world import World
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ddpsched.exchange import Exchange, Messages, differing
-from ddpsched.plan import Microbatch, StepPlan
+from ddpsched.step_plan import Microbatch, StepPlan
 
 MOST_SHOWN = 2000  # characters of each plan
 

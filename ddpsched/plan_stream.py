@@ -9,9 +9,9 @@ from ddpsched.costs.rank_speed import Speed
 from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.exchange import Exchange, LocalExchange
-from ddpsched.plan import Position, StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import PrefetchedPlans, num_steps, plan_steps
+from ddpsched.step_plan import Position, StepPlan
 
 log = logging.getLogger("ddpsched")
 

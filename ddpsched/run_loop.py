@@ -20,13 +20,13 @@ from ddpsched.exchange import Exchange, Flag
 from ddpsched.executors import Executor, executor_of, met
 from ddpsched.guard import Guard
 from ddpsched.heartbeat import Beat, Heartbeat, no_heartbeat
-from ddpsched.plan import StepPlan
 from ddpsched.plan_stream import PlanStream
 from ddpsched.records import RecordWriter, StepRecord, compact
 from ddpsched.recovery.keeper import Keeper
 from ddpsched.recovery.start import Start, find_start, identity_of
 from ddpsched.run_folder import RunFolder
 from ddpsched.run_totals import Evaluations, Tally
+from ddpsched.step_plan import StepPlan
 from ddpsched.watch import Watch, start_watch
 from ddpsched.world import World
 

@@ -12,12 +12,12 @@ import numpy as np
 from ddpsched.costs.rank_speed import Speed
 from ddpsched.data.lengths import Lengths
 from ddpsched.decode import decode_json
-from ddpsched.plan import StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.record_columns import rank_cost
 from ddpsched.records import StepRecord
 from ddpsched.recovery.ledger import entries
 from ddpsched.run_folder import RunFolder
+from ddpsched.step_plan import StepPlan
 
 if TYPE_CHECKING:
     from ddpsched.training.learner import Evaluation

@@ -11,9 +11,9 @@ from ddpsched.costs.memory_cap import UNLIMITED
 from ddpsched.data.lengths import Lengths
 from ddpsched.exchange import Flag, LocalExchange
 from ddpsched.heartbeat import Heartbeat
-from ddpsched.plan import StepPlan
 from ddpsched.planning.record_columns import plan_columns
 from ddpsched.records import StepRecord
+from ddpsched.step_plan import StepPlan
 
 
 class SimulatedExecutor:

@@ -31,8 +31,8 @@ from ddpsched.costs.cost_model import Int
 from ddpsched.data.length_files import read_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.exchange import LocalExchange
-from ddpsched.plan import StepPlan
 from ddpsched.planning.planner import plan_steps
+from ddpsched.step_plan import StepPlan
 from ddpsched.terminal import plain_console
 
 FIGURES = Path(__file__).parents[1] / "report" / "notes" / "figures"

@@ -35,8 +35,8 @@ from ddpsched.costs.cost_model import Int
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.exchange import LocalExchange
 from ddpsched.local_ranks import answers, join_group, leave_group, run_ranks
-from ddpsched.plan import StepPlan
 from ddpsched.planning.planner import plan_steps
+from ddpsched.step_plan import StepPlan
 from ddpsched.terminal import plain_console
 from ddpsched.training.sample_sort import sample_sort
 from experiments.batches import FIGURES, INK, lengths_of

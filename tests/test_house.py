@@ -15,7 +15,7 @@ PACKAGE = ROOT / "ddpsched"
 # A room imports only from rooms above it in this list; a module only from lower floors of its room.
 ROOMS = {
     "ground": {
-        "visible_text": 0, "errors": 1, "decode": 1, "packed_ids": 1, "world": 2, "plan": 2, "record_lines": 2,
+        "visible_text": 0, "errors": 1, "decode": 1, "packed_ids": 1, "world": 2, "step_plan": 2, "record_lines": 2,
         "records": 3, "table": 2, "exchange": 2, "own_folder": 2, "regular_file": 0,
         "run_folder": 4, "environment": 2, "machine": 1,
         "watch": 3, "processes": 1, "run_lock": 2, "arguments": 2, "shortage": 1, "terminal": 2, "local_ranks": 5,
@@ -93,7 +93,7 @@ def imports(path: Path) -> set[str]:
 
 
 def is_module(name: str) -> bool:
-    """Return whether a dotted name is a module: ``ddpsched.training.loss`` is, ``ddpsched.plan.StepPlan`` is not."""
+    """Return whether a dotted name is a module: ``ddpsched.plan_spec`` is, ``ddpsched.errors.DataError`` is not."""
     path = ROOT / Path(*name.split("."))
     return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
@@ -156,7 +156,7 @@ def test_the_floor_test_can_fail() -> None:
     assert faults("ddpsched.costs.config", "ddpsched.planning.planner")
     assert faults("ddpsched.costs.config", "ddpsched.data.samples")
     assert faults("ddpsched.costs.memory_cap", "ddpsched.costs.config")
-    assert faults("ddpsched.plan", "ddpsched.costs.config")
+    assert faults("ddpsched.step_plan", "ddpsched.costs.config")
     assert faults("ddpsched.training.loss", "ddpsched.run_loop")
     assert faults("ddpsched.training.loss", "ddpsched.costs.config") is None
 

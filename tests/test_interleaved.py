@@ -18,10 +18,10 @@ import ddpsched.interleaved as interleaved
 from ddpsched.config import RunConfig, dump
 from ddpsched.errors import ConfigError
 from ddpsched.interleaved import order_of, run_interleaved
-from ddpsched.plan import StepPlan
 from ddpsched.planning.planner import plan_steps
 from ddpsched.run_folder import read_status
 from ddpsched.run_loop import run
+from ddpsched.step_plan import StepPlan
 from ddpsched.training import footprint
 
 ARMS = ("static", "minmax", "packed")

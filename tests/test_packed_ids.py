@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ddpsched.errors import ConfigError
 from ddpsched.packed_ids import pack, unpack
-from ddpsched.plan import Position
+from ddpsched.step_plan import Position
 
 WINDOWS = st.lists(st.lists(st.integers(0, 2**63 - 1), max_size=9), max_size=5)
 

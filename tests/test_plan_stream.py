@@ -8,11 +8,11 @@ import pytest
 from ddpsched.costs.memory_cap import UNLIMITED, lowered
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.exchange import LocalExchange
-from ddpsched.plan import StepPlan
 from ddpsched.plan_stream import PlanStream
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.policies import POLICIES
 from ddpsched.planning.record_columns import largest_need
+from ddpsched.step_plan import StepPlan
 
 LENGTHS = KnownLengths(np.random.default_rng(5).integers(2, 40, 400))
 OPTIONS: dict[str, dict[str, Any]] = {

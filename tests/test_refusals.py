@@ -24,7 +24,7 @@ from ddpsched.config import apply_overrides, parse
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.decode import shorter
 from ddpsched.errors import DdpschedError
-from ddpsched.plan import Position
+from ddpsched.step_plan import Position
 from ddpsched.world import World
 
 FILE = Path(__file__).with_name("refusals.txt")

@@ -14,9 +14,9 @@ from ranks import run_ranks
 from runs import config_of
 
 from ddpsched.exchange import GRAVEST, Flag, verdict, vote_row
-from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.plan_difference import decode, encode, first_difference
 from ddpsched.planning.planner import plan_steps
+from ddpsched.step_plan import Microbatch, StepPlan
 from ddpsched.training.distributed import DistributedExecutor
 from ddpsched.training.model import weights_digest
 from ddpsched.world import World

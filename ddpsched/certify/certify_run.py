@@ -28,9 +28,9 @@ from ddpsched.data.samples import Samples
 from ddpsched.data.token_table import OnlineTokens
 from ddpsched.errors import ConfigError, NonFiniteError, PlanMismatch, RankFailure, StepOutOfMemory
 from ddpsched.local_ranks import Outcome, at_fault, blame, post, run_ranks
-from ddpsched.plan import Ids, Position, StepPlan
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.policies.peer import PeerPolicy
+from ddpsched.step_plan import Ids, Position, StepPlan
 from ddpsched.training.distributed import DistributedExecutor
 from ddpsched.training.model import weights_digest
 from ddpsched.training.virtual import VirtualExecutor

@@ -9,7 +9,7 @@ import numpy as np
 from ddpsched.config import RunConfig
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Messages
-from ddpsched.plan import Microbatch, StepPlan
+from ddpsched.step_plan import Microbatch, StepPlan
 
 Fault = Literal["no_scale", "repeated_id", "missing_id", "stale_plan", "missing_collective"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)

@@ -14,7 +14,7 @@ from ddpsched.certify.gradient_comparison import TOLERANCES, Likeness, compare
 from ddpsched.certify.target import Target, draw_coordinates
 from ddpsched.config import RunConfig
 from ddpsched.data.samples import Samples
-from ddpsched.plan import Ids, StepPlan
+from ddpsched.step_plan import Ids, StepPlan
 from ddpsched.training.collate import NOT_LEARNT, Batch, Collator
 from ddpsched.training.masks import enable_mask
 from ddpsched.training.model import build_model

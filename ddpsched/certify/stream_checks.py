@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.certify.certificate import Check, count_of_ranks, first_few, ranks_named
-from ddpsched.plan import Ids
+from ddpsched.step_plan import Ids
 
 Streams = Sequence[Sequence[npt.ArrayLike]]
 Digests = Sequence[Sequence[int]]

@@ -10,9 +10,9 @@ from ddpsched.compare.arms import Question
 from ddpsched.costs.cost_model import Int
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.exchange import LocalExchange
-from ddpsched.plan import StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import plan_steps
+from ddpsched.step_plan import StepPlan
 
 EXPORTED = ("epoch", "step", "rank", "microbatch", "position", "id", "length", "pad_to")
 CHUNK = 4096  # micro-batches written at a time

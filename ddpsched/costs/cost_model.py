@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ddpsched.plan import Microbatch, Sizes
+from ddpsched.step_plan import Microbatch, Sizes
 
 Int = npt.NDArray[np.int64]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ddpsched.costs.cost_model import Int
-from ddpsched.plan import Microbatch
+from ddpsched.step_plan import Microbatch
 from ddpsched.table import NonNegative
 
 

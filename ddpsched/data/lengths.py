@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.plan import Ids
+from ddpsched.step_plan import Ids
 
 
 class Lengths(Protocol):

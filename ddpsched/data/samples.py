@@ -23,7 +23,7 @@ from ddpsched.data.table_files import WHOLE, Wanted
 from ddpsched.data.token_table import UNCUT, OnlineTokens, SliceTable, TokenTable, tokenise
 from ddpsched.data.tokenizer import is_text, load_tokenizer, pad_id
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.plan import Ids
+from ddpsched.step_plan import Ids
 
 NO_TEXT = "is null, blank or no valid text"
 Task = Literal["classification", "causal_lm"]

@@ -18,7 +18,7 @@ from ddpsched.integrations.iterated_by import (
 )
 from ddpsched.integrations.plan_source import PlanSource, and_last, whole_number
 from ddpsched.integrations.step_share import StepShare
-from ddpsched.plan import Position, StepPlan
+from ddpsched.step_plan import Position, StepPlan
 from ddpsched.world import World
 
 MOST_IN_FLIGHT = 1024  # lists that a loader may have asked for ahead of the batch it hands out

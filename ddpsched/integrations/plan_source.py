@@ -18,10 +18,10 @@ from ddpsched.integrations.agreement import Agreement, LoaderWorld
 from ddpsched.integrations.identity import check_keys, check_same
 from ddpsched.orders.config import OrderConfig
 from ddpsched.orders.epoch_order import Order
-from ddpsched.plan import Position, StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import check_position, plan_steps
 from ddpsched.planning.policies import AnyPolicy
+from ddpsched.step_plan import Position, StepPlan
 from ddpsched.table import BatchSize, Positive, Seed, Table
 from ddpsched.world import World
 

@@ -12,7 +12,7 @@ from ddpsched.integrations.iterated_by import begun_anew, is_accelerates
 from ddpsched.integrations.pool_stream import PoolStream
 from ddpsched.integrations.step_loader import StepLoader
 from ddpsched.integrations.step_share import StepShare
-from ddpsched.plan import Position
+from ddpsched.step_plan import Position
 
 
 def scaled(loader: Any) -> "Scaled":

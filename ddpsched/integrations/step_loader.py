@@ -15,7 +15,7 @@ from ddpsched.errors import ConfigError, DataError
 from ddpsched.integrations.iterated_by import begun_anew
 from ddpsched.integrations.plan_source import PlanSource, and_last, whole_number
 from ddpsched.integrations.step_share import StepShare
-from ddpsched.plan import Position, StepPlan
+from ddpsched.step_plan import Position, StepPlan
 from ddpsched.world import World
 
 OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order")  # of DataLoader's arguments

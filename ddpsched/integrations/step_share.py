@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError
-from ddpsched.plan import StepPlan
+from ddpsched.step_plan import StepPlan
 from ddpsched.world import World
 
 

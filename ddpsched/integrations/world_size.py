@@ -5,8 +5,8 @@ from typing import Any, overload
 
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.pool_shards import deal_states
-from ddpsched.plan import Position
 from ddpsched.planning.planner import redealt
+from ddpsched.step_plan import Position
 
 
 @overload

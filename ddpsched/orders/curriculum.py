@@ -11,7 +11,7 @@ from ddpsched.data.order_file import OrderedFile
 from ddpsched.errors import DataError
 from ddpsched.orders.config import OrderConfig
 from ddpsched.orders.lexicographic_sort import sort_rows
-from ddpsched.plan import Ids
+from ddpsched.step_plan import Ids
 
 
 @dataclass(frozen=True, eq=False)

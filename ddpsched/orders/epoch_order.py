@@ -8,7 +8,7 @@ import numpy as np
 from ddpsched.data.lengths import Lengths
 from ddpsched.orders.config import OrderConfig
 from ddpsched.orders.curriculum import Sorted, interleaved, local, open_samples, paced, reshuffled, sorted_ids
-from ddpsched.plan import Ids
+from ddpsched.step_plan import Ids
 
 
 @dataclass(frozen=True, eq=False)

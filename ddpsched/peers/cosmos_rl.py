@@ -9,7 +9,7 @@ import numpy as np
 from ddpsched.peers.budget import budgeted
 from ddpsched.peers.packages import need_alone
 from ddpsched.peers.peer import Problem, Step, dealt
-from ddpsched.plan import Ids
+from ddpsched.step_plan import Ids
 
 # Without its dependencies: they hold transformers below 5 and bring CUDA, of which the dataset uses nothing.
 PACKAGE = "--no-deps cosmos-rl==0.4.7"

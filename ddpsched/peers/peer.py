@@ -7,7 +7,7 @@ from itertools import zip_longest
 import numpy as np
 
 from ddpsched.costs.cost_model import CostModel, Int, padded_tokens
-from ddpsched.plan import Ids
+from ddpsched.step_plan import Ids
 
 # Per rank a list of micro-batches, each int64 ids; a rank without samples has an empty list.
 Step = list[list[Ids]]

@@ -8,8 +8,8 @@ from ddpsched.costs.memory_cap import Cap
 from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError
 from ddpsched.orders.epoch_order import ORDERS, Draw, Order
-from ddpsched.plan import Ids
 from ddpsched.planning.policy import Policy, Setting
+from ddpsched.step_plan import Ids
 
 VARYING = 2**16  # samples that a step may have where the policy lets it vary
 LAST = ("smaller", "join", "drop")  # the ways to treat an epoch's last step in which a rank has no samples

@@ -14,9 +14,9 @@ from ddpsched.costs.rank_speed import Speed
 from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Exchange, LocalExchange
-from ddpsched.plan import Ids, PlanTimes, Position, StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.steps.context import Context
+from ddpsched.step_plan import Ids, PlanTimes, Position, StepPlan
 
 MOST_COUNTED = 10**10  # samples: an hour or more
 

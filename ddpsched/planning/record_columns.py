@@ -6,7 +6,7 @@ from typing import Any
 from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.memory_cap import Cap
 from ddpsched.data.lengths import Lengths
-from ddpsched.plan import StepPlan
+from ddpsched.step_plan import StepPlan
 
 
 def rank_cost(cost: CostModel, plan: StepPlan, rank: int, lengths: Lengths) -> int:

@@ -17,12 +17,12 @@ from ddpsched.costs.rank_speed import Speed
 from ddpsched.errors import RankFailure
 from ddpsched.exchange import Exchange
 from ddpsched.own_folder import remove
-from ddpsched.plan import StepPlan
 from ddpsched.records import StepRecord, write_json
 from ddpsched.recovery.checkpoints import Checkpoints
 from ddpsched.recovery.ledger import Head, Ledger
 from ddpsched.recovery.start import Start
 from ddpsched.recovery.synced_file import sync
+from ddpsched.step_plan import StepPlan
 
 LEAVING_S = 2.0  # that a run which ends waits for the other ranks' part of a checkpoint
 

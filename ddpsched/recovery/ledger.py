@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ddpsched.decode import decode_json
 from ddpsched.errors import DataError
-from ddpsched.plan import StepPlan
+from ddpsched.step_plan import StepPlan
 
 LEDGER = "ledger.jsonl"
 START = "0" * 32  # what the first line chains to

@@ -17,11 +17,11 @@ from ddpsched.data.order_file import OrderedFile
 from ddpsched.data.samples import Samples
 from ddpsched.decode import decode_json, shown
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.plan import Position
 from ddpsched.recovery.checkpoints import STATE, Checkpoints
 from ddpsched.recovery.earlier import starts_in, whole_records
 from ddpsched.recovery.ledger import Head, committed, cut
 from ddpsched.regular_file import check_regular
+from ddpsched.step_plan import Position
 from ddpsched.table import PositiveFloat, Ranks, Table, first_fault
 
 log = logging.getLogger("ddpsched")

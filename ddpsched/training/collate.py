@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from ddpsched.data.token_table import SliceTable
-from ddpsched.plan import Ids
+from ddpsched.step_plan import Ids
 from ddpsched.training.masks import attention_mask
 
 Int = npt.NDArray[np.int64]

@@ -16,10 +16,10 @@ from ddpsched.data.samples import Samples
 from ddpsched.errors import PlanMismatch, RankFailure
 from ddpsched.exchange import Flag, differing, verdict, vote_row
 from ddpsched.heartbeat import Heartbeat
-from ddpsched.plan import StepPlan
 from ddpsched.plan_difference import difference
 from ddpsched.planning.record_columns import largest_need, plan_columns
 from ddpsched.records import StepRecord
+from ddpsched.step_plan import StepPlan
 from ddpsched.training.calibrate import allowance, check_calibrations
 from ddpsched.training.clock import StepClock, pick_device
 from ddpsched.training.group_exchange import GroupExchange, start_group

@@ -14,7 +14,7 @@ from ddpsched.data.table_files import Chunk
 from ddpsched.data.token_table import SliceTable, TokenTable
 from ddpsched.data.tokenizer import Encoded, pad_id
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.plan import Ids
+from ddpsched.step_plan import Ids
 from ddpsched.training.clock import pick_device
 from ddpsched.training.collate import NOT_LEARNT, Collator, pad
 from ddpsched.training.loss import following, loss_sum, token_losses

@@ -18,7 +18,7 @@ from ddpsched.config import RunConfig
 from ddpsched.data.samples import Samples
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Flag
-from ddpsched.plan import Ids, Microbatch
+from ddpsched.step_plan import Ids, Microbatch
 from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
 from ddpsched.training.collate import Batch, Collator, without_trace
 from ddpsched.training.evaluate import Evaluation, evaluate

@@ -11,9 +11,9 @@ from ddpsched.costs.memory_cap import UNLIMITED
 from ddpsched.data.samples import Samples
 from ddpsched.exchange import Flag, LocalExchange, verdict, vote_row
 from ddpsched.heartbeat import Heartbeat
-from ddpsched.plan import StepPlan
 from ddpsched.planning.record_columns import largest_need, plan_columns
 from ddpsched.records import StepRecord
+from ddpsched.step_plan import StepPlan
 from ddpsched.training.calibrate import allowance, check_calibrations
 from ddpsched.training.clock import StepClock, pick_device
 from ddpsched.training.learner import Learner, RankStep, step_seed

@@ -23,7 +23,6 @@ from rich.table import Table
 from analysis.stats import MIN_STEPS
 from ddpsched.costs.cost_model import Int, padded_tokens
 from ddpsched.data.embedded.length_histogram import sst2_lengths
-from ddpsched.plan import StepPlan
 from ddpsched.planning.policies.balanced import Balanced
 from ddpsched.planning.policies.batch_policy import BatchPolicy
 from ddpsched.planning.policies.packed import Packed
@@ -32,6 +31,7 @@ from ddpsched.planning.solvers.allocation import solve
 from ddpsched.planning.solvers.partition.padding_bound import padded_bound
 from ddpsched.planning.solvers.partition.sorted_batch import line_of
 from ddpsched.planning.steps.batches import GlobalBatch
+from ddpsched.step_plan import StepPlan
 from ddpsched.terminal import plain_console
 from experiments.benchmarks.bench import AA, Seconds, add_options, in_turn, launched, ratios
 

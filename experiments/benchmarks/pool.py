@@ -27,9 +27,9 @@ from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import PeerMissing
 from ddpsched.exchange import LocalExchange
 from ddpsched.peers.packages import need_alone
-from ddpsched.plan import StepPlan
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policies.pool import Pool
+from ddpsched.step_plan import StepPlan
 from ddpsched.terminal import plain_console
 from experiments.benchmarks.bench import AA, Judged, Seconds, add_options, in_turn, judged, launched
 

@@ -17,10 +17,10 @@ import typer
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError, DataError, InfeasibleError
 from ddpsched.exchange import LocalExchange
-from ddpsched.plan import StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policies import POLICIES
+from ddpsched.step_plan import StepPlan
 from experiments.reliability.findings import Finding, Freeze, report
 
 LONGEST = 40  # tokens of a sample

@@ -23,10 +23,10 @@ from ddpsched.data.lengths import KnownLengths
 from ddpsched.exchange import LocalExchange, Messages
 from ddpsched.orders.config import OrderConfig
 from ddpsched.orders.epoch_order import Order
-from ddpsched.plan import StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policies import POLICIES
+from ddpsched.step_plan import StepPlan
 
 NUM_SAMPLES = 4000
 LINEAR = CostModel(1e-3, 1e-5, 1e-8, delta=1e-6)

@@ -21,7 +21,7 @@ from ddpsched.cli import app
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError
 from ddpsched.local_ranks import Outcome, free_port, post, run_ranks
-from ddpsched.plan import Microbatch
+from ddpsched.step_plan import Microbatch
 from ddpsched.training.learner import Learner, RankStep
 
 Case = tuple[RunConfig, Fault | None]

@@ -15,8 +15,8 @@ from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import InfeasibleError
 from ddpsched.exchange import LocalExchange
-from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.planning.planner import plan_steps
+from ddpsched.step_plan import Microbatch, StepPlan
 
 MEMORY = MemoryModel(base=1000, per_sample=3, per_token=10, per_square=0.25)
 FILLING: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ from experiments.reliability.digests import differing
 
 HASHED = """
 import sys
-from ddpsched.plan import StepPlan
+from ddpsched.step_plan import StepPlan
 from experiments.reliability import plan_streams
 honest = StepPlan.digest_hex.fget
 StepPlan.digest_hex = property(lambda plan: honest(plan) + str(hash("a") if plan.step == 1 else ""))

@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from ddpsched.plan import Position
+from ddpsched.step_plan import Position
 from experiments.reliability import state_size
 
 

@@ -10,8 +10,8 @@ from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError, RunError
 from ddpsched.exchange import LocalExchange
 from ddpsched.peers import PEERS, Peer, Step
-from ddpsched.plan import StepPlan
 from ddpsched.planning.planner import plan_steps
+from ddpsched.step_plan import StepPlan
 
 
 class Source:

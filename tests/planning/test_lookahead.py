@@ -12,9 +12,9 @@ from ddpsched.config import RunConfig, parse
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.exchange import LocalExchange
-from ddpsched.plan import StepPlan
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.steps.lookahead import regroup
+from ddpsched.step_plan import StepPlan
 
 
 def lasts(weights: Any, steps: list[Any], ranks: int) -> Any:

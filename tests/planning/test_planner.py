@@ -17,10 +17,10 @@ from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError, InfeasibleError, PlanMismatch
 from ddpsched.exchange import LocalExchange, Messages
-from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import PrefetchedPlans, num_steps, plan_steps
 from ddpsched.planning.policies.static import Static
+from ddpsched.step_plan import Microbatch, StepPlan
 
 POLICIES = ("static", "minmax", "balanced")
 

@@ -17,8 +17,8 @@ from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import LocalExchange, Messages
-from ddpsched.plan import Ids, Position, StepPlan
 from ddpsched.planning.planner import PrefetchedPlans, plan_steps
+from ddpsched.step_plan import Ids, Position, StepPlan
 
 ARMS: dict[str, dict[str, Any]] = {
     "static": {"kind": "static"},

@@ -10,12 +10,12 @@ from runs import config_of
 from ddpsched.cli import main
 from ddpsched.config import parse
 from ddpsched.errors import DataError
-from ddpsched.plan import StepPlan
 from ddpsched.record_lines import read_sealed, sealed
 from ddpsched.recovery.audit import audit
 from ddpsched.recovery.command import answer
 from ddpsched.recovery.ledger import LEDGER, Entry, Head, Ledger, entries
 from ddpsched.run_loop import run
+from ddpsched.step_plan import StepPlan
 
 SIZE, STEPS = 30, 6  # two epochs of 12, 12 and 6 samples
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsched.errors import DataError
-from ddpsched.plan import StepPlan
 from ddpsched.recovery.ledger import LEDGER, Head, Ledger, cut, entries
+from ddpsched.step_plan import StepPlan
 
 NUM_STEPS = 5
 

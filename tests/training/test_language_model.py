@@ -15,8 +15,8 @@ from runs import config_of, records_of
 from ddpsched.config import RunConfig, parse
 from ddpsched.costs.calibration_grid import calibration_grid
 from ddpsched.errors import ConfigError
-from ddpsched.plan import Microbatch
 from ddpsched.run_loop import run
+from ddpsched.step_plan import Microbatch
 from ddpsched.training.calibrate import identity_of, max_count, measure
 from ddpsched.training.group_exchange import GroupExchange, Sum
 from ddpsched.training.learner import Learner

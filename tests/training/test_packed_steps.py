@@ -15,8 +15,8 @@ from packing import whole_row
 from ranks import free_port, run_ranks
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.simulated import SimulatedExecutor
+from ddpsched.step_plan import Microbatch, StepPlan
 from ddpsched.training import packed
 from ddpsched.training.collate import Collator
 from ddpsched.training.distributed import DistributedExecutor

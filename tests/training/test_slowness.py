@@ -15,8 +15,8 @@ from ranks import free_port, run_ranks
 from runs import records_of
 
 from ddpsched.config import RunConfig, parse
-from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.run_loop import run
+from ddpsched.step_plan import Microbatch, StepPlan
 from ddpsched.training.collate import Collator
 from ddpsched.training.learner import Learner
 from ddpsched.training.loss import sum_scale

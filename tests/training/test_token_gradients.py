@@ -20,9 +20,9 @@ from ranks import free_port, run_ranks
 
 from ddpsched.config import RunConfig, parse
 from ddpsched.exchange import LocalExchange
-from ddpsched.plan import Microbatch
 from ddpsched.planning.planner import plan_steps
 from ddpsched.run_loop import run
+from ddpsched.step_plan import Microbatch
 from ddpsched.training.learner import Learner, RankStep
 from ddpsched.training.model import build_model
 

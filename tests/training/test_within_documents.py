@@ -20,8 +20,8 @@ from ddpsched.data.embedded.sentences import VOCABULARY, embedded_tokenizer
 from ddpsched.data.samples import Samples
 from ddpsched.data.token_table import SliceTable
 from ddpsched.errors import ConfigError
-from ddpsched.plan import Microbatch, StepPlan
 from ddpsched.run_loop import run
+from ddpsched.step_plan import Microbatch, StepPlan
 from ddpsched.training.collate import Batch
 from ddpsched.training.learner import Learner
 from ddpsched.training.model import build_model

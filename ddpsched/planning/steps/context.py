@@ -12,8 +12,8 @@ from ddpsched.costs.rank_speed import Speed
 from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Exchange
-from ddpsched.plan import Ids, PlanTimes, Position
 from ddpsched.planning.plan_spec import PlanSpec
+from ddpsched.step_plan import Ids, PlanTimes, Position
 
 
 @dataclass(eq=False)
