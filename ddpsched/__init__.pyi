@@ -2,6 +2,9 @@
 
 from ddpsched.certify.certify_loader import certify_loader as certify_loader
 from ddpsched.certify.certify_step import assert_gradient_exact as assert_gradient_exact
+from ddpsched.compare.comparison import Comparison as Comparison
+from ddpsched.compare.comparison import plan as plan
+from ddpsched.data.dataset_lengths import lengths as lengths
 from ddpsched.errors import ConfigError as ConfigError
 from ddpsched.errors import DataError as DataError
 from ddpsched.errors import DdpschedError as DdpschedError
@@ -24,9 +27,9 @@ from ddpsched.integrations.scaled import scaled as scaled
 from ddpsched.integrations.step_loader import StepLoader as StepLoader
 from ddpsched.integrations.step_share import StepShare as StepShare
 from ddpsched.integrations.world_size import for_world_size as for_world_size
-from ddpsched.plan import StepPlan as StepPlan
 from ddpsched.planning.solvers.allocation import solve as solve
 from ddpsched.run_loop import run as run
+from ddpsched.step_plan import StepPlan as StepPlan
 from ddpsched.training.variable_lr import VariableBatchSizeLR as VariableBatchSizeLR
 from ddpsched.world import World as World
 

@@ -91,7 +91,7 @@ def fit(
 
 @command
 def plan(
-    lengths: Annotated[Path, Argument(help="npy, txt, csv, tsv, jsonl or Parquet: tokens of each sample, or texts")],
+    lengths: Annotated[Path, Argument(help="npy, txt, csv, tsv, jsonl, Parquet, or a folder of `save_to_disk`")],
     world_size: Annotated[int, AtLeast1(help="G, ranks")],
     global_batch: Annotated[int, AtLeast1(help="B, samples per step over all ranks")],
     policy: Annotated[
@@ -101,11 +101,13 @@ def plan(
     lookahead: Annotated[int, AtLeast1(help="W, global batches planned at once")] = 1,
     epochs: Annotated[int, AtLeast1(help="E, epochs to plan")] = 1,
     seed: Annotated[int, Option(min=0, max=2**32 - 1, help="of the order")] = 0,
-    column: Annotated[str, Option(help="column of a table that holds the lengths")] = "length",
+    column: Annotated[Text, Option(help="of lengths or lists of token ids; else input_ids, length or lengths")] = None,
     text: Annotated[Texts, Option(help="column of texts to count instead; several are joined")] = None,
     prompt: Annotated[Text, Option(help="column that stands before the text, as data.prompt does")] = None,
     tokenizer: Annotated[Text, Option(help="folder or hub name, for --text")] = None,
-    max_length: Annotated[int, Option(min=1, max=2**20, help="where --text cuts, in tokens")] = 512,
+    max_length: Annotated[
+        int | None, Option(min=1, max=2**20, help="tokens at which samples are cut; with --text 512 by default")
+    ] = None,
     prefetch: Annotated[int | None, AtLeast1(help="K of minmax; 2 B / G without it")] = None,
     alpha: Annotated[float, Option(help="fixed cost per micro-batch, in padded tokens")] = 0.0,
     gamma: Annotated[float, Option(help="cost of count * longest**2, in padded tokens")] = 0.0,
@@ -116,7 +118,7 @@ def plan(
     peer: Annotated[Texts, Option(help="another package's batching as well; `all` for all")] = None,
     json: Json = False,
     figure: Annotated[Path | None, Option(help="draw the table to this file (png, svg, pdf)")] = None,
-    export: Annotated[Path | None, Option(help="write the plans of one --policy as Parquet")] = None,
+    export: Annotated[Path | None, Option(help="write the plans of one --policy: .parquet or .csv")] = None,
 ) -> None:
     """Plan an epoch of these lengths with every policy, train nothing, and print the yardstick."""
     from ddpsched.compare.command import Request, answer

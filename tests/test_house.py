@@ -28,7 +28,7 @@ ROOMS = {
     "data": {
         "array_cache": 0, "config": 0, "embedded": 0, "hub": 0, "lengths": 0, "table_files": 0,
         "order_file": 1, "quarantine": 1, "row_source": 1, "tokenizer": 1, "token_table": 2,
-        "length_files": 3, "samples": 4,
+        "column_lengths": 3, "length_files": 4, "samples": 4, "dataset_lengths": 5,
     },
     "orders": {"config": 0, "lexicographic_sort": 0, "curriculum": 1, "epoch_order": 2},
     "peers": {

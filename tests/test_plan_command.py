@@ -1,12 +1,17 @@
 """`ddpsched plan` as called by users: its table, JSON and files, its refusals, and the figures of real data."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from plan_commands import ARMS, COUNTS, FITTED, SAME, call, fill, rows
+from plan_commands import ARMS, COUNTS, FITTED, SAME, SIZES, call, fill, rows
+from typer.testing import CliRunner
+
+import ddpsched
+from ddpsched.cli import app
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +35,55 @@ def test_every_arm_by_default(folder: Path) -> None:
     assert by_arm["packed"]["padding_efficiency"] == 1
     same = {round(by_arm[arm]["order_bias"], 9) for arm in SAME if arm != "minmax"}
     assert len(same) == 1, "these train the same global batches"
+
+
+def test_every_arm_beside_static(folder: Path) -> None:
+    """The same samples in each step are the same gradient; orders and sizes of their own are another."""
+    by_arm = rows(folder, "--peer", "fairseq", "--peer", "karmarkar_karp")
+    same = {arm for arm, row in by_arm.items() if row["same_gradient"]}
+    assert same == {"padded to the longest", *SAME, "karmarkar_karp"} - {"minmax"}
+    for row in by_arm.values():
+        assert row["times_static"] == pytest.approx(row["yardstick"] / by_arm["static"]["yardstick"])
+    alone = rows(folder, "--policy", "balanced")["balanced"]
+    assert (alone["times_static"], alone["same_gradient"]) == (by_arm["balanced"]["times_static"], True)
+    assert {arm: row["package"] for arm, row in by_arm.items() if row["package"]} == dict.fromkeys(
+        ("fairseq", "karmarkar_karp"), "ddpsched's reimplementation"
+    )
+
+
+def test_the_last_line_recommends(folder: Path) -> None:
+    last = call(folder).stdout.splitlines()[-3:]
+    words = " ".join(" ".join(last).split())
+    assert "recommended: balanced, at 0." in words
+    assert "balanced, M = 4 at 0." in words
+    assert "packed at 0." in words
+    assert call(folder, "--policy", "pool").stdout.splitlines()[-1].startswith("recommended: none, as no arm")
+    alone = call(folder, "--policy", "static").stdout.splitlines()[-1]
+    assert alone == "recommended: static, at 1.000 times the cost of static and with its gradient"
+
+
+def test_the_table_as_a_value(folder: Path) -> None:
+    lengths = np.load(folder / "lengths.npy")
+    table = ddpsched.plan(lengths, world_size=4, global_batch=32, peer="fairseq")
+    frame, by_arm = table.to_frame(), rows(folder, "--peer", "fairseq")
+    assert list(frame.index) == list(by_arm)
+    for name in ("yardstick", "imbalance", "times_static", "dropped", "same_gradient"):
+        assert frame[name].tolist() == [row[name] for row in by_arm.values()]
+    assert str(table).splitlines()[-1].strip() in " ".join(call(folder, "--peer", "fairseq").stdout.split())
+    named = ddpsched.plan(lengths, world_size=4, global_batch=32, policy="balanced", max_microbatches=3)
+    assert [row.arm for row in named.rows] == ["balanced, M = 3"]
+    with pytest.raises(ddpsched.ConfigError, match="global_batch = 3 is smaller than world_size = 4"):
+        ddpsched.plan(lengths, world_size=4, global_batch=3)
+
+
+def test_samples_that_are_cut_are_counted(folder: Path, tmp_path: Path) -> None:
+    lengths = np.load(folder / "lengths.npy")
+    title = call(folder, "--policy", "static", "--max-length", "20").stdout.splitlines()[0]
+    assert f"lengths.npy ({(lengths > 20).sum()} cut to 20 tokens): 1,003 samples" in title
+    pd.DataFrame({"input_ids": [[1] * n for n in lengths]}).to_parquet(tmp_path / "lengths.npy.parquet")
+    words = [str(tmp_path / "lengths.npy.parquet"), *SIZES, "--policy", "static", "--json"]
+    tokenised = json.loads(CliRunner().invoke(app, ["plan", *words]).stdout)["rows"][0]
+    assert tokenised["yardstick"] == rows(folder, "--policy", "static")["static"]["yardstick"]
 
 
 def test_more_arms_with_a_lookahead_and_fewer_without_micro_batches(folder: Path) -> None:
@@ -56,11 +110,12 @@ def test_the_table_says_what_the_json_says(folder: Path) -> None:
     lines = call(folder, *words).stdout.splitlines()
     assert "1,003 samples" in lines[0]
     for arm, row in rows(folder, *words).items():
-        (line,) = [line for line in lines if line.split()[:1] == [arm]]
+        line = next(line for line in lines if line.split()[:1] == [arm])
         cells = line.split()
         assert cells[1] == f"{row['yardstick']:.4f}"
-        assert cells[2] == f"{row['padding_efficiency']:.1%}"
-        assert cells[3] == f"{row['imbalance']:.3f}"
+        assert cells[2] == f"{row['times_static']:.3f}"
+        assert cells[3] == f"{row['padding_efficiency']:.1%}"
+        assert cells[4] == f"{row['imbalance']:.3f}"
     shared = " ".join(lines).split("all arms:")[1]
     assert "dropped 0, repeated 0, steps 32" in " ".join(shared.split())
 
@@ -156,6 +211,12 @@ def test_the_exported_plan_has_the_yardstick_that_is_printed(
     first, second = (rows_of.id.tolist() for _, rows_of in table.groupby("epoch"))
     assert first != second, "every epoch is shuffled anew"
     assert sorted(path.parent.iterdir()) == [path]
+
+
+def test_an_export_as_csv_has_the_same_rows(folder: Path, tmp_path: Path) -> None:
+    for name in ("plan.csv", "plan.parquet"):
+        assert call(folder, "--policy", "balanced", "--export", str(tmp_path / name)).exit_code == 0
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "plan.csv"), pd.read_parquet(tmp_path / "plan.parquet"))
 
 
 def test_an_export_is_the_same_each_time_and_another_for_another_seed(folder: Path, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ BAD: dict[str, tuple[list[str], str]] = {
         "--export writes the plans of one policy",
     ),
     "export to nowhere": (["--policy", "static", "--export", f"{OUT}/no/a.parquet"], "make it first"),
+    "export of no kind": (["--policy", "static", "--export", f"{OUT}/a.txt"], "ends in .parquet or .csv"),
     "export to a folder": (["--policy", "static", "--export", OUT], ""),
     "export to no name": (["--policy", "static", "--export", "."], ""),
     "a figure in nowhere": (["--figure", f"{OUT}/no/a.png"], "make it first"),

@@ -2,10 +2,11 @@
 
 ::
 
-    arms.py      policies and peers over one epoch: planned, timed, measured
-    show.py      the table in the terminal, the figure
-    export.py    the plans themselves as Parquet
-    command.py   `ddpsched plan`
+    arms.py        policies and peers over one epoch: planned, timed, measured
+    comparison.py  ddpsched.plan: the table as a value, and what it recommends
+    show.py        the table in the terminal, the figure
+    export.py      the plans themselves as Parquet or CSV
+    command.py     `ddpsched plan`
 """
 
 from ddpsched.compare.arms import Question, Row, compare

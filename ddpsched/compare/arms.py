@@ -40,7 +40,7 @@ class Question:
     """The comparison: the same samples in the same order for every arm.
 
     ``lengths``: (N,), int64. ``cost``: the ``[cost]`` table of a config, which plans and scores; ``memory`` likewise,
-    with a budget where plans are capped. ``time``: a cost in nanoseconds for the predicted step time.
+    with a budget where plans are capped.
     """
 
     lengths: Int
@@ -53,7 +53,10 @@ class Question:
     seed: int = 0
     cost: dict[str, Any] | None = None
     memory: dict[str, Any] | None = None
-    time: CostModel | None = None
+
+    def time(self, spec: PlanSpec) -> CostModel | None:
+        """Return the cost in nanoseconds that predicts step times: that of plans, where it is in seconds."""
+        return spec.cost if (self.cost or {}).get("kind") in ("calibrated", "affine_quadratic") else None
 
     def spec(self, arm: Arm) -> PlanSpec:
         """Return the value that this arm's plans follow from. Raises ConfigError."""
@@ -96,7 +99,12 @@ class Tables(Table):
 
 @dataclass(frozen=True)
 class Row:
-    """One arm's figures, or the reason why it was skipped."""
+    """One arm's figures, or the reason why it was skipped.
+
+    ``package``: of a peer, the package that planned, or that the algorithm is written again here; None for policies.
+    ``times_static``: this yardstick over static's. ``same_gradient``: whether each step has the samples of static's, so
+    that with an exact loss its gradient is static's too; ``batches`` is the digest that says so.
+    """
 
     arm: str
     figures: Yardstick | None = None
@@ -104,10 +112,22 @@ class Row:
     gap: float | None = None  # sum of makespans / sum of lower bounds - 1; None where the method has no bound
     skipped: str | None = None
     options: dict[str, Any] | None = None  # of [policy], where one was searched
+    package: str | None = None
+    times_static: float | None = None
+    same_gradient: bool | None = None
+    batches: str = ""
+
+    def beside(self, static: "Row | None") -> "Row":
+        """Return this row with the columns that compare it with static, where that could be planned."""
+        if self.figures is None or static is None or static.figures is None:
+            return self
+        ratio = self.figures.yardstick / static.figures.yardstick
+        return replace(self, times_static=ratio, same_gradient=self.batches == static.batches)
 
     def flat(self) -> dict[str, Any]:
         """Return all values in one level, for JSON and frames."""
         values = asdict(self)
+        del values["batches"]
         figures = values.pop("figures") or dict.fromkeys(field.name for field in fields(Yardstick))
         return {"arm": values.pop("arm"), **figures, **values}
 
@@ -169,25 +189,32 @@ def compare(question: Question, policies: Sequence[str] = (), peers: Sequence[st
 
     Raises ConfigError for what no arm could plan.
     """
-    for name, arm in arms(question, policies).items():
-        try:
-            yield measure(question, name, fitted(question, arm))
-        except DdpschedError as error:
-            if policies:  # asked for by name
-                raise
-            yield Row(name, skipped=str(error))
     for name in peers:
         if name not in PEERS:
             raise ConfigError(f"peer {name!r} is none of: {', '.join(PEERS)}")
+    static = _row(question, "static", {"policy": {"kind": "static"}})
+    for name, arm in arms(question, policies).items():
+        row = static if name == "static" else _row(question, name, arm)
+        if row.skipped and policies:  # asked for by name
+            raise ConfigError(row.skipped)
+        yield row.beside(static)
+    for name in peers:
         try:
-            yield _peer(question, name)
+            yield _peer(question, name).beside(static)
         except PeerMissing as error:
-            yield Row(name, skipped=error.reason)
+            yield Row(name, skipped=error.reason, package=PEERS[name].package)
+
+
+def _row(question: Question, name: str, arm: Arm) -> Row:
+    try:
+        return measure(question, name, fitted(question, arm))
+    except DdpschedError as error:
+        return Row(name, skipped=str(error))
 
 
 def measure(question: Question, name: str, spec: PlanSpec) -> Row:
     """Return the row ``name`` of an arm whose epochs are planned by ``spec``, timed, and then scored."""
-    ruler = Ruler(question.lengths, question.world_size, spec.cost, spec.policy.packs, question.time)
+    ruler = Ruler(question.lengths, question.world_size, spec.cost, spec.policy.packs, question.time(spec))
     collects = gc.isenabled()
     gc.disable()  # this arm's time does not include a search of other objects for garbage
     try:
@@ -207,15 +234,16 @@ def measure(question: Question, name: str, spec: PlanSpec) -> Row:
     gap = sum(cost for cost, _ in bounds) / sum(bound for _, bound in bounds) - 1 if bounds else None
     policy, planning_us = spec.policy, seconds / (len(question.lengths) * question.epochs) * 1e6
     options = {"kind": policy.kind, **policy.model_dump(exclude_defaults=True)} if policy.varies else None
-    return Row(name, ruler.read(), planning_us, gap, options=options)
+    return Row(name, ruler.read(), planning_us, gap, options=options, batches=ruler.batches)
 
 
 def _peer(question: Question, name: str) -> Row:
     peer = PEERS[name]
     spec = question.spec({"policy": {"kind": "static"}})
     if peer.packed and not spec.cost.linear:
-        return Row(name, skipped=f"packed rows have no cost.kind = {(question.cost or {}).get('kind')!r}")
-    ruler = Ruler(question.lengths, question.world_size, spec.cost, peer.packed, question.time)
+        fault = f"packed rows have no cost.kind = {(question.cost or {}).get('kind')!r}"
+        return Row(name, skipped=fault, package=peer.package)
+    ruler = Ruler(question.lengths, question.world_size, spec.cost, peer.packed, question.time(spec))
     problem = Problem(
         lengths=question.lengths,
         order=np.arange(len(question.lengths)),
@@ -234,4 +262,5 @@ def _peer(question: Question, name: str) -> Row:
         steps = list(peer.steps(problem))
         seconds += perf_counter() - begin
         ruler.add_epoch(steps)
-    return Row(name, ruler.read(), seconds / (len(question.lengths) * question.epochs) * 1e6)
+    planning_us = seconds / (len(question.lengths) * question.epochs) * 1e6
+    return Row(name, ruler.read(), planning_us, package=peer.package, batches=ruler.batches)

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddpsched.compare.arms import Question, Row, arms, compare, fitted
-from ddpsched.compare.export import export
-from ddpsched.costs.calibration import Calibration
+import numpy as np
+
+from ddpsched.compare.arms import Question, arms, fitted
+from ddpsched.compare.comparison import compared
+from ddpsched.compare.export import SUFFIXES, export
 from ddpsched.data.length_files import read_lengths
 from ddpsched.errors import ConfigError
 from ddpsched.peers import PEERS
@@ -22,11 +24,11 @@ class Request:
     """The options of ``ddpsched plan``, as its help describes them."""
 
     lengths: Path
-    column: str
+    column: str | None
     texts: tuple[str, ...]
     prompt: str | None = None
     tokenizer: str | None
-    max_length: int
+    max_length: int | None
     world_size: int
     global_batch: int
     policies: tuple[str, ...]
@@ -47,25 +49,21 @@ class Request:
 
 def answer(request: Request) -> None:
     """Plan, and print what was asked for. Raises ConfigError and DataError before anything is written."""
-    question = _question(request)
+    question, cut = _question(request)
     _check(request, question)
-    peers = tuple(PEERS) if "all" in request.peers else request.peers
-    rows = list(compare(question, request.policies, peers))
-    if not any(row.figures for row in rows):
-        raise ConfigError("no arm can be planned:\n" + "\n".join(f"{row.arm}: {row.skipped}" for row in rows))
-    title = (
-        f"{request.lengths.name}: {len(question.lengths):,} samples, mean {question.lengths.mean():.1f}, longest "
-        f"{question.lengths.max()} tokens; G = {question.world_size}, B = {question.global_batch}, seed {question.seed}"
-    )
+    comparison = compared(question, request.policies, request.peers, request.lengths.name + cut)
     if request.json:
-        values = [{key: None if _is_nan(value) else value for key, value in row.flat().items()} for row in rows]
-        print(json.dumps({"title": title, "rows": values}, indent=2))
+        rows = [
+            {key: None if _is_nan(value) else value for key, value in row.flat().items()} for row in comparison.rows
+        ]
+        last = comparison.recommendation
+        print(json.dumps({"title": comparison.title, "rows": rows, "recommendation": last}, indent=2))
     else:
-        _print(rows, title)
+        print(comparison)
     if request.figure is not None:
         from ddpsched.compare.show import draw
 
-        draw(rows, title, request.figure)
+        draw(comparison.rows, comparison.title, request.figure)
     if request.export is not None:
         ((_, arm),) = arms(question, request.policies).items()
         count = export(question, fitted(question, arm), request.export)
@@ -73,28 +71,30 @@ def answer(request: Request) -> None:
             print(visible(f"{count:,} rows written to {request.export}"))
 
 
-def _question(request: Request) -> Question:
-    lengths = read_lengths(
-        request.lengths, request.column, request.texts, request.tokenizer, request.max_length, request.prompt
-    )
+def _question(request: Request) -> tuple[Question, str]:
+    """Return the question, and how many samples are cut, in words for the title."""
+    uncut = read_lengths(request.lengths, request.column, request.texts, request.tokenizer, request.prompt)
+    most = request.max_length or (512 if request.texts else int(uncut.max()))
+    lengths = np.minimum(uncut, most)
     if (planned := request.epochs * len(lengths)) > MOST_PLANNED:
         raise ConfigError(
             f"--epochs {request.epochs} of {len(lengths)} samples: {planned:,} samples to plan, at most "
             f"{MOST_PLANNED:,}; an epoch or two show what each policy gains"
         )
     cost: dict[str, Any] = {"kind": "padded_tokens", "alpha": request.alpha, "gamma": request.gamma}
-    memory, time = None, None
+    memory = None
     if request.calibration is not None:
         if request.alpha or request.gamma:
             raise ConfigError("--alpha and --gamma are padded tokens, a --calibration has seconds; give one of them")
         cost = {"kind": "calibrated", "path": request.calibration}
-        time = Calibration.load(request.calibration).time
     if request.memory is not None:
         if request.calibration is None:
             raise ConfigError("--memory needs --calibration, whose memory model gives the bytes of a micro-batch")
         memory = {"path": request.calibration, "budget_bytes": request.memory}
     numbers = ("world_size", "global_batch", "max_microbatches", "lookahead", "prefetch", "epochs", "seed")
-    return Question(lengths, cost=cost, memory=memory, time=time, **{name: getattr(request, name) for name in numbers})
+    question = Question(lengths, cost=cost, memory=memory, **{name: getattr(request, name) for name in numbers})
+    num_cut = int((uncut > most).sum())
+    return question, f" ({num_cut:,} cut to {most} tokens)" if num_cut else ""
 
 
 def _check(request: Request, question: Question) -> None:
@@ -107,8 +107,6 @@ def _check(request: Request, question: Question) -> None:
     ):
         if value > 1 and request.policies and not set(request.policies) & set(users):
             raise ConfigError(f"{option} {value} is for {' and '.join(users)}, not {', '.join(request.policies)}")
-    for arm in arms(question, request.policies or ("static",)).values():
-        question.spec(arm)
     if request.export is not None and len(set(request.policies)) != 1:
         raise ConfigError("--export writes the plans of one policy; name it, as in --policy balanced")
     for name in request.peers:
@@ -119,20 +117,11 @@ def _check(request: Request, question: Question) -> None:
             raise ConfigError(f"{path}: this is a folder; give the name of a file in it")
         if path is not None and not path.resolve().parent.is_dir():
             raise ConfigError(f"{path}: there is no folder {path.resolve().parent}; make it first")
+    if request.export is not None and request.export.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"--export {request.export}: give a name that ends in {' or '.join(SUFFIXES)}")
     if request.figure is not None and request.figure.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--figure {request.figure}: give a name that ends in .png, .svg or .pdf")
 
 
 def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
-
-
-def _print(rows: list[Row], title: str) -> None:
-    from ddpsched.compare.show import notes, table
-    from ddpsched.terminal import plain_console
-
-    shown = table(rows, title)
-    wide = plain_console(width=1000).measure(shown).maximum
-    console = plain_console(at_least=wide)  # figures cut off are worse than lines that wrap
-    for each in (shown, *notes(rows)):
-        console.print(each)

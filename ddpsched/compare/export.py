@@ -1,4 +1,4 @@
-"""The plans as Parquet, so that anyone can check the figures without this package."""
+"""The plans as Parquet or CSV, so that anyone can check the figures without this package."""
 
 import itertools
 from collections.abc import Iterator
@@ -15,24 +15,26 @@ from ddpsched.planning.planner import plan_steps
 from ddpsched.step_plan import StepPlan
 
 EXPORTED = ("epoch", "step", "rank", "microbatch", "position", "id", "length", "pad_to")
+SUFFIXES = (".parquet", ".csv")
 CHUNK = 4096  # micro-batches written at a time
 
 
 def export(question: Question, spec: PlanSpec, path: Path) -> int:
-    """Write the plans of ``spec`` to ``path`` as Parquet, a row for each sample that is run; return their number.
+    """Write the plans of ``spec`` to ``path``, Parquet or CSV, a row for each sample that is run; return their number.
 
     Columns epoch, step, rank, microbatch, position, id, length, pad_to; a padded micro-batch pads each of its samples
     to its longest, a packed one to its length. Nothing is left behind where writing fails.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
+    from pyarrow.csv import CSVWriter
+    from pyarrow.parquet import ParquetWriter
 
     schema = pa.schema([(name, pa.int64()) for name in EXPORTED])
     aside, rows = path.with_name(f"{path.name}.part"), 0
     plans = plan_steps(spec, KnownLengths(question.lengths), LocalExchange(spec.world_size))
     blocks = itertools.chain.from_iterable(_exported(plan, question.lengths) for plan in plans)
     try:
-        with pq.ParquetWriter(aside, schema) as writer:
+        with (CSVWriter if path.suffix.lower() == ".csv" else ParquetWriter)(aside, schema) as writer:
             while chunk := list(itertools.islice(blocks, CHUNK)):
                 columns = np.hstack(chunk)
                 writer.write_table(pa.table(list(columns), schema=schema))

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ddpsched.compare.arms import Row
 from ddpsched.planning.yardstick import Yardstick
+from ddpsched.terminal import plain_console
 from ddpsched.visible_text import figure_label
 
 INK, PAD, WAIT = "#0072B2", "#E69F00", "#CC79A7"  # of the Okabe-Ito palette, for colour-blind readers too
@@ -18,6 +19,8 @@ INK, PAD, WAIT = "#0072B2", "#E69F00", "#CC79A7"  # of the Okabe-Ito palette, fo
 # The text of each column for a row that has figures. WORDS explains the columns below the table.
 COLUMNS: dict[str, Callable[[Row, Yardstick], str]] = {
     "yardstick": lambda row, figures: f"{figures.yardstick:.4f}",
+    "times static": lambda row, figures: "" if row.times_static is None else f"{row.times_static:.3f}",
+    "same gradient": lambda row, figures: {True: "yes", False: "no", None: ""}[row.same_gradient],
     "real tokens": lambda row, figures: f"{figures.padding_efficiency:.1%}",
     "imbalance": lambda row, figures: f"{figures.imbalance:.3f}",
     "gap": lambda row, figures: "" if row.gap is None else f"{row.gap:.2%}",
@@ -32,6 +35,7 @@ COLUMNS: dict[str, Callable[[Row, Yardstick], str]] = {
 }
 WORDS = (
     "yardstick: largest rank's cost / even share of the real tokens; 1.0 is no padding and perfect balance",
+    "times static: over static's yardstick; same gradient: that of static, as each step has the same samples",
     "imbalance: largest rank / mean; gap: makespan over its lower bound; order bias: 0 as shuffled, 1 as sorted",
     "B varies: standard deviation of samples per step; micro-batches: of a rank in a step",
 )
@@ -55,8 +59,19 @@ def table(rows: Sequence[Row], title: str) -> Table:
     return shown
 
 
+def text(rows: Sequence[Row], title: str, last: str) -> str:
+    """Return the table, its notes and a last line as one text; as wide as it needs to be."""
+    shown = table(rows, title)
+    # figures cut off are worse than lines that wrap
+    console = plain_console(at_least=plain_console(width=1000).measure(shown).maximum)
+    with console.capture() as captured:
+        for each in (shown, *notes(rows), last):
+            console.print(each)
+    return captured.get().rstrip("\n")
+
+
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Return lines for below the table: the options that were searched, as TOML has them; and arms that were skipped.
+    """Return lines for below the table: options that were searched, as TOML has them, packages, and skipped arms.
 
     >>> notes([Row("pool", options={"kind": "pool", "pool_size": 512}), Row("verl", skipped="not installed")])
     ['pool: policy = { kind = "pool", pool_size = 512 }', 'verl: skipped: not installed']
@@ -65,6 +80,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     tables = [(arm, ", ".join(f"{key} = {json.dumps(value)}" for key, value in items)) for arm, items in searched]
     return [
         *(f"{arm}: policy = {{ {table} }}" for arm, table in tables),
+        *(f"{row.arm}: of {row.package}" for row in rows if row.package and not row.skipped),
         *(f"{row.arm}: skipped: {row.skipped}" for row in rows if row.skipped),
     ]
 

@@ -55,7 +55,7 @@ def stored_splits(config: DataConfig) -> tuple[RowSource, RowSource | None]:
         if not path.is_dir():
             beside = [path.with_name(name + path.suffix) for name in DEV_NAMES if path.stem == "train"]
             return file_rows(path), next((file_rows(file) for file in beside if file.exists()), None)
-        loaded, name, short = _load_saved(path), str(path), path.name
+        loaded, name, short = load_saved(path), str(path), path.name
     else:
         assert config.name
         name = short = f"{config.name}/{config.subset}" if config.subset else config.name
@@ -143,7 +143,7 @@ def locate(path: Path) -> Path:
     return train[0]
 
 
-def _load_saved(path: Path) -> Any:
+def load_saved(path: Path) -> Any:
     """Return what ``datasets`` saved in a folder; DataError where it cannot be read."""
     import datasets
 

@@ -9,6 +9,7 @@ The yardstick, over an epoch, is the cost of the slowest ranks against the cost 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import repeat
 
 import numpy as np
@@ -56,6 +57,7 @@ class Ruler:
         self._epochs = self._dropped = self._repeated = 0
         self._seen = np.zeros(len(lengths), dtype=np.int64)
         self._full_sizes: list[int] = []
+        self._batches = blake2b(digest_size=16)  # over the samples of each step, whichever rank has them
         # samples, micro-batches, tokens, tokens squared, tokens computed, nanoseconds, and the cost of the largest
         # rank, of all ranks, and without padding
         self._steps: list[tuple[int, ...]] = []
@@ -69,6 +71,7 @@ class Ruler:
             counts = np.array([size for rank in sizes for size in rank if size])
             ids = np.concatenate([ids for rank in step for ids in rank])
             np.add.at(self._seen, ids, 1)
+            self._batches.update(np.append(np.sort(ids), -1).astype("<i8").tobytes())
             lengths = self._lengths[ids]
             tokens = computed = int(lengths.sum())
             if not self._packed:
@@ -83,6 +86,11 @@ class Ruler:
         self._epochs += 1
         self._dropped += int((self._seen == 0).sum())
         self._repeated += int(np.maximum(self._seen - 1, 0).sum())
+
+    @property
+    def batches(self) -> str:
+        """A digest, equal for arms whose steps have the same samples, and so the same gradient."""
+        return self._batches.hexdigest()
 
     def read(self) -> Yardstick:
         """Return the figures of all epochs added so far; at least one."""

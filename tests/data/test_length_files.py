@@ -84,7 +84,7 @@ def test_a_number_that_is_no_length(name: str, value: float, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.jsonl", "a.parquet"])
 def test_a_word_is_no_length(name: str, tmp_path: Path) -> None:
     WRITE[name](tmp_path / name, ["5", "3", "seven"])
-    with pytest.raises(DataError, match=rf"{name}, length 3: 'seven' is not a number; .* --text"):
+    with pytest.raises(DataError, match=rf"{name}, length 3: 'seven' is not a number; .*--text"):
         read_lengths(tmp_path / name)
 
 
@@ -95,11 +95,24 @@ def test_a_missing_length(name: str, tmp_path: Path) -> None:
         read_lengths(tmp_path / name)
 
 
-def test_lists_are_no_lengths(tmp_path: Path) -> None:
-    for values in ([[3, 4], [5, 6]], [3, [4, 5]]):
-        jsonl(tmp_path / "a.jsonl", values)
-        with pytest.raises(DataError, match=r"a\.jsonl"):
-            read_lengths(tmp_path / "a.jsonl")
+def test_token_ids_are_counted(tmp_path: Path) -> None:
+    rows = [[7, 8, 9], [7], [5] * 66]
+    lines(tmp_path / "a.jsonl", [json.dumps({"input_ids": row, "length": 2}) for row in rows])
+    pd.DataFrame({"input_ids": rows, "label": 1}).to_parquet(tmp_path / "a.parquet")
+    for name in ("a.jsonl", "a.parquet"):
+        assert read_lengths(tmp_path / name).tolist() == [3, 1, 66]
+    assert read_lengths(tmp_path / "a.jsonl", column="length").tolist() == [2] * 3
+
+
+@pytest.mark.parametrize(("values", "row"), [([[3], []], 2), ([[3], None], 2), ([3, [4, 5]], 2), ([[4], 3], 2)])
+def test_lists_among_others(values: list[Any], row: int, tmp_path: Path) -> None:
+    jsonl(tmp_path / "a.jsonl", values)
+    with pytest.raises(DataError, match=rf"a\.jsonl, (row|length) {row}: .*correct or remove"):
+        read_lengths(tmp_path / "a.jsonl")
+    if values[0] == [3]:
+        parquet(tmp_path / "a.parquet", values)
+        with pytest.raises(DataError, match=rf"a\.parquet, row {row}: it has no token ids; correct or remove"):
+            read_lengths(tmp_path / "a.parquet")
 
 
 @pytest.mark.parametrize(
@@ -145,6 +158,10 @@ def test_missing_file_column_and_unknown_suffix(tmp_path: Path) -> None:
     WRITE["a.csv"](tmp_path / "a.csv", LENGTHS)
     with pytest.raises(DataError, match=r"no column 'lenght'; it has 'tokens', 'length'; did you mean --column=length"):
         read_lengths(tmp_path / "a.csv", column="lenght")
+    (tmp_path / "t.csv").write_text("label,sentence\n1,a fine film\n")
+    ways = "no column 'input_ids', 'length' or 'lengths'; it has 'label', 'sentence'; name .*'label' or .*'sentence'"
+    with pytest.raises(DataError, match=ways):
+        read_lengths(tmp_path / "t.csv")
     (tmp_path / "a.xlsx").write_text("5")
     with pytest.raises(DataError, match=r"suffix '.xlsx' is not known; give one of \.npy, \.txt, .*\.parquet"):
         read_lengths(tmp_path / "a.xlsx")
@@ -172,7 +189,6 @@ def test_texts_are_joined_and_counted(name: str, tokenizer: str, tmp_path: Path)
     both = ("question", "answer")
     assert read_lengths(path, texts=("question",), tokenizer=tokenizer).tolist() == [3, 5, 7]
     assert read_lengths(path, texts=both, tokenizer=tokenizer).tolist() == [4, 6, 12], "[CLS] and [SEP] are counted"
-    assert read_lengths(path, texts=both, tokenizer=tokenizer, max_length=6).tolist() == [4, 6, 6]
 
 
 def test_a_prompt_is_counted_as_a_run_counts_it(tokenizer: str, tmp_path: Path) -> None:
@@ -180,7 +196,6 @@ def test_a_prompt_is_counted_as_a_run_counts_it(tokenizer: str, tmp_path: Path) 
     pd.DataFrame(TEXTS).to_csv(path, index=False)
     more = {"texts": ("answer",), "prompt": "question", "tokenizer": tokenizer}
     assert read_lengths(path, **more).tolist() == [5, 7, 13], "one [SEP] more than joined"
-    assert read_lengths(path, max_length=6, **more).tolist() == [5, 6, 6], "a prompt of 7 is counted all the same"
     keys = {"path": str(path), "text": "answer", "prompt": "question", "tokenizer": tokenizer}
     samples = parse({"steps": 1, "data": keys, "model": {"task": "causal_lm"}}).load_samples()
     assert samples.train.lengths(np.arange(3)).tolist() == [5, 7, 13]

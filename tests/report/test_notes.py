@@ -169,7 +169,18 @@ def test_the_readmes_table_is_what_plan_prints(data_dir: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     lines = text.split("## What would I gain?")[1].split("```")[3].splitlines()
     rows = plan_rows(Question(lengths_of(data_dir, "SST-2"), 4, 32))
-    columns = ("yardstick", "real tokens", "imbalance", "gap", "micro-batches", "order bias", "steps", "B varies")
+    columns = (
+        "yardstick",
+        "times static",
+        "same gradient",
+        "real tokens",
+        "imbalance",
+        "gap",
+        "micro-batches",
+        "order bias",
+        "steps",
+        "B varies",
+    )
     printed = [" ".join([arm, *(shown(row, column) for column in columns)]).split() for arm, row in rows.items()]
     assert [line.split() for line in lines[3:]] == printed
 

@@ -1,0 +1,113 @@
+"""``ddpsched.lengths``: the tokens of each sample of a data set, in whatever form it is at hand."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddpsched.data.column_lengths import find_column, text_lengths, value_lengths
+from ddpsched.data.length_files import arrow_dataset_lengths, read_lengths
+from ddpsched.data.table_files import columns_to_read
+from ddpsched.data.tokenizer import Ids
+from ddpsched.errors import DataError
+
+
+def lengths(
+    dataset: Any,
+    column: str | None = None,
+    *,
+    tokenizer: Any = None,
+    max_length: int | None = None,
+    length_fn: Callable[[Any], int] | None = None,
+) -> Ids:
+    """Return the tokens of each sample, int64 (N,), as samplers, loaders and ``ddpsched.plan`` take them.
+
+        sampler = ddpsched.BatchSampler(ddpsched.lengths(tokenised), global_batch=64)
+
+    ``dataset``: a data set of ``datasets``, whose Arrow column is counted without its samples; a folder that its
+    ``save_to_disk`` wrote; a file (TSV, CSV, JSON lines, Parquet, npy, txt); the columns that a tokenizer returned; a
+    flat array of lengths; or any sequence of samples.
+
+    ``column``: of tables, and of samples that are mappings: lists of token ids, which are counted; whole numbers, which
+    are the lengths; or texts, with a ``tokenizer``. Without it the first of "input_ids", "length" and "lengths" that
+    there is. ``tokenizer``: a folder, a hub name, or a tokenizer of ``tokenizers`` or ``transformers``; special tokens
+    count, and the token ids that a fast one made are kept in ``$DDPSCHED_CACHE``. ``max_length``: where your loop cuts
+    samples. ``length_fn(sample)``: for samples of any other kind. Without it an array counts its first dimension, T of
+    (T, features), and a tuple its first part.
+
+    Raises DataError where a length is not known, or below 1; the message says what to give.
+
+    >>> lengths([[7, 8, 9], [7]]).tolist()
+    [3, 1]
+    >>> lengths([{"input_ids": [7, 8, 9]}, {"input_ids": [7]}], max_length=2).tolist()
+    [2, 1]
+    """
+    if max_length is not None and max_length < 1:
+        raise DataError(f"lengths: max_length = {max_length}, needs an integer of 1 or more")
+    found = _lengths(dataset, column, tokenizer, length_fn)
+    return found if max_length is None else np.minimum(found, max_length)
+
+
+def _lengths(dataset: Any, column: str | None, tokenizer: Any, length_fn: Callable[[Any], int] | None) -> Ids:
+    place = f"lengths({type(dataset).__name__})"
+    if length_fn is not None:
+        return value_lengths(place, [length_fn(sample) for sample in _samples(place, dataset)])
+    if isinstance(dataset, str | os.PathLike):
+        if tokenizer is None or column is None:
+            return read_lengths(Path(dataset), column, tokenizer=tokenizer)
+        return read_lengths(Path(dataset), texts=[column], tokenizer=tokenizer)
+    if hasattr(dataset, "with_format") and hasattr(dataset, "__len__"):  # of datasets
+        return arrow_dataset_lengths(place, dataset, column, tokenizer)
+    if hasattr(dataset, "keys") and getattr(dataset, "ndim", 2) > 1:  # a tokenizer's output, a DataFrame, or splits
+        values: Any = _of_columns(place, dataset, column)
+    elif getattr(dataset, "ndim", 1) > 1:
+        raise DataError(
+            f"{place}: an array of shape {tuple(dataset.shape)}, whose rows are all as long; give the real tokens of "
+            "each, such as attention_mask.sum(1)"
+        )
+    else:
+        values = _of_samples(place, _samples(place, dataset), column)
+    return value_lengths(place, values) if tokenizer is None else text_lengths(place, [values], tokenizer)
+
+
+def _samples(place: str, dataset: Any) -> list[Any]:
+    """Return all samples, one by one. Raises DataError where they have no ids."""
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise DataError(
+            f"{place}: it has no samples by id, so no length is known beforehand; use ddpsched.PoolStream for an "
+            "iterable dataset"
+        )
+    if hasattr(dataset, "tolist"):
+        return list(dataset.tolist())
+    return [dataset[number] for number in range(len(dataset))]
+
+
+def _of_columns(place: str, table: Any, column: str | None) -> list[Any]:
+    names = list(table.keys())
+    splits = [name for name in names if hasattr(table[name], "select_columns")]
+    if splits or not names:
+        raise DataError(f"{place}: it has the splits {', '.join(map(repr, names))}; give one of them")
+    first = {name: next(iter(table[name]), None) for name in names}
+    name = find_column(place, first) if column is None else columns_to_read(place, names, {"column": column})[0]
+    return list(table[name])
+
+
+def _of_samples(place: str, samples: list[Any], column: str | None) -> list[Any]:
+    """Return the part of each sample that is counted."""
+    first = samples[0] if samples else None
+    if isinstance(first, Mapping):
+        name = find_column(place, first) if column is None else columns_to_read(place, first, {"column": column})[0]
+        missing = next((number for number, sample in enumerate(samples) if name not in sample), None)
+        if missing is not None:
+            raise DataError(f"{place}, sample {missing}: it has no {name!r}, as sample 0 has; correct or remove it")
+        return [sample[name] for sample in samples]
+    if column is not None:
+        raise DataError(
+            f"{place}: column = {column!r}, but a sample is a {type(first).__name__} without columns; leave it out, or "
+            "give length_fn"
+        )
+    if isinstance(first, tuple) and first and hasattr(first[0], "__len__"):  # (tokens, label)
+        return [sample[0] for sample in samples]
+    return samples

@@ -1,0 +1,156 @@
+"""`ddpsched.lengths`: each form in which samples are at hand, and what is refused, with a way out."""
+
+import tracemalloc
+from collections import UserDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import TensorDataset
+from transformers import PreTrainedTokenizerFast
+
+import ddpsched
+from ddpsched.data.embedded.sentences import embedded_tokenizer
+from ddpsched.errors import DataError
+
+ROWS = [[7] * n for n in (3, 1, 8, 2)]
+COUNTS = [3, 1, 8, 2]
+TEXTS = ["a film", "fine", "a fine film indeed"]
+
+
+class Samples(torch.utils.data.Dataset[Any]):
+    """A torch data set of (features, label), without an iterator of its own."""
+
+    def __len__(self) -> int:
+        return len(ROWS)
+
+    def __getitem__(self, id: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros(COUNTS[id], 5), 1
+
+
+FORMS: dict[str, Callable[[], Any]] = {
+    "lists of token ids": lambda: ROWS,
+    "tuples of token ids": lambda: [tuple(row) for row in ROWS],
+    "samples with columns": lambda: [{"label": 0, "input_ids": row} for row in ROWS],
+    "what a tokenizer returned": lambda: UserDict({"input_ids": ROWS, "attention_mask": ROWS}),
+    "lengths": lambda: COUNTS,
+    "an array": lambda: np.array(COUNTS, dtype=np.int32),
+    "a tensor": lambda: torch.tensor(COUNTS),
+    "a series": lambda: pd.Series(COUNTS),
+    "a frame": lambda: pd.DataFrame({"length": COUNTS, "label": 0}),
+    "a series of lists": lambda: pd.Series(ROWS),
+    "tensors": lambda: [torch.tensor(row) for row in ROWS],
+    "features and labels": Samples,
+    "arrow": lambda: datasets.Dataset.from_dict({"input_ids": ROWS, "label": [0] * 4}),
+    "arrow, formatted": lambda: datasets.Dataset.from_dict({"input_ids": ROWS}).with_format("torch"),
+    "arrow, selected": lambda: datasets.Dataset.from_dict({"input_ids": ROWS[::-1]}).select([3, 2, 1, 0]),
+    "arrow, numbers": lambda: datasets.Dataset.from_dict({"label": [0] * 4, "lengths": COUNTS}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form(form: str) -> None:
+    found = ddpsched.lengths(FORMS[form]())
+    assert found.dtype == np.int64
+    assert found.tolist() == COUNTS
+    assert ddpsched.lengths(FORMS[form](), max_length=2).tolist() == [2, 1, 2, 2]
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=50), st.randoms())
+def test_a_shuffled_arrow_column(counts: list[int], random: Any) -> None:
+    """A data set that was shuffled or cut keeps its table, and an order over it."""
+    order = random.sample(range(len(counts)), random.randint(1, len(counts)))
+    table = datasets.Dataset.from_dict({"input_ids": [[0] * n for n in counts]}).select(order)
+    assert ddpsched.lengths(table).tolist() == [counts[id] for id in order]
+
+
+def test_an_arrow_column_is_not_made_into_lists() -> None:
+    """As lists, these ids would take 16 MB."""
+    table = datasets.Dataset.from_dict({"input_ids": [[1] * 100] * 20_000})
+    tracemalloc.start()
+    try:
+        assert ddpsched.lengths(table).sum() == 2_000_000
+        assert tracemalloc.get_traced_memory()[1] < 4e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_arrays_of_features_in_arrow() -> None:
+    """Audio and video: (T, features) counts T."""
+    features = datasets.Features({"audio": datasets.Array2D((None, 3), "float32")})
+    table = datasets.Dataset.from_dict({"audio": [np.zeros((n, 3)) for n in COUNTS]}, features=features)
+    assert ddpsched.lengths(table, "audio").tolist() == COUNTS
+    assert ddpsched.lengths([np.zeros((n, 3)) for n in COUNTS]).tolist() == COUNTS
+    assert ddpsched.lengths(TensorDataset(torch.zeros(2, 4), torch.zeros(2))).tolist() == [4, 4]
+
+
+def test_a_folder_and_files(tmp_path: Path) -> None:
+    table = datasets.Dataset.from_dict({"input_ids": ROWS})
+    table.save_to_disk(tmp_path / "saved")
+    table.to_parquet(tmp_path / "rows.parquet")
+    np.save(tmp_path / "lengths.npy", COUNTS)
+    for name in ("saved", "rows.parquet", "lengths.npy"):
+        assert ddpsched.lengths(tmp_path / name).tolist() == COUNTS
+        assert ddpsched.lengths(str(tmp_path / name)).tolist() == COUNTS
+
+
+def test_texts_are_counted_by_any_tokenizer(tmp_path: Path) -> None:
+    """Each gives the same counts: our files', the fast library's, transformers', and a slow one that is called."""
+    fast = embedded_tokenizer()
+    expected = [len(fast.encode(text).ids) for text in TEXTS]
+    fast.save(str(tmp_path / "tokenizer.json"))
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=fast)
+
+    def slow(texts: list[str]) -> dict[str, list[list[int]]]:
+        return {"input_ids": [fast.encode(text).ids for text in texts]}
+
+    table = datasets.Dataset.from_dict({"text": TEXTS})
+    table.to_json(tmp_path / "t.jsonl")
+    for tokenizer in (str(tmp_path), fast, wrapped, slow):
+        assert ddpsched.lengths(TEXTS, tokenizer=tokenizer).tolist() == expected
+        assert ddpsched.lengths(table, "text", tokenizer=tokenizer).tolist() == expected
+        assert ddpsched.lengths(tmp_path / "t.jsonl", "text", tokenizer=tokenizer).tolist() == expected
+    cut = ddpsched.lengths(TEXTS, tokenizer=fast, max_length=4)
+    assert cut.tolist() == [min(4, count) for count in expected]
+
+
+def test_a_function_of_a_sample() -> None:
+    assert ddpsched.lengths([{"frames": 3}, {"frames": 5}], length_fn=lambda sample: sample["frames"]).tolist() == [
+        3,
+        5,
+    ]
+
+
+ARROW = datasets.Dataset.from_dict({"text": ["a b"], "label": [0]})
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "an iterator": (lambda: ddpsched.lengths(iter([1])), "no samples by id.*iterable dataset"),
+    "a stream": (lambda: ddpsched.lengths(ARROW.to_iterable_dataset()), "no samples by id.*iterable dataset"),
+    "splits": (lambda: ddpsched.lengths(datasets.DatasetDict(train=ARROW)), "splits 'train'; give one of them"),
+    "texts": (lambda: ddpsched.lengths(["a b"]), r"length 1: 'a b' is not a number; .*tokenizer"),
+    "a column of texts": (lambda: ddpsched.lengths(ARROW, "text"), "'a b' is not a number; .*a tokenizer"),
+    "no column": (lambda: ddpsched.lengths(ARROW), "it has 'text', 'label'; name .*'label' or .*texts, such as 'text'"),
+    "another column": (lambda: ddpsched.lengths(ARROW, "txt"), "no column 'txt'; .*did you mean .*text"),
+    "an empty sample": (lambda: ddpsched.lengths([[1], []]), r"row 2: \[\] has no token ids; correct or remove"),
+    "a sample without it": (lambda: ddpsched.lengths([{"length": 1}, {}]), "sample 1: it has no 'length'"),
+    "no samples": (lambda: ddpsched.lengths([]), "give one length a sample"),
+    "no rows": (lambda: ddpsched.lengths(ARROW.select([])), "no rows"),
+    "padded": (lambda: ddpsched.lengths(torch.ones(3, 4)), r"shape \(3, 4\).*attention_mask\.sum\(1\)"),
+    "a column of lists": (lambda: ddpsched.lengths(ROWS, "input_ids"), "without columns; leave it out"),
+    "zero": (lambda: ddpsched.lengths([3, 0]), "length 2: 0 is not a whole number from 1"),
+    "cut to nothing": (lambda: ddpsched.lengths([3], max_length=0), "max_length = 0, needs an integer of 1 or more"),
+    "a blank text": (lambda: ddpsched.lengths(["a", " "], tokenizer=embedded_tokenizer()), "row 2: .*blank"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_refused_with_a_way_out(case: str) -> None:
+    call, words = BAD[case]
+    with pytest.raises(DataError, match=words):
+        call()
