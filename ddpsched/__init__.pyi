@@ -22,14 +22,18 @@ from ddpsched.errors import SolverTimeout as SolverTimeout
 from ddpsched.errors import StepOutOfMemory as StepOutOfMemory
 from ddpsched.integrations.batch_sampler import BatchSampler as BatchSampler
 from ddpsched.integrations.losses import summed_cross_entropy as summed_cross_entropy
+from ddpsched.integrations.packed_collate import packed_collate as packed_collate
 from ddpsched.integrations.pool_stream import PoolStream as PoolStream
+from ddpsched.integrations.recorder import Recorder as Recorder
 from ddpsched.integrations.scaled import scaled as scaled
 from ddpsched.integrations.step_loader import StepLoader as StepLoader
 from ddpsched.integrations.step_share import StepShare as StepShare
+from ddpsched.integrations.stream_scheduler import StreamScheduler as StreamScheduler
 from ddpsched.integrations.world_size import for_world_size as for_world_size
 from ddpsched.planning.solvers.allocation import solve as solve
 from ddpsched.run_loop import run as run
 from ddpsched.step_plan import StepPlan as StepPlan
+from ddpsched.training.packed import enable_packing as enable_packing
 from ddpsched.training.variable_lr import VariableBatchSizeLR as VariableBatchSizeLR
 from ddpsched.world import World as World
 

@@ -139,7 +139,10 @@ def test_floors(path: Path) -> None:
         elif place(importer)[0] != "training":
             # the device's name for environment.json, in a run that has torch; messages between ranks that sort;
             # checks of training's gradients; a loss, loops and loaders of torch; a group's store
-            integrations = ("losses", "step_loader", "agree", "agreement", "scaled")
+            integrations = (
+                "losses", "step_loader", "agree", "agreement", "scaled", "packed_collate", "recorder",
+                "reduction_marks", "stream_scheduler",
+            )  # fmt: skip
             rooms = (
                 "ddpsched.run_loop",
                 "ddpsched.interleaved",

@@ -40,6 +40,13 @@ class Speed:
         self._recent = deque([float(AS_CALIBRATED)] * WINDOW, maxlen=WINDOW)
         self.slowness_ppm = AS_CALIBRATED
 
+    @classmethod
+    def constant(cls, slowness: float) -> "Speed":
+        """Return the speed of a rank that takes ``slowness`` times as long as its cost model says."""
+        speed = cls()
+        speed.restore([slowness * AS_CALIBRATED] * WINDOW)
+        return speed
+
     @property
     def recent(self) -> list[float]:
         """The last five measurements, oldest first."""

@@ -2,18 +2,22 @@
 
 ::
 
-    batch_sampler.py   BatchSampler: this rank's lists of ids, for a torch DataLoader
-    step_loader.py     StepLoader: whole optimizer steps, as lists of micro-batches
-    pool_shards.py     shards of another number of ranks, and states dealt to others
-    pool_stream.py     PoolStream: the same over an iterable dataset
-    scaled.py          batches paired with the scales of their losses
-    losses.py          the exact loss for transformers' Trainer
-    agreement.py       the world of a loader; its ranks compare what they are about to iterate
-    identity.py        the values that must be equal on all ranks, and of a state and its loader
-    agree.py           a sum over ranks in each step, for streams that end
-    plan_source.py     the plans of samplers and loaders, and their state
-    step_share.py      one rank's share of a step, in numbers
-    world_size.py      a state for another number of ranks
-    iterated_by.py     which loader iterates a sampler, and whether it may
-    pool_picks.py      one rank's choices from its pool, and the samples that feed it
+    batch_sampler.py     BatchSampler: this rank's lists of ids, for a torch DataLoader
+    step_loader.py       StepLoader: whole optimizer steps, as lists of micro-batches
+    pool_shards.py       shards of another number of ranks, and states dealt to others
+    pool_stream.py       PoolStream: the same over an iterable dataset
+    stream_scheduler.py  StreamScheduler: minmax over iterable datasets, the costs of whose samples ranks exchange
+    recorder.py          Recorder: records of a loop of one's own
+    reduction_marks.py   when a rank's gradients were ready under DDP, and all ranks' in
+    scaled.py            batches paired with the scales of their losses
+    packed_collate.py    samples as one row without padding, for models of transformers and others
+    losses.py            the exact loss for transformers' Trainer
+    agreement.py         the world of a loader; its ranks compare what they are about to iterate
+    identity.py          the values that must be equal on all ranks, and of a state and its loader
+    agree.py             a sum over ranks in each step, for streams that end
+    plan_source.py       the plans of samplers and loaders, and their state
+    step_share.py        one rank's share of a step, in numbers
+    world_size.py        a state for another number of ranks
+    iterated_by.py       which loader iterates a sampler, and whether it may
+    pool_picks.py        one rank's choices from its pool, and the samples that feed it
 """

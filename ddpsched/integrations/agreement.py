@@ -119,7 +119,7 @@ class Agreement:
         store: Any = c10d._get_default_store()
         if store is None:  # MPI has none
             return
-        self._store, self._timeout_s = c10d.PrefixStore("ddpsched", store), _timeout(c10d).total_seconds()
+        self._store, self._timeout_s = c10d.PrefixStore("ddpsched", store), timeout_of(c10d).total_seconds()
         self._identity = {"loader": repr(owner), "world_size": repr(world.size), **identity}
         self._values = {**self._identity, **start}
         self._digest = blake2b(json.dumps(self._values).encode(), digest_size=12).hexdigest()
@@ -289,7 +289,7 @@ def _process_group() -> Any:
     return None if get_worker_info() is not None else group
 
 
-def _timeout(c10d: Any) -> timedelta:
+def timeout_of(c10d: Any) -> timedelta:
     """Return the time-out of the default process group, or torch's default."""
     group = c10d._get_default_group()
     options = (getattr(group._get_backend(device), "options", None) for device in group._device_types)

@@ -2,7 +2,7 @@
 
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -58,6 +58,12 @@ class BatchSampler:
     counts twice. "join": the step before takes the samples, so it has up to G - 1 more than ``global_batch``; for
     "static", "balanced" and "packed". "drop": they are left out of this epoch.
 
+    ``cost``: what planning balances, "padded_tokens" or a mapping as the table [cost] of a config, such as
+    ``{"kind": "calibrated", "path": "device.json"}`` of `ddpsched calibrate`, or ``{"kind": "padded_tokens", "alpha":
+    200}`` where a micro-batch costs as much as 200 tokens by itself. ``memory``: ``{"path": "device.json",
+    "budget_bytes": 8 * 2**30}`` gives no rank a micro-batch that its memory cannot hold. ``speeds``: how fast each rank
+    is, compared with the others, as (1.0, 0.5) where rank 1 takes twice as long. All alike on every rank.
+
     The gradient is exact when the *summed* loss of the i-th list is multiplied by ``sum_scale(i)``, G / B_i or 0 for a
     stand-in, and gradients are averaged over ranks, as DDP does; ``ddpsched.scaled`` pairs batches and scales.
 
@@ -105,10 +111,14 @@ class BatchSampler:
         order: str | Mapping[str, Any] = "shuffled",
         seed: int = 0,
         last: str = "smaller",
+        cost: str | Mapping[str, Any] = "padded_tokens",
+        memory: Mapping[str, Any] | None = None,
+        speeds: Sequence[float] | None = None,
     ) -> None:
-        self._plan_source = plan_source = PlanSource(
-            "BatchSampler", lengths, world, last, policy=policy, order=order, seed=seed, global_batch=global_batch
-        )
+        self.plan_source = plan_source = PlanSource(
+            "BatchSampler", lengths, world, last, policy=policy, order=order, seed=seed, global_batch=global_batch,
+            cost=cost, memory=memory, speeds=speeds,
+        )  # fmt: skip
         most = plan_source.policy.most_microbatches
         if most > 1:
             key = "batches_per_optimizer_step" if plan_source.policy.varies else "max_microbatches"
@@ -141,11 +151,11 @@ class BatchSampler:
         """The position at which the next iteration begins: the next epoch, once this one's last batch is handed out."""
         lists = self.lists
         if lists is not None and lists.is_over and not len(lists.in_flight) and lists.epoch == self._origin.epoch:
-            self._origin, self._plan_source.followed = Position(self._origin.epoch + 1), lists.agreement
+            self._origin, self.plan_source.followed = Position(self._origin.epoch + 1), lists.agreement
         return self._origin
 
     def _go_to(self, position: Position) -> None:
-        self._origin, self.lists, self._plan_source.followed = position, None, None
+        self._origin, self.lists, self.plan_source.followed = position, None, None
 
     @property
     def batch_sampler(self) -> "BatchSampler":
@@ -169,19 +179,19 @@ class BatchSampler:
 
     def plans(self) -> Iterator[StepPlan]:
         """Return the plans of the next iteration, with all ranks' samples."""
-        return self._plan_source.plans(self.next_start)
+        return self.plan_source.plans(self.next_start)
 
     def __iter__(self) -> "RankLists":
         callers = list(owners())
         refuse_dealing(self, callers)
-        return RankLists(self, self._plan_source, InFlight(callers))
+        return RankLists(self, self.plan_source, InFlight(callers))
 
     def __len__(self) -> int:
         """Return the steps of the epoch, ceil(N / B); of the whole one, also where an iteration continues within it.
 
         Where a policy fills micro-batches this plans the epoch, once; another epoch may have more or fewer.
         """
-        return self._plan_source.num_steps(self.next_start.epoch)
+        return self.plan_source.num_steps(self.next_start.epoch)
 
     def sum_scale(self, index: int) -> float:
         """Return G / B_i for the i-th step of an epoch; 0 where this rank's list is a stand-in.
@@ -193,9 +203,9 @@ class BatchSampler:
         self.weighs = True
         weight, epoch = self._weights.get(index), self.next_start.epoch
         if weight is None:
-            weight = self._plan_source.known_weight(epoch, index)
+            weight = self.plan_source.known_weight(epoch, index)
         if weight is None:
-            plan_it = ", or call len(sampler) before, which plans the whole epoch" * self._plan_source.policy.varies
+            plan_it = ", or call len(sampler) before, which plans the whole epoch" * self.plan_source.policy.varies
             raise IndexError(
                 f"step {index} of epoch {epoch} is not planned yet, and what it holds is not known before; ask once "
                 f"its list is handed out{plan_it}"
@@ -219,11 +229,11 @@ class BatchSampler:
 
     def state_at(self, position: Position) -> dict[str, Any]:
         """Return the state of another position of this stream."""
-        return self._plan_source.state(position)
+        return self.plan_source.state(position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state`` was taken, in its epoch. Raises ConfigError for that of other data or policy."""
-        self._go_to(self._plan_source.position(state))
+        self._go_to(self.plan_source.position(state))
         self._weights = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -235,13 +245,13 @@ class BatchSampler:
         if not self.weighs:
             warnings.warn(
                 f"BatchSampler: in step {plan.step} of epoch {plan.epoch} rank {rank} has none of the "
-                f"{plan.global_batch} samples and gets sample {self._plan_source.stand_in} as a stand-in, which must "
+                f"{plan.global_batch} samples and gets sample {self.plan_source.stand_in} as a stand-in, which must "
                 "weigh 0: multiply losses by the scale of ddpsched.scaled(loader), or by sum_scale(step). A loop that "
                 "takes means by itself, as transformers' Trainer does, needs last='join' or last='drop', which "
                 "policies 'static', 'balanced' and 'packed' have",
                 stacklevel=3,
             )
-        return self._plan_source.stand_in
+        return self.plan_source.stand_in
 
     def moved(self, lists: "RankLists", share: StepShare) -> None:
         """Note that a list of this share is handed out in that iteration."""
@@ -267,7 +277,7 @@ class RankLists(Iterator[list[int]]):
         self._sampler, self._plan_source, self.in_flight = sampler, plan_source, in_flight
         self._at: Position | None = None  # before the first list it is the sampler's, as an epoch may yet be named
         self.epoch, self.count, self.is_over = -1, 0, False
-        self._shares: deque[tuple[StepShare, Position]] = deque(maxlen=MOST_IN_FLIGHT)
+        self._shares: deque[tuple[StepShare, Position, StepPlan]] = deque(maxlen=MOST_IN_FLIGHT)
         self._world = World()
         self.agreement: Agreement | None = None
         # made when the first list is asked for, since an epoch's order takes O(N)
@@ -297,7 +307,7 @@ class RankLists(Iterator[list[int]]):
             self.agreement.end()
         share = StepShare.of(plan, self._plan_source.lengths, self._world)
         self.count += 1
-        self._shares.append((share, plan.after))
+        self._shares.append((share, plan.after, plan))
         self._sampler.moved(self, share)
         return plan.rank_ids(self._world.rank).tolist() or [self._sampler.stand_in(plan, self._world.rank)]
 
@@ -309,8 +319,8 @@ class RankLists(Iterator[list[int]]):
             if not self.count:
                 self._sampler.nothing_left(self._at)
 
-    def share(self, number: int) -> tuple[StepShare, Position]:
-        """Return the share of a list, numbered from 0, and the position after it.
+    def share(self, number: int) -> tuple[StepShare, Position, StepPlan]:
+        """Return the share of a list, numbered from 0, the position after it, and its plan.
 
         Raises ConfigError where it is not among the last MOST_IN_FLIGHT lists.
         """

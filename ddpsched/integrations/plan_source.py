@@ -2,15 +2,20 @@
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from ddpsched.config import validate
+from ddpsched.costs.calibration import Calibration
+from ddpsched.costs.config import CostConfig, MemoryConfig, caps_of, cost_model
+from ddpsched.costs.memory_cap import Cap
+from ddpsched.costs.rank_speed import Speed
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import LocalExchange
@@ -22,10 +27,11 @@ from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import check_position, plan_steps
 from ddpsched.planning.policies import AnyPolicy
 from ddpsched.step_plan import Position, StepPlan
-from ddpsched.table import BatchSize, Positive, Seed, Table
+from ddpsched.table import BatchSize, Positive, PositiveFloat, Seed, Table
 from ddpsched.world import World
 
 MEANINGS = {"set_epoch": "epochs are numbered from 0", "skip_batches": "give a number of optimizer steps, 0 or more"}
+DEFAULTS = {"policy": "balanced", "order": "shuffled", "cost": "padded_tokens"}
 GROUPED = 32  # samples that orders take for a batch, where the policy lets its size vary
 
 
@@ -34,6 +40,9 @@ class Arguments(Table):
 
     policy: AnyPolicy
     order: OrderConfig
+    cost: CostConfig = CostConfig()
+    memory: MemoryConfig = MemoryConfig()
+    speeds: Annotated[list[PositiveFloat], Field(min_length=1)] | None = None
     seed: Seed = 0
     global_batch: BatchSize | None = None
     max_num_steps: Positive | None = None
@@ -42,8 +51,11 @@ class Arguments(Table):
     @classmethod
     def of(cls, owner: str, **values: Any) -> "Arguments":
         """Return the arguments of the class ``owner``. Raises ConfigError for values out of range."""
-        for name in ("policy", "order"):
-            given = values.get(name, "shuffled")
+        values = {name: value for name, value in values.items() if value is not None}
+        if "speeds" in values:
+            values["speeds"] = list(map(float, values["speeds"]))
+        for name in ("policy", "order", "cost"):
+            given = values.get(name, DEFAULTS[name])
             values[name] = {"kind": given} if isinstance(given, str) else given
             if not isinstance(given, str) and not (isinstance(given, Mapping) and isinstance(given.get("kind"), str)):
                 raise ConfigError(f"{owner}: {name} = {given!r}, needs a name, or a mapping with its name under 'kind'")
@@ -51,14 +63,33 @@ class Arguments(Table):
             raise ConfigError(f"{owner}: policy 'peer' is another package's batching; use that package's loader")
         return validate(cls, _plain(values), owner)
 
+    def caps(self, owner: str, world_size: int, longest: int) -> tuple[Cap, ...] | None:
+        """Return each rank's memory limit; None without one. Raises ConfigError where no loader can know it."""
+        memory = self.memory
+        if memory.probe or (memory.path and memory.budget_bytes is None):
+            given = memory.model_dump(exclude_defaults=True)
+            raise ConfigError(
+                f"{owner}: memory = {given}: a loader has no model or device to ask; give both path, a file of "
+                "`ddpsched calibrate`, and budget_bytes, alike on all ranks"
+            )
+        return None if memory.budget_bytes is None else caps_of(memory, [memory.budget_bytes] * world_size, longest)
+
+    def memory_identity(self) -> dict[str, Any] | None:
+        """Return the budget and the model of a calibration, wherever its file lies; None without a limit."""
+        path = self.memory.path
+        if path is None:
+            return None
+        return {"budget_bytes": self.memory.budget_bytes, **asdict(Calibration.load(path).memory)}
+
 
 class PlanSource(LoaderWorld):
     """The plans of any epoch, equal on every rank; nothing is communicated.
 
     ``owner``, ``world``: as of :class:`LoaderWorld`. ``lengths``: (N,), or (N, 2) of two parts, as
     :class:`KnownLengths` takes them. ``last``: "smaller", "join" or "drop". ``values``: of :class:`Arguments`;
-    ``policy`` and ``order`` are names, or mappings of ``kind`` and its options, as tables of a config have them;
-    ``global_batch`` is None for the policies that fill micro-batches, whose B varies.
+    ``policy``, ``order`` and ``cost`` are names, or mappings of ``kind`` and its options, as tables of a config have
+    them, and ``memory`` is such a mapping; ``speeds``: of each rank, relative to the others. ``global_batch`` is None
+    for the policies that fill micro-batches, whose B varies.
 
     ``stand_in``: the id of the shortest sample, which a rank without samples can put through its model, times zero.
     ``over_budget``: samples that are longer than the budget of a pool, and run alone; 0 for other policies.
@@ -80,9 +111,12 @@ class PlanSource(LoaderWorld):
         self.stand_in, self._longest = int(tokens.argmin()), int(tokens.max())
         self.over_budget = self.policy.over_budget(tokens) or 0
         self.order = Order.of(arguments.order)
+        self._cost = cost_model(arguments.cost)
+        slowness = [max(arguments.speeds) / speed for speed in arguments.speeds or ()] if arguments.speeds else []
+        self._speeds = [Speed.constant(each) for each in slowness] or None
         self._batch_ranks: int | None = None  # of a state of another number of ranks: those that batches are made for
         self._specs: dict[tuple[int, int | None], PlanSpec] = {}  # by world size, and the ranks of batches
-        self._spec_of(1 if world is None else world.size)
+        self._spec_of(len(self._speeds or [0]) if world is None else world.size)
         self._weights: dict[tuple[int, World], list[float]] = {}  # of epochs that were planned for them
 
     def _check(self) -> None:
@@ -94,6 +128,17 @@ class PlanSource(LoaderWorld):
             )
         if not self.policy.varies and size is None:
             raise ConfigError(f"{self.owner}: policy {kind!r} needs global_batch, the samples of a step over all ranks")
+        given = self.arguments
+        if given.cost.online:
+            raise ConfigError(
+                f"{self.owner}: cost.online = true plans with measured times, which a loader does not see; give "
+                "speeds=[...], how fast each rank is compared with the others"
+            )
+        if given.speeds is not None and not self.policy.reads_cost:
+            raise ConfigError(
+                f"{self.owner}: speeds = {list(given.speeds)}, but policy {kind!r} plans without costs; leave speeds "
+                "out, or use 'minmax', 'balanced' or 'packed'"
+            )
         if self.policy.bounds_parts:
             self.lengths.parts(np.arange(1))  # ConfigError where they have no parts
         for remark in self.policy.remarks:
@@ -110,6 +155,10 @@ class PlanSource(LoaderWorld):
         ranks = self._batch_ranks or world_size
         if (world_size, ranks) not in self._specs:
             size, policy = self.arguments.global_batch or GROUPED, self.policy
+            if self._speeds is not None and len(self._speeds) != world_size:
+                raise ConfigError(
+                    f"{self.owner}: speeds of {len(self._speeds)} ranks, but there are {world_size}; give one a rank"
+                )
             if policy.kind == "minmax" and "prefetch" not in policy.model_fields_set:
                 policy = policy.model_copy(update={"prefetch": -(-2 * size // min(world_size, ranks))})
             try:
@@ -120,6 +169,8 @@ class PlanSource(LoaderWorld):
                     self.arguments.seed,
                     epochs=1,
                     order=self.order,
+                    cost=self._cost,
+                    caps=self.arguments.caps(self.owner, world_size, self._longest),
                     max_length=self._longest,
                     last=self.last,
                     batch_ranks=ranks,
@@ -132,7 +183,7 @@ class PlanSource(LoaderWorld):
         """Yield the plans of the epoch of ``start``, from there on; none where it is the epoch's end."""
         size = self.world.size
         spec = replace(self._spec_of(size), epochs=start.epoch + 1)
-        return plan_steps(spec, self.lengths, LocalExchange(size), start=start)
+        return plan_steps(spec, self.lengths, LocalExchange(size), self._speeds, start)
 
     def run(self, start: Position, end: int | None, most: int | None) -> Iterator[StepPlan]:
         """Yield the plans of epoch after epoch, up to epoch ``end``, or to ``most`` steps in all; None for no limit."""
@@ -178,6 +229,14 @@ class PlanSource(LoaderWorld):
         if weights is not None:
             return weights[index]
         return self.world.size / size if size and self.policy.takes == "batches" and index < steps - 1 else None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The tables of a run's config that make these plans, as far as they are given."""
+        tables = {name: getattr(self.arguments, name) for name in ("policy", "order", "cost")}
+        numbers = {"seed": self.arguments.seed, "global_batch": self.arguments.global_batch}
+        values: dict[str, Any] = {name: number for name, number in numbers.items() if number is not None}
+        return values | {name: table.model_dump(exclude_none=True, mode="json") for name, table in tables.items()}
 
     def agreement(self, start: Position, **limits: int | None) -> Agreement:
         """Begin the agreement of the ranks on the iteration from ``start`` on. ``limits``: how long it lasts."""
@@ -227,12 +286,19 @@ class PlanSource(LoaderWorld):
             **begun,
             "policy": options | {"kind": spec.policy.kind},
             "order": self._order_identity,
+            "cost": asdict(self._cost),
+            "memory": self._memory_identity,
+            "speeds": None if self.arguments.speeds is None else list(self.arguments.speeds),
             "global_batch": self.arguments.global_batch,
             "world_size": world_size,
             "seed": spec.seed,
             "num_samples": len(self.lengths),
             "data": self._digest,
         }
+
+    @cached_property
+    def _memory_identity(self) -> dict[str, Any] | None:
+        return self.arguments.memory_identity()
 
     @cached_property
     def _order_identity(self) -> dict[str, Any]:

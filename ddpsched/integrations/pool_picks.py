@@ -6,7 +6,11 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+import numpy as np
+
+from ddpsched.costs.memory_cap import Cap
 from ddpsched.errors import ConfigError, DataError
+from ddpsched.planning.assignment import refuse_too_long
 from ddpsched.planning.policies.pool import BITS, MASK, Closest, First, PackedRows, Pool, Waiting
 
 Sample = tuple[int, Any]  # its length in tokens, and the sample
@@ -121,12 +125,13 @@ class Reader(Protocol):
 class PoolPicks:
     """``next_step()``: the micro-batches of a step, as ``policy``, of kind pool, chooses them.
 
+    ``cap``: this rank's memory limit, None for no limit; a sample that alone is over it raises InfeasibleError.
     ``first_epoch``: the reader's at the beginning. ``steps``: a count that the caller keeps.
     """
 
-    def __init__(self, policy: Pool, reader: Reader) -> None:
-        self.reader, self._policy = reader, policy
-        self._pool = _pool(policy, [])
+    def __init__(self, policy: Pool, reader: Reader, cap: Cap | None = None) -> None:
+        self.reader, self._policy, self._cap = reader, policy, cap
+        self._pool = _pool(policy, [], cap)
         self._samples: dict[int, Any] = {}  # those that wait, by their keys in the pool
         self._number = 0  # of samples read, over all epochs: later samples are younger
         self.first_epoch, self.steps = reader.epoch, 0
@@ -144,6 +149,8 @@ class PoolPicks:
     def _fill(self) -> None:
         fresh: list[int] = []
         while len(self._pool) + len(fresh) < self._policy.pool_size and (pair := self.reader.read()) is not None:
+            if self._cap is not None and not self._cap.limit(np.array([pair[0]]))[0]:
+                refuse_too_long(pair[0])
             fresh.append(pair[0] << BITS | (MASK - self._number))
             self._samples[fresh[-1]] = pair[1]
             self._number += 1
@@ -163,22 +170,23 @@ class PoolPicks:
         """Continue from that state."""
         self.first_epoch, self.steps, self._number = state["first_epoch"], state["steps"], state["number"]
         self._samples = dict(state["waiting"])
-        self._pool = _pool(self._policy, list(self._samples))
+        self._pool = _pool(self._policy, list(self._samples), self._cap)
         self.reader.load_state_dict(state["reader"])
 
 
 class _Padded:
     """``[length]``: the most samples of a padded micro-batch whose longest has that length."""
 
-    def __init__(self, budget: int) -> None:
-        self._budget = budget
+    def __init__(self, budget: int, cap: Cap | None) -> None:
+        self._budget, self._cap = budget, cap
 
     def __getitem__(self, length: int, /) -> int:
-        return max(1, self._budget // length)
+        fits = self._budget // length
+        return max(1, fits if self._cap is None else min(fits, int(self._cap.limit(np.array([length]))[0])))
 
 
-def _pool(policy: Pool, keys: list[int]) -> Waiting:
+def _pool(policy: Pool, keys: list[int], cap: Cap | None) -> Waiting:
     if policy.sequence_packing:
-        return PackedRows(keys, policy.max_tokens_for_batch, ())
+        return PackedRows(keys, policy.max_tokens_for_batch, () if cap is None else (cap,))
     kind = Closest if policy.strategy == "prefer_closest" else First
-    return kind(keys, _Padded(policy.max_tokens_for_batch))
+    return kind(keys, _Padded(policy.max_tokens_for_batch, cap))

@@ -26,6 +26,8 @@ class PoolStream:
     "prefer_first"), as long as count * longest stays within ``max_tokens_for_batch``; with ``sequence_packing`` as
     long as their sum does, whatever the strategy. A longer sample runs alone; ``over_budget`` counts these.
 
+    ``memory``: as of BatchSampler; no micro-batch is larger than it holds. (The pool reads no cost, and no speeds.)
+
     A step has ``batches_per_optimizer_step`` of them; each is ``collate_fn(samples)``, or the list of samples, which
     ``sample_padding_fn(sample, length)`` has filled up to the longest of them. ``infinite_loop``: an epoch that is over
     is followed by the next, announced by the iterable's ``set_epoch(e)``, and the pool stays full; so all ranks yield
@@ -74,12 +76,15 @@ class PoolStream:
         policy: str | Mapping[str, Any] = "pool",
         max_num_steps: int | None = None,
         infinite_loop: bool = True,
+        memory: Mapping[str, Any] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         sample_padding_fn: Callable[[Any, int], Any] | None = None,
         agree: Callable[[int], int] | None = None,
     ) -> None:
         self._ranks = LoaderWorld("PoolStream", world)
-        arguments = Arguments.of("PoolStream", policy=policy, max_num_steps=max_num_steps)
+        arguments = Arguments.of("PoolStream", policy=policy, max_num_steps=max_num_steps, memory=memory)
+        caps = arguments.caps("PoolStream", 1, 1)
+        self._cap, self._memory = None if caps is None else caps[0], arguments.memory_identity()
         pool = arguments.policy
         if not isinstance(pool, Pool):
             raise ConfigError(
@@ -153,7 +158,7 @@ class PoolStream:
     def _begin(self, epoch: int) -> PoolPicks:
         iterable = self._iterable if self._samples_of is None else self._samples_of(self.world)
         own = SampleReader(iterable, self._length_fn, self._infinite, epoch)
-        return PoolPicks(self.policy, ShardReader(own, None if self._samples_of is None else self._shard))
+        return PoolPicks(self.policy, ShardReader(own, None if self._samples_of is None else self._shard), self._cap)
 
     def _shard(self, world: World) -> SampleReader:
         assert self._samples_of is not None
@@ -245,6 +250,7 @@ class PoolStream:
             **policy.model_dump(include={"pool_size", "max_tokens_for_batch", "batches_per_optimizer_step"}),
             "strategy": "sequence_packing" if policy.sequence_packing else policy.strategy,
             "infinite_loop": self._infinite,
+            "memory": self._memory,
             "rank": world.rank,
             "world_size": world.size,
         }

@@ -1,21 +1,25 @@
 """Batches paired with the scales of their steps, whatever a loader does between a sampler and the loop."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import DataLoader
 
+from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.batch_sampler import BatchSampler, RankLists
 from ddpsched.integrations.iterated_by import begun_anew, is_accelerates
+from ddpsched.integrations.plan_source import PlanSource
 from ddpsched.integrations.pool_stream import PoolStream
 from ddpsched.integrations.step_loader import StepLoader
 from ddpsched.integrations.step_share import StepShare
-from ddpsched.step_plan import Position
+from ddpsched.integrations.stream_scheduler import StreamScheduler
+from ddpsched.step_plan import Position, StepPlan
+from ddpsched.world import World
 
 
-def scaled(loader: Any) -> "Scaled":
+def scaled(loader: Any, count: Callable[[Any], Any] | None = None) -> "Scaled":
     """Return an iterable of ``(batch, scale)``: each batch of ``loader``, and what its *summed* loss is multiplied by.
 
         steps = ddpsched.scaled(DataLoader(data, batch_sampler=sampler, num_workers=4))
@@ -25,8 +29,11 @@ def scaled(loader: Any) -> "Scaled":
             torch.save({"steps": steps.state_dict(), ...}, path)
 
     ``loader``: a torch DataLoader, torchdata's StatefulDataLoader or accelerate's loader of one process over a
-    BatchSampler; a BatchSampler itself; a StepLoader or PoolStream, whose batch is the list of a step's micro-batches.
-    ``scale``: G / B of the step, 0 where the batch is a stand-in or this rank has none.
+    BatchSampler; a BatchSampler itself; a StreamScheduler; a StepLoader or PoolStream, whose batch is the list of a
+    step's micro-batches.
+    ``scale``: G / B of the step, 0 where the batch is a stand-in or this rank has none. With ``count(batch)``, the
+    label tokens of a batch (of each micro-batch, where a step has a list of them), it is G / N instead, N the label
+    tokens of the step on all ranks, for the mean over these; then every step begins with an all-reduce of one number.
 
     ``step``: the :class:`StepShare` of the batch yielded last. ``state_dict()`` is of that batch too, whatever workers
     have loaded ahead, and the same on every rank; with it loaded the next iteration continues after it.
@@ -42,20 +49,53 @@ def scaled(loader: Any) -> "Scaled":
     [1, 3] 0.5
     [4] 1.0
     """
-    return Scaled(loader)
+    return Scaled(loader, count)
 
 
 class Scaled:
     """An iterable of ``(batch, scale)``, as :func:`scaled` returns it."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self._sampler = None if isinstance(loader, StepLoader | PoolStream) else _sampler_of(loader)
+    def __init__(self, loader: Any, count: Callable[[Any], Any] | None = None) -> None:
+        self._loader, self._count = loader, count
+        self._sampler = None if isinstance(loader, StepLoader | PoolStream | StreamScheduler) else _sampler_of(loader)
         if self._sampler is not None:
             self._sampler.weighs = True
         self._planner: Any = loader if self._sampler is None else self._sampler
         self.step: StepShare | None = None
         self._reached: Position | None = None  # after the batch yielded last
+        self._plan: StepPlan | None = None  # of that batch
+
+    @property
+    def has_plans(self) -> bool:
+        """Whether each step's plan is known here: of a stream each rank knows its own samples alone."""
+        return not isinstance(self._planner, PoolStream | StreamScheduler)
+
+    @property
+    def plan(self) -> StepPlan:
+        """The plan of the batch yielded last."""
+        plan = self._loader.plan if self._sampler is None else self._plan
+        assert plan is not None, "a batch was yielded"
+        return plan
+
+    @property
+    def lengths(self) -> Lengths:
+        """The lengths that plans are made of."""
+        return self._plan_source.lengths
+
+    @property
+    def world(self) -> World:
+        """The rank that this process has, of how many."""
+        return self._plan_source.world
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The tables of a config that make these plans."""
+        return self._plan_source.config
+
+    @property
+    def _plan_source(self) -> PlanSource:
+        source: PlanSource = self._planner.plan_source
+        return source
 
     def __iter__(self) -> Iterator[tuple[Any, float]]:
         if self._sampler is not None:
@@ -63,7 +103,8 @@ class Scaled:
             return
         for batches in self._loader:
             self.step = self._loader.step
-            yield batches, self._loader.step.weight
+            one = isinstance(self._loader, StreamScheduler)
+            yield batches, self._scale(self._loader.step, [batches] if one else batches)
 
     def pairs(self, batches: Iterator[Any]) -> Iterator[tuple[Any, float]]:
         """Yield the same from an iterator of the loader, from its first batch on.
@@ -84,10 +125,13 @@ class Scaled:
                 )
             if getattr(batches, "_sampler_iter", lists) is not lists:
                 raise begun_anew("scaled")
-            self.step, self._reached = lists.share(number)
+            self.step, self._reached, self._plan = lists.share(number)
             number += 1
-            yield batch, self.step.weight
+            yield batch, self._scale(self.step, [batch])
         self._reached = None
+
+    def _scale(self, step: StepShare, batches: Iterable[Any]) -> float:
+        return step.weight if self._count is None else step.token_scale(sum(int(self._count(each)) for each in batches))
 
     def __len__(self) -> int:
         return len(self._loader)

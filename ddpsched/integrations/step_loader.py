@@ -2,7 +2,7 @@
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -41,10 +41,11 @@ class StepLoader:
     0. Without DDP plain ``backward()`` will do. ``last`` = "join" or "drop", as of BatchSampler, leaves no list empty.
 
     ``dataset``: with ``[id]``, or ``__getitems__``. ``lengths``: (N,) tokens of its samples, or (N, 2) of two parts,
-    the same on every rank. ``world``, ``policy``, ``global_batch``, ``order``, ``seed``: as of BatchSampler, and ranks
-    of a process group agree likewise. A mapping may give a rank several micro-batches, as
-    ``{"kind": "pool", "max_tokens_for_batch": 4096, "batches_per_optimizer_step": 4}``; an epoch's last step may then
-    hold fewer than the others.
+    the same on every rank. ``world``, ``policy``, ``global_batch``, ``order``, ``seed``, ``cost``, ``memory``,
+    ``speeds``: as of BatchSampler, and ranks of a process group agree likewise. A mapping may give a rank several
+    micro-batches, as ``{"kind": "balanced", "max_microbatches": 4}``, of which the cost decides how many are worth it;
+    or ``{"kind": "pool", "max_tokens_for_batch": 4096, "batches_per_optimizer_step": 4}``, with which an epoch's last
+    step may hold fewer than the others.
 
     *How long*: ``max_num_steps`` optimizer steps, through as many epochs as these take (``infinite_loop=False``: to the
     end of the first at most, for all ranks alike); or ``epochs``; with neither, one epoch an iteration. Once the last
@@ -86,6 +87,9 @@ class StepLoader:
         order: str | Mapping[str, Any] = "shuffled",
         seed: int = 0,
         last: str = "smaller",
+        cost: str | Mapping[str, Any] = "padded_tokens",
+        memory: Mapping[str, Any] | None = None,
+        speeds: Sequence[float] | None = None,
         max_num_steps: int | None = None,
         epochs: int | None = None,
         infinite_loop: bool = True,
@@ -95,9 +99,9 @@ class StepLoader:
         pin_memory: bool = False,
         **loader_options: Any,
     ) -> None:
-        self._plan_source = plan_source = PlanSource(
+        self.plan_source = plan_source = PlanSource(
             "StepLoader", lengths, world, last, policy=policy, order=order, seed=seed, global_batch=global_batch,
-            max_num_steps=max_num_steps, epochs=epochs,
+            max_num_steps=max_num_steps, epochs=epochs, cost=cost, memory=memory, speeds=speeds,
         )  # fmt: skip
         _check_data(dataset, len(plan_source.lengths))
         self._infinite = infinite_loop and plan_source.policy.endless
@@ -138,6 +142,7 @@ class StepLoader:
         self._asked: Asked | None = None  # of the running iteration
         self._reached: Position | None = None  # after the list yielded last; None before any, and after an epoch
         self.step: StepShare | None = None
+        self.plan: StepPlan | None = None  # of the list yielded last
 
     @property
     def epoch(self) -> int:
@@ -154,7 +159,7 @@ class StepLoader:
         epoch = whole_number("set_epoch", epoch)
         if epoch not in (self._first, self._origin.epoch):
             self._next_epoch(epoch, self._skip)
-        self._reached = self._plan_source.followed = None
+        self._reached = self.plan_source.followed = None
 
     def skip_batches(self, count: int) -> None:
         """Leave out the next ``count`` optimizer steps: they are planned, but no sample is loaded.
@@ -177,8 +182,8 @@ class StepLoader:
 
     def stand_in(self) -> Any:
         """Return a batch of the shortest sample, which a rank without samples puts through its model, times zero."""
-        id = self._plan_source.stand_in
-        return self._batches.micro_batch([id], int(self._plan_source.lengths.lengths(np.array([id]))[0]))
+        id = self.plan_source.stand_in
+        return self._batches.micro_batch([id], int(self.plan_source.lengths.lengths(np.array([id]))[0]))
 
     def plans(self) -> Iterator[StepPlan]:
         """Return the plans of the next iteration, with all ranks' samples; nothing is loaded."""
@@ -192,18 +197,18 @@ class StepLoader:
         most = self._max_num_steps
         if most is not None and self._infinite:
             return most
-        steps = sum(self._plan_source.num_steps(self._first + number) for number in range(self._epochs or 1))
+        steps = sum(self.plan_source.num_steps(self._first + number) for number in range(self._epochs or 1))
         return steps if most is None else min(most, steps)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        world = self._plan_source.settle()
+        world = self.plan_source.settle()
         start, end, self._began = self._start, self._end, self._first
-        agreement = self._plan_source.agreement(start, max_num_steps=self._max_num_steps, epochs=self._epochs)
+        agreement = self.plan_source.agreement(start, max_num_steps=self._max_num_steps, epochs=self._epochs)
         asked = self._asked = Asked()  # batches on their way: workers are ahead
-        plans = partial(self._plan_source.run, start, end, self._max_num_steps)
+        plans = partial(self.plan_source.run, start, end, self._max_num_steps)
         # of values alone: a way from workers that stay back to this loader would be a cycle, which may be collected
         # within a worker forked later, where torch waits for the others in vain
-        self._keys.make = partial(keys_of, plans, world.rank, self._plan_source.lengths, asked)
+        self._keys.make = partial(keys_of, plans, world.rank, self.plan_source.lengths, asked)
         position, yielded = start, False
         for batches in self._loader:
             if self._loader.persistent_workers and self._asked is not asked:
@@ -213,10 +218,10 @@ class StepLoader:
             plan, is_last = asked.popleft()
             assert plan.after is not None
             position, yielded, self._reached = plan.after, True, plan.after
-            self.step = StepShare.of(plan, self._plan_source.lengths, world)
+            self.step, self.plan = StepShare.of(plan, self.plan_source.lengths, world), plan
             if is_last:  # nothing of a loaded state, and no skip, is used up before
                 self._next_epoch(plan.epoch + 1)
-                self._plan_source.followed = agreement
+                self.plan_source.followed = agreement
                 agreement.end()
             yield batches
         if yielded:
@@ -227,7 +232,7 @@ class StepLoader:
                 self._next_epoch(position.epoch + 1)
 
     def _plans(self, start: Position) -> Iterator[StepPlan]:
-        return self._plan_source.run(start, self._end, self._max_num_steps)
+        return self.plan_source.run(start, self._end, self._max_num_steps)
 
     def _next_epoch(self, epoch: int, skip: int = 0) -> None:
         self._first, self._origin, self._skip = epoch, Position(epoch), skip
@@ -249,7 +254,7 @@ class StepLoader:
         Once an iteration over one epoch has ended, the next epoch begins.
         """
         reached, began = (self._start, self._first) if self._reached is None else (self._reached, self._began)
-        return self._plan_source.state(reached, first_epoch=reached.epoch if self._one_epoch else began)
+        return self.plan_source.state(reached, first_epoch=reached.epoch if self._one_epoch else began)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state`` was taken.
@@ -257,7 +262,7 @@ class StepLoader:
         Raises ConfigError where it is of other data or another policy, seed, order or world size. ``max_num_steps`` and
         ``epochs`` may be others than they were there, as long as they lie beyond it.
         """
-        position = self._plan_source.position(state, "first_epoch")
+        position = self.plan_source.position(state, "first_epoch")
         first, problem = state["first_epoch"], None
         begun = f"the state is in epoch {position.epoch} of a run that began with {first}, but"
         if type(first) is not int or not 0 <= first <= position.epoch:
@@ -271,7 +276,7 @@ class StepLoader:
         if problem:
             raise ConfigError(problem)
         self._next_epoch(first)
-        self._origin, self._reached, self._plan_source.followed = position, None, None
+        self._origin, self._reached, self.plan_source.followed = position, None, None
 
 
 def _check_data(dataset: Any, num_lengths: int) -> None:

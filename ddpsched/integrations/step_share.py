@@ -1,5 +1,7 @@
 """StepShare: the size of a step and one rank's share of it, for a loop's loss and learning rate."""
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ddpsched.data.lengths import Lengths
@@ -45,6 +47,25 @@ class StepShare:
         """1 / B, the factor of summed losses where gradients are added up over ranks."""
         return 1 / self._global_batch()
 
+    def token_scale(self, count: int, agree: Callable[[int], int] | None = None) -> float:
+        """Return G / N, the factor of losses *summed over label tokens* under DDP, for the mean over these; 0 for none.
+
+        ``count``: label tokens of this rank in the step, over all its micro-batches; those of a stand-in count nothing.
+        N is the sum over ranks, which one all-reduce finds: every rank calls this once a step. ``agree``: finds the sum
+        in another way. Raises ConfigError where there are several ranks, but no process group and no ``agree``.
+        """
+        if agree is None and self.world_size > 1 and not _has_process_group():
+            raise ConfigError(
+                f"token_scale: the label tokens of {self.world_size} ranks are summed over torch's process group, and "
+                "there is none; initialise it, or give agree=, a function that returns the sum"
+            )
+        if agree is None:
+            from ddpsched.integrations.agree import sum_over_ranks
+
+            agree = sum_over_ranks
+        total = agree(count if self.rank_samples else 0)
+        return self.world_size / total if total and self.rank_samples else 0.0
+
     def _global_batch(self) -> int:
         if self.num_samples is None:
             raise ConfigError(
@@ -67,3 +88,8 @@ class StepShare:
             num_samples=plan.global_batch,
             num_tokens=int(lengths.lengths(plan.ids).sum()),
         )
+
+
+def _has_process_group() -> bool:
+    group = sys.modules.get("torch.distributed")
+    return group is not None and group.is_available() and group.is_initialized()

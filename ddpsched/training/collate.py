@@ -46,6 +46,10 @@ class Packing:
     lengths: tuple[int, ...]
     offsets: torch.Tensor
 
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Packing":
+        """Return the same on another device, as loaders that move batches ask for."""
+        return Packing(self.lengths, self.offsets.to(device, non_blocking=non_blocking))
+
     @cached_property
     def groups(self) -> tuple[tuple[int, int], ...]:
         """(count, length) of each stretch of samples of one length."""

@@ -26,7 +26,7 @@ from transformers.masking_utils import sdpa_mask
 
 from ddpsched.errors import ConfigError
 from ddpsched.training.collate import Packing, pack, pad
-from ddpsched.training.model import exact_logits, first_position, gap, objection, some_rows
+from ddpsched.training.model import exact_logits, first_position, gap, num_positions, objection, some_rows
 
 try:
     from torch.nn.attention.varlen import varlen_attn  # torch 2.10
@@ -40,13 +40,15 @@ NAME = "ddpsched_packed"  # in transformers' registers of attention and mask fun
 CPU = torch.device("cpu")
 
 
-def enable_packing(model: Any, name: str, max_length: int) -> None:
+def enable_packing(model: Any, name: str | None = None, max_length: int | None = None) -> None:
     """Let ``model``, in float32 on the CPU, run packed batches beside padded ones; it classifies, or predicts tokens.
 
-    ``name``: the model's, for messages. ``max_length``: of samples, in tokens. Raises
-    ConfigError, with the reason, where its packed logits are not the padded ones it had
-    before; that is found by computing both, in float64 and without dropout.
+    ``model``: of transformers. ``name``: the model's, for messages. ``max_length``: of samples, in tokens; by default
+    the positions that the model has. Raises ConfigError, with the reason, where its packed logits are not the padded
+    ones it had before; that is found by computing both, in float64 and without dropout.
     """
+    name = name or type(model).__name__
+    max_length = max_length or num_positions(model) or 512
     differs, fails = "its packed logits differ from its padded ones", "a packed batch fails in it"
     why = _missing(model, max_length) or objection(lambda: _prepare_and_compare(model, max_length), differs, fails)
     if why is not None:

@@ -59,7 +59,7 @@ def at_epoch(epoch: int) -> BatchSampler:
 def disagreements() -> dict[str, tuple[str, str]]:
     """Return the error of each rank in each case where one thing differs."""
     rank = forget_launcher()
-    agreement._timeout = lambda c10d: timedelta(seconds=20)
+    agreement.timeout_of = lambda c10d: timedelta(seconds=20)
     policy = {"kind": "token_budget", "max_tokens_for_batch": 60 + rank}
     work = {
         "rank": (lambda: list(sampler(world=World(0, 2), seed=10))),
@@ -122,8 +122,8 @@ def whoever_iterates() -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as of_one:
         warnings.simplefilter("always")
         next(iter(sampler(world=World(0, 1))))
-    assert agreement._timeout(dist.distributed_c10d) == timedelta(seconds=60), "that of the group"
-    agreement._timeout = lambda c10d: timedelta(seconds=3)
+    assert agreement.timeout_of(dist.distributed_c10d) == timedelta(seconds=60), "that of the group"
+    agreement.timeout_of = lambda c10d: timedelta(seconds=3)
     alone = raised(lambda: list(sampler(seed=5))) if rank == 0 else None
     dist.barrier()
     return {
@@ -154,7 +154,7 @@ def passes_on_rank_0() -> dict[str, tuple[str, str]]:
     """Iterate one epoch more on rank 0 than on rank 1, so that it would stay an epoch ahead."""
     rank = forget_launcher()
     agreement.PATIENCE_S = 0.1
-    agreement._timeout = lambda c10d: timedelta(seconds=1)
+    agreement.timeout_of = lambda c10d: timedelta(seconds=1)
 
     def training(loader: Any, before: int, named: bool = False) -> int:
         steps = 0
@@ -197,7 +197,7 @@ def looks_that_were_no_agreement() -> dict[str, Any]:
         next(iter(each))
     rank = forget_launcher()
     agreement.PATIENCE_S = 0.2
-    agreement._timeout = lambda c10d: timedelta(seconds=2)
+    agreement.timeout_of = lambda c10d: timedelta(seconds=2)
     steps: list[int] = []
     alone = raised(lambda: steps.extend(map(len, made[0]))) if rank == 0 else None
     dist.barrier()
@@ -205,7 +205,7 @@ def looks_that_were_no_agreement() -> dict[str, Any]:
     of_copy = raised(lambda: list(copied)) if rank == 0 else None
     dist.barrier()
     # no rank is refused if rank 0 looks at another sampler and is slow afterwards
-    agreement._timeout = lambda c10d: timedelta(seconds=20)
+    agreement.timeout_of = lambda c10d: timedelta(seconds=20)
     training, validation = sampler(seed=5), sampler(lengths=LENGTHS[:30], order="sequential")
     if rank == 0:
         next(iter(validation))
