@@ -24,6 +24,7 @@
     machine.py       processors and memory that this process may use
     environment.py   versions, machine, commit
     terminal.py      a console that prints text as it is written, and no escape sequences
+    broken_pipe.py   output whose reader has ended
     shortage.py      memory or threads that the system refused
     arguments.py     checks of output files, and functions by name
     costs/           (count, longest) -> integer cost, time, memory

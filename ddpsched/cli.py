@@ -11,18 +11,36 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer import Argument, Option
 
+from ddpsched.broken_pipe import UNREAD, is_unread
 from ddpsched.visible_text import visible
 
 if TYPE_CHECKING:
     from ddpsched.watch import Watch
 
 app = typer.Typer(
-    help="Decide, step by step, which rank runs which samples; keep the gradient exact; measure what it bought.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # [words] of a help text are words
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from ddpsched import __version__
+
+        print(f"ddpsched {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, Option("--version", callback=_print_version, is_eager=True, help="print it, and end")
+    ] = False,
+) -> None:
+    """Decide, step by step, which rank runs which samples; keep the gradient exact; measure what it bought."""
+
 
 runs = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Finished runs: compare their times.")
 app.add_typer(runs, name="runs")
@@ -259,7 +277,8 @@ def leave(code: int) -> NoReturn:
     """End the process."""
     from ddpsched.world import World
 
-    sys.stdout.flush()
+    if is_unread():
+        code = UNREAD
     sys.stderr.flush()
     if World.launched():
         # gloo's threads may abort a process that ends in order; what the command was to write is on the disk
@@ -308,6 +327,8 @@ def guarded(body: Callable[[], int | None]) -> int:
         print("error: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and is_unread():
+            return UNREAD
         if (reason := shortage(error)) is not None:
             print(f"error: {reason}", file=sys.stderr)
         elif isinstance(error, OSError):
