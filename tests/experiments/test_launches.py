@@ -89,6 +89,7 @@ def test_steps_of_a_turn_reach_the_command(tmp_path: Path) -> None:
     assert words[words.index("--block") + 1] == "3"
 
 
+@pytest.mark.slow
 def test_processes_of_a_launch_all_run_again_where_one_has_to(tmp_path: Path) -> None:
     study = str(write_study(tmp_path, STUDY))
     words = [f"outputs={tmp_path}", "setting=g2", "seed=0", "policy.kind=static", "compare.how=processes"]
