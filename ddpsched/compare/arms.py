@@ -24,6 +24,7 @@ from ddpsched.peers.budget import fit_budget
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.policies import AnyPolicy
+from ddpsched.planning.policies.minmax import usual_prefetch
 from ddpsched.planning.yardstick import Ruler, Yardstick
 from ddpsched.table import BatchSize, Positive, Ranks, Seed, Table
 
@@ -62,7 +63,7 @@ class Question:
         """Return the value that this arm's plans follow from. Raises ConfigError."""
         policy = dict(arm["policy"])
         if policy["kind"] == "minmax":
-            policy.setdefault("prefetch", self.prefetch or -(-2 * self.global_batch // self.world_size))
+            policy.setdefault("prefetch", self.prefetch or usual_prefetch(self.global_batch, self.world_size))
         if (key := FITTED.get(policy["kind"])) is not None:  # the least, where ``fitted`` has not searched it
             policy.setdefault(key, int(self.lengths.max()) if key == "max_tokens_for_batch" else 1)
         numbers = {name: getattr(self, name) for name in ("world_size", "global_batch", "seed", "epochs")}
@@ -194,9 +195,10 @@ def compare(question: Question, policies: Sequence[str] = (), peers: Sequence[st
             raise ConfigError(f"peer {name!r} is none of: {', '.join(PEERS)}")
     static = _row(question, "static", {"policy": {"kind": "static"}})
     for name, arm in arms(question, policies).items():
-        row = static if name == "static" else _row(question, name, arm)
-        if row.skipped and policies:  # asked for by name
-            raise ConfigError(row.skipped)
+        if name == "static" and (static.figures or not policies):
+            row = static
+        else:  # what is asked for by name raises its own error
+            row = measure(question, name, fitted(question, arm)) if policies else _row(question, name, arm)
         yield row.beside(static)
     for name in peers:
         try:

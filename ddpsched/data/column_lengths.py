@@ -81,7 +81,10 @@ def text_lengths(
     the texts, as pairs. Raises DataError for a text that is missing, blank or not valid.
     """
     if tokenizer is None:
-        raise DataError("texts are given, but no tokenizer to count them; name a folder with --tokenizer")
+        raise DataError(
+            "texts are given, but no tokenizer to count them; name its folder (--tokenizer FOLDER, or tokenizer=FOLDER "
+            "in Python)"
+        )
     rows = list(zip(*columns, *([] if prompts is None else [prompts]), strict=True))
     for number, row in enumerate(rows, 1):
         if not all(map(is_text, row)):
@@ -118,7 +121,7 @@ def numbers(place: object, values: Any, before: int = 0) -> Ids:
         where, value = next((i, value) for i, value in enumerate(values.tolist(), before) if not _is_number(value))
         raise DataError(
             f"{place}, length {where + 1}: {value!r:.60} is not a number; give the tokens of each sample, or a column "
-            "of texts (--text) and a tokenizer"
+            "of texts (--text NAME, or column=NAME in Python) and a tokenizer"
         ) from None
     wrong = ~np.isfinite(given) | (given < 1) | (given != np.floor(given)) | (given > 2**40)
     if wrong.any():

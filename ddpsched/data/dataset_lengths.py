@@ -76,8 +76,8 @@ def _samples(place: str, dataset: Any) -> list[Any]:
     """Return all samples, one by one. Raises DataError where they have no ids."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise DataError(
-            f"{place}: it has no samples by id, so no length is known beforehand; use ddpsched.PoolStream for an "
-            "iterable dataset"
+            f"{place}: it has no samples by id, so no length is known beforehand; use ddpsched.StreamScheduler "
+            "or PoolStream for an iterable dataset"
         )
     if hasattr(dataset, "tolist"):
         return list(dataset.tolist())

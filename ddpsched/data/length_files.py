@@ -34,7 +34,9 @@ def read_lengths(
     if prompt is not None:
         raise DataError(f"a prompt is named ({prompt}), but no column of texts behind it; name it with --text")
     if tokenizer is not None:
-        raise DataError("a tokenizer is given, but no column of texts to count; name it with --text")
+        raise DataError(
+            "a tokenizer is given, but no column of texts to count; name it (--text NAME, or column=NAME in Python)"
+        )
     if path.suffix.lower() in NUMBERS:
         return numbers(path, read_numbers(path))
     path = locate(path) if path.is_dir() else path
@@ -51,7 +53,7 @@ def arrow_dataset_lengths(place: object, dataset: Any, column: str | None, token
     if not len(dataset):
         raise DataError(f"{place}: no rows")
     row = dataset.with_format("arrow")[:1].to_pylist()[0]
-    name = find_column(place, row) if column is None else columns_to_read(place, row, {"--column": column})[0]
+    name = find_column(place, row) if column is None else columns_to_read(place, row, {"column": column})[0]
     table = dataset.select_columns([name]).with_format("arrow")
     slices = (table[first : first + ROWS] for first in range(0, len(table), ROWS))
     if tokenizer is not None:
@@ -66,9 +68,9 @@ def _column(path: Path, column: str | None) -> Ids:
     if first is None:
         raise DataError(f"{path}: it is empty but for a header; give one row a sample")
     row = {name: values[0] for name, values in first.columns.items()}
-    name = find_column(path, row) if column is None else columns_to_read(path, row, {"--column": column})[0]
+    name = find_column(path, row) if column is None else columns_to_read(path, row, {"column": column})[0]
     if path.suffix.lower() != ".parquet":
-        return value_lengths(path, read_columns(path, {"--column": name})[name])
+        return value_lengths(path, read_columns(path, {"column": name})[name])
     import pyarrow.parquet as pq
 
     with opened(path), pq.ParquetFile(path) as file:

@@ -101,7 +101,7 @@ class Agreement:
         self._who = f"{owner}: rank {world.rank}"
         self.has_compared = self._has_warned = False
         self._store: Any = None  # None: there is nothing to compare
-        group = _process_group()
+        group = process_group()
         if group is None:
             return
         processes: int = group.get_world_size()
@@ -279,7 +279,7 @@ class Agreement:
         return f"{names} {'has' if len(absent) == 1 else 'have'}"
 
 
-def _process_group() -> Any:
+def process_group() -> Any:
     """Return torch.distributed where a process group is initialised, and this is no worker of a loader, else None."""
     group = sys.modules.get("torch.distributed")
     if group is None or not (group.is_available() and group.is_initialized()):

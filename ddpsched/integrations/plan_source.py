@@ -26,11 +26,16 @@ from ddpsched.orders.epoch_order import Order
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import check_position, plan_steps
 from ddpsched.planning.policies import AnyPolicy
+from ddpsched.planning.policies.minmax import usual_prefetch
 from ddpsched.step_plan import Position, StepPlan
 from ddpsched.table import BatchSize, Positive, PositiveFloat, Seed, Table
 from ddpsched.world import World
 
-MEANINGS = {"set_epoch": "epochs are numbered from 0", "skip_batches": "give a number of optimizer steps, 0 or more"}
+MEANINGS = {
+    "set_epoch": "epochs are numbered from 0",
+    "skip_batches": "give a number of optimizer steps, 0 or more",
+    "load_state_dict": "epoch and step are counted from 0; give what state_dict() returned",
+}
 DEFAULTS = {"policy": "balanced", "order": "shuffled", "cost": "padded_tokens"}
 GROUPED = 32  # samples that orders take for a batch, where the policy lets its size vary
 
@@ -61,7 +66,25 @@ class Arguments(Table):
                 raise ConfigError(f"{owner}: {name} = {given!r}, needs a name, or a mapping with its name under 'kind'")
         if values["policy"]["kind"] == "peer":
             raise ConfigError(f"{owner}: policy 'peer' is another package's batching; use that package's loader")
-        return validate(cls, _plain(values), owner)
+        arguments = validate(cls, _plain(values), owner)
+        if arguments.cost.online:
+            raise ConfigError(
+                f"{owner}: cost.online = true plans with measured times, which a loader does not see; give "
+                "speeds=[...], how fast each rank is compared with the others"
+            )
+        return arguments
+
+    @property
+    def slowness(self) -> list[float]:
+        """The time of each rank over that of the fastest; [] where all are alike."""
+        return [max(self.speeds or ()) / speed for speed in self.speeds or ()]
+
+    def check_speeds(self, owner: str, world_size: int) -> None:
+        """Raise ConfigError where there are speeds of another number of ranks."""
+        if self.speeds is not None and len(self.speeds) != world_size:
+            raise ConfigError(
+                f"{owner}: speeds of {len(self.speeds)} ranks, but there are {world_size}; give one a rank"
+            )
 
     def caps(self, owner: str, world_size: int, longest: int) -> tuple[Cap, ...] | None:
         """Return each rank's memory limit; None without one. Raises ConfigError where no loader can know it."""
@@ -112,8 +135,7 @@ class PlanSource(LoaderWorld):
         self.over_budget = self.policy.over_budget(tokens) or 0
         self.order = Order.of(arguments.order)
         self._cost = cost_model(arguments.cost)
-        slowness = [max(arguments.speeds) / speed for speed in arguments.speeds or ()] if arguments.speeds else []
-        self._speeds = [Speed.constant(each) for each in slowness] or None
+        self._speeds = [Speed.constant(each) for each in arguments.slowness] or None
         self._batch_ranks: int | None = None  # of a state of another number of ranks: those that batches are made for
         self._specs: dict[tuple[int, int | None], PlanSpec] = {}  # by world size, and the ranks of batches
         self._spec_of(len(self._speeds or [0]) if world is None else world.size)
@@ -128,15 +150,10 @@ class PlanSource(LoaderWorld):
             )
         if not self.policy.varies and size is None:
             raise ConfigError(f"{self.owner}: policy {kind!r} needs global_batch, the samples of a step over all ranks")
-        given = self.arguments
-        if given.cost.online:
+        speeds = self.arguments.speeds
+        if speeds is not None and not self.policy.reads_cost:
             raise ConfigError(
-                f"{self.owner}: cost.online = true plans with measured times, which a loader does not see; give "
-                "speeds=[...], how fast each rank is compared with the others"
-            )
-        if given.speeds is not None and not self.policy.reads_cost:
-            raise ConfigError(
-                f"{self.owner}: speeds = {list(given.speeds)}, but policy {kind!r} plans without costs; leave speeds "
+                f"{self.owner}: speeds = {speeds}, but policy {kind!r} plans without costs; leave speeds "
                 "out, or use 'minmax', 'balanced' or 'packed'"
             )
         if self.policy.bounds_parts:
@@ -155,12 +172,9 @@ class PlanSource(LoaderWorld):
         ranks = self._batch_ranks or world_size
         if (world_size, ranks) not in self._specs:
             size, policy = self.arguments.global_batch or GROUPED, self.policy
-            if self._speeds is not None and len(self._speeds) != world_size:
-                raise ConfigError(
-                    f"{self.owner}: speeds of {len(self._speeds)} ranks, but there are {world_size}; give one a rank"
-                )
+            self.arguments.check_speeds(self.owner, world_size)
             if policy.kind == "minmax" and "prefetch" not in policy.model_fields_set:
-                policy = policy.model_copy(update={"prefetch": -(-2 * size // min(world_size, ranks))})
+                policy = policy.model_copy(update={"prefetch": usual_prefetch(size, min(world_size, ranks))})
             try:
                 self._specs[world_size, ranks] = PlanSpec(
                     world_size,
@@ -288,7 +302,7 @@ class PlanSource(LoaderWorld):
             "order": self._order_identity,
             "cost": asdict(self._cost),
             "memory": self._memory_identity,
-            "speeds": None if self.arguments.speeds is None else list(self.arguments.speeds),
+            "speeds": self.arguments.speeds,
             "global_batch": self.arguments.global_batch,
             "world_size": world_size,
             "seed": spec.seed,

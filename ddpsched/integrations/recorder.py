@@ -14,6 +14,7 @@ import torch
 from ddpsched.environment import describe
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.agree import sum_over_ranks
+from ddpsched.integrations.agreement import process_group
 from ddpsched.integrations.reduction_marks import ReductionMarks
 from ddpsched.integrations.scaled import Scaled
 from ddpsched.planning.record_columns import plan_columns
@@ -43,9 +44,10 @@ class Recorder:
 
     ``folder``: ``outputs/STUDY/RUN``, on a disk that all ranks see. ``steps``: what ``ddpsched.scaled`` returned; or
     any iterable of batches, as of the loop to compare with, and ``lengths_of(batch)``: the tokens of each of its
-    samples, or a list of these for each micro-batch. ``model``: in torch's DDP, with no communication hook of its own;
-    then ``compute_s`` and ``wait_s`` are measured, at the last bucket of gradients, as all ranks' steps last equally
-    long. ``overwrite``: replace a finished run of this name.
+    samples, or a list of these for each micro-batch; then each step has an all-reduce of one number, and each iteration
+    counts as an epoch. ``model``: in torch's DDP, with no communication hook of its own; then ``compute_s`` and
+    ``wait_s`` are measured, at the last bucket of gradients, as all ranks' steps last equally long. ``overwrite``:
+    replace a finished run of this name.
 
     The folder is begun with the first step, and is "done" once all ranks have left the ``with`` block; an error makes
     the run a failed one. Times of several machines are comparable as far as their clocks agree.
@@ -73,6 +75,7 @@ class Recorder:
         self._clock, self._memory = Clock(device), PeakMemory(device)
         self._marks = None if model is None else ReductionMarks(model, self._clock)
         self._world, self._step, self._logged = World(), 0, dict[str, float]()
+        self._epoch = -1  # of a loop whose epochs are its iterations
         self._closing = ExitStack()
         self._folder: RunFolder | None = None  # None before the first step
         self._writer: RecordWriter | None = None
@@ -87,6 +90,7 @@ class Recorder:
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self._steps)
+        self._epoch += 1
         while True:
             begin, started = perf_counter(), StepClock()
             try:
@@ -119,16 +123,16 @@ class Recorder:
         steps = self._steps
         if self._lengths_of is None:
             assert isinstance(steps, Scaled)
-            plan, world = steps.plan, steps.world
-            return {**plan_columns({}, plan, world.rank, steps.lengths), "step": self._step}
+            source = steps.plan_source
+            return {**plan_columns({}, steps.plan, source.world.rank, source.lengths), "step": self._step}
         found = self._lengths_of(batch[0] if isinstance(steps, Scaled) else batch)
         micros = [np.asarray(each, dtype=np.int64) for each in (found if len(found) and np.ndim(found[0]) else [found])]
         micros = [each for each in micros if len(each)]
         count, world = sum(map(len, micros)), World.detect()
         total = self._summed(count, world)
         return {
-            "epoch": 0, "step": self._step, "rank": world.rank, "world_size": world.size, "num_samples": count,
-            "global_batch": total, "num_tokens": int(sum(each.sum() for each in micros)),
+            "epoch": self._epoch, "step": self._step, "rank": world.rank, "world_size": world.size,
+            "num_samples": count, "global_batch": total, "num_tokens": int(sum(each.sum() for each in micros)),
             "padded_tokens": int(sum(len(each) * each.max() for each in micros)),
             "max_length": int(max((each.max() for each in micros), default=0)), "num_microbatches": len(micros),
             "loss_scale": world.size * count / total if total else 0.0,
@@ -138,7 +142,7 @@ class Recorder:
         """Begin the folder, on rank 0, and the records of this rank; all ranks call it."""
         world = self._world = World(first["rank"], first["world_size"])
         name, study, outputs = self.path.name, self.path.parent.name, str(self.path.parent.parent)
-        planned = self._steps.config if isinstance(self._steps, Scaled) and self._lengths_of is None else {}
+        planned = self._steps.plan_source.config if isinstance(self._steps, Scaled) and self._lengths_of is None else {}
         config = {
             "name": name, "study": study, "outputs": outputs, "seed": 0, "world_size": world.size,
             "global_batch": first["global_batch"], "policy": {"kind": "other"}, **planned,
@@ -154,8 +158,7 @@ class Recorder:
         self._folder, self._writer = folder, RecordWriter(self.path, world.rank)
 
     def _summed(self, number: int, world: World) -> int:
-        group = torch.distributed
-        if world.size > 1 and not (group.is_available() and group.is_initialized()):
+        if world.size > 1 and process_group() is None:
             raise ConfigError(
                 f"Recorder: {world.size} ranks write one run, but there is no process group by which they begin and "
                 "end together; call torch.distributed.init_process_group before"

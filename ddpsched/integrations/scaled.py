@@ -6,7 +6,6 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.batch_sampler import BatchSampler, RankLists
 from ddpsched.integrations.iterated_by import begun_anew, is_accelerates
@@ -16,7 +15,6 @@ from ddpsched.integrations.step_loader import StepLoader
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.integrations.stream_scheduler import StreamScheduler
 from ddpsched.step_plan import Position, StepPlan
-from ddpsched.world import World
 
 
 def scaled(loader: Any, count: Callable[[Any], Any] | None = None) -> "Scaled":
@@ -78,22 +76,8 @@ class Scaled:
         return plan
 
     @property
-    def lengths(self) -> Lengths:
-        """The lengths that plans are made of."""
-        return self._plan_source.lengths
-
-    @property
-    def world(self) -> World:
-        """The rank that this process has, of how many."""
-        return self._plan_source.world
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The tables of a config that make these plans."""
-        return self._plan_source.config
-
-    @property
-    def _plan_source(self) -> PlanSource:
+    def plan_source(self) -> PlanSource:
+        """The plans that the loader follows, where it ``has_plans``: their lengths, world and tables."""
         source: PlanSource = self._planner.plan_source
         return source
 

@@ -1,11 +1,11 @@
 """StepShare: the size of a step and one rank's share of it, for a loop's loss and learning rate."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError
+from ddpsched.integrations.agreement import process_group
 from ddpsched.step_plan import StepPlan
 from ddpsched.world import World
 
@@ -54,7 +54,7 @@ class StepShare:
         N is the sum over ranks, which one all-reduce finds: every rank calls this once a step. ``agree``: finds the sum
         in another way. Raises ConfigError where there are several ranks, but no process group and no ``agree``.
         """
-        if agree is None and self.world_size > 1 and not _has_process_group():
+        if agree is None and self.world_size > 1 and process_group() is None:
             raise ConfigError(
                 f"token_scale: the label tokens of {self.world_size} ranks are summed over torch's process group, and "
                 "there is none; initialise it, or give agree=, a function that returns the sum"
@@ -88,8 +88,3 @@ class StepShare:
             num_samples=plan.global_batch,
             num_tokens=int(lengths.lengths(plan.ids).sum()),
         )
-
-
-def _has_process_group() -> bool:
-    group = sys.modules.get("torch.distributed")
-    return group is not None and group.is_available() and group.is_initialized()

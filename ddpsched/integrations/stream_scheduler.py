@@ -18,6 +18,7 @@ from ddpsched.integrations.pool_picks import Sample, SampleReader
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.planning.assignment import refuse_too_long
 from ddpsched.planning.plan_spec import PlanSpec
+from ddpsched.planning.policies.minmax import usual_prefetch
 from ddpsched.planning.solvers.allocation import solve
 from ddpsched.step_plan import Ids
 from ddpsched.world import World
@@ -80,8 +81,6 @@ class StreamScheduler:
         given = Arguments.of(
             "StreamScheduler", policy="minmax", global_batch=global_batch, cost=cost, memory=memory, speeds=speeds
         )
-        if given.cost.online:
-            raise ConfigError("StreamScheduler: cost.online measures steps, which a loader does not see; give speeds")
         assert given.global_batch is not None
         caps = given.caps("StreamScheduler", 1, 1)
         self._given, self._cost, self._cap = given, cost_model(given.cost), None if caps is None else caps[0]
@@ -140,11 +139,9 @@ class StreamScheduler:
 
     def _spec(self, world: World) -> PlanSpec:
         """Return the arguments of planning in this world. Raises ConfigError where they do not fit it."""
-        prefetch = self._prefetch or -(-2 * self._size // world.size)
+        prefetch = self._prefetch or usual_prefetch(self._size, world.size)
         policy = Arguments.of("StreamScheduler", policy={"kind": "minmax", "prefetch": prefetch}).policy
-        speeds = self._given.speeds
-        if speeds is not None and len(speeds) != world.size:
-            raise ConfigError(f"StreamScheduler: speeds of {len(speeds)} ranks, here {world.size}; give one a rank")
+        self._given.check_speeds("StreamScheduler", world.size)
         try:
             return PlanSpec(world.size, self._size, policy, epochs=1, cost=self._cost, lengths_known=False)
         except ConfigError as error:
@@ -191,9 +188,8 @@ class StreamScheduler:
         costs, cap = self._cost.prefixes(lengths), len(lengths) if self._cap is None else self._cap.prefix(lengths)
         if not cap:
             refuse_too_long(int(lengths[0]))
-        speeds = self._given.speeds
-        if speeds is not None:
-            costs = slowed(costs, round(max(speeds) / speeds[self.world.rank] * AS_CALIBRATED))
+        if slowness := self._given.slowness:
+            costs = slowed(costs, round(slowness[self.world.rank] * AS_CALIBRATED))
         return costs, cap
 
     def _taken(self, counts: Ids, world: World) -> list[Any]:
@@ -228,15 +224,20 @@ class StreamScheduler:
         identity = {**self._identity(self.world), "rank": self.world.rank}
         check_keys("StreamScheduler", state, [*identity, "epoch", "step", "waiting", "stand_in", "reader"])
         check_same("StreamScheduler", state, identity)
-        self._begin(whole_number("set_epoch", state["epoch"]))
-        self._step, self._stand_in = state["step"], state["stand_in"]
+        epoch, step = (whole_number("load_state_dict", state[name]) for name in ("epoch", "step"))
+        if step and state["stand_in"] is None:
+            raise ConfigError(
+                f"the state of a StreamScheduler has no stand_in after {step} steps; give what state_dict() returned"
+            )
+        self._begin(epoch)
+        self._step, self._stand_in = step, state["stand_in"]
         self._window = [(length, sample) for length, sample in state["waiting"]]
         self._reader.load_state_dict(state["reader"])
 
     def _identity(self, world: World) -> dict[str, Any]:
         return {
             "global_batch": self._size, "prefetch": self._spec(world).policy.window, "cost": asdict(self._cost),
-            "memory": self._given.memory_identity(), "speeds": list(self._given.speeds or ()) or None,
+            "memory": self._given.memory_identity(), "speeds": self._given.speeds,
             "world_size": world.size,
         }  # fmt: skip
 

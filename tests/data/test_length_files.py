@@ -156,7 +156,7 @@ def test_missing_file_column_and_unknown_suffix(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=rf"{name}: no such file; check the path"):
             read_lengths(tmp_path / name)
     WRITE["a.csv"](tmp_path / "a.csv", LENGTHS)
-    with pytest.raises(DataError, match=r"no column 'lenght'; it has 'tokens', 'length'; did you mean --column=length"):
+    with pytest.raises(DataError, match=r"no column 'lenght'; it has 'tokens', 'length'; did you mean column=length"):
         read_lengths(tmp_path / "a.csv", column="lenght")
     (tmp_path / "t.csv").write_text("label,sentence\n1,a fine film\n")
     ways = "no column 'input_ids', 'length' or 'lengths'; it has 'label', 'sentence'; name .*'label' or .*'sentence'"
@@ -208,9 +208,9 @@ def test_a_prompt_is_counted_as_a_run_counts_it(tokenizer: str, tmp_path: Path) 
 def test_what_of_texts_is_refused(tokenizer: str, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     pd.DataFrame(TEXTS).to_csv(path, index=False)
-    with pytest.raises(DataError, match=r"no tokenizer to count them; name a folder with --tokenizer"):
+    with pytest.raises(DataError, match=r"no tokenizer to count them; name its folder \(--tokenizer FOLDER"):
         read_lengths(path, texts=("question",))
-    with pytest.raises(DataError, match=r"no column of texts to count; name it with --text"):
+    with pytest.raises(DataError, match=r"no column of texts to count; name it \(--text NAME"):
         read_lengths(path, tokenizer=tokenizer)
     with pytest.raises(DataError, match=r"no column 'answr'.*did you mean --text=answer\?"):
         read_lengths(path, texts=("question", "answr"), tokenizer=tokenizer)

@@ -144,6 +144,15 @@ def test_what_is_not_measured_is_null(tmp_path: Path) -> None:
     assert [row[name] for name in ("compute_s", "wait_s", "loss", "lr", "forward_s")] == [None] * 5
 
 
+def test_each_iteration_of_an_own_loop_is_an_epoch(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "s" / "r", [[3], [2]], lengths_of=lambda batch: batch) as recorder:
+        for _ in range(3):
+            for _ in recorder:
+                pass
+    rows = map(json.loads, (tmp_path / "s" / "r" / "records-rank0.jsonl").read_text().splitlines())
+    assert [(row["epoch"], row["step"]) for row in rows] == [(0, 0), (0, 1), (1, 2), (1, 3), (2, 4), (2, 5)]
+
+
 def test_nothing_is_written_before_the_first_step(tmp_path: Path) -> None:
     with Recorder(tmp_path / "s" / "r", [[1]], lengths_of=lambda batch: batch):
         pass

@@ -219,7 +219,7 @@ def test_bad_arguments() -> None:
         ({"global_batch": 0}, "global_batch = 0"),
         ({"prefetch": 3}, "raise policy.prefetch to at least 4"),
         ({"global_batch": 1}, "global_batch = 1 is smaller than world_size = 2"),
-        ({"speeds": (1,)}, "speeds of 1 ranks, here 2"),
+        ({"speeds": (1,)}, "speeds of 1 ranks, but there are 2"),
         ({"cost": {"kind": "calibrated", "path": "no"}}, "calibration no: "),
     ):
         with pytest.raises(ConfigError, match=named):
@@ -229,3 +229,11 @@ def test_bad_arguments() -> None:
     other = stream(0, 1, cost={"kind": "padded_tokens", "alpha": 3.0})
     with pytest.raises(ConfigError, match=r"cost\.alpha = 0\.0, here 3\.0"):
         other.load_state_dict(stream().state_dict())
+    state = stream().state_dict()
+    for broken, named in (
+        ({"epoch": -1}, "load_state_dict: got -1"),
+        ({"step": 1.5}, "load_state_dict: got 1.5"),
+        ({"step": 2}, "no stand_in after 2 steps"),
+    ):
+        with pytest.raises(ConfigError, match=named):
+            stream().load_state_dict(state | broken)

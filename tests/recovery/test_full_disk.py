@@ -24,9 +24,9 @@ def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         words = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(tmp_path)]
         try:
             done = subprocess.run(words, capture_output=True, text=True)
-        except OSError as error:
+        except OSError as error:  # a system without this program has no other disk of a chosen size
             pytest.skip(f"no mount: {error}")
-        if done.returncode:
+        if done.returncode:  # containers and plain users may not mount, and nothing else makes a small disk
             pytest.skip(f"may not mount a disk: {done.stderr.strip()}")
         mounted.append(tmp_path)
         return tmp_path

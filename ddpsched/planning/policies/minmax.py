@@ -12,6 +12,11 @@ from ddpsched.planning.steps.windows import first_windows, gather, take
 from ddpsched.table import Positive
 
 
+def usual_prefetch(global_batch: int, world_size: int) -> int:
+    """Return K = 2 B / G, rounded up: windows twice as large as an even share."""
+    return -(-2 * global_batch // world_size)
+
+
 class Minmax(Policy):
     """Choose the counts whose costliest rank is cheapest, with lengths that only the rank of a sample knows.
 
