@@ -72,6 +72,7 @@ _HOMES = {
     "Comparison": "ddpsched.compare.comparison",
     "for_world_size": "ddpsched.integrations.world_size",
     "enable_packing": "ddpsched.training.packed",
+    "micro_batches": "ddpsched.integrations.micro_batches",
     "packed_collate": "ddpsched.integrations.packed_collate",
     "lengths": "ddpsched.data.dataset_lengths",
     "plan": "ddpsched.compare.comparison",

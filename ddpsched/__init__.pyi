@@ -22,6 +22,7 @@ from ddpsched.errors import SolverTimeout as SolverTimeout
 from ddpsched.errors import StepOutOfMemory as StepOutOfMemory
 from ddpsched.integrations.batch_sampler import BatchSampler as BatchSampler
 from ddpsched.integrations.losses import summed_cross_entropy as summed_cross_entropy
+from ddpsched.integrations.micro_batches import micro_batches as micro_batches
 from ddpsched.integrations.packed_collate import packed_collate as packed_collate
 from ddpsched.integrations.pool_stream import PoolStream as PoolStream
 from ddpsched.integrations.recorder import Recorder as Recorder

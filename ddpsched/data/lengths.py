@@ -1,6 +1,7 @@
 """Lengths by id, which is all that planning knows of samples."""
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,11 +40,12 @@ class KnownLengths:
     rows: Ids | None = None
 
     def __init__(self, lengths: npt.ArrayLike) -> None:
+        _refuse_samples(lengths)
         given = np.asarray(lengths)
         if given.ndim == 0 or given.shape[1:] not in ((), (2,)) or len(given) == 0 or given.dtype.kind not in "iu":
             raise DataError(
                 f"lengths must be a flat array of integers, or one of two columns, got {given.dtype} of shape "
-                f"{given.shape}; give the tokens of each sample as whole numbers"
+                f"{given.shape}; give the tokens of each sample as whole numbers; ddpsched.lengths(dataset) counts them"
             )
         numbers = given.astype(np.int64, copy=False)
         self._parts = numbers if given.ndim == 2 else None
@@ -70,3 +72,16 @@ class KnownLengths:
                 "of shape (samples, 2), or one number"
             )
         return self._parts[ids]
+
+
+def _refuse_samples(lengths: Any) -> None:
+    """Raise DataError for a data set, before numpy reads all of its samples."""
+    if isinstance(lengths, np.ndarray):
+        return
+    iterates = hasattr(lengths, "__iter__") or hasattr(lengths, "__getitem__")
+    first = next(iter(lengths), None) if iterates and hasattr(lengths, "__len__") else None
+    if isinstance(first, Mapping | str) or not iterates:
+        kind = "a data set" if iterates else "of no numbers"
+        raise DataError(
+            f"lengths: a {type(lengths).__name__} is {kind}; give ddpsched.lengths(dataset), the tokens of each sample"
+        )

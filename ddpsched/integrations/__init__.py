@@ -7,6 +7,11 @@
     pool_shards.py       shards of another number of ranks, and states dealt to others
     pool_stream.py       PoolStream: the same over an iterable dataset
     stream_scheduler.py  StreamScheduler: minmax over iterable datasets, the costs of whose samples ranks exchange
+    micro_batches.py     a step's batches, of which the last one's backward pass reduces gradients
+    transformers/        transformers' Trainer: BalancedTrainerMixin, balance
+    accelerate.py        accelerate's loop: prepare
+    lightning.py         Lightning's Trainer: BalancedData
+    tested_versions.py   a warning where a framework is of another version than those that are tested
     recorder.py          Recorder: records of a loop of one's own
     reduction_marks.py   when a rank's gradients were ready under DDP, and all ranks' in
     scaled.py            batches paired with the scales of their losses

@@ -88,6 +88,8 @@ class Scaled:
         for batches in self._loader:
             self.step = self._loader.step
             one = isinstance(self._loader, StreamScheduler)
+            if isinstance(self._loader, StepLoader):  # ranks meet in a backward pass, which needs a batch
+                batches = batches or [self._loader.stand_in()]
             yield batches, self._scale(self._loader.step, [batches] if one else batches)
 
     def pairs(self, batches: Iterator[Any]) -> Iterator[tuple[Any, float]]:

@@ -27,18 +27,16 @@ class StepLoader:
     """Yield this rank's collated micro-batches of each optimizer step as a list, by any policy.
 
         for batches, weight in ddpsched.scaled(loader):            # one optimizer step
-            batches = batches or [loader.stand_in()]
-            for i, batch in enumerate(batches):                    # this rank's micro-batches
-                with model.no_sync() if i + 1 < len(batches) else nullcontext():
-                    (weight * summed_loss(model, batch)).backward()
+            for batch in ddpsched.micro_batches(model, batches):   # this rank's
+                (weight * summed_loss(model, batch)).backward()
             optimizer.step()
             optimizer.zero_grad()
 
     gives, with ``model`` in torch's DDP, the gradient of the mean over the step's global batch: ``sum_scale`` is for
     gradients that are averaged over ranks, ``add_scale`` for those that are added up. All ranks yield equally often,
     and their samples are every id once per epoch. At an epoch's end a rank may have fewer micro-batches than others,
-    and the list may be empty; DDP's ranks must meet once a step all the same, hence the ``stand_in``, whose weight is
-    0. Without DDP plain ``backward()`` will do. ``last`` = "join" or "drop", as of BatchSampler, leaves no list empty.
+    and the list may be empty; DDP's ranks must meet once a step all the same, so ``scaled`` gives it the ``stand_in``,
+    whose weight is 0. ``last`` = "join" or "drop", as of BatchSampler, leaves no list empty.
 
     ``dataset``: with ``[id]``, or ``__getitems__``. ``lengths``: (N,) tokens of its samples, or (N, 2) of two parts,
     the same on every rank. ``world``, ``policy``, ``global_batch``, ``order``, ``seed``, ``cost``, ``memory``,
@@ -182,8 +180,12 @@ class StepLoader:
 
     def stand_in(self) -> Any:
         """Return a batch of the shortest sample, which a rank without samples puts through its model, times zero."""
-        id = self.plan_source.stand_in
-        return self._batches.micro_batch([id], int(self.plan_source.lengths.lengths(np.array([id]))[0]))
+        return self.batch([self.plan_source.stand_in])
+
+    def batch(self, ids: list[int]) -> Any:
+        """Return the samples of these ids as one batch."""
+        longest = int(self.plan_source.lengths.lengths(np.array(ids)).max())
+        return self._batches.micro_batch(ids, longest)
 
     def plans(self) -> Iterator[StepPlan]:
         """Return the plans of the next iteration, with all ranks' samples; nothing is loaded."""

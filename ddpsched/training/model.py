@@ -135,14 +135,20 @@ def some_rows(model: Any, max_length: int) -> list[np.ndarray]:
 
 
 def exact_logits(model: Any, **inputs: Any) -> torch.Tensor:
-    """Return the logits of a float32 ``model``, computed in float64, without dropout and without gradients."""
-    training = model.training
+    """Return the logits of ``model``, computed in float64, without dropout and without gradients."""
+    training, kept = model.training, [tensor.dtype for tensor in _tensors(model)]
     model.double().eval()
     try:
         with torch.no_grad():
             return model(**inputs).logits
     finally:
-        model.float().train(training)  # exact: every number was a float32 before
+        for tensor, dtype in zip(_tensors(model), kept, strict=True):
+            tensor.data = tensor.data.to(dtype)  # exact: every number was of this type before
+        model.train(training)
+
+
+def _tensors(model: Any) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()]
 
 
 def gap(result: torch.Tensor, expected: torch.Tensor) -> float:

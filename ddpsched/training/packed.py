@@ -37,11 +37,10 @@ VARLEN = frozenset(() if varlen_attn is None else inspect.signature(varlen_attn)
 Row = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # query, key and value of a packed row
 
 NAME = "ddpsched_packed"  # in transformers' registers of attention and mask functions
-CPU = torch.device("cpu")
 
 
 def enable_packing(model: Any, name: str | None = None, max_length: int | None = None) -> None:
-    """Let ``model``, in float32 on the CPU, run packed batches beside padded ones; it classifies, or predicts tokens.
+    """Let ``model`` run packed batches beside padded ones; it classifies, or predicts tokens.
 
     ``model``: of transformers. ``name``: the model's, for messages. ``max_length``: of samples, in tokens; by default
     the positions that the model has. Raises ConfigError, with the reason, where its packed logits are not the padded
@@ -59,9 +58,9 @@ def enable_packing(model: Any, name: str | None = None, max_length: int | None =
 
 def _prepare_and_compare(model: Any, max_length: int) -> float:
     """Return the largest gap between the padded logits of a few samples, computed first, and the packed ones."""
-    rows, pad_id = some_rows(model, max_length), model.config.pad_token_id or 0
+    rows, pad_id, device = some_rows(model, max_length), model.config.pad_token_id or 0, model.device
     order = np.arange(len(rows))  # labels that number the samples, as packing changes their order
-    padded, row = pad(rows, order, pad_id, CPU), pack(rows, order, CPU)
+    padded, row = pad(rows, order, pad_id, device), pack(rows, order, device)
     assert row.packing is not None
     expected = exact_logits(model, **padded.inputs)
     classifies = expected.dim() == 2  # (count, num_labels); a language model's are (count, longest, words)

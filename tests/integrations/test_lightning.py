@@ -6,12 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from launched import EPOCHS, NUM_SAMPLES, gradient, model, sampler, summed_loss, worst_error
+from launched import EPOCHS, LENGTHS, NUM_SAMPLES, gradient, model, sampler, summed_loss, worst_error
 from torch.utils.data import DataLoader
 
-from ddpsched import scaled
+from ddpsched import StepLoader, scaled
+from ddpsched.errors import ConfigError
+from ddpsched.integrations import tested_versions
 
-pl = pytest.importorskip("pytorch_lightning", exc_type=ImportError)
+pytest.importorskip("pytorch_lightning", exc_type=ImportError)
+import pytorch_lightning as pl
+
+from ddpsched.integrations.lightning import BalancedData
+
 BUDGET = {"policy": {"kind": "token_budget", "max_tokens_for_batch": 60}, "global_batch": None}
 
 
@@ -73,3 +79,60 @@ def test_lightning_goes_on_within_an_epoch(changes: dict[str, Any], tmp_path: Pa
         fit(tmp_path, resumed=folder / f"step={most}.ckpt", **changes)
         rest = [share[:2] for share in torch.load(tmp_path / "rank0")]
         assert first + rest == whole
+
+
+class Manual(Module):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.automatic_optimization = False
+
+
+def trainer(**changes: Any) -> Any:
+    quiet = {name: False for name in ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")}
+    return pl.Trainer(accelerator="cpu", devices=1, max_steps=1, **quiet, **changes)
+
+
+def steps_loader() -> StepLoader:
+    return StepLoader(range(NUM_SAMPLES), LENGTHS, global_batch=16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "manual", "make", "named"),
+    [
+        (
+            {"accumulate_grad_batches": 2},
+            False,
+            sampler,
+            r"accumulate_grad_batches=2\).*leave it out, and give a StepL",
+        ),
+        ({}, False, steps_loader, "Module: a StepLoader gives each step as a list.*automatic_optimization = False"),
+        ({"strategy": "fsdp"}, True, steps_loader, "strategy|FSDP"),
+    ],
+)
+def test_what_would_make_it_wrong_is_refused(
+    changes: dict[str, Any], manual: bool, make: Any, named: str, tmp_path: Path
+) -> None:
+    module = Manual(tmp_path) if manual else Module(tmp_path)
+    with pytest.raises((ConfigError, ValueError), match=named):
+        trainer(**changes).fit(module, BalancedData(make()))
+
+
+def test_validation_is_untouched(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    class Validates(Module):
+        def validation_step(self, batch: Any, number: int) -> None:
+            seen.append(batch)
+
+    loader = DataLoader(range(NUM_SAMPLES), batch_sampler=sampler())  # type: ignore[arg-type]
+    trainer(num_sanity_val_steps=0, val_check_interval=1).fit(
+        Validates(tmp_path),
+        BalancedData(loader, val_loader=DataLoader([1, 2, 3])),  # type: ignore[arg-type]
+    )
+    assert seen == [1, 2, 3]
+
+
+def test_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tested_versions, "version", lambda name: "3.0")
+    with pytest.warns(UserWarning, match=r"tested with pytorch-lightning 2\.4 to 2\.6, not 3\.0"):
+        trainer().fit(Module(tmp_path), BalancedData(DataLoader(range(NUM_SAMPLES), batch_sampler=sampler())))  # type: ignore[arg-type]

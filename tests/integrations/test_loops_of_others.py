@@ -1,16 +1,16 @@
 """Loops as people write them, on 2 and 4 real ranks: each optimizer's gradient is that of one process.
 
-They are torch's loop with plain, working and resumed loaders, accelerate's, and transformers' Trainer. Ways to lose
-samples under the last two are refused. The last steps are included: 49 samples in steps of 16 leave one for an epoch's
-last step, so that every other rank has none.
+They are torch's loop with plain, working and resumed loaders, fully_shard's, accelerate's, Lightning's, and
+transformers' Trainer. Ways to lose samples under accelerate and Trainer are refused. The last steps are included: 49
+samples in steps of 16 leave one for an epoch's last step, so that every other rank has none.
 """
 
 import multiprocessing
 import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,128 +18,32 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from installed import SHARDS_ON_CPU
 from ranks import run_ranks
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch_loops import (
+    EPOCHS,
+    SIZE,
+    Loop,
+    Model,
+    Sentences,
+    Steps,
+    collate,
+    flat_gradient,
+    micro_batched,
+    plain,
+    resumed,
+    sampler,
+    several,
+    sharded,
+    step_loader,
+    summed,
+    torch_loop,
+)  # fmt: skip
 
-from ddpsched import BatchSampler, StepLoader, scaled
+from ddpsched import StepLoader, micro_batches, scaled
+from ddpsched.integrations.accelerate import prepare
 from ddpsched.integrations.losses import summed_cross_entropy
 from ddpsched.local_ranks import join_group
-
-SIZE, BATCH, EPOCHS = 49, 16, 2
-LENGTHS = np.random.default_rng(3).integers(2, 30, SIZE)
-
-
-class Sentences:
-    def __len__(self) -> int:
-        return SIZE
-
-    def __getitem__(self, id: int) -> dict[str, Any]:
-        tokens = torch.from_numpy(np.random.default_rng([7, id]).integers(1, 50, LENGTHS[id]))
-        return {"ids": id, "tokens": tokens, "labels": int(tokens[0]) % 2}
-
-
-def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    longest = max(len(each["tokens"]) for each in samples)  # fails on an empty list, as most collate functions do
-    padded = [F.pad(each["tokens"], (0, longest - len(each["tokens"]))) for each in samples]
-    batch = {name: torch.tensor([each[name] for each in samples]) for name in ("ids", "labels")}
-    return {**batch, "tokens": torch.stack(padded)}
-
-
-class Model(torch.nn.Module):
-    """Predicts the first token's parity from the mean of embeddings without padding; notes the ids it sees."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.embedding, self.head = torch.nn.Embedding(50, 8), torch.nn.Linear(8, 2)
-        self.seen: list[int] = []
-        self.double()
-
-    def forward(self, ids: torch.Tensor, tokens: torch.Tensor, labels: Any = None) -> dict[str, torch.Tensor]:
-        self.seen += ids.tolist()
-        real = (tokens > 0)[..., None]
-        return {"logits": self.head((self.embedding(tokens).tanh() * real).sum(1) / real.sum(1))}
-
-
-def flat_gradient(model: torch.nn.Module) -> np.ndarray:
-    return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]).numpy().copy()
-
-
-Steps = list[tuple[list[int], np.ndarray]]  # each step's weighted samples, and the optimizer's gradient
-
-
-def sampler(policy: str = "balanced", **more: Any) -> BatchSampler:
-    return BatchSampler(LENGTHS, global_batch=BATCH, policy=policy, seed=8, **more)
-
-
-def plain(made: BatchSampler, workers: int = 0) -> Any:
-    return DataLoader(Sentences(), batch_sampler=made, collate_fn=collate, num_workers=workers)
-
-
-class Loop:
-    """torch's loop: DDP, the summed loss times the scale, one optimizer step a batch."""
-
-    def __init__(self) -> None:
-        self.inner = Model()
-        self.model = DistributedDataParallel(self.inner)
-        self.optimizer, self.steps = torch.optim.SGD(self.model.parameters(), lr=0.5), Steps()
-
-    def step(self, batches: list[dict[str, torch.Tensor]], scale: float, means: bool = False) -> None:
-        self.inner.seen.clear()
-        for number, batch in enumerate(batches):
-            with self.model.no_sync() if number + 1 < len(batches) else nullcontext():
-                logits = self.model(batch["ids"], batch["tokens"])["logits"]
-                loss = F.cross_entropy(logits, batch["labels"], reduction="mean" if means else "sum")
-                (loss if means else scale * loss).backward()
-        self.steps.append((list(self.inner.seen) if scale else [], flat_gradient(self.model)))
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def run(self, loader: Any, means: bool = False, most: int | None = None) -> Any:
-        """Run one iteration, or its first steps."""
-        steps = scaled(loader)
-        for batch, scale in islice(steps, most):
-            self.step([batch], scale, means)
-        return steps
-
-
-def torch_loop(policy: str, workers: int = 0, means: bool = False, **more: Any) -> Steps:
-    loop, loader = Loop(), plain(sampler(policy, **more), workers)
-    for _ in range(EPOCHS):
-        loop.run(loader, means)
-    return loop.steps
-
-
-def resumed(stateful: bool) -> Steps:
-    """Break off after every step of the first epoch, the last one included, and resume with new objects."""
-    loop, state = Loop(), None
-    for _ in range(-(-SIZE // BATCH)):
-        made = sampler("minmax")
-        loader = stateful_loader(made) if stateful else plain(made)
-        if state is not None:
-            (loader if stateful else scaled(loader)).load_state_dict(state)
-        steps = loop.run(loader, most=1)
-        state = (loader if stateful else steps).state_dict()
-    loop.run(loader)  # runs nothing at the epoch's end, or else the next epoch
-    if len(loop.steps) == -(-SIZE // BATCH):
-        loop.run(loader)
-    return loop.steps
-
-
-def stateful_loader(made: BatchSampler) -> Any:
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    return StatefulDataLoader(Sentences(), batch_sampler=made, collate_fn=collate)
-
-
-def step_loader() -> Steps:
-    loop, policy = Loop(), {"kind": "balanced", "max_microbatches": 2}
-    loader = StepLoader(Sentences(), LENGTHS, policy=policy, global_batch=BATCH, seed=8, collate_fn=collate)
-    for _ in range(EPOCHS):
-        for batches, scale in scaled(loader):
-            loop.step(batches or [loader.stand_in()], scale)
-    return loop.steps
 
 
 def accelerate() -> Steps:
@@ -158,6 +62,80 @@ def accelerate() -> Steps:
             loop.optimizer.step()
             loop.optimizer.zero_grad()
     return loop.steps
+
+
+def accelerate_prepared(make: Callable[[], Any], resume: bool = False) -> Steps:
+    """Train with accelerate, two lines of which are ddpsched's; resume from its checkpoint after three steps."""
+    from accelerate import Accelerator
+
+    accelerator, loop = Accelerator(cpu=True), Loop(lambda model: model)
+    loop.model, loop.optimizer = accelerator.prepare(loop.inner, torch.optim.SGD(loop.inner.parameters(), lr=0.5))
+    steps = prepare(accelerator, make())
+    for _ in range(EPOCHS):
+        for batches, scale in steps:
+            loop.inner.seen.clear()
+            for batch in micro_batches(loop.model, batches if isinstance(batches, list) else [batches]):
+                accelerator.backward(scale * summed(loop.model, batch))
+            loop.end(scale)
+            if resume and len(loop.steps) == 6:
+                break
+    if resume:
+        with tempfile.TemporaryDirectory() if dist.get_rank() == 0 else nullcontext() as folder:
+            folders = [folder]
+            dist.broadcast_object_list(folders)
+            accelerator.save_state(folders[0])
+            again, rest = Accelerator(cpu=True), Loop(lambda model: model)
+            rest.model, rest.optimizer = again.prepare(rest.inner, torch.optim.SGD(rest.inner.parameters(), lr=0.5))
+            steps = prepare(again, make())
+            again.load_state(folders[0])
+            for batch, scale in steps:
+                rest.inner.seen.clear()
+                again.backward(scale * summed(rest.model, batch))
+                rest.end(scale)
+            dist.barrier()
+        return loop.steps + rest.steps
+    return loop.steps
+
+
+def lightning(make: Callable[[], Any]) -> Steps:
+    """Train with Lightning: automatically one batch a step, by hand several."""
+    import os
+
+    import pytorch_lightning as pl
+
+    from ddpsched.integrations.lightning import BalancedData
+
+    os.environ["TORCHELASTIC_RUN_ID"] = "test"  # so that Lightning takes the ranks that there are
+    loader, steps = make(), Steps()
+
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.automatic_optimization = Model(), not isinstance(loader, StepLoader)
+
+        def training_step(self, step: Any, number: int) -> Any:
+            batch, self.weight = step
+            self.net.seen.clear()
+            if self.automatic_optimization:
+                return self.weight * summed(self.net, batch)
+            for each in micro_batches(self.trainer.strategy.model, batch):
+                self.manual_backward(self.weight * summed(self.net, each))
+            optimizer: Any = self.optimizers()
+            optimizer.step()
+            optimizer.zero_grad()
+            return None
+
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            steps.append((list(self.net.seen) if self.weight else [], flat_gradient(self.net)))
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.5)
+
+    pl.Trainer(
+        accelerator="cpu", devices=dist.get_world_size(), strategy="ddp", max_epochs=EPOCHS, logger=False,
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+    ).fit(Module(), BalancedData(loader))  # fmt: skip
+    return steps
 
 
 def trainer(last: str, prepared: bool = False) -> Steps:
@@ -224,7 +202,14 @@ LOOPS: dict[str, Any] = {
     "resumed by its state": lambda: resumed(stateful=False),
     "resumed by StatefulDataLoader": lambda: resumed(stateful=True),
     "StepLoader": step_loader,
+    "micro_batches": micro_batched,
     "accelerate": accelerate,
+    "accelerate, prepared": lambda: accelerate_prepared(lambda: plain(sampler())),
+    "accelerate, resumed": lambda: accelerate_prepared(lambda: plain(sampler()), resume=True),
+    "accelerate, several micro-batches": lambda: accelerate_prepared(several),
+    **({"fully_shard": sharded} if SHARDS_ON_CPU else {}),
+    "Lightning": lambda: lightning(lambda: plain(sampler())),
+    "Lightning, several micro-batches": lambda: lightning(several),
     "Trainer": lambda: trainer("join"),
     "Trainer, dropped": lambda: trainer("drop"),
 }
@@ -257,7 +242,7 @@ Found = list[tuple[dict[str, Steps], dict[str, str], list[str]]]
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def ran(request: pytest.FixtureRequest) -> Found:
-    for package in ("accelerate", "torchdata"):
+    for package in ("accelerate", "torchdata", "pytorch_lightning"):
         pytest.importorskip(package)
     return run_ranks(all_loops, request.param, timeout_s=300)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_loops_of_others import BATCH, LENGTHS, Model, Sentences, plain
+from torch_loops import BATCH, LENGTHS, Model, Sentences, plain
 
 from ddpsched import BatchSampler, World
 from ddpsched.integrations.losses import summed_cross_entropy

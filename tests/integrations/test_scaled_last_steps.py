@@ -75,7 +75,9 @@ def test_step_loaders_and_streams() -> None:
         plans = list(loader.plans())
         got = list(scaled(loader))
         assert got == [
-            ([micro.ids.tolist() for micro in plan.ranks[rank]], 4 / plan.global_batch if plan.ranks[rank] else 0.0)
+            ([micro.ids.tolist() for micro in plan.ranks[rank]], 4 / plan.global_batch)
+            if plan.ranks[rank]
+            else ([loader.stand_in()], 0.0)
             for plan in plans
         ]
     steps = scaled(StepLoader(range(SIZE), LENGTHS, world=World(0, 4), policy=policy, collate_fn=list))

@@ -1,0 +1,79 @@
+"""accelerate's loop: batches on its device with their scales, and a position that its checkpoints hold."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ddpsched.errors import ConfigError
+from ddpsched.integrations.scaled import Scaled, scaled
+from ddpsched.integrations.step_share import StepShare
+from ddpsched.integrations.tested_versions import warn_of_version
+
+OTHERS = ("DEEPSPEED", "MEGATRON_LM")  # whose backward passes divide gradients in a way of their own
+
+
+def prepare(accelerator: Any, loader: Any, count: Callable[[Any], Any] | None = None) -> "PreparedSteps":
+    """Return an iterable of ``(batch, scale)``, on the accelerator's device, in place of its own ``prepare(loader)``.
+
+        sampler = ddpsched.BatchSampler(ddpsched.lengths(data), global_batch=64)
+        loader = DataLoader(data, batch_sampler=sampler, collate_fn=collate)
+        model, optimizer = accelerator.prepare(model, optimizer)
+        steps = ddpsched.integrations.accelerate.prepare(accelerator, loader)
+        for batch, scale in steps:
+            accelerator.backward(scale * summed_loss(model, batch))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    ``loader``, ``count``: as of ``ddpsched.scaled``. Of a StepLoader the batch is a list, for
+    ``ddpsched.micro_batches(model, batch)``. ``accelerator.save_state`` and ``load_state`` hold the position of loaders
+    whose state is the same on every rank; each rank saves that of a stream itself.
+
+    Raises ConfigError where accelerate would divide losses or gradients once more.
+    """
+    warn_of_version("accelerate")
+    accumulation = accelerator.gradient_accumulation_steps
+    if accumulation != 1:
+        raise ConfigError(
+            f"Accelerator(gradient_accumulation_steps={accumulation}): accelerator.backward would divide each loss by "
+            "it, but a scale is exact already; leave it out, and give a StepLoader, whose policy may have several "
+            "micro-batches: for batch in ddpsched.micro_batches(model, batches)"
+        )
+    kind = accelerator.distributed_type.name
+    if kind in OTHERS:
+        raise ConfigError(f"accelerate's {kind} divides gradients in its own way; use DDP or FSDP")
+    steps = PreparedSteps(accelerator, scaled(loader, count))
+    if steps.scaled.has_plans:
+        accelerator.register_for_checkpointing(steps)
+    return steps
+
+
+class PreparedSteps:
+    """An iterable of ``(batch, scale)``, as :func:`prepare` returns it."""
+
+    def __init__(self, accelerator: Any, steps: Scaled) -> None:
+        self.scaled, self._accelerator = steps, accelerator
+
+    @property
+    def step(self) -> StepShare | None:
+        """The :class:`StepShare` of the batch yielded last."""
+        return self.scaled.step
+
+    def __len__(self) -> int:
+        return len(self.scaled)
+
+    def __iter__(self) -> Iterator[tuple[Any, float]]:
+        from accelerate.utils import send_to_device
+
+        for batch, scale in self.scaled:
+            yield send_to_device(batch, self._accelerator.device, non_blocking=True), scale
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch of the next iteration."""
+        self.scaled.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the batch yielded last."""
+        return self.scaled.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue after the batch of ``state``. Raises ConfigError where it is of another loader."""
+        self.scaled.load_state_dict(state)
