@@ -68,6 +68,7 @@ _HOMES = {
     "VariableBatchSizeLR": "ddpsched.training.variable_lr",
     "World": "ddpsched.world",
     "assert_gradient_exact": "ddpsched.certify.certify_step",
+    "balanced": "ddpsched.integrations.balanced_loader",
     "certify_loader": "ddpsched.certify.certify_loader",
     "Comparison": "ddpsched.compare.comparison",
     "for_world_size": "ddpsched.integrations.world_size",

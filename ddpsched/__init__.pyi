@@ -20,6 +20,7 @@ from ddpsched.errors import RunHeldError as RunHeldError
 from ddpsched.errors import RunStopped as RunStopped
 from ddpsched.errors import SolverTimeout as SolverTimeout
 from ddpsched.errors import StepOutOfMemory as StepOutOfMemory
+from ddpsched.integrations.balanced_loader import balanced as balanced
 from ddpsched.integrations.batch_sampler import BatchSampler as BatchSampler
 from ddpsched.integrations.losses import summed_cross_entropy as summed_cross_entropy
 from ddpsched.integrations.micro_batches import micro_batches as micro_batches

@@ -2,6 +2,7 @@
 
 ::
 
+    balanced_loader.py   balanced: a DataLoader's samples, divided over ranks by a plan
     batch_sampler.py     BatchSampler: this rank's lists of ids, for a torch DataLoader
     step_loader.py       StepLoader: whole optimizer steps, as lists of micro-batches
     pool_shards.py       shards of another number of ranks, and states dealt to others

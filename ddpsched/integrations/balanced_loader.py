@@ -1,0 +1,135 @@
+"""balanced: a DataLoader's batches, with its samples divided over ranks by a plan instead of its sampler."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy.typing as npt
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
+
+from ddpsched.data.dataset_lengths import lengths as lengths_of
+from ddpsched.errors import ConfigError
+from ddpsched.integrations.batch_sampler import BatchSampler
+from ddpsched.integrations.scaled import scaled
+from ddpsched.integrations.step_share import StepShare
+from ddpsched.world import World
+
+KEPT = (
+    "collate_fn", "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator",
+    "prefetch_factor", "persistent_workers",
+)  # fmt: skip
+
+
+def balanced(
+    loader: DataLoader[Any],
+    lengths: npt.ArrayLike | None = None,
+    *,
+    count: Callable[[Any], Any] | None = None,
+    **plans: Any,
+) -> "BalancedLoader":
+    """Return a loader of the same samples and batches' make, of which each rank gets what a policy assigns to it.
+
+        loader = ddpsched.balanced(loader)                         # a DataLoader with batch_size and a sampler
+        for batch in loader:
+            loss = loader.scale * F.cross_entropy(model(batch["x"]), batch["y"], reduction="sum")
+            loss.backward()                                        # with ``model`` in torch's DDP
+
+    gives the gradient of the mean over the global batch, batch_size x ranks samples. ``loader``: over a data set with
+    samples by id, in sequence, shuffled, or with a DistributedSampler, whose seed, ``drop_last`` and epochs hold on;
+    workers, ``collate_fn`` and pinned memory are its own. ``lengths``: tokens of each sample; without it
+    ``ddpsched.lengths`` of its data set. ``count``: label tokens of a batch, as of ``ddpsched.scaled``, for the mean
+    over these. ``plans``: ``policy``, ``order``, ``cost``, ``memory``, ``speeds`` and ``global_batch``, as of
+    BatchSampler.
+
+    Raises ConfigError for a loader that chooses its batches in another way, and where a DistributedSampler has another
+    number of ranks than the process group.
+    """
+    return BalancedLoader(loader, lengths, count, plans)
+
+
+class BalancedLoader:
+    """An iterable of batches, as :func:`balanced` returns it."""
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        lengths: npt.ArrayLike | None,
+        count: Callable[[Any], Any] | None,
+        plans: Mapping[str, Any],
+    ) -> None:
+        _check(loader)
+        given: Any = loader.sampler
+        world = World.detect()
+        distributed = isinstance(given, DistributedSampler)
+        if distributed and (given.num_replicas, given.rank) != (world.size, world.rank):
+            raise ConfigError(
+                f"balanced: the DistributedSampler is of rank {given.rank} of num_replicas = {given.num_replicas}, but "
+                f"this process is rank {world.rank} of {world.size}; leave its num_replicas and rank out"
+            )
+        sequential = isinstance(given, SequentialSampler) or (distributed and not given.shuffle)
+        size = loader.batch_size
+        assert size is not None, "checked"
+        options = {
+            "global_batch": size * world.size, "order": "sequential" if sequential else "shuffled",
+            "seed": given.seed if distributed else 0,
+            "last": "drop" if loader.drop_last or (distributed and given.drop_last) else "smaller", **plans,
+        }  # fmt: skip
+        self._given = given if distributed else None
+        self._named = given.epoch if distributed else 0
+        sampler = BatchSampler(lengths_of(loader.dataset) if lengths is None else lengths, **options)
+        kept: dict[str, Any] = {name: getattr(loader, name) for name in KEPT}
+        self.steps = scaled(DataLoader(loader.dataset, batch_sampler=sampler, **kept), count)
+        self.dataset, self._scale = loader.dataset, 1.0
+
+    @property
+    def scale(self) -> float:
+        """The factor of the summed loss of the batch yielded last; 0 for a stand-in."""
+        return self._scale
+
+    @property
+    def step(self) -> StepShare | None:
+        """The :class:`StepShare` of the batch yielded last."""
+        return self.steps.step
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._given is not None and self._given.epoch != self._named:  # named to the sampler that was there
+            self._named = self._given.epoch
+            self.set_epoch(self._named)
+        for batch, scale in self.steps:
+            self._scale = scale
+            yield batch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch of the next iteration."""
+        self.steps.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the batch yielded last."""
+        return self.steps.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue after the batch of ``state``. Raises ConfigError where it is of another loader."""
+        self.steps.load_state_dict(state)
+
+
+def _check(loader: Any) -> None:
+    if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
+        raise ConfigError(
+            f"balanced: {type(loader).__name__} is no torch DataLoader; make a DataLoader of its data set, or use "
+            "ddpsched.StepLoader"
+        )
+    if isinstance(loader.dataset, IterableDataset):
+        raise ConfigError(
+            f"balanced: {type(loader.dataset).__name__} has no samples by id; use ddpsched.StreamScheduler for an "
+            "iterable data set"
+        )
+    sampler = loader.sampler
+    known = isinstance(sampler, SequentialSampler | RandomSampler | DistributedSampler)
+    if loader.batch_size is None or not known or getattr(sampler, "replacement", False):
+        chooser = sampler if loader.batch_size is not None else loader.batch_sampler or loader.sampler
+        raise ConfigError(
+            f"balanced: {type(chooser).__name__} chooses samples in a way of its own; give a DataLoader with "
+            "batch_size and a DistributedSampler, shuffle=True or shuffle=False, or plan with ddpsched.BatchSampler"
+        )

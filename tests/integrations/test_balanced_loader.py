@@ -1,0 +1,103 @@
+"""balanced(loader): another DataLoader's samples, batches and epochs, by a plan."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, WeightedRandomSampler
+
+import ddpsched
+from ddpsched.errors import ConfigError
+
+LENGTHS = np.random.default_rng(0).integers(1, 40, 50).tolist()
+DATA = [torch.full((length,), number) for number, length in enumerate(LENGTHS)]
+
+
+def ids(samples: list[torch.Tensor]) -> list[int]:
+    return [int(sample[0]) for sample in samples]
+
+
+def loader(**more: Any) -> DataLoader[Any]:
+    return DataLoader(DATA, collate_fn=ids, **{"batch_size": 8, "shuffle": True, **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_sample_once_an_epoch_in_another_order(workers: int) -> None:
+    steps = ddpsched.balanced(loader(num_workers=workers))
+    epochs = [[(batch, steps.scale) for batch in steps] for _ in range(2)]
+    for epoch in epochs:
+        assert len(epoch) == len(steps) == 7
+        assert sorted(id for batch, _ in epoch for id in batch) == list(range(50))
+        assert all(scale == 1 / len(batch) for batch, scale in epoch)
+    assert epochs[0] != epochs[1]
+
+
+def test_what_the_loader_said_holds_on() -> None:
+    assert sorted(next(iter(ddpsched.balanced(loader(shuffle=False))))) == list(range(8))
+    assert len(ddpsched.balanced(loader(), global_batch=10)) == 5
+    counted = ddpsched.balanced(loader(), count=lambda batch: 4 * len(batch))
+    assert all(counted.scale == 1 / (4 * len(batch)) for batch in counted)
+
+
+def test_the_epochs_of_a_distributed_sampler() -> None:
+    def steps() -> tuple[DistributedSampler[Any], Any]:
+        sampler = DistributedSampler(DATA, num_replicas=1, rank=0, seed=4)  # type: ignore[arg-type]
+        return sampler, ddpsched.balanced(loader(sampler=sampler, shuffle=None))
+
+    sampler, one = steps()
+    epochs = [list(one) for _ in range(3)]
+    sampler, other = steps()
+    for epoch in (1, 2, 0):
+        sampler.set_epoch(epoch)
+        assert list(other) == epochs[epoch]
+
+
+def test_a_state_goes_on() -> None:
+    steps = ddpsched.balanced(loader())
+    whole = list(steps)
+    steps.set_epoch(0)
+    first = [next(iter(steps))]
+    rest = ddpsched.balanced(loader())
+    rest.load_state_dict(steps.state_dict())
+    assert first + list(rest) == whole
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(DATA)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (lambda: [1], "list is no torch DataLoader"),
+        (lambda: DataLoader(Stream(), batch_size=4), r"Stream has no samples by id; use ddpsched\.StreamScheduler"),
+        (lambda: loader(sampler=WeightedRandomSampler([1.0] * 50, 50), shuffle=None), "WeightedRandomSampler chooses"),
+        (lambda: DataLoader(DATA, batch_sampler=[[1, 2]]), "list chooses samples"),  # type: ignore[arg-type]
+        (lambda: DataLoader(DATA, batch_size=None), "SequentialSampler chooses samples"),  # type: ignore[arg-type]
+        (
+            lambda: loader(sampler=DistributedSampler(DATA, num_replicas=3, rank=1), shuffle=None),  # type: ignore[arg-type]
+            "rank 1 of num_replicas = 3, but this process is rank 0 of 1",
+        ),
+    ],
+)
+def test_refused(given: Any, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        ddpsched.balanced(given())
+
+
+def on_rank() -> list[tuple[list[int], float]]:
+    dist.init_process_group("gloo")
+    steps = ddpsched.balanced(loader(sampler=DistributedSampler(DATA), shuffle=None))  # type: ignore[arg-type]
+    return [(batch, steps.scale) for batch in steps]
+
+
+def test_ranks_share_each_global_batch() -> None:
+    ranks = run_ranks(on_rank, 2)
+    assert sorted(id for rank in ranks for batch, scale in rank if scale for id in batch) == list(range(50))
+    for (one, scale), (other, _) in zip(*ranks, strict=True):
+        assert scale == 2 / len(one + other)
+    assert max(len(one + other) for (one, _), (other, _) in zip(*ranks, strict=True)) == 16
