@@ -12,6 +12,7 @@
     curriculum.py     figures of the notes on curricula
     batches.py        figures of the notes on micro-batches
     walks.py          the two walks in CONTRIBUTING.md
+    examples/         other people's loops before and after, `python -m experiments.examples`
     reliability/      checks of reliability: kills, faults, damaged files, soaks
     benchmarks/       `python -m experiments.benchmarks.NAME`
 """

@@ -141,8 +141,8 @@ def test_floors(path: Path) -> None:
             # checks of training's gradients; a loss, loops and loaders of torch; a group's store
             integrations = (
                 "losses", "balanced_loader", "step_loader", "agree", "agreement", "scaled", "packed_collate",
-                "recorder", "reduction_marks", "stream_scheduler", "transformers.balanced_trainer", "transformers.loss_rule",
-                "transformers.trainer_plans",
+                "recorder", "reduction_marks", "stream_scheduler", "transformers.balanced_trainer",
+                "transformers.loss_rule", "transformers.trainer_plans",
             )  # fmt: skip
             rooms = (
                 "ddpsched.run_loop",
@@ -221,6 +221,7 @@ OUTSIDE = (
     "analysis",
     "experiments",
     "experiments/benchmarks",
+    "experiments/examples",
     "experiments/reliability",
     "experiments/reliability/fuzz",
     "experiments/reliability/hostile_texts",

@@ -1,9 +1,10 @@
 """accelerate's loop: batches on its device with their scales, and a position that its checkpoints hold."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, overload
 
 from ddpsched.errors import ConfigError
+from ddpsched.integrations.balanced_loader import BalancedLoader
 from ddpsched.integrations.scaled import Scaled, scaled
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.integrations.tested_versions import warn_of_version
@@ -11,24 +12,35 @@ from ddpsched.integrations.tested_versions import warn_of_version
 OTHERS = ("DEEPSPEED", "MEGATRON_LM")  # whose backward passes divide gradients in a way of their own
 
 
-def prepare(accelerator: Any, loader: Any, count: Callable[[Any], Any] | None = None) -> "PreparedSteps":
-    """Return an iterable of ``(batch, scale)``, on the accelerator's device, in place of its own ``prepare(loader)``.
+@overload
+def prepare(accelerator: Any, loader: BalancedLoader) -> BalancedLoader: ...
 
-        sampler = ddpsched.BatchSampler(ddpsched.lengths(data), global_batch=64)
-        loader = DataLoader(data, batch_sampler=sampler, collate_fn=collate)
+
+@overload
+def prepare(accelerator: Any, loader: Any, count: Callable[[Any], Any] | None = None) -> "PreparedSteps": ...
+
+
+def prepare(
+    accelerator: Any, loader: Any, count: Callable[[Any], Any] | None = None
+) -> "BalancedLoader | PreparedSteps":
+    """Return the batches of ``loader`` on the accelerator's device, in place of ``accelerator.prepare(loader)``.
+
         model, optimizer = accelerator.prepare(model, optimizer)
-        steps = ddpsched.integrations.accelerate.prepare(accelerator, loader)
-        for batch, scale in steps:
-            accelerator.backward(scale * summed_loss(model, batch))
+        loader = ddpsched.integrations.accelerate.prepare(accelerator, ddpsched.balanced(loader))
+        for batch in loader:
+            accelerator.backward(loader.scale * summed_loss(model, batch))
             optimizer.step()
             optimizer.zero_grad()
 
-    ``loader``, ``count``: as of ``ddpsched.scaled``. Of a StepLoader the batch is a list, for
-    ``ddpsched.micro_batches(model, batch)``. ``accelerator.save_state`` and ``load_state`` hold the position of loaders
-    whose state is the same on every rank; each rank saves that of a stream itself.
+    ``loader``: what ``ddpsched.balanced`` returned; or any that ``ddpsched.scaled`` takes, with its ``count``, and then
+    the iteration yields ``(batch, scale)``. Of a StepLoader the batch is a list, for ``ddpsched.micro_batches(model,
+    batch)``. ``accelerator.save_state`` and ``load_state`` hold the position of loaders whose state is the same on
+    every rank; each rank saves that of a stream itself.
 
     Raises ConfigError where accelerate would divide losses or gradients once more.
     """
+    from accelerate.utils import send_to_device
+
     warn_of_version("accelerate")
     accumulation = accelerator.gradient_accumulation_steps
     if accumulation != 1:
@@ -40,17 +52,25 @@ def prepare(accelerator: Any, loader: Any, count: Callable[[Any], Any] | None = 
     kind = accelerator.distributed_type.name
     if kind in OTHERS:
         raise ConfigError(f"accelerate's {kind} divides gradients in its own way; use DDP or FSDP")
-    steps = PreparedSteps(accelerator, scaled(loader, count))
+
+    def place(batch: Any) -> Any:
+        return send_to_device(batch, accelerator.device, non_blocking=True)
+
+    if isinstance(loader, BalancedLoader):
+        loader.move(place)
+        accelerator.register_for_checkpointing(loader)
+        return loader
+    steps = PreparedSteps(scaled(loader, count), place)
     if steps.scaled.has_plans:
         accelerator.register_for_checkpointing(steps)
     return steps
 
 
 class PreparedSteps:
-    """An iterable of ``(batch, scale)``, as :func:`prepare` returns it."""
+    """An iterable of ``(batch, scale)``, as :func:`prepare` returns it for a loader of another kind."""
 
-    def __init__(self, accelerator: Any, steps: Scaled) -> None:
-        self.scaled, self._accelerator = steps, accelerator
+    def __init__(self, steps: Scaled, place: Callable[[Any], Any]) -> None:
+        self.scaled, self._place = steps, place
 
     @property
     def step(self) -> StepShare | None:
@@ -61,10 +81,8 @@ class PreparedSteps:
         return len(self.scaled)
 
     def __iter__(self) -> Iterator[tuple[Any, float]]:
-        from accelerate.utils import send_to_device
-
         for batch, scale in self.scaled:
-            yield send_to_device(batch, self._accelerator.device, non_blocking=True), scale
+            yield self._place(batch), scale
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch of the next iteration."""

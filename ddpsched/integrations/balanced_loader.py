@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Ra
 from ddpsched.data.dataset_lengths import lengths as lengths_of
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.batch_sampler import BatchSampler
-from ddpsched.integrations.scaled import scaled
+from ddpsched.integrations.scaled import Scaled, scaled
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.world import World
 
@@ -49,6 +49,8 @@ def balanced(
 class BalancedLoader:
     """An iterable of batches, as :func:`balanced` returns it."""
 
+    _place: Callable[[Any], Any] | None = None
+
     def __init__(
         self,
         loader: DataLoader[Any],
@@ -57,28 +59,48 @@ class BalancedLoader:
         plans: Mapping[str, Any],
     ) -> None:
         _check(loader)
-        given: Any = loader.sampler
-        world = World.detect()
-        distributed = isinstance(given, DistributedSampler)
-        if distributed and (given.num_replicas, given.rank) != (world.size, world.rank):
-            raise ConfigError(
-                f"balanced: the DistributedSampler is of rank {given.rank} of num_replicas = {given.num_replicas}, but "
-                f"this process is rank {world.rank} of {world.size}; leave its num_replicas and rank out"
-            )
-        sequential = isinstance(given, SequentialSampler) or (distributed and not given.shuffle)
-        size = loader.batch_size
-        assert size is not None, "checked"
-        options = {
-            "global_batch": size * world.size, "order": "sequential" if sequential else "shuffled",
-            "seed": given.seed if distributed else 0,
-            "last": "drop" if loader.drop_last or (distributed and given.drop_last) else "smaller", **plans,
+        self.dataset, self._loader, self._plans, self._count = loader.dataset, loader, plans, count
+        self._lengths = lengths_of(loader.dataset) if lengths is None else lengths
+        self._named = self._epoch_of_sampler
+        self._steps: Scaled | None = None
+        self._scale = 1.0
+
+    @property
+    def steps(self) -> Scaled:
+        """The batches with their scales; made at first use, when the number of ranks is known."""
+        if self._steps is None:
+            self._steps = self._made()
+        return self._steps
+
+    def _made(self) -> Scaled:
+        loader, given, world = self._loader, self._loader.sampler, World.detect()
+        order, seed, drops = "shuffled", 0, loader.drop_last
+        if isinstance(given, DistributedSampler):
+            if (given.num_replicas, given.rank) != (world.size, world.rank):
+                raise ConfigError(
+                    f"balanced: the DistributedSampler is of rank {given.rank} of num_replicas = {given.num_replicas}, "
+                    f"but this process is rank {world.rank} of {world.size}; leave its num_replicas and rank out"
+                )
+            order, seed, drops = "shuffled" if given.shuffle else "sequential", given.seed, drops or given.drop_last
+        elif isinstance(given, SequentialSampler):
+            order = "sequential"
+        assert loader.batch_size is not None, "checked"
+        options: dict[str, Any] = {
+            "global_batch": loader.batch_size * world.size, "order": order, "seed": seed,
+            "last": "drop" if drops else "smaller", **self._plans,
         }  # fmt: skip
-        self._given = given if distributed else None
-        self._named = given.epoch if distributed else 0
-        sampler = BatchSampler(lengths_of(loader.dataset) if lengths is None else lengths, **options)
+        sampler = BatchSampler(self._lengths, **options)
         kept: dict[str, Any] = {name: getattr(loader, name) for name in KEPT}
-        self.steps = scaled(DataLoader(loader.dataset, batch_sampler=sampler, **kept), count)
-        self.dataset, self._scale = loader.dataset, 1.0
+        return scaled(DataLoader(loader.dataset, batch_sampler=sampler, **kept), self._count)
+
+    @property
+    def _epoch_of_sampler(self) -> int:
+        """The epoch that was named to the loader's own sampler."""
+        return int(getattr(self._loader.sampler, "epoch", 0))
+
+    def move(self, place: Callable[[Any], Any]) -> None:
+        """Let ``place`` move each batch to its device, as frameworks do."""
+        self._place = place
 
     @property
     def scale(self) -> float:
@@ -94,12 +116,12 @@ class BalancedLoader:
         return len(self.steps)
 
     def __iter__(self) -> Iterator[Any]:
-        if self._given is not None and self._given.epoch != self._named:  # named to the sampler that was there
-            self._named = self._given.epoch
+        if self._epoch_of_sampler != self._named:
+            self._named = self._epoch_of_sampler
             self.set_epoch(self._named)
         for batch, scale in self.steps:
             self._scale = scale
-            yield batch
+            yield batch if self._place is None else self._place(batch)
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch of the next iteration."""

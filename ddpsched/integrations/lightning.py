@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from ddpsched.errors import ConfigError
+from ddpsched.integrations.balanced_loader import BalancedLoader
 from ddpsched.integrations.scaled import Scaled, scaled
 from ddpsched.integrations.step_loader import StepLoader
 from ddpsched.integrations.tested_versions import warn_of_version
@@ -25,9 +26,9 @@ class BalancedData(LightningDataModule):  # type: ignore[misc] # of a package th
             batch, scale = step
             return scale * summed_loss(self.model, batch)
 
-    ``loader``, ``count``: as of ``ddpsched.scaled``. ``val_loader``: what ``val_dataloader`` returns, with Lightning's
-    own sampler. Checkpoints hold the position. With a StepLoader whose policy has several micro-batches the module sets
-    ``automatic_optimization = False``, the batch is a list, and a step is
+    ``loader``: what ``ddpsched.balanced`` returned, or any that ``ddpsched.scaled`` takes, with its ``count``.
+    ``val_loader``: what ``val_dataloader`` returns, with Lightning's own sampler. Checkpoints hold the position. With a
+    StepLoader the module sets ``automatic_optimization = False``, the batch is a list, and a step is
 
         for batch in ddpsched.micro_batches(self.trainer.strategy.model, batches):
             self.manual_backward(scale * summed_loss(self.model, batch))
@@ -39,7 +40,8 @@ class BalancedData(LightningDataModule):  # type: ignore[misc] # of a package th
 
     def __init__(self, loader: Any, val_loader: Any = None, count: Callable[[Any], Any] | None = None) -> None:
         super().__init__()
-        self.steps, self._val_loader, self._loader = scaled(loader, count), val_loader, loader
+        self._loader, self._count, self._val_loader = loader, count, val_loader
+        self._steps: Scaled | None = None
 
     def setup(self, stage: str) -> None:
         if stage != "fit":
@@ -64,7 +66,10 @@ class BalancedData(LightningDataModule):  # type: ignore[misc] # of a package th
             )
 
     def train_dataloader(self) -> Scaled:
-        return self.steps
+        if self._steps is None:
+            loader = self._loader
+            self._steps = loader.steps if isinstance(loader, BalancedLoader) else scaled(loader, self._count)
+        return self._steps
 
     def val_dataloader(self) -> Any:
         return [] if self._val_loader is None else self._val_loader

@@ -1,0 +1,64 @@
+"""A text classifier under Lightning.
+
+Run it: torchrun --nproc-per-node 2 before.py
+"""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pytorch_lightning import LightningModule, Trainer
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+
+def build_data():
+    """Return sentences as token ids, of very different lengths, each with a label."""
+    draw = np.random.default_rng(0)
+    lengths = draw.lognormal(2.2, 0.7, 330).clip(3, 60).astype(int)
+    return [{"input_ids": draw.integers(1, 1000, n).tolist(), "label": int(draw.integers(2))} for n in lengths]
+
+
+def collate(samples):
+    ids = pad_sequence([torch.tensor(sample["input_ids"]) for sample in samples], batch_first=True)
+    return {"input_ids": ids, "labels": torch.tensor([sample["label"] for sample in samples])}
+
+
+class Classifier(torch.nn.Module):
+    """The mean of tanh(embeddings) without padding, and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(1000, 32), torch.nn.Linear(32, 2)
+
+    def forward(self, input_ids):
+        real = (input_ids > 0)[..., None]
+        return self.head((self.embedding(input_ids).tanh() * real).sum(1) / real.sum(1))
+
+
+def build_model():
+    torch.manual_seed(0)
+    return Classifier()
+
+
+class Module(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = build_model()
+
+    def training_step(self, batch, number):
+        logits, labels = self.model(batch["input_ids"]), batch["labels"]
+        return F.cross_entropy(logits, labels)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def main():
+    loader = DataLoader(build_data(), batch_size=16, shuffle=True, collate_fn=collate)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = Trainer(max_epochs=2, accelerator="cpu", devices=2, strategy="ddp", **quiet)
+    trainer.fit(Module(), loader)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""DistilBERT on padded batches.
+
+Run it: torchrun --nproc-per-node 2 before.py
+"""
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, DistributedSampler
+from transformers import DistilBertConfig, DistilBertForSequenceClassification
+
+
+def build_data():
+    """Return sentences as token ids, of very different lengths, each with a label."""
+    draw = np.random.default_rng(0)
+    lengths = draw.lognormal(2.2, 0.7, 330).clip(3, 60).astype(int)
+    return [{"input_ids": draw.integers(1, 1000, n).tolist(), "label": int(draw.integers(2))} for n in lengths]
+
+
+def collate(samples):
+    ids = pad_sequence([torch.tensor(sample["input_ids"]) for sample in samples], batch_first=True)
+    labels = torch.tensor([sample["label"] for sample in samples])
+    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": labels}
+
+
+def build_model():
+    torch.manual_seed(0)
+    shape = DistilBertConfig(
+        vocab_size=1000, dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=64,
+        dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0,
+    )  # fmt: skip
+    return DistilBertForSequenceClassification(shape)
+
+
+def main():
+    dist.init_process_group("gloo")
+    data, model = build_data(), build_model()
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=16, sampler=sampler, collate_fn=collate)
+    model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for batch in loader:
+            labels = batch.pop("labels")
+            F.cross_entropy(model(**batch).logits, labels).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

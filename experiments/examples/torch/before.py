@@ -1,0 +1,63 @@
+"""A text classifier under torch's DDP.
+
+Run it: torchrun --nproc-per-node 2 before.py
+"""
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def build_data():
+    """Return sentences as token ids, of very different lengths, each with a label."""
+    draw = np.random.default_rng(0)
+    lengths = draw.lognormal(2.2, 0.7, 330).clip(3, 60).astype(int)
+    return [{"input_ids": draw.integers(1, 1000, n).tolist(), "label": int(draw.integers(2))} for n in lengths]
+
+
+def collate(samples):
+    ids = pad_sequence([torch.tensor(sample["input_ids"]) for sample in samples], batch_first=True)
+    return {"input_ids": ids, "labels": torch.tensor([sample["label"] for sample in samples])}
+
+
+class Classifier(torch.nn.Module):
+    """The mean of tanh(embeddings) without padding, and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(1000, 32), torch.nn.Linear(32, 2)
+
+    def forward(self, input_ids):
+        real = (input_ids > 0)[..., None]
+        return self.head((self.embedding(input_ids).tanh() * real).sum(1) / real.sum(1))
+
+
+def build_model():
+    torch.manual_seed(0)
+    return Classifier()
+
+
+def main():
+    dist.init_process_group("gloo")
+    data = build_data()
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=16, sampler=sampler, collate_fn=collate)
+    model = DistributedDataParallel(build_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for batch in loader:
+            logits, labels = model(batch["input_ids"]), batch["labels"]
+            loss = F.cross_entropy(logits, labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
