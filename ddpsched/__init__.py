@@ -25,6 +25,7 @@
     environment.py   versions, machine, commit
     terminal.py      a console that prints text as it is written, and no escape sequences
     broken_pipe.py   output whose reader has ended
+    command_exit.py  the end of a command: one message for an expected error, and the exit code
     shortage.py      memory or threads that the system refused
     arguments.py     checks of output files, and functions by name
     costs/           (count, longest) -> integer cost, time, memory
@@ -47,7 +48,7 @@
     compare/         policies and peers side by side, without training
     sort/            the difficulty of samples, and their order in a file
     integrations/    BatchSampler, StepLoader, PoolStream for other people's loops
-    cli.py           ddpsched run | plan | fit | calibrate | certify | doctor | sort | audit | runs compare
+    cli.py           ddpsched run | config | plan | fit | calibrate | certify | doctor | sort | audit | runs compare
 """
 
 from importlib import import_module

@@ -1,17 +1,17 @@
 """The command line. Each command imports what it needs when it runs, so that ``--help`` is quick."""
 
 import functools
-import os
 import sys
 from collections.abc import Callable
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from ddpsched.broken_pipe import UNREAD, is_unread
+from ddpsched.command_exit import guarded as guarded
+from ddpsched.command_exit import leave as leave
 from ddpsched.visible_text import visible
 
 if TYPE_CHECKING:
@@ -77,6 +77,18 @@ def run(
     from ddpsched.watch import start_watch
 
     return run_config(config, overrides or [], start_watch(), overwrite=overwrite, restart=restart, force=force)
+
+
+@command
+def config(
+    tables: Annotated[Texts, Argument(help="tables or keys, as policy or train.keep; all without")] = None,
+    json: Json = False,
+) -> None:
+    """Print every key of a config with its default, type and meaning, as a TOML file that can be run."""
+    from ddpsched.config.keys import as_toml, chosen
+
+    found = chosen(tables or [])
+    print(dumps([vars(key) for key in found], indent=2) if json else as_toml(found))
 
 
 @command
@@ -273,19 +285,6 @@ def _compare_runs(baseline: Path, others: list[Path], json: bool) -> None:
         console().print(verdicts(table))
 
 
-def leave(code: int) -> NoReturn:
-    """End the process."""
-    from ddpsched.world import World
-
-    if is_unread():
-        code = UNREAD
-    sys.stderr.flush()
-    if World.launched():
-        # gloo's threads may abort a process that ends in order; what the command was to write is on the disk
-        os._exit(code)
-    sys.exit(code)
-
-
 def run_config(
     path: str,
     overrides: list[str],
@@ -308,35 +307,6 @@ def run_config(
             print(visible(f"done: {folder}"))
 
     return guarded(body)
-
-
-def guarded(body: Callable[[], int | None]) -> int:
-    """Return the exit code of ``body``; an expected error becomes one message and exit code 1."""
-    from ddpsched.errors import DdpschedError
-    from ddpsched.shortage import shortage, too_little
-
-    if (reason := too_little()) is not None:
-        print(f"error: {reason}", file=sys.stderr)
-        return 1
-    try:
-        return body() or 0
-    except DdpschedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
-    except Exception as error:
-        if isinstance(error, BrokenPipeError) and is_unread():
-            return UNREAD
-        if (reason := shortage(error)) is not None:
-            print(f"error: {reason}", file=sys.stderr)
-        elif isinstance(error, OSError):
-            fault = f"error: {error.filename or 'file system'}: {error.strerror or error}"
-            print(visible(fault, lines=True), file=sys.stderr)
-        else:
-            raise
-        return 1
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ the policy's file.
 
     run.py    RunConfig, the tables that training reads, and the checks between tables
     read.py   a run from TOML and key=value words, and back to TOML
+    keys.py   every key with its default, type and sentence
 """
 
 from ddpsched.config.read import apply_overrides, dump, load, parse, read_toml, set_key, validate

@@ -36,11 +36,15 @@ class ModelConfig(Table):
     """[model]: the model that is trained, and how its weights begin."""
 
     task: Literal["classification", "causal_lm"] = "classification"
-    name: Text = "tiny"  # "tiny", a hub name, or a folder
+    """What is learnt: the label of a text, or each next token."""
+    name: Text = "tiny"
+    """ "tiny", a hub name, or a folder."""
     weights: Literal["pretrained", "random"] = "random"
-    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # None: the model's default
-    # the attention mask, which hides padding: (B, T) of tokens, (B, T, T) of pairs, or one causal (T, T) for all
+    """Where training begins: the model's published weights, or random ones."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """The rate of every dropout layer; None: the model's default."""
     mask: Literal["key_padding", "per_sample", "shared"] = "key_padding"
+    """The attention mask, which hides padding: (B, T) of tokens, (B, T, T) of pairs, or one causal (T, T) for all."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> "ModelConfig":
@@ -53,9 +57,12 @@ class ModelConfig(Table):
 class LrConfig(Table):
     """[lr]: how the learning rate follows the size of a step whose global batch varies."""
 
-    kind: Literal["fixed", "linear", "sqrt"] = "fixed"  # times size / reference, or its root
-    per: Literal["samples", "tokens"] = "samples"  # what the size of a step counts
-    reference: Positive | None = None  # the size that train.learning_rate is meant for; samples: global_batch
+    kind: Literal["fixed", "linear", "sqrt"] = "fixed"
+    """The rate is fixed, or times size / reference, or times its root."""
+    per: Literal["samples", "tokens"] = "samples"
+    """What the size of a step counts."""
+    reference: Positive | None = None
+    """The size that train.learning_rate is meant for; of samples by default global_batch."""
 
     @model_validator(mode="after")
     def _has_a_reference(self) -> "LrConfig":
@@ -70,9 +77,13 @@ class SyncConfig(Table):
     """[sync]: how gradients are synchronised."""
 
     kind: Literal["naive", "overlap", "bucketed", "ddp", "fsdp"] = "ddp"
-    bucket_mb: Annotated[float, Field(ge=2**-20, le=2**20)] = 25.0  # bucketed, ddp: MiB of gradients in one message
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # of gradients in messages; float64 ones keep it
-    barrier: bool = False  # naive: a barrier comes first, so that waiting and moving gradients are timed apart
+    """How gradients are added over ranks: after backward, each with it, in buckets, by torch's DDP, or sharded."""
+    bucket_mb: Annotated[float, Field(ge=2**-20, le=2**20)] = 25.0
+    """bucketed, ddp: MiB of gradients in one message."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """The type of gradients in messages; float64 ones keep theirs."""
+    barrier: bool = False
+    """naive: a barrier comes first, so that waiting and moving gradients are timed apart."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> "SyncConfig":
@@ -85,53 +96,81 @@ class ExecutorConfig(Table):
     """[executor]: the executor that runs the plans, and its device."""
 
     kind: Literal["distributed", "virtual", "simulated"] = "virtual"
+    """Ranks are processes of torchrun, play on one device in turn, or are simulated."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Threads = 1  # of each process; the same for every arm of a study
-    timeout_s: Timeout = 120.0  # a rank silent for longer has failed
-    elastic: bool = False  # under torchrun: world_size is as many ranks as it started, now or after a restart
-    # 2.0: a rank does its work twice, for experiments
+    """The device of each rank; auto takes CUDA where there is one."""
+    threads: Threads = 1
+    """Processor threads of each process; the same for every arm of a study."""
+    timeout_s: Timeout = 120.0
+    """Seconds of silence after which a rank has failed."""
+    elastic: bool = False
+    """Under torchrun: world_size is as many ranks as it started, now or after a restart."""
     slowness: list[Annotated[float, Field(ge=1, le=1e6)]] | None = None
-    timeline: bool = False  # note when each micro-batch and each message of gradients began and ended
-    # the simulated executor's clock: DistilBERT on one CPU core, and no network
-    alpha_s: NonNegative = 0.09  # seconds per micro-batch
-    beta_s: NonNegative = 2.6e-3  # seconds per padded token
-    gamma_s: NonNegative = 0.0  # seconds per count * max_length**2
-    gradient_bytes: NonNegative = 0.0  # of one all-reduce
+    """How many times each rank does its work, for experiments; 2.0: twice."""
+    timeline: bool = False
+    """Note when each micro-batch and each message of gradients began and ended."""
+    alpha_s: NonNegative = 0.09
+    """Simulated: seconds per micro-batch; by default DistilBERT's on one CPU core."""
+    beta_s: NonNegative = 2.6e-3
+    """Simulated: seconds per padded token."""
+    gamma_s: NonNegative = 0.0
+    """Simulated: seconds per count * max_length**2."""
+    gradient_bytes: NonNegative = 0.0
+    """Simulated: bytes of one all-reduce."""
     bandwidth_bytes_per_s: Annotated[float, Field(ge=1, le=1e15)] = 1e9
-    latency_s: NonNegative = 0.0  # per message
+    """Simulated: bytes per second of the network."""
+    latency_s: NonNegative = 0.0
+    """Simulated: seconds per message."""
 
 
 class TrainConfig(Table):
     """[train]: the loss, the optimizer and evaluations."""
 
-    # equal weights in the gradient for all samples, or for all label tokens (causal_lm)
-    target: Literal["sample_mean", "token_mean"] | None = None  # None: token_mean for causal_lm, else sample_mean
+    target: Literal["sample_mean", "token_mean"] | None = None
+    """Equal weights for all samples, or for all label tokens; None: token_mean for causal_lm, else sample_mean."""
     learning_rate: Float32 = 2e-5
+    """AdamW's rate after the warm-up."""
     weight_decay: NonNegative = 0.01
-    warmup: Annotated[float, Field(ge=0, le=1)] = 0.1  # share of all steps
-    max_grad_norm: Float32 = 1.0  # 1e30: never clipped
-    precision: Literal["auto", "float32", "float64", "bfloat16"] = "auto"  # auto: bfloat16 autocast on CUDA
-    non_finite: Literal["stop", "skip"] = "stop"  # on all ranks, at a gradient that is NaN or infinite
-    eval_every: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0  # steps; 0: once, after the last step
-    checkpoint_every: Annotated[int, Field(ge=0, le=2**31 - 1)] = (
-        0  # steps; a run that was stopped goes on from there; 0: none
-    )
-    keep: Positive = 2  # newest checkpoints that stay
-    save_model: bool = True  # the trained model, as from_pretrained reads it
+    """AdamW's decay."""
+    warmup: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """The share of all steps in which the rate rises."""
+    max_grad_norm: Float32 = 1.0
+    """The norm to which gradients are clipped; 1e30: never."""
+    precision: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
+    """The type of arithmetic; auto: bfloat16 autocast on CUDA, else float32."""
+    non_finite: Literal["stop", "skip"] = "stop"
+    """Stop, or skip the step, on all ranks, at a gradient that is NaN or infinite."""
+    eval_every: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Steps between evaluations; 0: one, after the last step."""
+    checkpoint_every: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Steps between checkpoints, from which a run that was stopped goes on; 0: none."""
+    keep: Positive = 2
+    """The newest checkpoints that stay."""
+    save_model: bool = True
+    """Save the trained model, as from_pretrained reads it."""
 
 
 class RunConfig(Table):
     """One run."""
 
     name: FolderName = "run"
+    """The run's folder in its study's."""
     study: FolderName = "runs"
+    """The folder of the runs that are compared."""
     outputs: Text = "outputs"
+    """The folder of all studies."""
     seed: Seed = 0
-    aa: bool = False  # the baseline of a study once more (A/A): its ratio to the first is noise
+    """Decides the order, random weights and dropout."""
+    aa: bool = False
+    """The baseline of a study once more (A/A), whose ratio to the first is noise."""
     steps: Positive | None = None
+    """Optimizer steps; give these or epochs."""
     epochs: Positive | None = None
+    """Epochs; give these or steps."""
     global_batch: BatchSize = 32
+    """B, the samples of a step over all ranks."""
     world_size: Ranks = 4
+    """G, the ranks."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     order: OrderConfig = OrderConfig()

@@ -38,12 +38,17 @@ class CostConfig(Table):
     """The cost of a micro-batch that planning balances."""
 
     kind: Literal["padded_tokens", "padded_tokens_squared", "affine_quadratic", "calibrated"] = "padded_tokens"
-    path: Text | None = None  # JSON of a fit or a calibration; else alpha, beta and gamma
-    # in seconds for affine_quadratic, in padded tokens for padded_tokens (whose beta is 1)
-    alpha: NonNegative = 0.0  # per micro-batch
-    beta: NonNegative = 0.0  # per padded token
-    gamma: NonNegative = 0.0  # per count * max_length**2
-    online: bool = False  # each rank's speed, measured in each step, scales its cost
+    """The formula of a micro-batch's cost."""
+    path: Text | None = None
+    """JSON of a fit or a calibration; else alpha, beta and gamma."""
+    alpha: NonNegative = 0.0
+    """Per micro-batch: seconds for affine_quadratic, padded tokens for padded_tokens."""
+    beta: NonNegative = 0.0
+    """Per padded token, in seconds; 1 for padded_tokens."""
+    gamma: NonNegative = 0.0
+    """Per count * max_length**2, in alpha's unit."""
+    online: bool = False
+    """Each rank's speed, measured in each step, scales its cost."""
 
     @model_validator(mode="after")
     def _has_numbers(self) -> "CostConfig":
@@ -64,10 +69,12 @@ class CostConfig(Table):
 class MemoryConfig(Table):
     """The limit of a rank's micro-batches: a calibrated model of (count, longest), or a probe at start-up."""
 
-    path: Text | None = None  # a calibration with a memory model
-    probe: bool = False  # else: measure how many samples of data.max_length fit
-    # of each rank; must be given on a CPU; by default 90 % of a CUDA device
+    path: Text | None = None
+    """A calibration with a memory model."""
+    probe: bool = False
+    """Instead of path: measure how many samples of data.max_length fit."""
     budget_bytes: Bytes | None = None
+    """The memory of each rank; must be given on a CPU; by default 90 % of a CUDA device."""
 
     @model_validator(mode="after")
     def _budget_is_used(self) -> "MemoryConfig":

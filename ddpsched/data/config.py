@@ -13,26 +13,42 @@ class DataConfig(Table):
     Where both are given, the path is the local copy of that data set and is read.
     """
 
-    path: Text | None = None  # TSV, CSV, JSONL or Parquet file, or a folder of splits
-    dev: Text | None = None  # a file for evaluation; by default a dev or validation split beside path
-    name: Text | None = None  # data set on the hub, "nyu-mll/glue"
-    subset: Text | None = None  # "sst2"
-    text: Text = "sentence"  # the text to classify; for causal_lm the text to learn
-    prompt: Text | None = None  # causal_lm: a column before the text that is not learnt, "question"
-    label: Text = "label"  # classification
+    path: Text | None = None
+    """A TSV, CSV, JSON-lines or Parquet file, or a folder of splits."""
+    dev: Text | None = None
+    """A file to evaluate on; by default a dev or validation split beside path."""
+    name: Text | None = None
+    """A data set on the hub, as "nyu-mll/glue"."""
+    subset: Text | None = None
+    """Its configuration, as "sst2"."""
+    text: Text = "sentence"
+    """The column to classify; for causal_lm the column to learn."""
+    prompt: Text | None = None
+    """causal_lm: a column before the text that is not learnt, as "question"."""
+    label: Text = "label"
+    """classification: the column of labels."""
     num_labels: Annotated[int, Field(ge=2, le=2**16)] = 2
-    # rows of a file that cannot be used: an error; or left out, and named in the run's quarantine.jsonl
+    """classification: the number of labels, from 0."""
     on_bad: Literal["error", "skip"] = "error"
-    rows: Positive | None = None  # only this many rows of the training split, the first
-    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the training rows evaluated on, without a dev split
-    tokenizer: Text | None = None  # folder or hub name; by default the model's, or the embedded one
+    """Rows of a file that cannot be used: an error; or left out, and named in the run's quarantine.jsonl."""
+    rows: Positive | None = None
+    """The first so many rows of the training split; None: all."""
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The share of the training rows that is evaluated on, where there is no dev split."""
+    tokenizer: Text | None = None
+    """A folder or hub name; by default the model's, or the embedded one."""
     max_length: Annotated[Length, Field(ge=3)] = 128
+    """Tokens to which samples are cut."""
     lengths: Literal["known", "online"] = "known"
-    size: Annotated[int, Field(gt=0, le=10**7)] = 4096  # samples of the embedded set
-    pad_to: Literal["longest", "max_length"] = "longest"  # static: of its micro-batch, or always to max_length
-    # causal_lm: all documents joined, and cut into samples of max_length tokens
+    """Known before training, or online: each rank tokenises what comes next."""
+    size: Annotated[int, Field(gt=0, le=10**7)] = 4096
+    """Samples of the embedded set, where neither path nor name is given."""
+    pad_to: Literal["longest", "max_length"] = "longest"
+    """static: pad to the longest sample of a micro-batch, or always to max_length."""
     concatenate: bool = False
-    within_documents: bool = False  # concatenate: tokens attend to their own document alone
+    """causal_lm: join all documents, and cut them into samples of max_length tokens."""
+    within_documents: bool = False
+    """concatenate: tokens attend to their own document alone."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> "DataConfig":

@@ -11,15 +11,21 @@ class OrderConfig(Table):
     """The order in which an epoch visits the samples."""
 
     kind: Literal["shuffled", "sequential", "length_grouped", "curriculum", "curriculum_local"] = "shuffled"
-    mega_batches: Positive = 50  # length_grouped: global batches sorted together, fewer where the data has fewer
-    # curriculum, curriculum_local: a file of `ddpsched sort`, easiest first; None: by length
+    """The order in which an epoch visits the samples."""
+    mega_batches: Positive = 50
+    """length_grouped: global batches sorted together, fewer where the data has fewer."""
     path: Text | None = None
-    window: Positive = 1  # curriculum: runs of this many neighbours are shuffled anew each epoch
-    # curriculum: growth of the share of samples that may be drawn, the easiest first; None: one after another
+    """curriculum, curriculum_local: a file of `ddpsched sort`, easiest first; None: by length."""
+    window: Positive = 1
+    """curriculum: runs of this many neighbours are shuffled anew each epoch."""
     pacing: Literal["linear", "root", "step"] | None = None
-    start: Annotated[float, Field(gt=0, le=1)] = 0.1  # pacing: the share open at first
-    over: Annotated[float, Field(gt=0, le=1)] = 0.5  # pacing: the share of the first epoch after which all is open
-    stairs: Positive = 5  # pacing = "step": number of steps in which the share rises
+    """curriculum: growth of the share of samples that may be drawn, the easiest first; None: one after another."""
+    start: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """pacing: the share that is open at first."""
+    over: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """pacing: the share of the first epoch after which all is open."""
+    stairs: Positive = 5
+    """pacing = "step": the number of steps in which the share rises."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> "OrderConfig":

@@ -15,6 +15,10 @@ HEAD = (
 )
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="pairs; all of them without")] = None,
     show: Annotated[
@@ -53,4 +57,4 @@ def _yes(holds: bool) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -29,8 +29,8 @@ def load(name: str, which: str) -> ModuleType:
 
 def diff(name: str) -> list[str]:
     """Return the lines of the unified diff of a pair, as `diff -u` prints them."""
-    lines = [path_of(name, which).read_text(encoding="utf-8").splitlines() for which in ("before", "after")]
-    return list(difflib.unified_diff(*lines, f"{name}/before.py", f"{name}/after.py", lineterm="", n=1))
+    old, new = (path_of(name, which).read_text(encoding="utf-8").splitlines() for which in ("before", "after"))
+    return list(difflib.unified_diff(old, new, f"{name}/before.py", f"{name}/after.py", lineterm="", n=1))
 
 
 def num_changed(name: str) -> int:

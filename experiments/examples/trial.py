@@ -58,7 +58,8 @@ def _on_rank(scripts: list[Script]) -> list[list[Step]]:
 
 
 def _steps(name: str, which: str, double: bool) -> list[Step]:
-    script, built, running, steps = load(name, which), list[torch.nn.Module](), list[int](), list[Step]()
+    built, running, steps = list[torch.nn.Module](), list[int](), list[Step]()
+    script: Any = load(name, which)
     numbers = {_key(_row(sample)): number for number, sample in enumerate(script.build_data())}
     make = script.build_model
 
@@ -75,8 +76,7 @@ def _steps(name: str, which: str, double: bool) -> list[Step]:
 
     def noted(optimizer: Any, args: Any, words: Any) -> None:
         gradient, parameters = (
-            torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).double().numpy()
-            for tensors in ([p.grad for p in built[0].parameters()], built[0].parameters())
+            _flat(tensors) for tensors in ([p.grad for p in built[0].parameters()], list(built[0].parameters()))
         )
         steps.append(Step(list(running), gradient, parameters, optimizer.param_groups[0]["lr"]))
         running.clear()
@@ -94,12 +94,13 @@ def _steps(name: str, which: str, double: bool) -> list[Step]:
 @contextmanager
 def _group_stays() -> Iterator[None]:
     """Let scripts begin and end their process group within the one that there is."""
-    kept = dist.init_process_group, dist.destroy_process_group
-    dist.init_process_group = dist.destroy_process_group = lambda *args, **words: None
+    group: Any = dist
+    kept = group.init_process_group, group.destroy_process_group
+    group.init_process_group = group.destroy_process_group = lambda *args, **words: None
     try:
         yield
     finally:
-        dist.init_process_group, dist.destroy_process_group = kept
+        group.init_process_group, group.destroy_process_group = kept
 
 
 def _row(sample: Any) -> Any:

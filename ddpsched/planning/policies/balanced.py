@@ -33,7 +33,9 @@ class Balanced(BatchPolicy):
 
     kind: Literal["balanced"] = "balanced"
     max_microbatches: Positive = 1
+    """M, the most micro-batches of a rank in a step; the cost decides how many."""
     lookahead: Positive = 1
+    """W, global batches planned at once; 1 keeps each as the order drew it."""
 
     def assign(self, batch: GlobalBatch) -> Assignment:
         """Return the split. Raises InfeasibleError where memory cannot hold the batch."""

@@ -52,9 +52,13 @@ class Bins(FillingPolicy):
 
     kind: Literal["bins"] = "bins"
     bins: Annotated[list[Annotated[list[Tokens], Field(min_length=3, max_length=3)]], Field(min_length=1)] | None = None
+    """[from, to, batch size] of each, in tokens and samples; None: four quarters of the longest length."""
     median_batch: Positive = 64
+    """Samples, of which the default bins have 2, 1, 3/4 and 1/2 times as many."""
     per_rank_bins: bool = False
+    """Each rank draws a bin of its own in a step; else all draw one."""
     replacement: bool = False
+    """Draw bins by the samples they hold, and reshuffle one that is used up: samples repeat and are left out."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> "Bins":

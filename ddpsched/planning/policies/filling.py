@@ -42,7 +42,8 @@ class Supply:
 class FillingPolicy(Policy):
     """A policy that is given the whole epoch in order, and fills micro-batches of varying sizes."""
 
-    batches_per_optimizer_step: Annotated[int, Field(gt=0, le=2**16)] = 1  # micro-batches of each rank
+    batches_per_optimizer_step: Annotated[int, Field(gt=0, le=2**16)] = 1
+    """Micro-batches of each rank in a step."""
 
     takes: ClassVar[Literal["batches", "windows", "epoch"]] = "epoch"
     varies: ClassVar[bool] = True

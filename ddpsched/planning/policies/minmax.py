@@ -33,7 +33,9 @@ class Minmax(Policy):
 
     kind: Literal["minmax"] = "minmax"
     prefetch: Positive = 16
+    """K, the samples in each rank's window; at least B / G."""
     solver: Literal["auto", "enumeration", "threshold", "ilp"] = "auto"
+    """The method of `ddpsched.solve`."""
 
     takes: ClassVar[Literal["batches", "windows", "epoch"]] = "windows"
     needs_lengths: ClassVar[bool] = False

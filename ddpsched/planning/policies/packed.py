@@ -26,6 +26,7 @@ class Packed(BatchPolicy):
 
     kind: Literal["packed"] = "packed"
     lookahead: Positive = 1
+    """W, global batches planned at once; 1 keeps each as the order drew it."""
 
     @property
     def packs(self) -> bool:

@@ -26,7 +26,9 @@ class PeerPolicy(Policy):
 
     kind: Literal["peer"] = "peer"
     peer: Text
+    """A name as in `ddpsched plan --peers`."""
     max_microbatches: Positive = 1
+    """M, the most micro-batches of a rank in a step."""
 
     takes: ClassVar[Literal["batches", "windows", "epoch"]] = "epoch"
     reads_cost: ClassVar[bool] = False

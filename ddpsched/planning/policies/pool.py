@@ -49,10 +49,15 @@ class Pool(FillingPolicy):
 
     kind: Literal["pool"] = "pool"
     max_tokens_for_batch: Tokens = 32768
+    """Tokens of a micro-batch; a longer sample runs alone."""
     pool_size: Positive = 32
+    """Samples that each rank chooses from."""
     strategy: Literal["prefer_closest", "prefer_first"] = "prefer_closest"
+    """Which sample joins a micro-batch next: the closest in length that fits, or the oldest that fits."""
     sequence_packing: bool = False
+    """Fill rows without padding; strategy is then ignored."""
     infinite_loop: bool = True
+    """With steps, another epoch follows; false ends after one."""
 
     @field_validator("max_tokens_for_batch", mode="before")
     @classmethod

@@ -35,8 +35,11 @@ class TokenBudget(FillingPolicy):
 
     kind: Literal["token_budget"] = "token_budget"
     max_tokens_for_batch: Tokens | Annotated[list[Tokens], Field(min_length=2, max_length=2)] | None = None
+    """Tokens of a micro-batch; two numbers bound the prompt's tokens and the text's."""
     budget: Literal["padded", "real"] = "padded"
+    """Which tokens count."""
     same_shape: bool = False
+    """All micro-batches of a step share count and padded length, as pipelines ask."""
 
     @property
     def bounds_parts(self) -> bool:

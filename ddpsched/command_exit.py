@@ -1,0 +1,51 @@
+"""The end of a command: expected errors as one message, and the exit code."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from ddpsched.broken_pipe import UNREAD, is_unread
+from ddpsched.visible_text import visible
+
+
+def guarded(body: Callable[[], int | None]) -> int:
+    """Return the exit code of ``body``; an expected error becomes one message and exit code 1."""
+    from ddpsched.errors import DdpschedError
+    from ddpsched.shortage import shortage, too_little
+
+    if (reason := too_little()) is not None:
+        print(f"error: {reason}", file=sys.stderr)
+        return 1
+    try:
+        return body() or 0
+    except DdpschedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and is_unread():
+            return UNREAD
+        if (reason := shortage(error)) is not None:
+            print(f"error: {reason}", file=sys.stderr)
+        elif isinstance(error, OSError):
+            fault = f"error: {error.filename or 'file system'}: {error.strerror or error}"
+            print(visible(fault, lines=True), file=sys.stderr)
+        else:
+            raise
+        return 1
+
+
+def leave(code: int) -> NoReturn:
+    """End the process."""
+    from ddpsched.world import World
+
+    if is_unread():
+        code = UNREAD
+    sys.stderr.flush()
+    if World.launched():
+        # gloo's threads may abort a process that ends in order; what the command was to write is on the disk
+        os._exit(code)
+    sys.exit(code)
