@@ -12,7 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) +
 # pip compiles every module of every package, most of which is never imported; Python compiles what is, at first use
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test checks nightly matrix slow study report reproduce lint clean
+.PHONY: demo test checks nightly matrix slow study report reproduce wheel lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m experiments.sweep experiments/demo.toml --overwrite $(ARGS)
@@ -48,6 +48,10 @@ report: $(VENV)/installed
 
 reproduce: $(VENV)/installed
 	$(BIN)/python -m report.reproduce $(ARGS)
+
+# dist/ddpsched-*.whl, whose commands need no checkout
+wheel:
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 lint: $(VENV)/installed
 	$(BIN)/ruff format --check .

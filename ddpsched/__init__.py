@@ -27,6 +27,7 @@
     broken_pipe.py   output whose reader has ended
     command_exit.py  the end of a command: one message for an expected error, and the exit code
     shortage.py      memory or threads that the system refused
+    rooms.py         the rooms beside the package, experiments, analysis and report
     arguments.py     checks of output files, and functions by name
     costs/           (count, longest) -> integer cost, time, memory
     data/            samples and lengths, from files, the hub or synthetic
@@ -48,7 +49,7 @@
     compare/         policies and peers side by side, without training
     sort/            the difficulty of samples, and their order in a file
     integrations/    BatchSampler, StepLoader, PoolStream for other people's loops
-    cli.py           ddpsched run | config | plan | fit | calibrate | certify | doctor | sort | audit | runs compare
+    cli.py           ddpsched run | plan | certify | sweep ..., as `ddpsched --help` lists them
 """
 
 from importlib import import_module

@@ -1,7 +1,6 @@
 """The command line. Each command imports what it needs when it runs, so that ``--help`` is quick."""
 
 import functools
-import sys
 from collections.abc import Callable
 from json import dumps
 from pathlib import Path
@@ -89,6 +88,25 @@ def config(
 
     found = chosen(tables or [])
     print(dumps([vars(key) for key in found], indent=2) if json else as_toml(found))
+
+
+def in_room(name: str, sentence: str) -> None:
+    """Register a command of the rooms beside the package, which reads its own arguments."""
+
+    def pass_on(context: typer.Context) -> None:
+        from ddpsched.rooms import run_in_room
+
+        leave(guarded(lambda: run_in_room(name, context.args)))
+
+    words = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(name, help=sentence, add_help_option=False, context_settings=words)(pass_on)
+
+
+in_room("sweep", "Run the runs of a study that are not finished, each with as many ranks as it names.")
+in_room("train", "Run one rank of a config, for torchrun: torchrun --nproc-per-node 4 -m ddpsched train CONFIG.")
+in_room("analyse", "Write the figures and tables of a study, and compare its arms.")
+in_room("timeline", "Draw which rank the others of a run waited for.")
+in_room("report", "Build the report from studies.")
 
 
 @command
@@ -267,15 +285,12 @@ def compare_runs(
 
 
 def _compare_runs(baseline: Path, others: list[Path], json: bool) -> None:
-    from ddpsched.errors import ConfigError
+    from ddpsched.rooms import enter_rooms
 
-    sys.path.append(str(Path(__file__).parents[1]))  # the checkout, wherever this is called
-    try:
-        from analysis.compare_runs import compared
-        from analysis.terminal import console, verdicts
-    except ImportError as error:
-        fault = f"runs compare needs the folder analysis/, which is in a checkout of ddpsched alone ({error})"
-        raise ConfigError(f'{fault}; clone it, and install it with: pip install -e ".[report]"') from None
+    enter_rooms()
+    from analysis.compare_runs import compared
+    from analysis.terminal import console, verdicts
+
     tables = compared(baseline, others)
     if json:
         print(dumps(tables, indent=2))

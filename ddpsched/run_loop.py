@@ -290,7 +290,7 @@ def world_of(config: RunConfig) -> World:
     if world.size != config.world_size:
         raise ConfigError(
             f"world_size = {config.world_size}, but {world.size} process(es) were started; start them with: "
-            f"torchrun --standalone --nproc-per-node {config.world_size} -m experiments.train CONFIG "
+            f"torchrun --standalone --nproc-per-node {config.world_size} -m ddpsched train CONFIG "
             f'(or set world_size={world.size}, or executor.kind="virtual")'
         )
     return world

@@ -19,7 +19,7 @@ ROOMS = {
         "records": 3, "table": 2, "exchange": 2, "own_folder": 2, "regular_file": 0, "broken_pipe": 0,
         "run_folder": 4, "environment": 2, "machine": 1,
         "watch": 3, "processes": 1, "run_lock": 2, "arguments": 2, "shortage": 1, "terminal": 2, "local_ranks": 5,
-        "heartbeat": 2, "plan_difference": 3, "command_exit": 3,
+        "heartbeat": 2, "plan_difference": 3, "command_exit": 3, "rooms": 2,
     },
     "costs": {
         "calibration_grid": 0, "cost_model": 0, "rank_speed": 0, "memory_cap": 1, "calibration": 2, "regression": 2,

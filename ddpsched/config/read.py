@@ -24,7 +24,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     """
     values = read_toml(path)
     if tables := ", ".join(f"[{name}]" for name in ("base", "grid", "also") if name in values):
-        remedy = f"run them with: python -m experiments.sweep {path}"
+        remedy = f"run them with: ddpsched sweep {path}"
         raise ConfigError(f"config {path}: {tables} make it a study of several runs; {remedy}")
     if words := list(overrides):
         values = apply_overrides(values, words)

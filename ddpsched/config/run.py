@@ -234,7 +234,7 @@ class RunConfig(Table):
             raise ValueError(f"{fault} has none; use 'distributed', or leave it out")
         if self.executor.timeline and self.executor.kind != "distributed":
             fault = f"executor.timeline is of several processes, executor.kind = {self.executor.kind!r} has one"
-            remedy = "use 'distributed', or leave it out (`python -m analysis.timeline` draws any run)"
+            remedy = "use 'distributed', or leave it out (`ddpsched timeline` draws any run)"
             raise ValueError(f"{fault}; {remedy}")
         if self.train.checkpoint_every and not self.policy.resumes:
             fault = f"but policy.kind = {self.policy.kind!r} cannot go on within an epoch"

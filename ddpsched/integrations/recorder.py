@@ -39,7 +39,7 @@ class Recorder:
                     optimizer.zero_grad()
                     recorder.log(loss=loss.item() / len(batch["labels"]))
 
-    Then `python -m analysis outputs/mine` draws what it draws of any study, `python -m analysis.timeline RUN` shows
+    Then `ddpsched analyse outputs/mine` draws what it draws of any study, `ddpsched timeline outputs/mine/RUN` shows
     which rank the others waited for, and `ddpsched runs compare` compares it with another loop's.
 
     ``folder``: ``outputs/STUDY/RUN``, on a disk that all ranks see. ``steps``: what ``ddpsched.scaled`` returned; or
