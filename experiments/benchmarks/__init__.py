@@ -15,6 +15,7 @@
     masks.py               memory and time of attention masks
     slow_rank.py           steps until plans follow a slow rank
     sample_sort.py         sorting over ranks
+    loaders.py             loading and sampling against torch's own
     bookkeeping.py         the cost of timing and records
     checkpointing.py       step time with checkpoints against without
     versions.py            planning time against another checkout

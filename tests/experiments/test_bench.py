@@ -216,6 +216,7 @@ def test_rows_of_synchronisers() -> None:
     assert row["verdict"] == "no interval: 5 steps in a launch, at least 8 are needed"
 
 
+@pytest.mark.slow
 def test_synchronisers_on_ranks() -> None:
     from experiments.benchmarks import syncs
 

@@ -24,6 +24,7 @@ def ran() -> dict[tuple[str, str], Trial]:
     return dict(zip([script[:2] for script in scripts], trials(scripts), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS)
 def test_after_is_exact(ran: dict[tuple[str, str], Trial], name: str) -> None:
     trial = ran[name, "after"]
@@ -33,6 +34,7 @@ def test_after_is_exact(ran: dict[tuple[str, str], Trial], name: str) -> None:
     assert trial.parameters <= 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS)
 def test_before_runs(ran: dict[tuple[str, str], Trial], name: str) -> None:
     """It is exact where its ranks' batches are equal, and its framework takes the mean; else the check sees it."""

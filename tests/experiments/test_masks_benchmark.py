@@ -67,6 +67,7 @@ def test_a_mask_that_hides_nothing_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     assert min(row["apart"] for row in rows[1:]) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_model_that_refuses_a_kind_has_a_row_that_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     MistralConfig(
         vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,

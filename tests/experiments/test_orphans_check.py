@@ -17,6 +17,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_run_whose_driver_is_killed() -> None:
     ended = CliRunner().invoke(orphans.app, ["--count", "2", "--seed", "3"])
     assert ended.exit_code == 0, ended.output

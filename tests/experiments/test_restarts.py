@@ -36,6 +36,7 @@ def test_a_launcher_that_fails_is_noticed(tmp_path: Path) -> None:
     assert case.faults([2]) == ["launcher 0 ended with exit code 3", "absent: None"]
 
 
+@pytest.mark.slow
 def test_an_incomplete_run_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "config.toml"
     lines = f'outputs = "{tmp_path}"\nsteps = 4\nglobal_batch = 12\nworld_size = 2\n'

@@ -215,6 +215,7 @@ def looks_that_were_no_agreement() -> dict[str, Any]:
     return {"alone": alone, "steps": len(steps), "copy": of_copy, "slow": slow}
 
 
+@pytest.mark.slow
 def test_a_look_before_there_are_ranks_spends_no_agreement() -> None:
     zero, one = run_ranks(looks_that_were_no_agreement, 2)
     for kind, text in (zero["alone"], zero["copy"]):

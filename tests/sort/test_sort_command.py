@@ -150,6 +150,7 @@ def test_a_killed_rank_leaves_nothing_under_the_final_name(data: Path, tmp_path:
     assert (code != 0, output.exists()) == (True, False)
 
 
+@pytest.mark.slow
 def test_a_rank_killed_while_writing(data: Path, tmp_path: Path) -> None:
     """The second rank dies with half of its slice on the disk."""
     (tmp_path / "sitecustomize.py").write_text(
