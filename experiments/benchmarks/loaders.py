@@ -3,10 +3,10 @@
     python -m experiments.benchmarks.loaders [--size 8192] [--rounds 20] [--launches 3]
 
 Rank 0 of two loads one epoch of sentences as token ids, as long as SST-2's: from a tokenised data set of ``datasets``
-with transformers' DataCollatorWithPadding, and from tensors in memory, which are padded. No model runs; the global batch
-is 32. Seconds are of a sample that the rank loads. The sampler alone is iterated over SST-2's 67,349 lengths; its time is
-over all ranks' samples, as it plans the whole step on each. Asked are a loader that is no slower, and at most 2 us a
-sample for the sampler.
+with transformers' DataCollatorWithPadding, and from tensors in memory, which are padded. No model runs; the global
+batch is 32. Seconds are of a sample that the rank loads. The sampler alone is iterated over SST-2's 67,349 lengths; its
+time is over all ranks' samples, as it plans the whole step on each. Asked are a loader that is no slower, and at most
+2 us a sample for the sampler.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def loading(source: str, size: int, rounds: int, seed: int) -> Seconds:
         return DataLoader(data, batch_sampler=sampler, collate_fn=collate)
 
     def theirs() -> DataLoader[Any]:
-        sampler = DistributedSampler(data, RANKS, 0)
+        sampler: Any = DistributedSampler(data, RANKS, 0)
         return DataLoader(data, GLOBAL_BATCH // RANKS, sampler=sampler, collate_fn=collate)
 
     def epoch(loader: DataLoader[Any]) -> float:
@@ -92,7 +92,7 @@ def planning(size: int, rounds: int, seed: int) -> dict[str, Seconds]:
 
     found = {}
     for ranks, batch in ((2, 32), (4, 32), (8, 256)):
-        words = {"global_batch": batch, "world": World(0, ranks)}
+        words: Any = {"global_batch": batch, "world": World(0, ranks)}
         arms: dict[str, Callable[[], float]] = {
             policy: partial(epoch, BatchSampler(lengths, policy=policy, **words)) for policy in ("balanced", "static")
         }
