@@ -12,7 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) +
 # pip compiles every module of every package, most of which is never imported; Python compiles what is, at first use
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test checks nightly matrix slow study report reproduce wheel lint clean
+.PHONY: demo test checks nightly matrix peers slow study report reproduce wheel lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m experiments.sweep experiments/demo.toml --overwrite $(ARGS)
@@ -34,6 +34,11 @@ nightly: $(VENV)/installed
 # the suite on other Pythons and with the oldest packages, one environment after another
 matrix: $(VENV)/installed
 	$(BIN)/python -m experiments.reliability.matrix $(ARGS)
+
+# the tests that need other packages, which `make test` skips; two of them pin other versions of what the rest needs
+peers: $(VENV)-peers/installed
+	$(VENV)-peers/bin/python -m pytest --no-skips tests/peers tests/integrations/test_pool_stream.py \
+		tests/report/test_notes_deepspeed.py
 
 slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -58,6 +63,12 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+$(VENV)-peers/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev,report,peers]"
+	$(VENV)-peers/bin/python -m pip install --quiet --no-compile --no-deps verl==0.9.1 cosmos-rl==0.4.7
+	touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
