@@ -17,6 +17,8 @@
     faults.py           each kind of fault in each phase of a step: the end of the run, the rank named
     faulty.py           one rank of a run that such a fault strikes
     restarts.py         runs that torchrun starts again, with as many ranks or others
+    resumed_loops.py    other people's loops, stopped at random steps and resumed: the same samples?
+    other_loops.py      these loops, from the start or a checkpoint, to a step
     soak.py             memory, threads and open files over a long run
     suite.py            the test suite, many times in a row
     environments.py     the oldest packages that pyproject.toml allows, and other Pythons
