@@ -92,7 +92,9 @@ def test_refused(given: Any, named: str) -> None:
 def on_rank() -> list[tuple[list[int], float]]:
     dist.init_process_group("gloo")
     steps = ddpsched.balanced(loader(sampler=DistributedSampler(DATA), shuffle=None))  # type: ignore[arg-type]
-    return [(batch, steps.scale) for batch in steps]
+    found = [(batch, steps.scale) for batch in steps]
+    dist.barrier()  # rank 0 holds the store, which the other may still be asking
+    return found
 
 
 def test_ranks_share_each_global_batch() -> None:
