@@ -97,4 +97,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List the public names, whether they are loaded or not."""
-    return sorted({*globals(), *_HOMES})
+    return sorted([*_HOMES, *(name for name in globals() if name.startswith("__"))])

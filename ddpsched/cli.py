@@ -207,7 +207,7 @@ def calibrate(
 def certify(
     words: Annotated[Texts, Argument(metavar="CONFIG key=value", help="TOML file of a run, then overrides")] = None,
     policy: Annotated[Text, Option(help="instead: a tiny model on this policy's plans, on real ranks")] = None,
-    trainer: Annotated[Text, Option(help="instead: `transformers`, its Trainer")] = None,
+    trainer: Annotated[Text, Option(help="instead: `transformers`, or module:function that makes one")] = None,
     loader: Annotated[Text, Option(help="instead: module:function that gives a rank's data loader")] = None,
     loss: Annotated[Text, Option(help="module:function, the compute_loss_func of --trainer")] = None,
     world_size: Annotated[int | None, Option(min=1, max=1024, help="ranks of --policy, --trainer or --loader")] = None,

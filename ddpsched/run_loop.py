@@ -1,5 +1,7 @@
 """run(config): the one loop. Plans come in, an executor executes them, records go to the run's folder."""
 
+from __future__ import annotations
+
 import itertools
 import logging
 from collections.abc import Generator, Iterable, Iterator, Mapping

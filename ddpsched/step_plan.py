@@ -4,6 +4,8 @@ A plan holds sample ids, never lengths or texts. A rank that tokenises ahead kno
 every rank must hold the same plan (compare ``digest``). The rank that runs a micro-batch knows its samples' lengths.
 """
 
+from __future__ import annotations
+
 import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +22,7 @@ from ddpsched.errors import ConfigError
 from ddpsched.packed_ids import pack, unpack
 
 Ids = npt.NDArray[np.int64]
+FEW = 256  # ids whose repetitions a set finds sooner than sorting
 NO_IDS: Ids = np.empty(0, dtype=np.int64)
 Sizes = Sequence[Sequence[int]]  # sizes[r][m]: samples of rank r's micro-batch m
 
@@ -85,7 +88,7 @@ class Position:
         return {"epoch": self.epoch, "step": self.step, "cursor": self.cursor, "windows": pack(self.windows)}
 
     @classmethod
-    def from_dict(cls, state: Mapping[str, Any]) -> "Position":
+    def from_dict(cls, state: Mapping[str, Any]) -> Position:
         """Return the position that ``as_dict`` or ``as_packed`` gave. Raises ConfigError for anything else."""
         needed = sorted(each.name for each in fields(cls))
         if not isinstance(state, Mapping) or set(state) != set(needed):
@@ -147,18 +150,20 @@ class StepPlan:
     after: Position | None = None
 
     def __post_init__(self) -> None:
-        ids = np.sort(self.ids)
-        if (ids[1:] == ids[:-1]).any():
-            twice = np.unique(ids[1:][ids[1:] == ids[:-1]])
-            raise ValueError(f"step {self.step}: ids {twice[:5].tolist()} planned twice")
+        if len(self.ids) <= FEW:
+            repeats = len(set(self.ids.tolist())) < len(self.ids)
+        else:
+            ids = np.sort(self.ids)
+            repeats = bool((ids[1:] == ids[:-1]).any())
+        if repeats:
+            values, counts = np.unique(self.ids, return_counts=True)
+            raise ValueError(f"step {self.step}: ids {values[counts > 1][:5].tolist()} planned twice")
 
     @classmethod
     def cut(
         cls, epoch: int, step: int, ids: Ids, sizes: Sizes, packed: bool = False, pad_to: int = 0, **rest: Any
-    ) -> "StepPlan":
+    ) -> StepPlan:
         """Return the plan of these ids in order, cut into micro-batches of these sizes; ``rest``: other fields.
-
-        Its digest is computed at once.
 
         >>> [len(micro) for micro in StepPlan.cut(0, 0, np.arange(6), [[2, 1], [3]]).ranks[0]]
         [2, 1]
@@ -179,10 +184,9 @@ class StepPlan:
         plan = object.__new__(cls)
         plan.__dict__.update(epoch=epoch, step=step, ranks=tuple(ranks), times=PlanTimes(), ids=ids, **rest)
         plan.__post_init__()
-        plan.digest  # noqa: B018 (it is cached before the step that votes on it)
         return plan
 
-    def halved(self, ranks: Sequence[int]) -> "StepPlan | None":
+    def halved(self, ranks: Sequence[int]) -> StepPlan | None:
         """Return the plan with each micro-batch of these ranks cut in two; None where one has only single samples.
 
         The step's samples stay where they are, and so does its gradient. ``predicted_cost`` is of the plan as it was.
@@ -221,7 +225,10 @@ class StepPlan:
 
     def rank_ids(self, rank: int) -> Ids:
         """Return the samples of one rank, micro-batch by micro-batch."""
-        return np.concatenate([NO_IDS, *(micro.ids for micro in self.ranks[rank])])
+        microbatches = self.ranks[rank]
+        if len(microbatches) == 1:
+            return microbatches[0].ids
+        return np.concatenate([NO_IDS, *(micro.ids for micro in microbatches)])
 
     def loss_scale(self, rank: int) -> float:
         """Return G * b_r / B, the factor of rank r's *mean* loss where gradients are averaged over ranks."""

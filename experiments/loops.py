@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 
 from ddpsched.certify.certificate import Certificate
-from ddpsched.certify.certify_step import DEFAULTS, Mean, certify_step
+from ddpsched.certify.certify_step import certify_step
+from ddpsched.certify.step_reference import DEFAULTS, Mean
 
 VOCABULARY, WIDTH = 64, 16
 Batch = dict[str, torch.Tensor]

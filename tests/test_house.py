@@ -1,6 +1,7 @@
 """The allowed imports between the package's rooms and floors, read from the imports themselves."""
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -208,8 +209,19 @@ def test_public_names_load_and_are_typed() -> None:
     assert typed == set(ddpsched.__all__) <= set(dir(ddpsched))
     for name in ddpsched.__all__:
         assert getattr(ddpsched, name).__name__ == name
+    assert {name for name in dir(ddpsched) if not name.startswith("__")} == typed
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         ddpsched.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ddpsched.__all__)
+def test_signatures_are_as_short_as_they_are_written(name: str) -> None:
+    """``help`` prints them; numpy's ``ArrayLike`` alone takes five lines once it is evaluated."""
+    thing = getattr(ddpsched, name)
+    if isinstance(thing, type) and issubclass(thing, Exception):
+        return
+    for parameter in inspect.signature(thing).parameters.values():
+        assert len(inspect.formatannotation(parameter.annotation)) <= 80, parameter
 
 
 def listed(text: str) -> set[str]:

@@ -17,6 +17,7 @@ from ddpsched.certify.target import Floats, Ints, draw_coordinates
 from ddpsched.local_ranks import post
 from ddpsched.training.model import host_array
 
+APART = 30  # times the tolerance may a single parameter's gradient differ between ranks
 POST_INTERVAL_S = 0.2  # how often a growing count is posted
 
 
@@ -64,13 +65,14 @@ class CapturedGradient:
     """The gradient of one step.
 
     ``digest``: of all of it. ``sketch``: (S,), its values at some coordinates. ``sums``: (num_parameters, 2),
-    each parameter's sum and sum of squares. ``missing``: names of parameters without one, which count as zeros here.
-    ``path``: a .npy file with all of it, (P,), where one was asked for.
+    each parameter's sum and sum of squares, in the order of ``names``. ``missing``: names of parameters without one,
+    which count as zeros here. ``path``: a .npy file with all of it, (P,), where one was asked for.
     """
 
     digest: str
     sketch: Floats
     sums: Floats
+    names: tuple[str, ...]
     missing: tuple[str, ...]
     path: Path | None
 
@@ -126,7 +128,8 @@ def capture_gradient(
         start = end
     if file is not None:
         file.flush()
-    return CapturedGradient(digest.hexdigest(), sketch, np.array(sums), tuple(missing), path)
+    names = tuple(name for name, _ in named)
+    return CapturedGradient(digest.hexdigest(), sketch, np.array(sums), names, tuple(missing), path)
 
 
 def difference(captured: Sequence[CapturedGradient], tolerance: float) -> tuple[str, str] | None:
@@ -136,7 +139,9 @@ def difference(captured: Sequence[CapturedGradient], tolerance: float) -> tuple[
     of every parameter's gradient. ``captured``: one of each rank.
     """
     first = captured[0]
-    size = float(np.linalg.norm(np.sqrt(np.abs(first.sums[:, 1])))) or 1.0
+    sizes = np.sqrt(np.abs(first.sums[:, 1]))  # of each parameter
+    size = float(np.linalg.norm(sizes)) or 1.0
+    least = 4 * float(np.finfo(first.sketch.dtype).eps) * size  # of a parameter that is more than rounding
     for rank, other in enumerate(captured):
         if other.missing != first.missing:
             name = min(set(other.missing) ^ set(first.missing))
@@ -145,13 +150,18 @@ def difference(captured: Sequence[CapturedGradient], tolerance: float) -> tuple[
             return says, "an optimizer skips None and decays zeros: weights drift apart; give every rank the same"
         if other.digest == first.digest:
             continue
-        in_size = np.sqrt(np.abs(other.sums[:, 1])) - np.sqrt(np.abs(first.sums[:, 1]))
+        in_size = np.sqrt(np.abs(other.sums[:, 1])) - sizes
         in_sum = np.abs(other.sums[:, 0] - first.sums[:, 0]).max() / np.sqrt(len(other.sketch))
         at_sketch = np.linalg.norm(other.sketch - first.sketch) / (float(np.linalg.norm(first.sketch)) or 1.0)
         apart = max(float(at_sketch), float(np.linalg.norm(in_size)) / size, float(in_sum) / size)
         if not apart <= tolerance:  # also for NaN
             says = f"that of rank {rank} differs from rank 0's by {apart:.2g} of its size or more"
             return says, "not synchronised: each rank steps along its own gradient"
+        in_one = np.abs(in_size) / np.where(sizes > least, sizes, np.inf)
+        if (most := float(in_one.max())) > APART * tolerance:
+            name = first.names[int(in_one.argmax())]
+            says = f"that of {name} on rank {rank} differs from rank 0's by {most:.2g} of its own size or more"
+            return says, f"{name} is not synchronised: each rank steps along its own gradient"
     return None
 
 

@@ -174,6 +174,12 @@ class Departure:
             yield self._gradient[piece].astype(np.float64), self._target.gradient[piece].astype(np.float64)
 
     @cached_property
+    def errors(self) -> Floats:
+        """(num_parameters,): the relative error of each parameter; infinite where its target is 0 and it is not."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.sqrt(np.where(self.apart > 0, self.apart / self.target_squares, 0.0))
+
+    @cached_property
     def lost(self) -> dict[str, int | None]:
         """The number of coordinates that have no gradient although losses reach them, by parameter; None: all.
 
@@ -204,9 +210,7 @@ class Departure:
 
     def wrong_parameters(self) -> list[str]:
         """Return the parameters that hold all of the difference; none where no others' gradient is right."""
-        apart, target = self.apart, self.target_squares
-        with np.errstate(divide="ignore", invalid="ignore"):
-            errors = np.where(apart > 0, apart / target, 0.0)  # squared relative errors
+        apart, target, errors = self.apart, self.target_squares, self.errors**2
         order = np.argsort(-apart)
         rest = apart.sum() - np.cumsum(apart[order])
         allowed = max(self._tolerance**2 * target.sum(), RIGHT**2 * apart.sum())

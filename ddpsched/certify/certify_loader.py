@@ -5,147 +5,40 @@ communicated. A loader over a data set with positions is iterated as it is, exce
 positions instead of the samples.
 """
 
+from __future__ import annotations
+
 import copy
-import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Subset
+from torch.utils.data import DistributedSampler
 
 from ddpsched.arguments import function_named
 from ddpsched.certify.certificate import Certificate, Check
-from ddpsched.certify.stream_checks import exactly_once, resumption, same_counts
+from ddpsched.certify.loader_rank import Build, LoaderRank, Stream
+from ddpsched.certify.stream_checks import ANOTHER, exactly_once, resumption, same_counts
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.integrations.batch_sampler import BatchSampler, RankLists
-from ddpsched.integrations.scaled import Scaled, scaled
+from ddpsched.integrations.scaled import scaled
 from ddpsched.integrations.step_loader import StepLoader
 
-Build = Callable[[int, int], Any]
-Stream = list[list[int]]  # of one rank and epoch: the ids of each step
-
-EPOCHS = 2
-MOST_STEPS = 1_000_000  # a longer epoch is taken for one that never ends
+EPOCHS = 3
 NEW_ORDER = "new order every epoch"
 SCALED = "ddpsched.scaled(loader)"
 NO_STATE = "neither the loader nor its samplers can save a position; torchdata's StatefulDataLoader can"
-HOW = (
-    "give a torch DataLoader over a data set with len() and positions, a batch sampler (it yields lists of ids), a "
-    "loader whose batches have the key 'id', or a pair (loader, ids) where ids(batch) lists the ids of a batch"
-)
-
-
-class LoaderRank:
-    """The loader of one rank, built after the generators are seeded, as in a process of its own.
-
-    ``samples``: length of the data set, None where it has no positions. ``stand_ins``: lists of weight 0 so far.
-    ``parts``: the loader and what it draws from, by name. ``sampler``: its ddpsched.BatchSampler, where its batches are
-    that sampler's lists.
-    """
-
-    def __init__(self, build: Build, target: str, rank: int, world_size: int, workers: bool = False) -> None:
-        random.seed(0)
-        np.random.seed(0)  # noqa: NPY002 (loaders of others draw from it)
-        torch.manual_seed(0)
-        self.target = f"{target}(rank={rank}, world_size={world_size})"
-        try:
-            made = build(rank, world_size)
-        except Exception as error:
-            hint = "; pass num_replicas=world_size and rank=rank to the sampler" * ("process group" in str(error))
-            raise DataError(f"{self.target} raised {type(error).__name__}: {error}{hint}") from error
-        self._ids: Callable[[Any], Any] | None
-        self.loader, self._ids = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-        if not hasattr(self.loader, "__iter__"):
-            raise DataError(f"{self.target} returned {type(self.loader).__name__}, which cannot be iterated; {HOW}")
-        self.samples: int | None = None
-        loader = getattr(self.loader, "base_dataloader", self.loader)  # accelerate's loaders hold torch's
-        if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset) and self._ids is None:
-            loader.pin_memory = False
-            if not workers:  # they would only fetch; of an iterable dataset they are part of the stream
-                loader.num_workers, loader.prefetch_factor = 0, None
-            positions, self.samples = _positions(loader.dataset)
-            loader.__dict__["dataset"] = positions  # DataLoader forbids setting it
-            loader.collate_fn = list
-        self.num_workers: int = getattr(self.loader, "num_workers", 0)
-        self.stand_ins = 0
-        parts = {name: getattr(self.loader, name, None) for name in ("batch_sampler", "sampler", "dataset")}
-        inner = getattr(parts["batch_sampler"], "sampler", None)
-        parts = {"the loader": self.loader, **parts, "batch_sampler.sampler": inner}
-        self.parts = {name: part for name, part in parts.items() if part is not None}
-        self.sampler = next((part for part in self.parts.values() if isinstance(part, BatchSampler)), None)
-
-    def set_epoch(self, epoch: int) -> list[str]:
-        """Call every part's ``set_epoch``, and return the names of the parts that have one."""
-        able: dict[str, Any] = {}
-        for name, part in self.parts.items():
-            if hasattr(part, "set_epoch") and all(part is not other for other in able.values()):
-                able[name] = part
-                part.set_epoch(epoch)
-        return list(able)
-
-    def steps(self, iterator: Iterator[Any], most: int = MOST_STEPS, by: Scaled | None = None) -> Stream:
-        """Return the ids that an iterator's first ``most`` steps train; those of a stand-in are none.
-
-        Raises DataError where it goes on beyond ``MOST_STEPS``.
-        """
-        if self.sampler is None:
-            stream = [self._ids_of(batch) for batch in itertools.islice(iterator, most)]
-        else:
-            of_lists = isinstance(iterator, RankLists)  # the sampler's iterator, though the loader be another
-            steps = by or scaled(self.sampler if of_lists else self.loader)
-            weighed = [(self._ids_of(batch), scale) for batch, scale in itertools.islice(steps.pairs(iterator), most)]
-            stream = [ids if scale else [] for ids, scale in weighed]
-            self.stand_ins += sum(not scale for _, scale in weighed)
-        if len(stream) == MOST_STEPS:
-            raise DataError(f"{self.target} has not ended after {MOST_STEPS:,} steps; give one epoch")
-        return stream
-
-    def _ids_of(self, batch: Any) -> list[int]:
-        if self._ids is not None:
-            return [int(each) for each in self._ids(batch)]
-        if isinstance(batch, Mapping) and "id" in batch:
-            batch = batch["id"]
-        elif isinstance(batch, Sequence) and all(isinstance(each, Mapping) and "id" in each for each in batch):
-            batch = [each["id"] for each in batch]
-        ids = np.asarray(batch) if isinstance(batch, list | tuple | np.ndarray | torch.Tensor) else None
-        if ids is None or ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
-            what = sorted(batch) if isinstance(batch, Mapping) else type(batch).__name__
-            raise DataError(f"{self.target}: which samples a batch holds cannot be read from it ({what}); {HOW}")
-        return [int(id) for id in ids]
-
-
-def _positions(dataset: Any) -> tuple[Sequence[int], int]:
-    """Return each item's position in the data set beneath all ``Subset``s, and the length of that data set."""
-    if isinstance(dataset, Subset):
-        positions, size = _positions(dataset.dataset)
-        return [positions[i] for i in dataset.indices], size
-    return _Positions(len(dataset)), len(dataset)
-
-
-class _Positions(Sequence[Any]):
-    """A data set that answers a position with itself, and a list of them with the list."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, position: Any) -> Any:
-        return position
 
 
 def certify_loader(target: str | Build, world_size: int) -> Certificate:
-    """Ask the loaders of all ranks for two epochs, and again from the middle of each.
+    """Ask the loaders of all ranks for three epochs, and again from the start, the middle and the last step of each.
 
     ``target``: ``"module:function"``, or the function itself; ``function(rank, world_size)`` returns the rank's
-    DataLoader, batch sampler, or (loader, ids); see ``HOW``. The caller's random generators are left as they were.
-    Raises ConfigError where it cannot be imported or ``world_size`` is smaller than 1, and DataError where it fails or
-    the samples of its batches are unknown.
+    DataLoader, batch sampler, StepLoader, ``ddpsched.balanced(loader)``, or (loader, ids); see ``loader_rank.HOW``. The
+    caller's random generators are left as they were. Raises ConfigError where it cannot be imported or ``world_size``
+    is smaller than 1, and DataError where it fails or the samples of its batches are unknown.
     """
     if world_size < 1:
         raise ConfigError(f"world_size = {world_size}: at least 1 rank is needed")
@@ -250,19 +143,19 @@ def _why_not_once(streams: list[Stream], size: int, rank: LoaderRank) -> str | N
             f"DistributedSampler(drop_last={part.drop_last}) {does} {count} sample(s), as {world_size} ranks do not "
             f"divide {size:,}; {uneven}"
         )
+    shares = [_flat([stream]) for stream in streams]
+    if world_size > 1 and len(set(ids)) < len(ids) == size and all(len(set(each)) == len(each) for each in shares):
+        return "each rank takes its share of another order: the seed, or set_epoch(e), differs between ranks"
     if getattr(rank.loader, "drop_last", False) and len(set(ids)) < size:
         return f"DataLoader(drop_last=True) leaves out the last, incomplete batch; {uneven}"
     return None
 
 
 def _resumed(build: Build, name: str, epochs: list[list[Stream]]) -> Check:
-    """Break each epoch off in the middle, and continue it with loaders that are built anew."""
+    """Break each epoch off at several places, and continue it with loaders that are built anew."""
     check, reports = "resumption", []
-    for epoch, streams in enumerate(epochs):
-        done = min(map(len, streams)) // 2
-        if not done:
-            return Check.not_made(check, "an epoch of fewer than two steps has no middle")
-        resumed = []
+    for epoch, done in _breaks(epochs):
+        streams, resumed = epochs[epoch], []
         for r in range(len(streams)):
             rank = LoaderRank(build, name, r, len(streams), workers=True)
             try:
@@ -286,22 +179,39 @@ def _resumed(build: Build, name: str, epochs: list[list[Stream]]) -> Check:
         result = resumption(_by_step(streams), _by_step(resumed), done - 1)
         if not result.holds:
             cause = str(result.cause)
+            rest = [stream[done:] for stream in streams]
+            if ANOTHER in cause and sorted(_flat(rest)) == sorted(_flat(resumed)):
+                cause = "the same samples follow in another order: the state of a generator is not restored"
+            elif ANOTHER in cause:
+                cause = "other samples follow: the seed, or the epoch that set_epoch(e) named, is not restored"
             if where != "the loader" and rank.num_workers:
                 cause += f"; a DataLoader with workers asks {where} for batches ahead of those it hands out"
             return replace(result, says=f"epoch {epoch}, by the state of {where}: {result.says}", cause=cause)
-        reports.append(f"epoch {epoch}: {result.says}")
-    return Check(check, True, f"by the state of {where}; " + "; ".join(reports))
+        reports.append(f"{epoch} {'at its start' if not done else f'after step {done - 1:,}'}")
+    if not reports:
+        return Check.not_made(check, "an epoch of fewer than two steps has no middle")
+    says = f"by the state of {where}, the steps that follow are the uninterrupted ones: epoch {', '.join(reports)}"
+    return Check(check, True, says)
+
+
+def _breaks(epochs: list[list[Stream]]) -> Iterator[tuple[int, int]]:
+    """Yield each epoch and how many of its steps run before it is broken off: none, half of them, all but one."""
+    for epoch, streams in enumerate(epochs):
+        steps = min(map(len, streams))
+        if steps > 1:
+            yield from ((epoch, done) for done in sorted({0, steps // 2, steps - 1}) if epoch or done)
 
 
 def _broken_off(rank: LoaderRank, epoch: int, done: int) -> tuple[str, Any] | None:
-    """Run to the middle of ``epoch``; return what holds the position, by name, and its state."""
+    """Run ``done`` steps of ``epoch``; return what holds the position, by name, and its state."""
     for earlier in range(epoch):
         rank.set_epoch(earlier)
         rank.steps(iter(rank.loader))
     rank.set_epoch(epoch)
     for where, holder, iterator in _holders(rank):
-        running = iter(rank.loader) if iterator is None else iterator  # held, as a loader may ask it for the position
-        rank.steps(running, done, holder if where == SCALED else None)
+        if done:
+            running = iter(rank.loader) if iterator is None else iterator  # held, as a loader may ask it for the place
+            rank.steps(running, done, holder if where == SCALED else None)
         return where, copy.deepcopy(holder.state_dict())
     return None
 

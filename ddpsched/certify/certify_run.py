@@ -1,15 +1,14 @@
-"""Certification of a config's run: its epoch is planned on every rank, and selected steps are run.
+"""Certification of a config's run: three epochs are planned on every rank, and selected steps of two are run.
 
-Each rank does its ``work``: it plans the epoch, resumes it, runs the steps, and reports what it planned and what its
+Each rank does its ``work``: it plans the epochs, resumes them, runs the steps, and reports what it planned and what its
 optimizer got. This process then computes the target and compares (``judge``). Nothing is written to the config's
 outputs.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import groupby, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,34 +20,32 @@ from ddpsched.certify.certificate import Certificate, Check, count_of_ranks, fir
 from ddpsched.certify.certify_step import why_not_ended
 from ddpsched.certify.faults import Fault, named_fault, planted, skip_next_vote, take_own_mean
 from ddpsched.certify.gradient_comparison import TOLERANCES
+from ddpsched.certify.likeness import Likeness
 from ddpsched.certify.reference import RunReference
+from ddpsched.certify.run_plans import EPOCHS, plan_epochs, select_steps
 from ddpsched.certify.stream_checks import agreement, exactly_once, resumption, same_collectives
 from ddpsched.config import RunConfig, parse
 from ddpsched.data.samples import Samples
-from ddpsched.data.token_table import OnlineTokens
 from ddpsched.errors import ConfigError, NonFiniteError, PlanMismatch, RankFailure, StepOutOfMemory
 from ddpsched.local_ranks import Outcome, at_fault, blame, post, run_ranks
-from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.policies.peer import PeerPolicy
-from ddpsched.step_plan import Ids, Position, StepPlan
+from ddpsched.step_plan import Ids, StepPlan
 from ddpsched.training.distributed import DistributedExecutor
 from ddpsched.training.model import weights_digest
 from ddpsched.training.virtual import VirtualExecutor
 from ddpsched.world import World
-
-BEYOND = 200  # steps of the second epoch that are planned too, to resume between epochs and within the second
 
 
 @dataclass(frozen=True)
 class Planned:
     """The plans of one process.
 
-    ``streams[i]``, ``digests[i]``: ids and digests of the first epoch's steps, for the process's i-th rank. ``whole``:
-    digests of that epoch and of some steps of the next. ``resumed``: (at, digests after resuming behind step at).
+    ``streams[i][e]``: ids of epoch e's steps, for the process's i-th rank. ``digests[i]``: of all steps as that rank
+    follows them. ``whole``: digests of all steps as planned. ``resumed``: (at, digests after resuming behind step at).
     ``selected``: the plans of the steps that are run.
     """
 
-    streams: list[list[Ids]]
+    streams: list[list[list[Ids]]]
     digests: list[list[int]]
     whole: list[int]
     resumed: list[tuple[int, list[int]]]
@@ -57,10 +54,11 @@ class Planned:
 
 @dataclass(frozen=True)
 class Ran:
-    """A step that was run, and its gradient."""
+    """A step that was run, and its gradient. ``norm``: the gradient's before it was clipped, as the run measured it."""
 
     step: int
     gradient: CapturedGradient
+    norm: float
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class Weights:
 
 
 Report = Callable[[Planned | Ran | Refused | Weights], None]
-Gradients = dict[int, CapturedGradient]  # of one rank, by step
+Gradients = dict[int, Ran]  # of one rank, by step
 
 
 def certify_run(config: RunConfig, fault: str | None = None) -> Certificate:
@@ -120,18 +118,19 @@ def judge(config: RunConfig, samples: Samples, outcomes: Sequence[Outcome]) -> C
         raise next((outcome.error for outcome in at_fault(outcomes) if outcome.error), RankFailure(blame(outcomes)))
     streams = [stream for each in planned for stream in each.streams]
     reference, selected = RunReference(config, run, samples), planned[0].selected
-    ran = [{post.step: post.gradient for post in outcome.posts if isinstance(post, Ran)} for outcome in outcomes]
+    ran = [{post.step: post for post in outcome.posts if isinstance(post, Ran)} for outcome in outcomes]
     same_gradient = _same_gradient(ran, selected, TOLERANCES[run.train.precision])
     waited = [outcome.rank for outcome in outcomes if outcome.waited]
     collectives = same_collectives([counts_of(outcome.posts) for outcome in outcomes], waited)
-    one_plan = agreement([digests for each in planned for digests in each.digests], streams)
+    flat = [[ids for epoch in stream for ids in epoch] for stream in streams]
+    one_plan = agreement([digests for each in planned for digests in each.digests], flat)
     if run.executor.kind != "distributed":
         same_gradient = Check(same_gradient.name, True, "one process plays all ranks and holds one gradient")
         collectives = Check(collectives.name, True, "none: one process plays all ranks, and nothing is sent")
         one_plan = Check(one_plan.name, True, "one process plans for all ranks") if one_plan.holds else one_plan
     checks = (
         _gradient(reference, ran[0], outcomes, selected), same_gradient, _same_weights(outcomes, reference.model),
-        exactly_once(streams, len(samples.train)), collectives, _resumption(run, planned), one_plan,
+        _once(streams, len(samples.train)), collectives, _resumption(run, planned), one_plan,
     )  # fmt: skip
     facts = _facts(run, samples, planned[0], reference)
     if any(each.ended != "answered" and not each.waited for each in outcomes):
@@ -146,19 +145,20 @@ def judge(config: RunConfig, samples: Samples, outcomes: Sequence[Outcome]) -> C
 def certified(config: RunConfig) -> RunConfig:
     """Return the run in the form that is certified.
 
-    It has two epochs, no dropout, no clipping, and float64 where precision is "auto". Raises ConfigError for a config
-    that computes no gradients.
+    It has three epochs, no dropout, and float64 where precision is "auto". Raises ConfigError for a config that
+    computes no gradients.
     """
     if config.executor.kind == "simulated":
         raise ConfigError(
             'executor.kind = "simulated" computes no gradient to certify; use executor.kind=distributed (real ranks, '
             "started here) or executor.kind=virtual (all ranks in one process)"
         )
-    values = config.model_dump(exclude_none=True, exclude={"steps": True, "executor": {"slowness"}}) | {"epochs": 2}
+    values = config.model_dump(exclude_none=True, exclude={"steps": True, "executor": {"slowness"}}) | {
+        "epochs": EPOCHS
+    }
     precision, device = config.train.precision, config.executor.device
     values["model"]["dropout"] = 0.0
-    values["train"] |= {"max_grad_norm": 1e30, "non_finite": "stop"}
-    values["train"]["precision"] = "float64" if precision == "auto" else precision
+    values["train"] |= {"non_finite": "stop", "precision": "float64" if precision == "auto" else precision}
     values["executor"] |= {"timeline": False, "device": "cpu" if device == "auto" else device}
     return parse(values, source="certify")
 
@@ -168,7 +168,11 @@ def _gradient(
 ) -> Check:
     """Compare what rank 0's optimizer got, ``ran``, with the mean over the global batch."""
     name, what = "gradient", f"against the mean over the {reference.over}, computed by one process"
-    judged = [(plan, reference.judge(plan, ran[plan.step])) for plan in selected if plan.step in ran]
+    done = [plan for plan in selected if plan.step in ran]
+    judged = [
+        (plan, _judged(reference, plan, ran[plan.step], None if before is None else ran[before.step]))
+        for before, plan in zip([None, *done], done, strict=False)
+    ]
     errors = ", ".join(f"step {plan.step}: {likeness.relative_error:.2g}" for plan, likeness in judged)
     wrong = [(plan, likeness) for plan, likeness in judged if not likeness.holds]
     if not wrong and len(judged) < len(selected):
@@ -187,13 +191,26 @@ def _gradient(
     return Check(name, not wrong, f"{says}; relative error of each: {errors}", worst.cause, worst.numbers)
 
 
+def _judged(reference: RunReference, plan: StepPlan, ran: Ran, before: Ran | None) -> Likeness:
+    return reference.judge(plan, ran.gradient, ran.norm, None if before is None else before.gradient)
+
+
+def _once(streams: Sequence[Sequence[Sequence[Ids]]], num_samples: int) -> Check:
+    """Check that every sample runs once in each epoch."""
+    checks = [exactly_once(epoch, num_samples) for epoch in zip(*streams, strict=True)]
+    for epoch, check in enumerate(checks):
+        if not check.holds:
+            return replace(check, says=f"epoch {epoch}: {check.says}")
+    return replace(checks[0], says=f"{checks[0].says}, in each of {len(checks)} epochs")
+
+
 def _same_gradient(ran: Sequence[Gradients], selected: Sequence[StepPlan], tolerance: float) -> Check:
     """Check that every rank's optimizer gets what rank 0's gets."""
     name, steps = "same gradient on all ranks", [plan.step for plan in selected]
     for step in steps:
         if not all(step in gradients for gradients in ran):
             return Check.not_made(name, f"step {step} did not reach the optimizer on all ranks", "see: gradient")
-        apart = difference([gradients[step] for gradients in ran], tolerance)
+        apart = difference([gradients[step].gradient for gradients in ran], tolerance)
         if apart:
             return Check(name, False, f"step {step}: {apart[0]}", apart[1])
     return Check(name, True, f"the same on {count_of_ranks(len(ran))} in steps {first_few(steps)}")
@@ -233,12 +250,14 @@ def _resumption(config: RunConfig, planned: Sequence[Planned]) -> Check:
 
 
 def _facts(config: RunConfig, samples: Samples, planned: Planned, reference: RunReference) -> list[str]:
-    length, steps = len(planned.streams[0]), first_few(plan.step for plan in planned.selected)
+    length, steps = len(planned.streams[0][0]), first_few((plan.step for plan in planned.selected), 6)
+    clipped = config.train.max_grad_norm
     batch = "a global batch that varies" if config.policy.varies else f"global_batch = {config.global_batch}"
     facts = [
         f"{config.model.name}, {reference.size:,} parameters, {config.train.precision}",
         f"{len(samples.train):,} samples, {batch}: an epoch of {length:,} steps",
-        f"planned: an epoch and more; run at learning rate 0, unclipped: steps {steps} (first, most uneven, last)",
+        f"planned: {EPOCHS} epochs; run at learning rate 0, clipped to {clipped:g}: steps {steps} (the first, the most "
+        "uneven and the last of two epochs)",
     ]
     if config.model.task == "causal_lm":
         by_sample = "sample, whose loss is the mean over its label tokens,"
@@ -269,13 +288,16 @@ def work(
     )
     with closing(executor):
         ranks, model = executor.exchange.ranks, executor.learner.model
-        epoch, whole, resumed = _plan(config, samples, executor)
-        steps = select_steps(epoch, samples)
-        middle = steps[len(steps) // 2]
-        given = planted(epoch, fault, middle, ranks[0])
-        streams = [[plan.rank_ids(rank) for plan in given] for rank in ranks]
+        plans, resumed = plan_epochs(config, samples, executor)
+        epochs = [list(each) for _, each in groupby(plans, key=lambda plan: plan.epoch)]
+        steps = [step for epoch in epochs[:2] for step in select_steps(epoch, samples)]
+        middle = steps[1 % len(steps)]
+        given = planted(plans, fault, middle, ranks[0])
+        ends = np.cumsum([len(epoch) for epoch in epochs]).tolist()
+        parts = [given[start:end] for start, end in pairwise([0, *ends])]
+        streams = [[[plan.rank_ids(rank) for plan in part] for part in parts] for rank in ranks]
         digests = [[plan.digest for plan in given] for _ in ranks]
-        report(Planned(streams, digests, whole, resumed, [given[step] for step in steps]))
+        report(Planned(streams, digests, [plan.digest for plan in plans], resumed, [given[step] for step in steps]))
         report(Weights(weights_digest(model)))
         for step in steps:
             hook = None
@@ -287,53 +309,11 @@ def work(
             path = folder / f"step{step}.npy" if ranks[0] == 0 else None
             try:
                 with counted(f"step {step}"), captured_gradients(model, path) as captured:
-                    executor.execute(given[step])
+                    record = executor.execute(given[step])[0]
             except (PlanMismatch, NonFiniteError, StepOutOfMemory) as error:
                 report(Refused(step, f"{error}{' (see: one plan)' * isinstance(error, PlanMismatch)}"))
                 return
             if hook is not None:
                 hook.remove()
-            report(Ran(step, captured[-1]))
+            report(Ran(step, captured[-1], record.grad_norm or 0.0))
         report(Weights(weights_digest(model)))
-
-
-def _plan(
-    config: RunConfig, samples: Samples, executor: DistributedExecutor | VirtualExecutor
-) -> tuple[list[StepPlan], list[int], list[tuple[int, list[int]]]]:
-    """Return the first epoch's plans, and ``whole`` and ``resumed`` of ``Planned``.
-
-    Resumed are a position in mid-epoch, one between epochs and one in the second, each through JSON.
-    """
-    spec = config.plan_spec(executor.caps)
-    executor.expect(num_steps(spec, samples.train))
-    epoch, whole, resumed = list[StepPlan](), list[StepPlan](), list[tuple[int, list[int]]]()
-    with counted("planning"):
-        for plan in plan_steps(spec, samples.train, executor.exchange):
-            whole.append(plan)
-            if plan.epoch == 0:
-                epoch.append(plan)
-            if len(whole) - len(epoch) == BEYOND:
-                break
-    with counted("resuming"):
-        for at in sorted({(len(epoch) - 1) // 2, len(epoch) - 1, (len(epoch) + len(whole)) // 2 - 1}):
-            after = whole[at].after
-            if after is not None and at + 1 < len(whole):
-                start = Position.from_dict(json.loads(json.dumps(after.as_dict())))
-                rest = plan_steps(spec, samples.train, executor.exchange, start=start)
-                resumed.append((at, [plan.digest for plan in islice(rest, len(whole) - at - 1)]))
-    return epoch, [plan.digest for plan in whole], resumed
-
-
-def select_steps(epoch: Sequence[StepPlan], samples: Samples) -> list[int]:
-    """Return the steps of an ``epoch`` that show a wrong gradient: the first, the most uneven, and the last."""
-    tokens = None if isinstance(samples.train, OnlineTokens) else samples.train
-
-    def unevenness(step: int) -> tuple[int, ...]:
-        plan = epoch[step]
-        sums = [plan.counts.tolist(), [len(rank) for rank in plan.ranks]]
-        if tokens is not None:
-            sums.append([sum(len(m) * int(tokens.lengths(m.ids).max()) for m in rank) for rank in plan.ranks])
-        return tuple(int(np.ptp(each)) for each in sums)
-
-    last = len(epoch) - 1
-    return sorted({0, max(range(1, last), key=unevenness, default=0), last})

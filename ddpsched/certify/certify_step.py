@@ -4,36 +4,36 @@ The step runs on real ranks (gloo, CPU, this machine). The gradient that it leav
 counts, which this process computes from the same micro-batches in the plain way.
 """
 
+from __future__ import annotations
+
 import pickle
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch.distributed.tensor import DTensor
 
 from ddpsched.certify.capture import CapturedGradient, capture_gradient, counted, counts_of, difference, trainable
 from ddpsched.certify.certificate import Certificate, Check, first_few, ranks_named
-from ddpsched.certify.gradient_comparison import TOLERANCES, Likeness, compare
-from ddpsched.certify.reference import Losses, reference, without_dropout
+from ddpsched.certify.gradient_comparison import TOLERANCES
+from ddpsched.certify.reference import Losses, without_dropout
+from ddpsched.certify.step_reference import DEFAULTS, Batches, Mean, StepReference
 from ddpsched.certify.stream_checks import same_collectives
-from ddpsched.certify.target import Target
 from ddpsched.errors import ConfigError
 from ddpsched.local_ranks import Outcome, at_fault, blame, join_group, run_ranks
-from ddpsched.training.model import weights_digest
+from ddpsched.training.model import host_array, weights_digest
 
-Mean = Literal["sample_mean", "token_mean"]
 TrainStep = Callable[[torch.nn.Module, list[Any]], Any]
 Build = Callable[[], torch.nn.Module]
-Batches = Sequence[Sequence[Any]]
 
-GRADIENT, SAME, WEIGHTS = "gradient", "same gradient on all ranks", "same weights"
+GRADIENT, SAME, WEIGHTS, BUFFERS = "gradient", "same gradient on all ranks", "same weights", "same buffers"
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,14 @@ class _RankResult:
     """The result of a step on a rank.
 
     ``weights``: their digest before the step. ``moved``: parameters that the step changed. ``others``: parameters that
-    it froze, thawed or added.
+    it froze, thawed or added. ``buffers``: the digest of each after the step.
     """
 
     weights: str
     gradient: CapturedGradient | None
     moved: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    buffers: Mapping[str, str] = field(default_factory=dict)
 
 
 def assert_gradient_exact(
@@ -113,7 +114,7 @@ def certify_step(
     model, weights, dropout = _built(build_model)
     if dropout:
         warnings.warn(f"dropout {dropout:g} of the model is switched off: gradients would be random", stacklevel=3)
-    goal = _Reference(model, batches, losses or DEFAULTS[target], target)
+    goal = StepReference(model, batches, losses or DEFAULTS[target], target)
     precision, world_size = str(goal.target.gradient.dtype), len(batches)
     limit = TOLERANCES.get(precision, TOLERANCES["bfloat16"]) if tolerance is None else tolerance
     with tempfile.TemporaryDirectory(prefix="ddpsched-step-") as folder:
@@ -138,31 +139,6 @@ def certify_step(
     step = getattr(train_step, "func", train_step)  # of a functools.partial
     subject = f"{getattr(step, '__qualname__', step)}: {target} on {world_size} ranks"
     return Certificate(subject, tuple(checks), (*facts, *failed))
-
-
-def row_losses(model: torch.nn.Module, batch: Mapping[str, Any]) -> torch.Tensor:
-    """Return the cross-entropy of each row, (count,). ``batch``: the inputs of forward, and "labels", (count,)."""
-    return F.cross_entropy(logits_of(model, batch), batch["labels"], reduction="none")
-
-
-def token_losses(model: torch.nn.Module, batch: Mapping[str, Any]) -> torch.Tensor:
-    """Return the cross-entropy of each next token whose label is not -100, (label tokens,).
-
-    ``batch``: the inputs of forward, and "labels", (count, length), not shifted: the token at position i is predicted
-    at i - 1.
-    """
-    logits, labels = logits_of(model, batch)[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten()
-    return F.cross_entropy(logits[labels != -100], labels[labels != -100], reduction="none")
-
-
-DEFAULTS: dict[str, Losses] = {"sample_mean": row_losses, "token_mean": token_losses}
-UNITS = {"sample_mean": "samples", "token_mean": "tokens"}
-
-
-def logits_of(model: torch.nn.Module, batch: Mapping[str, Any]) -> torch.Tensor:
-    """Return the logits of a model that returns them, or outputs with "logits"."""
-    outputs = model(**{name: value for name, value in batch.items() if name != "labels"})
-    return outputs if isinstance(outputs, torch.Tensor) else outputs["logits"]
 
 
 def _check(train_step: TrainStep, build_model: Build, batches: Batches, losses: Losses | None, target: str) -> None:
@@ -201,62 +177,6 @@ def _built(build_model: Build) -> tuple[torch.nn.Module, str, float]:
     return model, weights_digest(model), without_dropout(model)
 
 
-class _Reference:
-    """The model in this process, and its target gradient."""
-
-    def __init__(self, model: torch.nn.Module, batches: Batches, losses: Losses, target: Mean) -> None:
-        self._model, self._losses, self._unit, self._size = model, losses, UNITS[target], len(batches)
-        self._parts = [(rank, batch) for rank, microbatches in enumerate(batches) for batch in microbatches]
-        first, second = (losses(model, self._parts[0][1]).detach() for _ in range(2))
-        if first.ndim != 1:
-            shape = tuple(first.shape)
-            raise ConfigError(f"losses(model, batch) has shape {shape}: give one number for each that counts")
-        if not torch.equal(first, second):
-            raise ConfigError("the model's losses differ from call to call: switch off what is random in build_model()")
-        self.target = self._target(self._parts)
-        if not self.target.total:
-            raise ConfigError("no micro-batch has anything that counts: every label is -100")
-
-    def judge(self, gradient: np.ndarray, tolerance: float, missing: Collection[str] = ()) -> Likeness:
-        """Compare by micro-batches, and row by row where those do not explain the gradient.
-
-        ``missing``: parameters whose ``grad`` is None.
-        """
-        likeness = compare(gradient, self.target, tolerance, missing=missing)
-        rows = None if likeness.holds or likeness.explained else _rows(self._parts)
-        if rows is None:
-            return likeness
-        likeness = compare(gradient, self._target(rows, "row"), tolerance, missing=missing)
-        if likeness.cause is None:
-            return likeness
-        cause = likeness.cause.replace("micro-batch", "row")
-        if cause.startswith("every row weighs the same"):
-            cause = "every sample weighs the same, however many of its tokens count: sample weights on a token loss"
-        return replace(likeness, cause=cause)
-
-    def _target(self, parts: Sequence[tuple[int, Any]], name: str | None = None) -> Target:
-        labels: list[Any] = [batch.get("labels") for _, batch in parts if isinstance(batch, Mapping)]
-        others = {}
-        if self._unit == "tokens" and len(labels) == len(parts) and all(each is not None for each in labels):
-            others["samples"] = np.array([len(each) for each in labels])
-            others["all tokens"] = np.array([each.numel() for each in labels])
-        ranks, batches = [rank for rank, _ in parts], (batch for _, batch in parts)
-        names = tuple(f"{name} {i}" for i in range(len(parts))) if name else ()
-        about: dict[str, Any] = {"others": others, "names": names, "world_size": self._size, "unit": self._unit}
-        return reference(self._model, batches, self._losses, ranks, **about)
-
-
-def _rows(parts: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]] | None:
-    """Return the rows as parts; None where batches cannot be cut into rows."""
-    rows: list[tuple[int, Any]] = []
-    for rank, batch in parts:
-        values = list(batch.values()) if isinstance(batch, Mapping) else []
-        if not all(isinstance(each, torch.Tensor) and each.ndim for each in values) or len(set(map(len, values))) != 1:
-            return None
-        rows += [(rank, {name: each[i : i + 1] for name, each in batch.items()}) for i in range(len(values[0]))]
-    return rows
-
-
 def _on_rank(train_step: TrainStep, build_model: Build, batches: Batches, path: Path, timeout_s: float) -> _RankResult:
     """Run the step in a rank."""
     join_group(timeout_s)
@@ -273,11 +193,17 @@ def _on_rank(train_step: TrainStep, build_model: Build, batches: Batches, path: 
     moved = tuple(name for name, each in whole.items() if not torch.equal(each, before[name]))
     if all(parameter.grad is None for _, parameter in trainable(model)):
         return _RankResult(weights, None, moved)
-    return _RankResult(weights, capture_gradient(model, path if rank == 0 else None), moved)
+    gradient = capture_gradient(model, path if rank == 0 else None)
+    return _RankResult(weights, gradient, moved, buffers=_buffers_of(model))
+
+
+def _buffers_of(model: torch.nn.Module) -> dict[str, str]:
+    """Return the digest of each buffer."""
+    return {name: blake2b(host_array(each).data, digest_size=16).hexdigest() for name, each in model.named_buffers()}
 
 
 def _judged(
-    results: Sequence[_RankResult], path: Path, goal: _Reference, weights: str, tolerance: float
+    results: Sequence[_RankResult], path: Path, goal: StepReference, weights: str, tolerance: float
 ) -> list[Check]:
     """Return the checks of the gradient, of its being the same on all ranks, and of the weights."""
     odd = [rank for rank, result in enumerate(results) if result.weights != weights]
@@ -306,11 +232,31 @@ def _judged(
             Check(GRADIENT, likeness.holds, f"{what}: {likeness.says}", likeness.cause, likeness.numbers),
             Check(SAME, False, *apart) if apart else Check(SAME, True, f"{len(results)} ranks"),
         ]
+    if any(result.buffers for result in results):
+        checks.append(_same_buffers(results, goal))
     if not moved:
         return [*checks, Check(WEIGHTS, True, "on every rank still those that build_model() gave")]
     says = f"{ranks_named(moved)} moved {first_few(results[moved[0]].moved, 2)}"
     cause = "train_step takes an optimizer's step: leave that to its caller, and the gradient in place"
     return [*checks, Check(WEIGHTS, False, says, cause)]
+
+
+def _same_buffers(results: Sequence[_RankResult], goal: StepReference) -> Check:
+    """Check the buffers after the step: those that forward leaves alone are as they were, of others ranks are told."""
+    built, by_rank = _buffers_of(goal.model), [result.buffers for result in results]
+    for rank, buffers in enumerate(by_rank):
+        odd = {name for name in {**built, **buffers} if buffers.get(name) != built.get(name)} - goal.running
+        if odd:
+            says = f"rank {rank} changed {first_few(sorted(odd), 2)}, which the model's forward leaves as it is"
+            return Check(BUFFERS, False, says, "train_step sets it; set it in build_model(), equally on all ranks")
+    apart = [name for name in sorted(goal.running) if len({buffers[name] for buffers in by_rank}) > 1]
+    if not apart:
+        return Check(BUFFERS, True, f"{len(built)} on each of {len(results)} ranks")
+    says = (
+        f"{first_few(apart, 2)} follow each rank's own samples; DDP gives all ranks those of rank 0 before the next "
+        "forward, so that the others' samples do not count (SyncBatchNorm counts all)"
+    )
+    return Check(BUFFERS, True, says)
 
 
 def why_not_ended(outcomes: Sequence[Outcome], step: str, idle: Sequence[int] = ()) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Certification of transformers' ``Trainer``: what it makes of a tiny DistilBERT classifier on real ranks.
+"""Certification of transformers' ``Trainer``, or yours: what it makes of a tiny DistilBERT classifier on real ranks.
 
 The loader, loss, synchronisation and checkpoints are Trainer's. The data is made here: the first token of a sample is
 its number, so that what a rank runs is read from what its model gets.
@@ -21,14 +21,15 @@ import torch.distributed as dist
 from ddpsched.arguments import function_named
 from ddpsched.certify.capture import capture_gradient, counted, counts_of
 from ddpsched.certify.certificate import Certificate, Check
-from ddpsched.certify.certify_step import logits_of, row_losses
 from ddpsched.certify.gradient_comparison import TOLERANCES, compare
 from ddpsched.certify.reference import reference
+from ddpsched.certify.step_reference import logits_of, row_losses
 from ddpsched.certify.stream_checks import exactly_once, resumption, same_collectives, same_counts
 from ddpsched.errors import ConfigError
 from ddpsched.local_ranks import answers, join_group, run_ranks
 
 Inputs = dict[str, torch.Tensor]
+Make = Callable[..., Any]  # takes what Trainer takes, and returns one
 Loss = Callable[..., torch.Tensor]
 
 PER_DEVICE = 5  # samples of a micro-batch
@@ -66,11 +67,15 @@ CASES = (
     Case("equal batches, accumulation of 2", accumulation=2),
     Case("unequal batches (batch_rebalance)", arguments={"train_sampling_strategy": "batch_rebalance"}),
 )
+OF_YOURS = (Case("batches", extra=3), Case("batches, accumulation of 2", accumulation=2, extra=3))
 
 
 @dataclass(frozen=True)
 class TrainerStep:
-    """One rank's optimizer step: the ids of each micro-batch, and the gradient, (P,), right before the optimizer."""
+    """One rank's optimizer step: the ids of each micro-batch, and the gradient, (P,), right before the optimizer.
+
+    A stand-in of a rank without samples is no micro-batch.
+    """
 
     microbatches: list[list[int]]
     gradient: np.ndarray
@@ -84,21 +89,25 @@ class Ran:
     resumed: dict[int, list[TrainerStep]]
 
 
-def certify_trainer(world_size: int, loss: str | None = None) -> list[Certificate]:
+def certify_trainer(world_size: int, loss: str | None = None, make: str | None = None) -> list[Certificate]:
     """Certify Trainer on equal batches, with accumulation, and on unequal batches.
 
-    ``loss``: ``"module:function"`` for ``compute_loss_func``; without it the model's head computes the loss. The target
-    of a loss function is the mean over samples of what it returns for each alone, with ``num_items_in_batch = 1``.
-    Raises ConfigError where accelerate or the function is missing, RankFailure where a rank fails.
+    ``make``: ``"module:function"``, which takes what Trainer takes, by name, and returns a Trainer of yours; it runs
+    with and without accumulation, on samples that steps do not divide. ``loss``: ``"module:function"`` for
+    ``compute_loss_func``; without it the model's head computes the loss. The target of a loss function is the mean over
+    samples of what it returns for each alone, with ``num_items_in_batch = 1``. Raises ConfigError where accelerate or
+    the function is missing, RankFailure where a rank fails.
     """
-    return certify_cases(world_size, [(case, loss) for case in CASES])
+    return certify_cases(world_size, [(case, loss) for case in (CASES if make is None else OF_YOURS)], make)
 
 
-def certify_cases(world_size: int, cases: Sequence[tuple[Case, str | None]]) -> list[Certificate]:
+def certify_cases(
+    world_size: int, cases: Sequence[tuple[Case, str | None]], make: str | None = None
+) -> list[Certificate]:
     """Return a certificate for each case and loss, from ranks that are started once.
 
-    ``cases``: each with the name of a loss, ``module:function``, or None for the Trainer's. Raises ConfigError where a
-    loss cannot be imported or accelerate is missing.
+    ``cases``: each with the name of a loss, ``module:function``, or None for the Trainer's; ``make``: as above. Raises
+    ConfigError where a loss cannot be imported or accelerate is missing.
     """
     if world_size < 1:
         raise ConfigError(f"world_size = {world_size}: at least 1 rank is needed")
@@ -106,51 +115,59 @@ def certify_cases(world_size: int, cases: Sequence[tuple[Case, str | None]]) -> 
         raise ConfigError("transformers' Trainer needs accelerate, which is not here: pip install 'accelerate>=1.14'")
     for loss in {loss for _, loss in cases if loss is not None}:
         function_named(loss, "loss")
+    if make is not None:
+        function_named(make, "trainer")
     with tempfile.TemporaryDirectory(prefix="ddpsched-trainer-") as folder:
-        outcomes = run_ranks(_on_rank, world_size, list(cases), folder)
+        outcomes = run_ranks(_on_rank, world_size, list(cases), folder, make)
         results = answers(outcomes)
     counts = [counts_of(outcome.posts) for outcome in outcomes]
     return [
         _certificate(
-            case, loss, [rank[i] for rank in results],
+            case, loss, make, [rank[i] for rank in results],
             [{name[len(f"{i}:") :]: n for name, n in rank.items() if name.startswith(f"{i}:")} for rank in counts],
         )
         for i, (case, loss) in enumerate(cases)
     ]  # fmt: skip
 
 
-def _on_rank(cases: Sequence[tuple[Case, str | None]], folder: str) -> list[Ran]:
+def _on_rank(cases: Sequence[tuple[Case, str | None]], folder: str, make: str | None) -> list[Ran]:
     """Run every case in a rank, in whole and resumed."""
+    from transformers import Trainer
+
     join_group()
-    results = []
+    results, made = [], Trainer if make is None else function_named(make, "trainer")[0]
     for i, (case, loss) in enumerate(cases):
         output, compute = Path(folder, str(i)), None if loss is None else function_named(loss, "loss")[0]
         with counted(f"{i}:training"):
-            steps = _train(case, compute, output)
+            steps = _train(case, made, compute, output)
         resumed = {}
         for done in range(STEPS // 2, EPOCHS * STEPS, STEPS):
             with counted(f"{i}:resumed after step {done - 1}"):
-                resumed[done - 1] = _train(case, compute, output, output / f"checkpoint-{done}")
+                resumed[done - 1] = _train(case, made, compute, output, output / f"checkpoint-{done}")
         results.append(Ran(steps, resumed))
     return results
 
 
-def _train(case: Case, compute: Loss | None, output: Path, checkpoint: Path | None = None) -> list[TrainerStep]:
+def _train(
+    case: Case, make: Make, compute: Loss | None, output: Path, checkpoint: Path | None = None
+) -> list[TrainerStep]:
     """Run two epochs of Trainer at learning rate 0, or what a checkpoint leaves of them."""
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers import TrainerCallback, TrainingArguments
 
     size = case.num_samples(dist.get_world_size())
     model, steps, running = _model(size), list[TrainerStep](), list[list[int]]()
 
     class Recorder(TrainerCallback):
         def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-            steps.append(
-                TrainerStep(list(running), capture_gradient(model).sketch)
-            )  # which is all of so small a gradient
+            ids = list(running) if getattr(trainer, "has_samples", True) else []
+            steps.append(TrainerStep(ids, capture_gradient(model).sketch))  # which is all of so small a gradient
             running.clear()
 
-    def record(_: torch.nn.Module, __: tuple[Any, ...], inputs: Inputs) -> None:
-        running.append((inputs["input_ids"][:, 0] - 1).tolist())
+    def record(_: torch.nn.Module, __: tuple[Any, ...], inputs: Any) -> None:
+        if model.training:  # and not tried, as ``balance`` does once
+            ids, packing = inputs["input_ids"], inputs.get("packing")
+            firsts = ids[:, 0] if packing is None else ids[0, packing.offsets[:-1]]
+            running.append((firsts - 1).tolist())
 
     model.register_forward_pre_hook(record, with_kwargs=True)
     arguments = TrainingArguments(
@@ -159,7 +176,10 @@ def _train(case: Case, compute: Loss | None, output: Path, checkpoint: Path | No
         learning_rate=0.0, max_grad_norm=0.0, save_strategy="steps", save_steps=STEPS // 2,
         report_to=[], logging_strategy="no", disable_tqdm=True, dataloader_pin_memory=False, **case.arguments,
     )  # fmt: skip
-    trainer = Trainer(model, arguments, _collate, _samples(size), callbacks=[Recorder()], compute_loss_func=compute)
+    trainer = make(
+        model=model, args=arguments, data_collator=_collate, train_dataset=_samples(size), callbacks=[Recorder()],
+        compute_loss_func=compute,
+    )  # fmt: skip
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     return steps
 
@@ -192,10 +212,12 @@ def _collate(rows: Sequence[dict[str, Any]]) -> Inputs:
     return {"input_ids": tokens, "attention_mask": (tokens > 0).long(), "labels": labels}
 
 
-def _certificate(case: Case, loss: str | None, ran: list[Ran], counts: list[dict[str, int | None]]) -> Certificate:
+def _certificate(
+    case: Case, loss: str | None, make: str | None, ran: list[Ran], counts: list[dict[str, int | None]]
+) -> Certificate:
     """Return the certificate of a case from what all ranks did; ``counts[r]``: collectives of rank r by phase."""
     size, steps = case.num_samples(len(ran)), len(ran[0].steps) // EPOCHS
-    ids = [[np.concatenate(step.microbatches) for step in rank.steps] for rank in ran]
+    ids = [[[id for ids in step.microbatches for id in ids] for step in rank.steps] for rank in ran]
     epochs = [exactly_once([each[i * steps :][:steps] for each in ids], size) for i in range(EPOCHS)]
     once = next((check for check in epochs if not check.holds), epochs[0])
     if not once.holds and size % len(ran):
@@ -203,23 +225,27 @@ def _certificate(case: Case, loss: str | None, ran: list[Ran], counts: list[dict
         once = replace(once, cause=cause)
     first, later = (_resumed(ran, at) for at in sorted(ran[0].resumed))
     checks = (
-        _gradient(case, loss, ran), once, same_counts([rank.steps for rank in ran]), same_collectives(counts),
+        _gradient(case, loss, make, ran), once, same_counts([rank.steps for rank in ran]), same_collectives(counts),
         replace(first, says=f"in the first epoch: {first.says}"),
+        *([] if make is None else [replace(later, says=f"in the second epoch: {later.says}")]),
     )  # fmt: skip
     versions = ", ".join(f"{name} {version(name)}" for name in ("transformers", "accelerate", "torch"))
     head = f"compute_loss_func={loss}, its target the mean of it over samples" if loss else "its own head's mean"
     sizes = ", ".join("+".join(str(len(ids)) for ids in rank.steps[0].microbatches) for rank in ran)
-    facts = (
+    facts = [
         f"{versions}; {len(ran)} gloo ranks",
         f"DistilBertForSequenceClassification, tiny, float64, no dropout; loss: {head}",
         f"{size:,} samples, {EPOCHS} epochs of {steps} steps at learning rate 0, unclipped; by rank in step 0: {sizes}",
         "one plan: not applicable, Trainer's ranks share none; what they must share is the number of steps",
-        f"resumed in the second epoch: {later.says}" + ("" if later.holds else f" ({later.cause}). {LATER}"),
-    )
-    return Certificate(f"transformers' Trainer, {case.name}", checks, facts)
+    ]
+    if make is None:
+        seen = "" if later.holds else f" ({later.cause}). {LATER}"
+        facts.append(f"resumed in the second epoch: {later.says}{seen}")
+    subject = make or "transformers' Trainer"
+    return Certificate(f"{subject}, {case.name}", checks, tuple(facts))
 
 
-def _gradient(case: Case, loss: str | None, ran: list[Ran]) -> Check:
+def _gradient(case: Case, loss: str | None, make: str | None, ran: list[Ran]) -> Check:
     """Compare every step's gradient on every rank with the target; report the worst."""
     samples = _samples(case.num_samples(len(ran)))
     with torch.random.fork_rng(devices=[]):
@@ -239,7 +265,8 @@ def _gradient(case: Case, loss: str | None, ran: list[Ran]) -> Check:
         f"{min(each.cosine for each in judged):.6f}"
     )
     more = " of each micro-batch, and nothing divides by the accumulation steps" if case.accumulation > 1 else ""
-    cause = f"{HEAD.format(more) if loss is None else FUNCTION}. In numbers: {worst.cause}"
+    known = HEAD.format(more) if loss is None else FUNCTION
+    cause = worst.cause if make else f"{known}. In numbers: {worst.cause}"
     return Check("gradient", worst.holds, says, None if worst.holds else cause, worst.numbers)
 
 

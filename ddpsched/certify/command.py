@@ -74,7 +74,8 @@ def certify(request: Request) -> list[Certificate]:
     if request.trainer is not None:
         from ddpsched.certify.certify_trainer import certify_trainer
 
-        return certify_trainer(request.world_size or 2, request.loss)
+        make = None if request.trainer == "transformers" else request.trainer
+        return certify_trainer(request.world_size or 2, request.loss, make)
     world_size = request.world_size or WORLD_SIZE
     if request.loader is not None:
         from ddpsched.certify.certify_loader import certify_loader
@@ -93,7 +94,7 @@ def certify(request: Request) -> list[Certificate]:
 
 
 def _check(request: Request, subject: str, overrides: Sequence[str]) -> None:
-    """Refuse options that would have no effect, and trainers that are not known."""
+    """Refuse options that would have no effect, and trainers that cannot be found."""
     if subject in ("--trainer", "--loader"):
         if overrides:
             raise ConfigError(f"{overrides[0]!r}: key=value words belong to CONFIG and --policy, not to {subject}")
@@ -103,5 +104,8 @@ def _check(request: Request, subject: str, overrides: Sequence[str]) -> None:
         raise ConfigError(f"--loss belongs to --trainer, not to {subject}")
     if request.world_size is not None and subject == "CONFIG":
         raise ConfigError(f"a CONFIG has its own number of ranks; write world_size={request.world_size} behind it")
-    if request.trainer not in (None, "transformers"):
-        raise ConfigError(f"--trainer {request.trainer}: only 'transformers' is known")
+    if request.trainer not in (None, "transformers") and ":" not in str(request.trainer):
+        raise ConfigError(
+            f"--trainer {request.trainer}: give 'transformers', or module:function, which takes what its Trainer takes "
+            "and returns one"
+        )

@@ -15,14 +15,15 @@ A difference that no weights explain is looked for at single parameters and coor
 little these weigh in total. What remains is called rounding only on evidence of it (``rounding``).
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
 from ddpsched.certify.causes import Departure, Mistake, factors, mistakes, rounding, times
 from ddpsched.certify.certificate import first_few
+from ddpsched.certify.likeness import Likeness
+from ddpsched.certify.small_errors import has_factor, wrong_alone
 from ddpsched.certify.target import Floats, Target
 
 TOLERANCES = {"float64": 1e-12, "float32": 1e-6, "bfloat16": 2e-2}  # relative error of a gradient, by precision
@@ -37,62 +38,21 @@ Certainty = Literal["known", "placed", "open"]
 Cause = tuple[str, Certainty]
 
 
-@dataclass(frozen=True, eq=False)
-class Likeness:
-    """The result of comparing a gradient g with its target t.
-
-    Attributes:
-        relative_error: |g - t| / |t|.
-        cosine: cosine of the angle between g and t.
-        best_scale: the s for which s * t is nearest to g.
-        weights: (num_parts,), the weight of each part, by least squares.
-        residual: share of g that these weights leave unexplained.
-        tolerance: relative error that is allowed.
-        cause: None where the error is within ``tolerance`` and no parameter's gradient is lost.
-        explained: whether the cause is known, so that smaller parts would not say more.
-    """
-
-    relative_error: float
-    cosine: float
-    best_scale: float
-    weights: Floats
-    residual: float
-    tolerance: float
-    cause: str | None
-    explained: bool = True
-
-    @property
-    def holds(self) -> bool:
-        """Whether the gradient is the target's."""
-        return self.cause is None
-
-    @property
-    def numbers(self) -> dict[str, float]:
-        """The numbers for ``Check.numbers``."""
-        return {name: getattr(self, name) for name in ("relative_error", "tolerance", "cosine", "best_scale")}
-
-    @property
-    def says(self) -> str:
-        """The numbers as text."""
-        sign = "<=" if self.relative_error <= self.tolerance else ">"  # also for NaN
-        return (
-            f"relative error {self.relative_error:.2g} {sign} {self.tolerance:.2g}, cosine {self.cosine:.6f}, "
-            f"best scale {self.best_scale:.6g}"
-        )
-
-
 def compare(
-    gradient: Floats, target: Target, tolerance: float, *, rounding: float = 0.0, missing: Collection[str] = ()
-) -> Likeness:
+    gradient: Floats, target: Target, tolerance: float, *, rounding: float = 0.0, missing: Collection[str] = (),
+    again: Callable[[], Floats] | None = None, additions: Mapping[str, Callable[[], Floats]] | None = None,
+) -> Likeness:  # fmt: skip
     """Compare the gradient that the optimizer got, (P,), with its target.
 
     ``rounding``: a relative error beyond ``tolerance`` that is allowed where nothing but noise explains it.
-    ``missing``: parameters whose ``grad`` is None, zeros in ``gradient``. Raises ValueError where ``gradient`` has
-    another length than the target.
+    ``missing``: parameters whose ``grad`` is None, zeros in ``gradient``. ``again()``: the target's gradient
+    with each weight changed by its last bit, by which single parameters are judged. ``additions``: vectors, (P,), of
+    which a multiple, "{}", may have been added, by what that would be. Raises ValueError where ``gradient`` has another
+    length than the target.
     """
     if gradient.shape != target.gradient.shape:
         raise ValueError(f"a gradient of shape {gradient.shape} cannot be compared with one of {target.gradient.shape}")
-    difference = Difference(gradient, target, tolerance, missing)
+    difference = Difference(gradient, target, tolerance, missing, additions)
     cause, certainty, allowed = None, "known", tolerance
     if not difference.error <= tolerance:  # also for NaN
         cause, certainty = difference.cause()
@@ -100,7 +60,16 @@ def compare(
             cause, allowed = None, rounding
     elif difference.lost:
         cause, certainty = difference.describe_lost()
-    numbers = difference.error, difference.cosine, difference.scale, difference.weights, difference.residual
+    else:
+        cause = difference.small_error(again)
+    numbers = (
+        difference.error,
+        difference.worst,
+        difference.cosine,
+        difference.scale,
+        difference.weights,
+        difference.residual,
+    )
     return Likeness(*numbers, allowed, cause, explained=certainty == "known")
 
 
@@ -110,9 +79,13 @@ class Difference(Departure):
     ``weights``, ``residual``: of least squares; NaN where something is not finite.
     """
 
-    def __init__(self, gradient: Floats, target: Target, tolerance: float, missing: Collection[str] = ()) -> None:
+    def __init__(
+        self, gradient: Floats, target: Target, tolerance: float, missing: Collection[str] = (),
+        additions: Mapping[str, Callable[[], Floats]] | None = None,
+    ) -> None:  # fmt: skip
         with np.errstate(all="ignore"):
             super().__init__(gradient, target, tolerance, missing)
+        self._additions = additions or {}
         self._limit = min(0.1, 30 * tolerance)
         self._parts = np.asarray(target.parts, dtype=np.float64)
         self._sizes = np.linalg.norm(self._parts, axis=1)
@@ -148,6 +121,9 @@ class Difference(Departure):
         weighting = self._weighting()
         if weighting is not None:
             return weighting, "known"
+        added = self._added()
+        if added is not None:
+            return added, "known"
         if self.lost:
             return self.describe_lost()
         wrong = self.wrong_parameters()
@@ -160,6 +136,37 @@ class Difference(Departure):
         if self.along:  # a common factor, with noise beside it
             return self._describe(next(mistakes(self._target)), self.scale)[1], "placed"
         return self._unexplained(), "open"
+
+    @property
+    def worst(self) -> tuple[float, str]:
+        """The largest relative error of a single parameter, of those larger than the tolerance; 0 and "" for none."""
+        large = self.target_squares > self._tolerance**2 * self.target_squares.sum()
+        if not large.any() or "" in self._target.slices:
+            return 0.0, ""
+        at = int(np.argmax(np.where(large, self.errors, -1.0)))
+        return float(self.errors[at]), list(self._target.slices)[at]
+
+    def small_error(self, again: Callable[[], Floats] | None) -> str | None:
+        """Return the cause of an error within the tolerance that is no rounding; None where there is none."""
+        if has_factor(self, self._tolerance):
+            return self._describe(next(mistakes(self._target)), self.scale)[1]
+        wrong = wrong_alone(self, self._target, self._tolerance, again)
+        if not wrong:
+            return None
+        here = self._at(wrong)
+        return f"the gradient{_of(wrong)} alone is wrong, by {here.error:.2g} of its size: {here.cause()[0]}"
+
+    def _added(self) -> str | None:
+        """Return what was added to the gradient: a multiple of one of the ``additions`` is all of the difference."""
+        apart = self._gradient.astype(np.float64) - self._target.gradient
+        size = float(np.linalg.norm(apart))
+        for words, addition in self._additions.items():
+            vector = addition().astype(np.float64)
+            norm = float(np.linalg.norm(vector))
+            along = float(apart @ vector) / norm if norm else 0.0
+            if size**2 - along**2 <= ALONE**2 * size**2:
+                return words.format(times(along / norm))
+        return None
 
     def _weighting(self) -> str | None:
         """Return other weights of the parts, or a common factor, where these explain the difference."""

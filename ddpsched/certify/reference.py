@@ -1,7 +1,10 @@
 """The target gradient, computed the plain way: one process, one micro-batch after another, losses summed."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -10,8 +13,9 @@ import torch.nn.functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
 from ddpsched.certify.capture import CapturedGradient, trainable
-from ddpsched.certify.gradient_comparison import TOLERANCES, Likeness, compare
-from ddpsched.certify.target import Target, draw_coordinates
+from ddpsched.certify.gradient_comparison import TOLERANCES, compare
+from ddpsched.certify.likeness import Likeness
+from ddpsched.certify.target import Floats, Target, draw_coordinates
 from ddpsched.config import RunConfig
 from ddpsched.data.samples import Samples
 from ddpsched.step_plan import Ids, StepPlan
@@ -23,6 +27,7 @@ from ddpsched.training.model import build_model
 # where products are rounded to bfloat16 and added up in float32
 ROUNDING = {"float64": 2.0**-49, "float32": 2.0**-20, "bfloat16": 2.0**-8}
 MOST = 0.1  # of a gradient is no rounding, however much cancels
+STALE = "the gradient of the step that ran before is still in it: it was not cleared (zero_grad)"
 SINGLY = 256  # an unexplained gradient of a batch up to this size is compared sample by sample
 Losses = Callable[[torch.nn.Module, Any], torch.Tensor]  # (model, batch) -> (count,) the losses of what counts
 
@@ -34,26 +39,65 @@ def reference(
 
     ``losses(model, batch)``: 1-D, one for each item that counts. ``ranks``: the rank of each batch. ``described``:
     ``others``, ``names``, ``world_size`` and ``unit`` of the ``Target``. The model's dropout should be off; its
-    ``grad`` is not changed.
+    ``grad`` and buffers are not changed, and each rank's first batch finds the buffers that the model has.
     """
     sizes = {name: parameter.numel() for name, parameter in trainable(model)}
     parameters = [parameter for _, parameter in trainable(model)]
     coordinates = draw_coordinates(sum(sizes.values()))
     total = torch.zeros(sum(sizes.values()), dtype=parameters[0].dtype)
     counts, parts = [], []
-    for batch in batches:
-        values = losses(model, batch)
-        counts.append(values.numel())
-        part = np.zeros(len(coordinates))
-        if values.numel():
-            pieces = torch.autograd.grad(values.sum(), parameters, allow_unused=True, materialize_grads=True)
-            gradient = torch.cat([piece.reshape(-1).cpu() for piece in pieces])
-            total += gradient
-            part[:] = gradient.numpy()[coordinates]
-        parts.append(part)
+    for _, of_rank in groupby(zip(ranks, batches, strict=True), key=itemgetter(0)):
+        with buffers_kept(model):
+            for _, batch in of_rank:
+                values = losses(model, batch)
+                counts.append(values.numel())
+                part = np.zeros(len(coordinates))
+                if values.numel():
+                    pieces = torch.autograd.grad(values.sum(), parameters, allow_unused=True, materialize_grads=True)
+                    gradient = torch.cat([dense(piece).reshape(-1).cpu() for piece in pieces])
+                    total += gradient
+                    part[:] = gradient.numpy()[coordinates]
+                parts.append(part)
     total /= max(1, sum(counts))
     arrays = np.stack(parts), coordinates, np.array(counts), np.array(ranks)
     return Target(total.numpy(), *arrays, parameters=sizes, **described)
+
+
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of an embedding with ``sparse=True``, too, as a dense tensor."""
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+@contextmanager
+def buffers_kept(model: torch.nn.Module) -> Iterator[None]:
+    """Give the model back the buffers that it has, whatever its forward makes of them meanwhile."""
+    owners = [
+        (module, name) for module in model.modules() for name, buffer in module._buffers.items() if buffer is not None
+    ]
+    saved = [module._buffers[name].clone() for module, name in owners]  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        for (module, name), buffer in zip(owners, saved, strict=True):
+            module._buffers[name] = buffer
+
+
+@contextmanager
+def nudged(model: torch.nn.Module) -> Iterator[None]:
+    """Change each weight by at most its last bit, at random, for as long: what rounds then rounds differently."""
+    random = torch.Generator().manual_seed(0)
+    parameters = [parameter for _, parameter in trainable(model)]
+    saved = [parameter.detach().clone() for parameter in parameters]
+    with torch.no_grad():
+        for parameter in parameters:
+            signs = 2.0 * torch.rand(parameter.shape, generator=random) - 1.0
+            parameter.mul_(1.0 + torch.finfo(parameter.dtype).eps * signs.to(parameter))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, before in zip(parameters, saved, strict=True):
+                parameter.copy_(before)
 
 
 def without_dropout(model: torch.nn.Module) -> float:
@@ -69,6 +113,11 @@ def without_dropout(model: torch.nn.Module) -> float:
                 rates.append(rate)
                 setattr(owner, name, 0.0)
     return max(rates)
+
+
+def _loaded(captured: CapturedGradient) -> Floats:
+    gradient: Floats = np.load(str(captured.path), mmap_mode="r")
+    return gradient
 
 
 class RunReference:
@@ -94,24 +143,42 @@ class RunReference:
         labels, device = samples.dataset.train.labels, torch.device("cpu")
         self._collate = Collator(samples.train, labels, samples.pad_id, device, certified.model.mask)
 
-    def judge(self, plan: StepPlan, captured: CapturedGradient) -> Likeness:
+    def judge(
+        self, plan: StepPlan, captured: CapturedGradient, norm: float, before: CapturedGradient | None = None
+    ) -> Likeness:
         """Compare a step's gradient, of which ``captured.path`` has all, with its target.
 
         The parts are the plan's micro-batches, or single samples where micro-batches do not explain the gradient, or
-        rounding might.
+        rounding might. ``norm``: the gradient's before it was clipped. ``before``: the gradient of the step that ran
+        before it.
         """
-        gradient, missing = np.load(str(captured.path), mmap_mode="r"), captured.missing
         micro = [(rank, each.ids) for rank, microbatches in enumerate(plan.ranks) for each in microbatches]
-        likeness = compare(gradient, self._target(micro), self.tolerance, missing=missing)
+        goal = self._target(micro)
+        clipping = min(1.0, self._config.train.max_grad_norm / (norm + 1e-6))  # as of torch's clip_grad_norm_
+        gradient = _loaded(captured) / clipping
+        about: dict[str, Any] = {"missing": captured.missing}
+        likeness = compare(gradient, goal, self.tolerance, again=lambda: self._again(micro), **about)
         if likeness.holds or likeness.explained:
             return likeness
+        if before is not None and self._is_sum(gradient, goal.gradient + _loaded(before)):
+            return replace(likeness, cause=STALE)
         if plan.global_batch > SINGLY:
             unseen = f"single samples were not compared, as this step has {plan.global_batch:,}; up to {SINGLY} are"
             cause = f"{likeness.cause} ({unseen}: a lower global_batch shows whether one is lost)"
             return replace(likeness, cause=cause)
         target = self._target([(rank, ids[i : i + 1]) for rank, ids in micro for i in range(len(ids))])
         rounding = min(MOST, ROUNDING[self._precision] * target.cancellation)  # more, where samples nearly cancel
-        return compare(gradient, target, self.tolerance, rounding=rounding, missing=missing)
+        return compare(gradient, target, self.tolerance, rounding=rounding, **about)
+
+    def _is_sum(self, gradient: Floats, whole: Floats) -> bool:
+        """Return whether the gradient is ``whole`` up to a factor, as clipping makes one."""
+        size, other = float(np.linalg.norm(gradient)), float(np.linalg.norm(whole))
+        near = 30 * self.tolerance
+        return bool(size and other) and float(np.linalg.norm(gradient / size - whole / other)) <= near
+
+    def _again(self, parts: Sequence[tuple[int, Ids]]) -> Floats:
+        with nudged(self.model):
+            return self._target(parts).gradient
 
     def _target(self, parts: Sequence[tuple[int, Ids]]) -> Target:
         lengths = [self._samples.train.lengths(ids) for _, ids in parts]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ddpsched.certify.certificate import Check, count_of_ranks, first_few, ranks_named
 from ddpsched.step_plan import Ids
 
+ANOTHER = "the resumed stream is another one"
 Streams = Sequence[Sequence[npt.ArrayLike]]
 Digests = Sequence[Sequence[int]]
 
@@ -126,29 +127,29 @@ def same_collectives(counts: Sequence[Mapping[str, int | None]], waited: Collect
 
 
 def resumption(whole: Sequence[Any], resumed: Sequence[Any], at: int) -> Check:
-    """Check that a stream resumed after step ``at`` continues as the uninterrupted one did.
+    """Check that a stream resumed after step ``at``, or at its start, -1, continues as the uninterrupted one did.
 
     ``whole``: the digest, or the ids, of every step of an uninterrupted run; ``resumed``: those of the resumed run.
     """
     name = "resumption"
     before, after = [_key(each) for each in whole], [_key(each) for each in resumed]
-    rest = before[at + 1 :]
+    rest, place = before[at + 1 :], f"after step {at:,}" if at >= 0 else "at its start"
     if not rest:
         return Check.not_made(name, f"no step follows step {at}, after which it was resumed")
     if after == rest:
-        return Check(name, True, f"resumed after step {at:,}, the next {len(rest):,} steps are the uninterrupted ones")
+        return Check(name, True, f"resumed {place}, the next {len(rest):,} steps are the uninterrupted ones")
     first = next((i for i, (one, other) in enumerate(zip(rest, after, strict=False)) if one != other), None)
     if first is None:
-        says = f"resumed after step {at}, {len(after):,} steps followed where {len(rest):,} did without interruption"
+        says = f"resumed {place}, {len(after):,} steps followed where {len(rest):,} did without interruption"
         return Check(name, False, says, "the saved position does not say where the stream ends")
-    says = f"resumed after step {at}, step {at + 1 + first} is not the one that followed without interruption"
+    says = f"resumed {place}, step {at + 1 + first} is not the one that followed without interruption"
     return Check(name, False, says, _why_not_resumed(before, after, at))
 
 
 def _why_not_resumed(before: list[Any], after: list[Any], at: int) -> str:
     """Return the cause, from the place in the uninterrupted stream where the resumed one begins."""
     if after[0] not in before:
-        return "the resumed stream is another one: another order or seed, or a state that leaves something out"
+        return f"{ANOTHER}: another order or seed, or a state that leaves something out"
     where = before.index(after[0])
     if where == 0:
         return "it starts over at the first step: the position is not restored, so samples run twice and others never"

@@ -1,5 +1,7 @@
 """``ddpsched.plan``: the table of ``ddpsched plan`` as a value."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,7 @@ class Comparison:
     title: str
     rows: tuple[Row, ...]
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a row for each arm, its name as index; NaN or None where a figure has no meaning for it."""
         import pandas as pd
 

@@ -3,6 +3,7 @@
 import ast
 import difflib
 import inspect
+import itertools
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ BOUNDS = {"minimum": "from {}", "exclusiveMinimum": "above {}", "maximum": "to {
 class Key:
     """One key: its table ("" for the top), name, default (None: there is none), type in words, and sentence.
 
-    ``policy``: the kind of the policy that it belongs to; "" for keys of other tables, and of the default policy.
+    ``policy``: the kind of the policy that it belongs to; "" for keys of other tables.
     """
 
     table: str
@@ -32,6 +33,11 @@ class Key:
     type: str
     sentence: str
     policy: str = ""
+
+    @property
+    def path(self) -> str:
+        """The key with its table, as ``train.keep``; a key of the top is its name."""
+        return f"{self.table}.{self.name}".lstrip(".")
 
 
 def keys() -> Iterator[Key]:
@@ -52,42 +58,36 @@ def chosen(words: Sequence[str]) -> list[Key]:
     Raises ConfigError, with the most similar one, for a word that is neither.
     """
     found = list(keys())
-    names = {f"{key.table}.{key.name}".lstrip(".") for key in found} | {key.table for key in found if key.table}
+    tables = sorted({key.table for key in found if key.table})
+    names = sorted({*tables, *(key.path for key in found)})
     for word in words:
         if word not in names:
-            near = difflib.get_close_matches(word, sorted(names), n=1)
-            remedy = (
-                f"did you mean {near[0]}?"
-                if near
-                else f"tables are {', '.join(sorted({key.table for key in found} - {''}))}"
-            )
+            near = difflib.get_close_matches(word, names, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"tables are {', '.join(tables)}"
             raise ConfigError(f"config has no table or key {word!r}; {remedy}")
-    return [key for key in found if not words or {key.table, f"{key.table}.{key.name}".lstrip(".")} & set(words)]
+    return [key for key in found if not words or key.table in words or key.path in words]
 
 
-def as_toml(chosen: Sequence[Key]) -> str:
+def as_toml(shown: Sequence[Key]) -> str:
     """Return the keys as a config with all defaults, each under a comment; keys without a default are comments, too.
 
     Of the policies the default one is set, the others are comments.
     """
     lines: list[str] = []
-    default, heading = RunConfig.model_fields["policy"].default.kind, None
-    for key in chosen:
-        table = key.table + (f', with kind = "{key.policy}"' if key.policy else "")
-        others = key.policy not in ("", default)
-        if table != heading:
-            heading = table
-            opened = [f"[{key.table}]" + (f"  # {table.partition(', ')[2]}" if key.policy else "")]
-            lines += ["", *(f"# {line}" for line in opened)] if others else ["", *opened] if table else []
-        lines += textwrap.wrap(f"{key.sentence} {key.type}", 118, initial_indent="# ", subsequent_indent="# ")
-        value = "" if key.default is None else _written(key.default)
-        unset = key.default is None or others
-        lines.append(f"{'# ' if unset else ''}{key.name} = {value}".rstrip())
+    set_policy = RunConfig.model_fields["policy"].default.kind
+    for (table, policy), group in itertools.groupby(shown, lambda key: (key.table, key.policy)):
+        unset = "# " if policy not in ("", set_policy) else ""
+        if table:
+            lines += ["", f"{unset}[{table}]" + (f'  # with kind = "{policy}"' if policy else "")]
+        for key in group:
+            lines += textwrap.wrap(f"{key.sentence} {key.type}", 118, initial_indent="# ", subsequent_indent="# ")
+            no_default = key.default is None
+            lines.append(f"# {key.name} =" if no_default else f"{unset}{key.name} = {json.dumps(key.default)}")
     return "\n".join(lines).lstrip("\n")
 
 
 def _keys(table: str, model: type[BaseModel], names: set[str] | None = None, policy: str = "") -> Iterator[Key]:
-    schema, sentences = _schema(model), _sentences(model)
+    schema, sentences = model.model_json_schema(), _sentences(model)
     for name, field in model.model_fields.items():
         if names is not None and name not in names:
             continue
@@ -95,10 +95,6 @@ def _keys(table: str, model: type[BaseModel], names: set[str] | None = None, pol
         own = name == "kind" and policy  # the policy's own sentence
         sentence = (inspect.getdoc(model) or "").splitlines()[0].rstrip(".:") + "." if own else sentences[name]
         yield Key(table, name, default, _capital(_words(schema["properties"][name], schema)) + ".", sentence, policy)
-
-
-def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    return model.model_json_schema()
 
 
 @cache
@@ -145,11 +141,6 @@ def _words(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
 def _listed(words: list[str]) -> str:
     """Return words as a sentence lists them: a, b or c."""
     return " or ".join([", ".join(words[:-1])] * (len(words) > 1) + words[-1:])
-
-
-def _written(value: Any) -> str:
-    """Return a value as TOML writes it."""
-    return json.dumps(value)
 
 
 def _capital(text: str) -> str:

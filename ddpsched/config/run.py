@@ -36,7 +36,7 @@ class ModelConfig(Table):
     """[model]: the model that is trained, and how its weights begin."""
 
     task: Literal["classification", "causal_lm"] = "classification"
-    """What is learnt: the label of a text, or each next token."""
+    """The learner's aim: the label of a text, or each next token."""
     name: Text = "tiny"
     """ "tiny", a hub name, or a folder."""
     weights: Literal["pretrained", "random"] = "random"
@@ -60,7 +60,7 @@ class LrConfig(Table):
     kind: Literal["fixed", "linear", "sqrt"] = "fixed"
     """The rate is fixed, or times size / reference, or times its root."""
     per: Literal["samples", "tokens"] = "samples"
-    """What the size of a step counts."""
+    """The unit of a step's size."""
     reference: Positive | None = None
     """The size that train.learning_rate is meant for; of samples by default global_batch."""
 

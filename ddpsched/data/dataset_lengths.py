@@ -1,5 +1,7 @@
 """``ddpsched.lengths``: the tokens of each sample of a data set, in whatever form it is at hand."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -40,7 +40,7 @@ class KnownLengths:
     rows: Ids | None = None
 
     def __init__(self, lengths: npt.ArrayLike) -> None:
-        _refuse_samples(lengths)
+        refuse_samples(lengths)
         given = np.asarray(lengths)
         if given.ndim == 0 or given.shape[1:] not in ((), (2,)) or len(given) == 0 or given.dtype.kind not in "iu":
             raise DataError(
@@ -74,7 +74,7 @@ class KnownLengths:
         return self._parts[ids]
 
 
-def _refuse_samples(lengths: Any) -> None:
+def refuse_samples(lengths: Any) -> None:
     """Raise DataError for a data set, before numpy reads all of its samples."""
     if isinstance(lengths, np.ndarray):
         return
@@ -85,3 +85,9 @@ def _refuse_samples(lengths: Any) -> None:
         raise DataError(
             f"lengths: a {type(lengths).__name__} is {kind}; give ddpsched.lengths(dataset), the tokens of each sample"
         )
+
+
+def refuse_other_number(dataset: Any, num_lengths: int) -> None:
+    """Raise DataError for a data set of a known number of samples that is not the number of lengths."""
+    if hasattr(dataset, "__len__") and len(dataset) != num_lengths:
+        raise DataError(f"the data set has {len(dataset)} samples, but there are {num_lengths} lengths; give one each")

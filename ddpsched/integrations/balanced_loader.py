@@ -1,12 +1,16 @@
 """balanced: a DataLoader's batches, with its samples divided over ranks by a plan instead of its sampler."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from ddpsched.data.dataset_lengths import lengths as lengths_of
+from ddpsched.data.lengths import refuse_other_number, refuse_samples
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.batch_sampler import BatchSampler
 from ddpsched.integrations.scaled import Scaled, scaled
@@ -25,7 +29,7 @@ def balanced(
     *,
     count: Callable[[Any], Any] | None = None,
     **plans: Any,
-) -> "BalancedLoader":
+) -> BalancedLoader:
     """Return a loader of the same samples and batches' make, of which each rank gets what a policy assigns to it.
 
         loader = ddpsched.balanced(loader)                         # a DataLoader with batch_size and a sampler
@@ -41,7 +45,7 @@ def balanced(
     BatchSampler.
 
     Raises ConfigError for a loader that chooses its batches in another way, and where a DistributedSampler has another
-    number of ranks than the process group.
+    number of ranks than the process group; DataError for lengths that are not one for each sample.
     """
     return BalancedLoader(loader, lengths, count, plans)
 
@@ -60,7 +64,12 @@ class BalancedLoader:
     ) -> None:
         _check(loader)
         self.dataset, self._loader, self._plans, self._count = loader.dataset, loader, plans, count
-        self._lengths = lengths_of(loader.dataset) if lengths is None else lengths
+        if lengths is None:
+            self._lengths = lengths_of(loader.dataset)
+        else:
+            refuse_samples(lengths)
+            self._lengths = np.asarray(lengths)
+        refuse_other_number(loader.dataset, len(self._lengths))
         self._named = self._epoch_of_sampler
         self._steps: Scaled | None = None
         self._scale = 1.0
@@ -73,7 +82,7 @@ class BalancedLoader:
         return self._steps
 
     def _made(self) -> Scaled:
-        loader, given, world = self._loader, self._loader.sampler, World.detect()
+        loader, given, world = self._loader, self._loader.sampler, self._plans.get("world") or World.detect()
         order, seed, drops = "shuffled", 0, loader.drop_last
         if isinstance(given, DistributedSampler):
             if (given.num_replicas, given.rank) != (world.size, world.rank):
@@ -97,6 +106,11 @@ class BalancedLoader:
     def _epoch_of_sampler(self) -> int:
         """The epoch that was named to the loader's own sampler."""
         return int(getattr(self._loader.sampler, "epoch", 0))
+
+    def of_world(self, world: World) -> Scaled:
+        """Return the steps of one of several ranks that this process stands for."""
+        self._plans = {**self._plans, "world": world}
+        return self.steps
 
     def move(self, place: Callable[[Any], Any]) -> None:
         """Let ``place`` move each batch to its device, as frameworks do."""

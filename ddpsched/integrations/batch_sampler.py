@@ -1,5 +1,7 @@
 """The plans of one rank as a batch sampler, for a torch DataLoader or any other loop; and its iterations."""
 
+from __future__ import annotations
+
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,6 +9,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from ddpsched.data.lengths import refuse_other_number
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.agreement import Agreement
 from ddpsched.integrations.iterated_by import (
@@ -158,7 +161,7 @@ class BatchSampler:
         self._origin, self.lists, self.plan_source.followed = position, None, None
 
     @property
-    def batch_sampler(self) -> "BatchSampler":
+    def batch_sampler(self) -> BatchSampler:
         """This sampler itself, as transformers' Trainer and Lightning (``sampler``) look for parts with set_epoch."""
         return self
 
@@ -181,9 +184,12 @@ class BatchSampler:
         """Return the plans of the next iteration, with all ranks' samples."""
         return self.plan_source.plans(self.next_start)
 
-    def __iter__(self) -> "RankLists":
+    def __iter__(self) -> RankLists:
         callers = list(owners())
         refuse_dealing(self, callers)
+        for caller in callers:
+            if getattr(caller, "batch_sampler", None) is self:
+                refuse_other_number(getattr(caller, "dataset", None), len(self.plan_source.lengths))
         return RankLists(self, self.plan_source, InFlight(callers))
 
     def __len__(self) -> int:
@@ -253,7 +259,7 @@ class BatchSampler:
             )
         return self.plan_source.stand_in
 
-    def moved(self, lists: "RankLists", share: StepShare) -> None:
+    def moved(self, lists: RankLists, share: StepShare) -> None:
         """Note that a list of this share is handed out in that iteration."""
         self.lists = lists
         if share.epoch != self._epoch:

@@ -1,7 +1,8 @@
 """Lightning's Trainer: the batches of a step with their scale, and checks of what would make them wrong."""
 
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -27,8 +28,9 @@ class BalancedData(LightningDataModule):  # type: ignore[misc] # of a package th
             return scale * summed_loss(self.model, batch)
 
     ``loader``: what ``ddpsched.balanced`` returned, or any that ``ddpsched.scaled`` takes, with its ``count``.
-    ``val_loader``: what ``val_dataloader`` returns, with Lightning's own sampler. Checkpoints hold the position. With a
-    StepLoader the module sets ``automatic_optimization = False``, the batch is a list, and a step is
+    ``val_loader``: what ``val_dataloader`` returns, with Lightning's own sampler. Checkpoints hold the position,
+    wherever in an epoch they are saved. With a StepLoader the module sets ``automatic_optimization = False``, the
+    batch is a list, and a step is
 
         for batch in ddpsched.micro_batches(self.trainer.strategy.model, batches):
             self.manual_backward(scale * summed_loss(self.model, batch))
@@ -41,7 +43,8 @@ class BalancedData(LightningDataModule):  # type: ignore[misc] # of a package th
     def __init__(self, loader: Any, val_loader: Any = None, count: Callable[[Any], Any] | None = None) -> None:
         super().__init__()
         self._loader, self._count, self._val_loader = loader, count, val_loader
-        self._steps: Scaled | None = None
+        self._made: Steps | None = None
+        self._went_on = False
 
     def setup(self, stage: str) -> None:
         if stage != "fit":
@@ -65,11 +68,74 @@ class BalancedData(LightningDataModule):  # type: ignore[misc] # of a package th
                 "ddpsched.micro_batches(self.trainer.strategy.model, batches), or give a DataLoader with a BatchSampler"
             )
 
-    def train_dataloader(self) -> Scaled:
-        if self._steps is None:
+        if not self._steps.has_plans:
+            raise ConfigError(
+                f"{type(self._loader).__name__}: a stream has no length, so Lightning fetches one step more than it "
+                "trains, which a resumed run would lose; use torch's own loop, or a data set with samples by id"
+            )
+        if self._steps.varies:  # Lightning counts an epoch's steps when it asks for the loader
+            trainer.reload_dataloaders_every_n_epochs = 1
+
+    @property
+    def _steps(self) -> "Steps":
+        if self._made is None:
             loader = self._loader
-            self._steps = loader.steps if isinstance(loader, BalancedLoader) else scaled(loader, self._count)
+            self._made = Steps(loader.steps if isinstance(loader, BalancedLoader) else scaled(loader, self._count))
+        return self._made
+
+    def train_dataloader(self) -> "Steps":
+        if self.trainer.ckpt_path and not self._went_on:
+            warnings.warn(
+                f"{self.trainer.ckpt_path} holds no position of BalancedData, so its data begins with epoch 0; save "
+                "checkpoints with BalancedData, or give weights alone",
+                stacklevel=2,
+            )
+        if self._went_on and self._steps.varies:  # Lightning compares the steps of an epoch with those of the next
+            progress: Any = self.trainer.fit_loop.epoch_loop.batch_progress
+            if progress.is_last_batch:
+                progress.current.completed = max(progress.current.completed, len(self._steps))
         return self._steps
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position, which Lightning saves; it gives a loader's own back within an epoch alone."""
+        return self._steps.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after the step of ``state``. Raises ConfigError where it is of another loader."""
+        self._steps.load_state_dict(state)
+        self._went_on = True
 
     def val_dataloader(self) -> Any:
         return [] if self._val_loader is None else self._val_loader
+
+
+class Steps:
+    """The steps as Lightning iterates them: by length, and never what is left of an epoch that is over."""
+
+    def __init__(self, steps: Scaled) -> None:
+        self._steps = steps
+
+    @property
+    def has_plans(self) -> bool:
+        """Whether each step's plan is known here, which those of a stream are not."""
+        return self._steps.has_plans
+
+    @property
+    def varies(self) -> bool:
+        """Whether one epoch may have more steps than another."""
+        return self._steps.plan_source.policy.varies
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __iter__(self) -> Iterator[tuple[Any, float]]:
+        return iter(self._steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the step yielded last."""
+        return self._steps.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue after the step of ``state``; after an epoch's last one, with the next epoch."""
+        self._steps.load_state_dict(state)
+        self._steps.leave_finished_epoch()

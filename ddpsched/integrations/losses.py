@@ -1,5 +1,7 @@
 """Loss functions that give transformers' ``Trainer`` the gradient of the mean, on any number of ranks."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

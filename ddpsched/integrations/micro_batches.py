@@ -1,5 +1,7 @@
 """micro_batches: one step's batches, with gradients reduced over ranks in the last one's backward pass alone."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any

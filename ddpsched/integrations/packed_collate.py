@@ -1,5 +1,7 @@
 """packed_collate: samples end to end in one row without padding, as transformers' models and others take them."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

@@ -1,5 +1,7 @@
 """Policy pool over an iterable dataset, whose lengths are not known beforehand: each rank chooses from its samples."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any

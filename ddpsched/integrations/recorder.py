@@ -1,5 +1,7 @@
 """Recorder: records of a training loop of one's own, as runs write theirs, for the analysis and its timeline."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path

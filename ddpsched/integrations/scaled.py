@@ -1,5 +1,7 @@
 """Batches paired with the scales of their steps, whatever a loader does between a sampler and the loop."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -17,7 +19,7 @@ from ddpsched.integrations.stream_scheduler import StreamScheduler
 from ddpsched.step_plan import Position, StepPlan
 
 
-def scaled(loader: Any, count: Callable[[Any], Any] | None = None) -> "Scaled":
+def scaled(loader: Any, count: Callable[[Any], Any] | None = None) -> Scaled:
     """Return an iterable of ``(batch, scale)``: each batch of ``loader``, and what its *summed* loss is multiplied by.
 
         steps = ddpsched.scaled(DataLoader(data, batch_sampler=sampler, num_workers=4))
@@ -54,7 +56,7 @@ class Scaled:
     """An iterable of ``(batch, scale)``, as :func:`scaled` returns it."""
 
     def __init__(self, loader: Any, count: Callable[[Any], Any] | None = None) -> None:
-        self._loader, self._count = loader, count
+        self.loader, self._count = loader, count
         self._sampler = None if isinstance(loader, StepLoader | PoolStream | StreamScheduler) else _sampler_of(loader)
         if self._sampler is not None:
             self._sampler.weighs = True
@@ -71,7 +73,7 @@ class Scaled:
     @property
     def plan(self) -> StepPlan:
         """The plan of the batch yielded last."""
-        plan = self._loader.plan if self._sampler is None else self._plan
+        plan = self.loader.plan if self._sampler is None else self._plan
         assert plan is not None, "a batch was yielded"
         return plan
 
@@ -83,14 +85,14 @@ class Scaled:
 
     def __iter__(self) -> Iterator[tuple[Any, float]]:
         if self._sampler is not None:
-            yield from self.pairs(iter(self._loader))
+            yield from self.pairs(iter(self.loader))
             return
-        for batches in self._loader:
-            self.step = self._loader.step
-            one = isinstance(self._loader, StreamScheduler)
-            if isinstance(self._loader, StepLoader):  # ranks meet in a backward pass, which needs a batch
-                batches = batches or [self._loader.stand_in()]
-            yield batches, self._scale(self._loader.step, [batches] if one else batches)
+        for batches in self.loader:
+            self.step = self.loader.step
+            one = isinstance(self.loader, StreamScheduler)
+            if isinstance(self.loader, StepLoader):  # ranks meet in a backward pass, which needs a batch
+                batches = batches or [self.loader.stand_in()]
+            yield batches, self._scale(self.loader.step, [batches] if one else batches)
 
     def pairs(self, batches: Iterator[Any]) -> Iterator[tuple[Any, float]]:
         """Yield the same from an iterator of the loader, from its first batch on.
@@ -106,7 +108,7 @@ class Scaled:
                 lists = self._sampler.lists
             if not isinstance(lists, RankLists):
                 raise ConfigError(
-                    f"scaled({type(self._loader).__name__}): which lists the batches of its iterator "
+                    f"scaled({type(self.loader).__name__}): which lists the batches of its iterator "
                     f"{type(batches).__name__} are cannot be seen; give a torch DataLoader(data, batch_sampler=sampler)"
                 )
             if getattr(batches, "_sampler_iter", lists) is not lists:
@@ -120,7 +122,7 @@ class Scaled:
         return step.weight if self._count is None else step.token_scale(sum(int(self._count(each)) for each in batches))
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return len(self.loader)
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch of the next iteration."""
@@ -139,6 +141,14 @@ class Scaled:
         """Continue after the batch of ``state``. Raises ConfigError where it is of another loader; see BatchSampler."""
         self._planner.load_state_dict(state)
         self._reached = None
+
+    def leave_finished_epoch(self) -> None:
+        """Let the next iteration begin with the next epoch, where a loaded state is of an epoch's last batch.
+
+        Else that iteration yields nothing, as what is left of its epoch. Needs a loader that ``has_plans``.
+        """
+        if next(self._planner.plans(), None) is None:
+            self._planner.set_epoch(self._planner.epoch + 1)
 
 
 def _sampler_of(loader: Any) -> BatchSampler:

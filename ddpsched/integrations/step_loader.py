@@ -1,5 +1,7 @@
 """A torch loader of whole optimizer steps: the list of this rank's micro-batches, for any training loop."""
 
+from __future__ import annotations
+
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
-from ddpsched.data.lengths import Lengths
-from ddpsched.errors import ConfigError, DataError
+from ddpsched.data.lengths import Lengths, refuse_other_number
+from ddpsched.errors import ConfigError
 from ddpsched.integrations.iterated_by import begun_anew
 from ddpsched.integrations.plan_source import PlanSource, and_last, whole_number
 from ddpsched.integrations.step_share import StepShare
@@ -288,8 +290,7 @@ def _check_data(dataset: Any, num_lengths: int) -> None:
             f"StepLoader: {type(dataset).__name__} has no samples by id; use ddpsched.PoolStream for an iterable "
             "dataset"
         )
-    if hasattr(dataset, "__len__") and len(dataset) != num_lengths:
-        raise DataError(f"the data set has {len(dataset)} samples, but there are {num_lengths} lengths; give one each")
+    refuse_other_number(dataset, num_lengths)
 
 
 def keys_of(plans: Callable[[], Iterator[StepPlan]], rank: int, lengths: Lengths, asked: Asked) -> Iterator[Key]:

@@ -77,14 +77,16 @@ class StepShare:
     @classmethod
     def of(cls, plan: StepPlan, lengths: Lengths, world: World) -> "StepShare":
         """Return the share that ``plan`` gives rank ``world.rank``."""
-        ids = plan.rank_ids(world.rank)
+        tokens = lengths.lengths(plan.ids)  # rank by rank
+        counts = [sum(map(len, rank)) for rank in plan.ranks[: world.rank + 1]]
+        start = sum(counts[:-1])
         return cls(
             epoch=plan.epoch,
             step=plan.step,
             world_size=plan.world_size,
-            rank_samples=len(ids),
-            rank_tokens=int(lengths.lengths(ids).sum()),
+            rank_samples=counts[-1],
+            rank_tokens=int(tokens[start : start + counts[-1]].sum()),
             rank_microbatches=len(plan.ranks[world.rank]),
             num_samples=plan.global_batch,
-            num_tokens=int(lengths.lengths(plan.ids).sum()),
+            num_tokens=int(tokens.sum()),
         )

@@ -1,5 +1,7 @@
 """StreamScheduler: minmax over iterable datasets, whose lengths nobody knows before they are read."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict

@@ -1,5 +1,7 @@
 """for_world_size: the state of a sampler, a loader or all ranks' streams, made ready for another number of ranks."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 

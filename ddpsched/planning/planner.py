@@ -132,7 +132,7 @@ def check_position(spec: PlanSpec, num_samples: int, position: Position, world_s
 def _plans(
     spec: PlanSpec, lengths: Lengths, exchange: Exchange, speeds: Sequence[Speed] | None, start: Position
 ) -> Iterator[StepPlan]:
-    """Yield each assignment of the policy as a plan, with its digest, its times and the position after it."""
+    """Yield each assignment of the policy as a plan, with its times and the position after it."""
     step, memo = start.step, dict[str, Any]()
     epochs = spec.epochs if spec.policy.endless else spec.epochs or 1
     while start.epoch != epochs:
@@ -194,13 +194,22 @@ class PrefetchedPlans:
     def __next__(self) -> StepPlan:
         """Return the next plan, and begin the one after it. Raises what planning it raised."""
         begin = perf_counter()
-        pending = self._pending or self._thread.submit(next, self._plans, None)
+        pending = self._pending or self._thread.submit(self._make)
         plan = pending.result()
         if plan is None:
             self._pending = pending
             raise StopIteration
-        self._pending = self._thread.submit(next, self._plans, None)
+        self._pending = self._thread.submit(self._make)
         plan.times.wait_s, self._waited_s = perf_counter() - begin + self._waited_s, 0.0
+        return plan
+
+    def _make(self) -> StepPlan | None:
+        """Return the next plan, its digest cached, which the ranks vote on within the step."""
+        plan = next(self._plans, None)
+        if plan is not None:
+            begin = perf_counter()
+            plan.digest  # noqa: B018
+            plan.times.solve_s = (plan.times.solve_s or 0.0) + perf_counter() - begin
         return plan
 
     def settle(self) -> None:

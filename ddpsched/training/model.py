@@ -120,9 +120,9 @@ def weights_digest(model: torch.nn.Module) -> str:
 
 
 def host_array(tensor: torch.Tensor) -> np.ndarray:
-    """Return the numbers as a flat array on the host; bfloat16, which numpy does not know, as float32."""
+    """Return the numbers as a flat array on the host, dense; bfloat16, which numpy does not know, as float32."""
     whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    flat = whole.detach().reshape(-1).cpu()
+    flat = (whole.to_dense() if whole.is_sparse else whole).detach().reshape(-1).cpu()
     return (flat.float() if flat.dtype == torch.bfloat16 else flat).numpy()
 
 

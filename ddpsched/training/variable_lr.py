@@ -1,5 +1,7 @@
 """Learning rates: a warm-up by the number of the step, and a factor for the step's size on any torch scheduler's."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress

@@ -16,6 +16,7 @@
     slow_rank.py           steps until plans follow a slow rank
     sample_sort.py         sorting over ranks
     loaders.py             loading and sampling against torch's own
+    trainers.py            transformers' Trainer by the way batches are made
     bookkeeping.py         the cost of timing and records
     checkpointing.py       step time with checkpoints against without
     versions.py            planning time against another checkout

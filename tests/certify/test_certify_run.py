@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from installed import HAS_FSDP
 from typer.testing import CliRunner
 
@@ -23,6 +24,7 @@ from ddpsched.errors import ConfigError
 from ddpsched.local_ranks import Outcome, free_port, post, run_ranks
 from ddpsched.step_plan import Microbatch
 from ddpsched.training.learner import Learner, RankStep
+from ddpsched.training.optimise import Optimiser
 
 Case = tuple[RunConfig, Fault | None]
 POLICIES: dict[str, dict[str, Any]] = {
@@ -133,7 +135,7 @@ LIES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "every sample once": (
         lambda sent: (
-            replace(sent, streams=[[sent.streams[0][0][1:], *sent.streams[0][1:]]])
+            replace(sent, streams=[[[sent.streams[0][0][0][1:], *sent.streams[0][0][1:]], *sent.streams[0][1:]]])
             if isinstance(sent, Planned)
             else sent
         ),
@@ -266,6 +268,29 @@ def test_a_sample_that_runs_in_place_of_another_is_named(monkeypatch: pytest.Mon
     assert check.numbers["relative_error"] > 0.01
 
 
+def in_one_process(**train: Any) -> Certificate:
+    values: dict[str, Any] = {"executor": {"kind": "virtual"}, "data": {"size": 39}, "train": train}
+    return certify_run(run_of("static", 1, **values))
+
+
+def test_a_gradient_that_is_not_cleared_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Optimiser, "clear", lambda self: None)
+    monkeypatch.setattr(Optimiser, "_allocate", lambda self: None)
+    certificate = in_one_process()
+    assert failed(certificate) == {"gradient"}
+    assert "the gradient of the step that ran before is still in it" in (checks_of(certificate)["gradient"].cause or "")
+
+
+def test_clipping_is_certified_as_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = in_one_process(max_grad_norm=1e-3, weight_decay=0.5)
+    assert certificate.holds, certificate.text()
+    assert any("clipped to 0.001" in fact for fact in certificate.facts)
+    monkeypatch.setattr(Optimiser, "gradient_norm", lambda self: torch.tensor(1.0))
+    certificate = in_one_process(max_grad_norm=1e-3)
+    assert failed(certificate) == {"gradient"}
+    assert "too large: clipping" in (checks_of(certificate)["gradient"].cause or "")
+
+
 def test_a_check_that_cannot_be_made_does_not_hold() -> None:
     policy = {"kind": "peer", "peer": "karmarkar_karp"}  # reimplemented here, needs no package
     certificate = certify_run(run_of("static", 2, executor={"kind": "virtual"}, policy=policy))
@@ -282,7 +307,7 @@ def test_a_check_that_cannot_be_made_does_not_hold() -> None:
         (Request(words=(), loader="a:b", plant="no_scale"), "--plant belongs to"),
         (Request(words=(), policy="static", loss="mean"), "--loss belongs to --trainer"),
         (Request(words=("a.toml",), world_size=2), "write world_size=2"),
-        (Request(words=(), trainer="lightning"), "only 'transformers' is known"),
+        (Request(words=(), trainer="lightning"), "give 'transformers', or module:function"),
         (Request(words=("executor.kind=simulated",), policy="static"), "computes no gradient"),
         (Request(words=(), policy="static", plant="bad_luck"), "there are: no_scale, repeated_id"),
         (Request(words=("executor.kind=virtual",), policy="static", plant="stale_plan"), "makes ranks differ"),

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 pytest.importorskip("accelerate")
 
 from ddpsched.certify.certificate import Certificate, Check
-from ddpsched.certify.certify_trainer import CASES, Case, certify_cases, certify_trainer
+from ddpsched.certify.certify_trainer import CASES, OF_YOURS, Case, certify_cases, certify_trainer
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.losses import summed_cross_entropy
 
@@ -29,6 +29,21 @@ Certified = Callable[[Case, str | None], Certificate]
 
 def mean_cross_entropy(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
     return F.cross_entropy(outputs.logits, labels)
+
+
+def balanced(**arguments: Any) -> Any:
+    from transformers import Trainer
+
+    from ddpsched.integrations.transformers import balance
+
+    return balance(Trainer(**arguments), lengths=[len(each["input_ids"]) for each in arguments["train_dataset"]])
+
+
+def unscaled(**arguments: Any) -> Any:
+    """Return a Trainer over plans, which takes a mean for a sum."""
+    trainer = balanced(**arguments)
+    trainer._found_rule = lambda loader: "step"
+    return trainer
 
 
 @pytest.fixture(scope="module")
@@ -115,11 +130,31 @@ def test_batch_rebalance_resumed_in_the_second_epoch_keeps_the_first_ones_order(
     assert "the next 2 steps are the uninterrupted ones" in sound
 
 
+def test_a_trainer_of_yours() -> None:
+    """Its several micro-batches a step, an uneven last step, and resumption in both epochs."""
+    certificates = certify_trainer(2, make="test_certify_trainer:balanced")
+    assert [each.subject for each in certificates] == [
+        "test_certify_trainer:balanced, batches",
+        "test_certify_trainer:balanced, batches, accumulation of 2",
+    ]
+    for certificate in certificates:
+        assert certificate.holds, certificate.text()
+        assert [each.name for each in certificate.checks].count("resumption") == 2
+
+
+def test_a_trainer_of_yours_that_is_wrong() -> None:
+    (certificate,) = certify_cases(2, [(OF_YOURS[0], None)], "test_certify_trainer:unscaled")
+    assert failed(certificate) == ["gradient"]
+    assert "every rank takes the mean" in str(check(certificate, "gradient").cause)
+
+
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"loss = 'nowhere:loss': No module named 'nowhere'"):
         certify_trainer(2, "nowhere:loss")
     with pytest.raises(ConfigError, match=r"world_size = 0"):
         certify_trainer(0)
+    with pytest.raises(ConfigError, match=r"trainer = 'nowhere:make': No module named 'nowhere'"):
+        certify_trainer(2, make="nowhere:make")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'accelerate>=1.14'"):
         certify_trainer(2)

@@ -10,7 +10,7 @@ from ranks import run_ranks
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, WeightedRandomSampler
 
 import ddpsched
-from ddpsched.errors import ConfigError
+from ddpsched.errors import ConfigError, DataError
 
 LENGTHS = np.random.default_rng(0).integers(1, 40, 50).tolist()
 DATA = [torch.full((length,), number) for number, length in enumerate(LENGTHS)]
@@ -103,3 +103,14 @@ def test_ranks_share_each_global_batch() -> None:
     for (one, scale), (other, _) in zip(*ranks, strict=True):
         assert scale == 2 / len(one + other)
     assert max(len(one + other) for (one, _), (other, _) in zip(*ranks, strict=True)) == 16
+
+
+def test_lengths_are_one_for_each_sample() -> None:
+    given: Any = DataLoader(range(50), 4)  # type: ignore[arg-type,var-annotated]
+    with pytest.raises(DataError, match="the data set has 50 samples, but there are 49 lengths"):
+        ddpsched.balanced(given, [3] * 49)
+    with pytest.raises(DataError, match=r"a DataLoader is a data set; give ddpsched.lengths\(dataset\)"):
+        ddpsched.balanced(given, DataLoader([{"input_ids": 1}]))  # type: ignore[arg-type]
+    sampler = ddpsched.BatchSampler([3] * 49, global_batch=4)
+    with pytest.raises(DataError, match="the data set has 50 samples, but there are 49 lengths"):
+        next(iter(DataLoader(range(50), batch_sampler=sampler)))  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """The gradient of each step where ranks are started by Lightning, last steps included; and its checkpoints."""
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from launched import EPOCHS, LENGTHS, NUM_SAMPLES, gradient, model, sampler, summed_loss, worst_error
 from torch.utils.data import DataLoader
 
-from ddpsched import StepLoader, scaled
+from ddpsched import StepLoader, StreamScheduler
 from ddpsched.errors import ConfigError
 from ddpsched.integrations import tested_versions
 
@@ -18,7 +19,7 @@ import pytorch_lightning as pl
 
 from ddpsched.integrations.lightning import BalancedData
 
-BUDGET = {"policy": {"kind": "token_budget", "max_tokens_for_batch": 60}, "global_batch": None}
+BUDGET = {"policy": {"kind": "token_budget", "max_tokens_for_batch": 110}, "global_batch": None}
 
 
 class Module(pl.LightningModule):
@@ -40,23 +41,44 @@ class Module(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
+    def validation_step(self, batch: Any, number: int) -> None:
+        pass
+
     def on_train_end(self) -> None:
+        self.folder.mkdir(exist_ok=True)
         torch.save(self.record, self.folder / f"rank{self.trainer.global_rank}")
 
 
-def fit(folder: Path, ranks: int = 1, most: int = -1, resumed: Path | None = None, **changes: Any) -> None:
-    """Lightning as the README has it: the loader is ``scaled(...)``, whose state goes into its checkpoints."""
-    loader = scaled(DataLoader(range(NUM_SAMPLES), batch_sampler=sampler(**changes)))  # type: ignore[arg-type]
+class Stops(pl.Callback):
+    """Saves a checkpoint at ``stop``, a hook and the optimizer step, and ends the training there."""
+
+    def __init__(self, stop: tuple[str, int], path: Path) -> None:
+        self.path = path
+        hook, self.step = stop
+        setattr(self, hook, self.save)
+
+    def save(self, trainer: Any, *_: Any, **__: Any) -> None:
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+            trainer.should_stop = True
+
+
+def fit(
+    folder: Path, ranks: int = 1, stop: tuple[str, int] | None = None, resumed: Path | None = None,
+    trains: Mapping[str, Any] | None = None, **changes: Any,
+) -> None:  # fmt: skip
+    """Train with Lightning, from a checkpoint or to one. ``trains``: more for its Trainer; ``changes``: the sampler."""
+    loader = DataLoader(range(NUM_SAMPLES), batch_sampler=sampler(**changes))  # type: ignore[arg-type]
     trainer = pl.Trainer(
         accelerator="cpu", devices=ranks, strategy="ddp_spawn" if ranks > 1 else "auto", max_epochs=EPOCHS,
-        max_steps=most, logger=False, enable_progress_bar=False, enable_model_summary=False,
-        use_distributed_sampler=False, callbacks=[
-            pl.callbacks.ModelCheckpoint(folder, "{step}", every_n_train_steps=1, save_top_k=-1)
-        ],
+        logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        use_distributed_sampler=False, num_sanity_val_steps=0,
+        callbacks=[] if stop is None else [Stops(stop, folder / "stop.ckpt")], **(trains or {}),
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, module="pytorch_lightning")
-        trainer.fit(Module(folder), loader, ckpt_path=None if resumed is None else str(resumed))
+        data = BalancedData(loader, val_loader=DataLoader([1, 2]))  # type: ignore[arg-type]
+        trainer.fit(Module(folder), data, ckpt_path=None if resumed is None else str(resumed))
 
 
 @pytest.mark.slow
@@ -68,17 +90,40 @@ def test_lightning(ranks: int, tmp_path: Path) -> None:
     assert error < 1e-12
 
 
-@pytest.mark.parametrize("changes", [{}, BUDGET], ids=["balanced", "token_budget"])
-def test_lightning_goes_on_within_an_epoch(changes: dict[str, Any], tmp_path: Path) -> None:
+def steps_of(folder: Path) -> list[tuple[list[int], float]]:
+    return [share[:2] for share in torch.load(folder / "rank0")]
+
+
+VARYING = sampler(**BUDGET)
+STEPS = {"balanced": [4, 4], "token_budget": [len(list(VARYING)), len(list(VARYING))]}  # of each epoch
+CHANGES: dict[str, dict[str, Any]] = {"balanced": {}, "token_budget": BUDGET}
+
+
+@pytest.mark.parametrize("policy", CHANGES)
+def test_every_epoch_has_all_its_steps(policy: str, tmp_path: Path) -> None:
+    """Also where one has more than another, which Lightning counts only where a loader is loaded again."""
+    fit(tmp_path, **CHANGES[policy])
+    found, first = steps_of(tmp_path), STEPS[policy][0]
+    assert len(found) == sum(STEPS[policy])
+    for epoch in (found[:first], found[first:]):
+        assert sorted(id for ids, _ in epoch for id in ids) == list(range(NUM_SAMPLES))
+
+
+@pytest.mark.parametrize("policy", CHANGES)
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end", "on_train_epoch_end"])
+@pytest.mark.parametrize("step", [1, 3, "last", "first of the next"])
+def test_lightning_goes_on(policy: str, hook: str, step: Any, tmp_path: Path) -> None:
+    """Wherever it saves: Lightning gives a loader its state back only within an epoch."""
+    last = STEPS[policy][0]
+    at = {"last": last, "first of the next": last + 1}.get(step, step)
+    if hook == "on_train_epoch_end" and at != last:
+        return  # that hook is called after the last step
+    changes, validates = CHANGES[policy], {"val_check_interval": 1 if hook == "on_validation_end" else None}
     fit(tmp_path, **changes)
-    whole = [share[:2] for share in torch.load(tmp_path / "rank0")]
-    for most in (1, 3, len(whole) // EPOCHS + 1):
-        folder = tmp_path / str(most)
-        fit(folder, most=most, **changes)
-        first = [share[:2] for share in torch.load(folder / "rank0")]
-        fit(tmp_path, resumed=folder / f"step={most}.ckpt", **changes)
-        rest = [share[:2] for share in torch.load(tmp_path / "rank0")]
-        assert first + rest == whole
+    whole = steps_of(tmp_path)
+    fit(tmp_path / "first", stop=(hook, at), trains=validates, **changes)
+    fit(tmp_path / "rest", resumed=tmp_path / "first" / "stop.ckpt", trains=validates, **changes)
+    assert steps_of(tmp_path / "first") + steps_of(tmp_path / "rest") == whole
 
 
 class Manual(Module):
@@ -115,6 +160,21 @@ def test_what_would_make_it_wrong_is_refused(
     module = Manual(tmp_path) if manual else Module(tmp_path)
     with pytest.raises((ConfigError, ValueError), match=named):
         trainer(**changes).fit(module, BalancedData(make()))
+
+
+def test_a_stream_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"StreamScheduler: a stream has no length.*use torch's own loop"):
+        trainer().fit(Module(tmp_path), BalancedData(StreamScheduler([], len, global_batch=4)))
+
+
+def test_a_checkpoint_without_a_position_is_named(tmp_path: Path) -> None:
+    loader = DataLoader(range(NUM_SAMPLES), batch_sampler=sampler())  # type: ignore[arg-type]
+    plain = trainer()
+    pairs = DataLoader([0, 1], collate_fn=lambda ids: (torch.tensor(ids), 1.0))  # type: ignore[arg-type,var-annotated]
+    plain.fit(Module(tmp_path), pairs)
+    plain.save_checkpoint(tmp_path / "plain.ckpt")
+    with pytest.warns(UserWarning, match=r"plain.ckpt holds no position of BalancedData"):
+        trainer().fit(Module(tmp_path), BalancedData(loader), ckpt_path=str(tmp_path / "plain.ckpt"))
 
 
 def test_validation_is_untouched(tmp_path: Path) -> None:

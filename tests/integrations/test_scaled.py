@@ -147,7 +147,7 @@ def test_a_loop_within_the_loop(workers: int, inner: int | None) -> None:
         got.append(pair)
         state = steps.state_dict()
         if number == 3:
-            assert list(pairs(islice(scaled(steps._loader), inner))) == epochs[0][:inner]
+            assert list(pairs(islice(scaled(steps.loader), inner))) == epochs[0][:inner]
             assert steps.state_dict() == state
     assert got == epochs[0]
     assert state["position"]["step"] == 7

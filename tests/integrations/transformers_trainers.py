@@ -21,11 +21,11 @@ LENGTHS = np.random.default_rng(3).integers(3, 30, SIZE)
 class Sentences:
     """Samples whose first token is their number; some tokens of a language model's are no labels."""
 
-    def __init__(self, by_token: bool = False, size: int = SIZE) -> None:
-        self.by_token, self.size = by_token, size
+    def __init__(self, by_token: bool = False) -> None:
+        self.by_token = by_token
 
     def __len__(self) -> int:
-        return self.size
+        return SIZE
 
     def __getitem__(self, id: int) -> dict[str, Any]:
         tokens = np.random.default_rng([7, id]).integers(SIZE + 1, WORDS, LENGTHS[id])

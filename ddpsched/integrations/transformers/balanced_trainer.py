@@ -78,6 +78,11 @@ class BalancedTrainerMixin(Trainer):  # type: ignore[misc] # transformers has no
     _rule: Rule | None = None  # None: not tried yet
     _resumed_from: str | None = None
 
+    @property
+    def has_samples(self) -> bool:
+        """Whether this rank has samples in the step that runs; else it runs a stand-in, times zero."""
+        return self._microbatches is not None and bool(self._microbatches.counts)
+
     def get_train_dataloader(self) -> Any:
         warn_of_version("transformers")
         loader = self._microbatches = microbatches_of(self, self.balancing)

@@ -16,13 +16,13 @@ class Microbatches:
 
     def __init__(self, steps: StepLoader, dataset: Any, per_step: int) -> None:
         self.steps, self.dataset, self.per_step = steps, dataset, per_step
-        self._is_at = False
+        self._is_loaded = False
 
     def __len__(self) -> int:
         return len(self.steps) * self.per_step
 
     def __iter__(self) -> Iterator[Any]:
-        self._is_at = False
+        self._is_loaded = False
         for batches in self.steps:
             plan = self.steps.plan
             assert plan is not None
@@ -54,13 +54,13 @@ class Microbatches:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state``, of the StepLoader, was taken."""
         self.steps.load_state_dict(state)
-        self._is_at = True
+        self._is_loaded = True
 
     def skip(self, count: int) -> "Microbatches":
         """Leave out the first ``count`` items of the next iteration, which Trainer has trained before.
 
         After ``load_state_dict`` they are left out already.
         """
-        if not self._is_at:
+        if not self._is_loaded:
             self.steps.skip_batches(count // self.per_step)
         return self

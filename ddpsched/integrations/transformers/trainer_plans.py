@@ -11,6 +11,7 @@ from ddpsched.integrations.plan_source import Arguments
 from ddpsched.integrations.step_loader import StepLoader
 from ddpsched.integrations.transformers.microbatches import Microbatches
 from ddpsched.planning.policies import POLICIES
+from ddpsched.planning.policy import Policy
 from ddpsched.training.packed import enable_packing
 from ddpsched.world import World
 
@@ -33,18 +34,7 @@ def microbatches_of(trainer: Any, options: Mapping[str, Any]) -> Microbatches:
     per_step, world = args.gradient_accumulation_steps, World(args.process_index, args.world_size)
     policy = _policy(options, per_step)
     given = Arguments.of(type(trainer).__name__, policy=policy, global_batch=options.get("global_batch")).policy
-    if per_step > 1 and given.most_microbatches == 1 and not (given.packs and options.get("memory")):
-        remedy = "give memory=, by which it splits its rows" if given.packs else "use 'balanced'"
-        raise ConfigError(
-            f"policy {given.kind!r} gives each rank one micro-batch a step, but gradient_accumulation_steps = "
-            f"{per_step}; {remedy}, or set gradient_accumulation_steps=1"
-        )
-    if given.most_microbatches > per_step:
-        raise ConfigError(
-            f"policy {given.kind!r} gives a rank up to {given.most_microbatches} micro-batches a step, but "
-            f"gradient_accumulation_steps = {per_step}; set gradient_accumulation_steps={given.most_microbatches}, or "
-            "lower the policy's"
-        )
+    _check_microbatches(given, per_step, options)
     lengths = options.get("lengths")
     if lengths is None:
         column = args.length_column_name
@@ -108,4 +98,19 @@ def _check(trainer: Any, options: Mapping[str, Any]) -> None:
             f"{owner}: global_batch = {given}, but per_device_train_batch_size = {args.per_device_train_batch_size} x "
             f"gradient_accumulation_steps = {args.gradient_accumulation_steps} x {args.world_size} processes = {size}; "
             "make them agree, or leave global_batch out"
+        )
+
+
+def _check_microbatches(given: Policy, per_step: int, options: Mapping[str, Any]) -> None:
+    if per_step > 1 and given.most_microbatches == 1 and not (given.packs and options.get("memory")):
+        remedy = "give memory=, by which it splits its rows" if given.packs else "use 'balanced'"
+        raise ConfigError(
+            f"policy {given.kind!r} gives each rank one micro-batch a step, but gradient_accumulation_steps = "
+            f"{per_step}; {remedy}, or set gradient_accumulation_steps=1"
+        )
+    if given.most_microbatches > per_step:
+        raise ConfigError(
+            f"policy {given.kind!r} gives a rank up to {given.most_microbatches} micro-batches a step, but "
+            f"gradient_accumulation_steps = {per_step}; set gradient_accumulation_steps={given.most_microbatches}, or "
+            "lower the policy's"
         )

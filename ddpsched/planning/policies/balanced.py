@@ -41,7 +41,7 @@ class Balanced(BatchPolicy):
         """Return the split. Raises InfeasibleError where memory cannot hold the batch."""
         assert batch.lengths is not None, "check() refuses unknown lengths"
         most, caps = self.max_microbatches, batch.caps
-        rooms = sorted(cap.room for cap in caps or ())
+        rooms = sorted([cap.room for cap in caps]) if caps else []
         if batch.slowness is not None or (rooms and rooms[0] / max(1, rooms[-1]) < SIMILAR_MEMORY):
             return _answer(batch, _uneven(batch, most), "uneven split", 0)
         limit = min(caps, key=lambda cap: cap.room).limit if caps else None

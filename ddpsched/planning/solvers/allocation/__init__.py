@@ -10,6 +10,8 @@ up to 1e5 allocations; "ilp" takes any costs of any size, and is slow.
     tie_break.py   the counts: of all with that maximum, those that every rank picks
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
 

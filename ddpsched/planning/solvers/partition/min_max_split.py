@@ -71,6 +71,9 @@ def split_line(line: Line, groups: int) -> tuple[list[Span], int]:
     Raises InfeasibleError where memory allows none.
     """
     used = min(groups, len(line))
+    if used == 2 and line.limits is None:  # the best boundary is the answer, which any makespan would lead to
+        middle = _best_boundary(line, 0, len(line))
+        return [(0, middle), (middle, len(line))], max(line.cost_of(0, middle), line.cost_of(middle, len(line)))
     makespan = least_makespan(line, used)
     bounds, size = [0], len(line)
     while bounds[-1] < size:  # each as full as the makespan allows

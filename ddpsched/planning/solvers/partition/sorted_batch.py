@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -70,14 +70,16 @@ class Line:
 
     def assignment(self, ranks: Ranks, lower_bound: int, costs: Sequence[int] | None = None) -> Assignment:
         """Return the assignment in which rank r runs the spans ``ranks[r]``; ``costs``: if not those of the line."""
-        positions = np.concatenate([self.order[a:b] for a, b in chain.from_iterable(ranks)])
+        spans = list(chain.from_iterable(ranks))
+        in_order = all([end == start for (_, end), (start, _) in pairwise(spans)])  # as of one span a rank
+        positions = self.order if in_order else np.concatenate([self.order[a:b] for a, b in spans])
         sizes = tuple(tuple([b - a for a, b in spans]) for spans in ranks)
         return Assignment(positions, sizes, tuple(costs or self.costs(ranks)), lower_bound)
 
 
 def falling(lengths: IntArray) -> IntArray:
     """Return positions by falling length, equal ones by position, (B,) -> (B,)."""
-    return np.argsort(-lengths, kind="stable")
+    return (-lengths).argsort(kind="stable")
 
 
 def line_of(lengths: IntArray, cost: GroupCost | CostModel, limit: Limit | None = None) -> Line:
