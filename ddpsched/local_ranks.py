@@ -7,6 +7,8 @@ before it. So every rank sends its traceback to the parent, and ranks that merel
 import contextlib
 import ctypes
 import faulthandler
+import functools
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -18,7 +20,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, util
 from multiprocessing.connection import Connection, wait
@@ -135,12 +137,18 @@ def blame(outcomes: Sequence[Outcome]) -> str:
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody listens on. Raises RankFailure where 100 of them are in use."""
-    for port in random.SystemRandom().sample(PORTS, 100):
+    """Return a TCP port that nobody listens on, each call another. Raises RankFailure where 100 of them are in use."""
+    for port in itertools.islice(_ports(), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
     raise RankFailure(f"no free port between {PORTS[0]} and {PORTS[-1]}; end some of the programs that listen there")
+
+
+@functools.cache
+def _ports() -> Iterator[int]:
+    """Every port of the range in random order: two draws would give one port twice before its first user is gone."""
+    return itertools.cycle(random.SystemRandom().sample(PORTS, len(PORTS)))
 
 
 def post(value: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ddpsched.certify.certificate import Certificate, Check
 from ddpsched.errors import ConfigError, RankFailure
-from ddpsched.local_ranks import answers, at_fault, blame, join_group, post, run_ranks
+from ddpsched.local_ranks import answers, at_fault, blame, free_port, join_group, post, run_ranks
 
 ALONE = "Connection closed by peer"  # gloo's message on the other ranks
 
@@ -90,6 +90,11 @@ def meet(skip: bool) -> float:
             if not (skip and dist.get_rank() == 1 and total > 4):
                 dist.all_reduce(total)
     return float(total)
+
+
+def test_no_port_is_given_twice() -> None:
+    ports = [free_port() for _ in range(500)]  # of 10,000: drawn independently, some would be equal
+    assert len(set(ports)) == 500
 
 
 def test_real_ranks_meet_and_a_missing_collective_is_seen_from_outside() -> None:
