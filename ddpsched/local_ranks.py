@@ -215,6 +215,9 @@ def _rank(pipe: Connection, work: bytes, rank: int, environ: dict[str, str], log
         faulthandler.register(signal.SIGUSR1, all_threads=True)
     os.environ.clear()  # it is the server's, or the parent's as it was
     os.environ.update(environ)
+    # a rank may start processes, as under torchrun: forks of its own, which see by their parent that it has ended
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    multiprocessing.set_start_method(None, force=True)
     lock = threading.Lock()
 
     def send(message: tuple[str, Any]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ddpsched.certify.certificate import Certificate, Check
 from ddpsched.errors import ConfigError, RankFailure
 from ddpsched.local_ranks import answers, at_fault, blame, free_port, join_group, post, run_ranks
+from ddpsched.processes import Process, children
 
 ALONE = "Connection closed by peer"  # gloo's message on the other ranks
 
@@ -123,3 +124,24 @@ def test_a_certificate_in_words_and_as_json() -> None:
     assert Certificate("all", (good,)).verdict == "holds: all 1 checks"
     assert not Certificate("nothing", ()).holds
     assert not Check.not_made("resumption", "why").holds
+
+
+KEPT: list[Any] = []  # alive until the process ends
+
+
+def work_that_goes_on() -> list[Process]:
+    """Leave a data loader's worker behind; return what this rank has started."""
+    from torch.utils.data import DataLoader
+
+    KEPT.append(DataLoader([1, 2], num_workers=1, persistent_workers=True))
+    assert len(list(KEPT[0])) == 2
+    return [Process.of(pid) for pid in children(os.getpid())]
+
+
+def test_nothing_that_a_rank_starts_outlives_it() -> None:
+    (started,) = answers(run_ranks(work_that_goes_on, 1))
+    deadline = time.monotonic() + 30  # a worker looks for its parent every 5 seconds
+    while not all(each.is_gone for each in started) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert started
+    assert all(each.is_gone for each in started)

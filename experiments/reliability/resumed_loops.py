@@ -6,7 +6,6 @@ among them, and resumed with new objects from what it saved: what both did is co
 stopped, step by step on each rank.
 """
 
-import multiprocessing
 import os
 import tempfile
 import warnings
@@ -35,8 +34,6 @@ def stops(count: int, seed: int) -> list[int]:
 def on_rank(name: str, workers: int, count: int, folder: str) -> tuple[Steps, list[tuple[Steps, Steps]]]:
     """Return the run that was not stopped, and both parts of each that was; a rank runs this."""
     join_group()
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # it may have workers,
-    multiprocessing.set_start_method("fork", force=True)  # which start as they do under torchrun, at once
     os.environ["TORCHELASTIC_RUN_ID"] = "resumed"  # as torchrun sets it, by which Lightning knows its ranks
     warnings.simplefilter("ignore")
     loop, place = LOOPS[name], Path(folder)

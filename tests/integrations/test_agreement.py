@@ -1,6 +1,5 @@
 """Ranks agree on one plan before they train, with any launcher and any arguments."""
 
-import multiprocessing
 import os
 import pickle
 import re
@@ -30,7 +29,6 @@ LENGTHS = sst2_lengths(70, np.random.default_rng(0))
 def forget_launcher() -> int:
     """Return this process's rank, and remove it from the environment."""
     join_group()
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # ranks may have workers
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         del os.environ[name]
     return dist.get_rank()

@@ -26,10 +26,8 @@ CASES: dict[str, Case] = {
 
 
 def both(folder: str, cases: list[Case]) -> list[tuple[list[Step], list[Step], list[Step]]]:
-    import multiprocessing
 
     dist.init_process_group("gloo")
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # ranks may have workers
     found = []
     for number, (kind, balancing, more, stop) in enumerate(cases):
         place = f"{folder}/{number}"

@@ -5,7 +5,6 @@ transformers' Trainer. Ways to lose samples under accelerate and Trainer are ref
 samples in steps of 16 leave one for an epoch's last step, so that every other rank has none.
 """
 
-import multiprocessing
 import tempfile
 import warnings
 from collections import Counter
@@ -228,7 +227,6 @@ REFUSED: dict[str, Any] = {
 def all_loops() -> tuple[dict[str, Steps], dict[str, str], list[str]]:
     """Run every loop in one world; return the steps, the refusals and the warnings."""
     join_group()
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # ranks may have workers
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         ran = {name: loop() for name, loop in {**LOOPS, **WRONG}.items()}

@@ -1,6 +1,5 @@
 """Trainers, models and data of the tests of ``ddpsched.integrations.transformers``."""
 
-import multiprocessing
 import tempfile
 from collections.abc import Mapping
 from typing import Any
@@ -159,5 +158,4 @@ Case = tuple[str, dict[str, Any], dict[str, Any]]  # the model, ``balancing``, a
 
 def on_ranks(cases: list[Case]) -> list[list[Step]]:
     dist.init_process_group("gloo")
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # ranks may have workers
     return [train(kind, balancing, **more) for kind, balancing, more in cases]
