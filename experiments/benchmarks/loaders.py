@@ -3,10 +3,10 @@
     python -m experiments.benchmarks.loaders [--size 8192] [--rounds 20] [--launches 3]
 
 Rank 0 of two loads one epoch of sentences as token ids, as long as SST-2's: from a tokenised data set of ``datasets``
-with transformers' DataCollatorWithPadding, and from tensors in memory, which are padded. No model runs; the global
-batch is 32. Seconds are of a sample that the rank loads. The sampler alone is iterated over SST-2's 67,349 lengths; its
-time is over all ranks' samples, as it plans the whole step on each. Asked are a loader that is no slower, and at most
-2 us a sample for the sampler.
+with transformers' DataCollatorWithPadding, in its own process and by two workers, and from tensors in memory, which are
+padded. No model runs; the global batch is 32. Seconds are of a sample that the rank loads. The sampler alone is
+iterated over SST-2's 67,349 lengths; its time is over all ranks' samples, as it plans the whole step on each. Asked are
+a loader that is no slower, and at most 2 us a sample for the sampler.
 """
 
 import argparse
@@ -49,9 +49,10 @@ def memory(lengths: list[int]) -> tuple[Any, Callable[[Any], Any]]:
 
 
 SOURCES = {"a data set of datasets": arrow, "tensors in memory": memory}
+LOADED = [("a data set of datasets", 0), ("a data set of datasets", 2), ("tensors in memory", 0)]
 
 
-def loading(source: str, size: int, rounds: int, seed: int) -> Seconds:
+def loading(source: str, workers: int, size: int, rounds: int, seed: int) -> Seconds:
     """Return the seconds of a loaded sample by arm and round; one launch."""
     from torch.utils.data import DataLoader, DistributedSampler
 
@@ -59,14 +60,15 @@ def loading(source: str, size: int, rounds: int, seed: int) -> Seconds:
 
     lengths = sst2_lengths(size, np.random.default_rng(0))
     data, collate = SOURCES[source](lengths.tolist())
+    words: Any = {"collate_fn": collate, "num_workers": workers, "persistent_workers": bool(workers)}
 
     def ours(policy: str) -> DataLoader[Any]:
         sampler = BatchSampler(lengths, global_batch=GLOBAL_BATCH, policy=policy, world=World(0, RANKS))
-        return DataLoader(data, batch_sampler=sampler, collate_fn=collate)
+        return DataLoader(data, batch_sampler=sampler, **words)
 
     def theirs() -> DataLoader[Any]:
         sampler: Any = DistributedSampler(data, RANKS, 0)
-        return DataLoader(data, GLOBAL_BATCH // RANKS, sampler=sampler, collate_fn=collate)
+        return DataLoader(data, GLOBAL_BATCH // RANKS, sampler=sampler, **words)
 
     def epoch(loader: DataLoader[Any]) -> float:
         begin, samples = perf_counter(), 0
@@ -110,10 +112,10 @@ def main(words: Sequence[str]) -> int:
     def body() -> None:
         console = plain_console()
         loaded = {
-            f"{source}, {given.size} samples, rank 0 of {RANKS}": launched(
-                loading, source, given.size, given.rounds, launches=given.launches
+            f"{source}, {given.size} samples, {workers} workers, rank 0 of {RANKS}": launched(
+                loading, source, workers, given.size, given.rounds, launches=given.launches
             )
-            for source in SOURCES
+            for source, workers in LOADED
         }
         planned = launched(planning, SST2, given.rounds, launches=given.launches)
         sections = {title: [each[title] for each in planned] for title in planned[0]}

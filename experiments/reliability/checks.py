@@ -19,6 +19,7 @@ CHECKS: dict[str, str] = {
     "orphans": "orphans --count 20",
     "healthy": "healthy",
     "restarts": "restarts --count 50",
+    "resumed_loops": "resumed_loops --count 25",
     "hostile_texts": "hostile_texts --count 200",
     "soak_1_process": "soak --steps 50000",
     "soak_2_ranks": "soak --steps 7500 --warm-up 2500 --ranks 2",

@@ -3,12 +3,12 @@
 import pytest
 
 from experiments.benchmarks.bench import AA
-from experiments.benchmarks.loaders import BALANCED, PLAIN, SOURCES, TORCH, loading, planning
+from experiments.benchmarks.loaders import BALANCED, LOADED, PLAIN, TORCH, loading, planning
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_arms_of_a_loader(source: str) -> None:
-    found = loading(source, 96, 2, 0)
+@pytest.mark.parametrize(("source", "workers"), LOADED)
+def test_arms_of_a_loader(source: str, workers: int) -> None:
+    found = loading(source, workers, 96, 2, 0)
     assert set(found) == {TORCH, AA, PLAIN, BALANCED}
     assert all(len(seconds) == 2 and (seconds > 0).all() for seconds in found.values())
 
