@@ -1,22 +1,25 @@
 """transformers' Trainer, two gloo processes: time of an epoch and error of the gradient, by the way batches are made.
 
-    python -m experiments.benchmarks.trainers [--data DIR] [--model distilbert|tiny] [--steps 5] [--rounds 8]
-        [--launches 3]
+    python -m experiments.benchmarks.trainers [--data DIR] [--model distilbert|tiny] [--steps 3] [--rounds 9]
+        [--launches 4]
 
 ``DIR`` holds ``sst2/train.tsv`` and ``bert-uncased/``; without it, the embedded sentences. The model has DistilBERT's
 geometry, random weights and no dropout; the global batch is 32, AdamW steps. Arms take turns in blocks of so many
 steps, ``random`` with the exact loss twice (A/A); each round has other samples, the same for all arms that draw them
-equally. A step lasts on the slower rank, from one optimizer step to the next, loading included. The time of an epoch is
-extrapolated: a mean step times the steps that an epoch has. The error is of the first step's gradient, against the mean
-over that step's samples in one process, relatively.
+equally. group_by_length sorts 25 steps' samples at a time, from long to short: so with Trainer's own samplers the
+rounds' blocks are spread over the epoch's first 25 steps. A step lasts on the slower rank, from one optimizer step to
+the next, loading included. The time of an epoch is extrapolated: a mean step times the steps that an epoch has. The
+error is of the first step's gradient, against the mean over that step's samples in one process, relatively.
 """
 
 import argparse
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -33,6 +36,7 @@ from ddpsched.terminal import plain_console
 from experiments.benchmarks.bench import AA, Seconds, add_options, in_turn, judged
 
 RANKS, PER_DEVICE = 2, 16
+CYCLE = 25  # steps that group_by_length sorts together, from long to short: 50 batches of a rank
 
 
 @dataclass(frozen=True)
@@ -118,14 +122,21 @@ class Noting:
         return self._collate(rows)
 
 
-def trained(task: Task, arm: Arm, rows: Rows, seed: int, gradient: Path | None) -> tuple[list[float], Rows]:
-    """Return the times at which optimizer steps ended, and this rank's samples of the first; ``gradient`` gets its."""
+def trained(task: Task, arm: Arm, rows: Rows, turn: int, gradient: Path | None) -> tuple[list[float], Rows]:
+    """Return the times at which optimizer steps ended, and the first samples loaded; ``gradient`` gets the first."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     import ddpsched
     from ddpsched.integrations.transformers import balance
 
-    model, ends = model_of(task.model), list[float]()
+    model, ends, skipped = model_of(task.model), list[float](), 0 if arm.policy else turn * CYCLE // task.rounds
+
+    class Later(Trainer):
+        def get_batch_samples(self, epoch_iterator: Any, *words: Any) -> Any:
+            nonlocal skipped
+            deque(islice(epoch_iterator, skipped), maxlen=0)
+            skipped = 0
+            return super().get_batch_samples(epoch_iterator, *words)
 
     class Clock(TrainerCallback):
         def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
@@ -140,12 +151,13 @@ def trained(task: Task, arm: Arm, rows: Rows, seed: int, gradient: Path | None) 
     collate = Noting(ddpsched.packed_collate if arm.policy == "packed" else padded)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            folder, max_steps=task.steps + 1, per_device_train_batch_size=PER_DEVICE, seed=seed, use_cpu=True,
+            folder, max_steps=task.steps + 1, per_device_train_batch_size=PER_DEVICE, use_cpu=True,
+            seed=1000 * task.seed + turn,
             max_grad_norm=0.0, report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
             dataloader_pin_memory=False, **arm.arguments,
         )  # fmt: skip
         loss: Any = ddpsched.summed_cross_entropy if arm.exact else None
-        trainer = Trainer(model, arguments, collate, rows, callbacks=[Clock()], compute_loss_func=loss)
+        trainer = Later(model, arguments, collate, rows, callbacks=[Clock()], compute_loss_func=loss)
         (balance(trainer, policy=arm.policy) if arm.policy else trainer).train()
     return ends, collate.first
 
@@ -166,7 +178,7 @@ def on_rank(task: Task) -> tuple[Seconds, dict[str, Rows]]:
     def block(name: str, arm: Arm) -> float:
         turn = turns[name] = turns.get(name, -1) + 1
         path = task.gradients / f"{name}.npy" if name in ARMS and not turn and dist.get_rank() == 0 else None
-        ends, samples = trained(task, arm, rows, 1000 * task.seed + turn, path)
+        ends, samples = trained(task, arm, rows, turn, path)
         first.setdefault(name, samples)
         longest = torch.tensor((ends[-1] - ends[0]) / task.steps, dtype=torch.float64)
         dist.all_reduce(longest, dist.ReduceOp.MAX)
@@ -194,8 +206,8 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks.trainers", description=__doc__)
     parser.add_argument("--data", help="folder of sst2/ and bert-uncased/; the embedded sentences without")
     parser.add_argument("--model", choices=["distilbert", "tiny"], default="distilbert")
-    parser.add_argument("--steps", type=int, default=5, help="of a block (5)")
-    add_options(parser)
+    parser.add_argument("--steps", type=int, default=3, help="of a block (3)")
+    add_options(parser, rounds=9, launches=4)
     given = parser.parse_args(words)
 
     def body() -> None:
@@ -207,7 +219,7 @@ def main(words: Sequence[str]) -> int:
             ]
             errors = {name: error_of(task, name, [first[name] for _, first in launches[-1]]) for name in ARMS}
             steps = -(-len(samples_of(task)) // (RANKS * PER_DEVICE))
-        plain_console().print(table([ranks[0][0] for ranks in launches], errors, task, steps))
+        plain_console(at_least=120).print(table([ranks[0][0] for ranks in launches], errors, task, steps))
 
     return guarded(body)
 

@@ -78,7 +78,8 @@ def test_an_unknown_name() -> None:
 @pytest.mark.parametrize("name", PAIRS)
 def test_under_torchrun(name: str, which: str, tmp_path: Path) -> None:
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run([*launch, str(path_of(name, which))], cwd=tmp_path, capture_output=True, text=True)
+    words = [*launch, str(path_of(name, which))]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 
