@@ -1,7 +1,7 @@
 """transformers' Trainer, two gloo processes: time of an epoch and error of the gradient, by the way batches are made.
 
-    python -m experiments.benchmarks.trainers [--data DIR] [--model distilbert|tiny] [--steps 3] [--rounds 9]
-        [--launches 4]
+    python -m experiments.benchmarks.trainers [--data DIR] [--model distilbert|tiny] [--steps 5] [--rounds 8]
+        [--launches 3]
 
 ``DIR`` holds ``sst2/train.tsv`` and ``bert-uncased/``; without it, the embedded sentences. The model has DistilBERT's
 geometry, random weights and no dropout; the global batch is 32, AdamW steps. Arms take turns in blocks of so many
@@ -206,8 +206,8 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks.trainers", description=__doc__)
     parser.add_argument("--data", help="folder of sst2/ and bert-uncased/; the embedded sentences without")
     parser.add_argument("--model", choices=["distilbert", "tiny"], default="distilbert")
-    parser.add_argument("--steps", type=int, default=3, help="of a block (3)")
-    add_options(parser, rounds=9, launches=4)
+    parser.add_argument("--steps", type=int, default=5, help="of a block (5)")
+    add_options(parser)
     given = parser.parse_args(words)
 
     def body() -> None:
