@@ -23,8 +23,8 @@ def find_column(place: object, row: Mapping[str, Any]) -> str:
         return found
     texts = [name for name, value in row.items() if isinstance(value, str) and not _is_number(value)]
     others = [name for name, value in row.items() if name not in texts and value is not None]
-    ways = [f"the column of lengths or token ids, such as {others[0]!r}"] * bool(others)
-    ways += [f"a column of texts, such as {texts[0]!r}, and a tokenizer"] * bool(texts)
+    ways = [f"the column of lengths or token ids, such as {name!r}" for name in others[:1]]
+    ways += [f"a column of texts, such as {name!r}, and a tokenizer" for name in texts[:1]]
     raise DataError(
         f"{place}: no column {', '.join(map(repr, COLUMNS[:-1]))} or {COLUMNS[-1]!r}; it has "
         f"{', '.join(map(repr, row))}; name {' or '.join(ways) or 'a column of lengths, token ids or texts'}"

@@ -136,6 +136,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "texts": (lambda: ddpsched.lengths(["a b"]), r"length 1: 'a b' is not a number; .*tokenizer"),
     "a column of texts": (lambda: ddpsched.lengths(ARROW, "text"), "'a b' is not a number; .*a tokenizer"),
     "no column": (lambda: ddpsched.lengths(ARROW), "it has 'text', 'label'; name .*'label' or .*texts, such as 'text'"),
+    "arrays of other names": (lambda: ddpsched.lengths([{"x": np.ones((5, 3)), "y": 1}]), "ids, such as 'x'$"),
+    "texts alone": (lambda: ddpsched.lengths([{"question": "how many"}]), "name a column of texts, such as 'question'"),
     "another column": (lambda: ddpsched.lengths(ARROW, "txt"), "no column 'txt'; .*did you mean .*text"),
     "an empty sample": (lambda: ddpsched.lengths([[1], []]), r"row 2: \[\] has no token ids; correct or remove"),
     "a sample without it": (lambda: ddpsched.lengths([{"length": 1}, {}]), "sample 1: it has no 'length'"),
