@@ -109,6 +109,11 @@ def _check(setting: Setting, arm: str, first: str) -> None:
         raise DataError(f"{arm} and {first} share no seed: not compared; run both in one launch")
     for mine, other in couples:
         if (why := refusal(mine, other)) is not None:
-            raise DataError(
-                f"{mine.path} and {other.path} are not compared: {shorter(why)}; run them in turn, in one study"
+            own = any("loop" in run.environment for run in (mine, other))
+            remedy = (
+                "loops of your own run one after another, and the machine drifts meanwhile; `ddpsched analyse "
+                f"{mine.path.parent}` draws both, without a verdict; `ddpsched sweep` measures policies in turn"
+                if own
+                else "run them in turn, in one study"
             )
+            raise DataError(f"{mine.path} and {other.path} are not compared: {shorter(why)}; {remedy}")

@@ -46,8 +46,9 @@ class LoaderRank:
             raise DataError(f"{self.target} raised {type(error).__name__}: {error}{hint}") from error
         self._ids: Callable[[Any], Any] | None
         self.loader, self._ids = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+        world = World(rank, world_size)
         if isinstance(self.loader, BalancedLoader):
-            self.loader = self.loader.of_world(World(rank, world_size))
+            self.loader = self.loader.of_world(world)
         if isinstance(self.loader, Scaled):
             self.loader = self.loader.loader
         if not hasattr(self.loader, "__iter__"):
@@ -68,6 +69,9 @@ class LoaderRank:
         parts = {"the loader": self.loader, **parts, "batch_sampler.sampler": inner}
         self.parts = {name: part for name, part in parts.items() if part is not None}
         self.sampler = next((part for part in self.parts.values() if isinstance(part, BatchSampler)), None)
+        planner = self.loader if isinstance(self.loader, StepLoader) else self.sampler
+        if planner is not None:
+            planner.plan_source.stand_for(world)
 
     def set_epoch(self, epoch: int) -> list[str]:
         """Call every part's ``set_epoch``, and return the names of the parts that have one."""

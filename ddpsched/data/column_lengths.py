@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from ddpsched.data.lengths import is_counted
 from ddpsched.data.token_table import UNCUT, tokenise
 from ddpsched.data.tokenizer import CHUNK, Ids, is_text, load_tokenizer
 from ddpsched.errors import DataError
@@ -21,7 +22,7 @@ def find_column(place: object, row: Mapping[str, Any]) -> str:
     found = next((name for name in COLUMNS if name in row), None)
     if found is not None:
         return found
-    texts = [name for name, value in row.items() if isinstance(value, str) and not _is_number(value)]
+    texts = [name for name, value in row.items() if isinstance(value, str) and not is_number(value)]
     others = [name for name, value in row.items() if name not in texts and value is not None]
     ways = [f"the column of lengths or token ids, such as {name!r}" for name in others[:1]]
     ways += [f"a column of texts, such as {name!r}, and a tokenizer" for name in texts[:1]]
@@ -36,15 +37,15 @@ def value_lengths(place: object, values: Sequence[Any]) -> Ids:
 
     Raises DataError, with ``place`` and the value's number from 1.
     """
-    if not len(values) or not _is_counted(values[0]):
-        mixed = next((number for number, value in enumerate(values, 1) if _is_counted(value)), None)
+    if not len(values) or not is_counted(values[0]):
+        mixed = next((number for number, value in enumerate(values, 1) if is_counted(value)), None)
         if mixed is not None:
             fault = f"{values[mixed - 1]!r:.60} is a list among numbers"
             raise DataError(f"{place}, length {mixed}: {fault}; correct or remove the row")
         return numbers(place, _with_nan(values))
     for number, value in enumerate(values, 1):
-        if not _is_counted(value) or not len(value):
-            fault = "has no token ids" if _is_counted(value) or value is None else "is no list among lists"
+        if not is_counted(value) or not len(value):
+            fault = "has no token ids" if is_counted(value) or value is None else "is no list among lists"
             raise DataError(f"{place}, row {number}: {value!r:.60} {fault}; correct or remove the row")
     return np.array([len(value) for value in values], dtype=np.int64)
 
@@ -118,7 +119,7 @@ def numbers(place: object, values: Any, before: int = 0) -> Ids:
     try:
         given = values.astype(np.float64)
     except (ValueError, TypeError):
-        where, value = next((i, value) for i, value in enumerate(values.tolist(), before) if not _is_number(value))
+        where, value = next((i, value) for i, value in enumerate(values.tolist(), before) if not is_number(value))
         raise DataError(
             f"{place}, length {where + 1}: {value!r:.60} is not a number; give the tokens of each sample, or a column "
             "of texts (--text NAME, or column=NAME in Python) and a tokenizer"
@@ -138,14 +139,10 @@ def _with_nan(values: Sequence[Any]) -> Any:
     return np.array([np.nan if value is None else value for value in values])
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number, or a text that is one."""
     try:
         float(value)
     except (ValueError, TypeError):
         return False
     return True
-
-
-def _is_counted(value: Any) -> bool:
-    """Return whether a value is counted by its items: a list or an array, but no text and no number."""
-    return isinstance(value, list | tuple) or bool(getattr(value, "ndim", 0))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ddpsched.data.column_lengths import find_column, text_lengths, value_lengths
+from ddpsched.data.column_lengths import find_column, is_number, text_lengths, value_lengths
 from ddpsched.data.length_files import arrow_dataset_lengths, read_lengths
+from ddpsched.data.lengths import is_counted
 from ddpsched.data.table_files import columns_to_read
-from ddpsched.data.tokenizer import Ids
+from ddpsched.data.tokenizer import Ids, is_text
 from ddpsched.errors import DataError
 
 
@@ -37,9 +39,10 @@ def lengths(
     there is. ``tokenizer``: a folder, a hub name, or a tokenizer of ``tokenizers`` or ``transformers``; special tokens
     count, and the token ids that a fast one made are kept in ``$DDPSCHED_CACHE``. ``max_length``: where your loop cuts
     samples. ``length_fn(sample)``: for samples of any other kind. Without it an array counts its first dimension, T of
-    (T, features), and a tuple its first part.
+    (T, features), and of a tuple the first part that is a list or an array counts, as of (ids, label).
 
-    Raises DataError where a length is not known, or below 1; the message says what to give.
+    Warns where all lengths are equal, as those of rows that are padded already. Raises DataError where a length is not
+    known, or below 1; the message says what to give.
 
     >>> lengths([[7, 8, 9], [7]]).tolist()
     [3, 1]
@@ -49,6 +52,13 @@ def lengths(
     if max_length is not None and max_length < 1:
         raise DataError(f"lengths: max_length = {max_length}, needs an integer of 1 or more")
     found = _lengths(dataset, column, tokenizer, length_fn)
+    if len(found) > 1 and (found == found[0]).all():
+        warnings.warn(
+            f"lengths: all {len(found)} samples are {found[0]} long, so no plan can be better than another; where rows "
+            "are padded already, or their first dimension is not their length, give length_fn, such as "
+            "lambda sample: int(sample['attention_mask'].sum())",
+            stacklevel=2,
+        )
     return found if max_length is None else np.minimum(found, max_length)
 
 
@@ -71,6 +81,11 @@ def _lengths(dataset: Any, column: str | None, tokenizer: Any, length_fn: Callab
         )
     else:
         values = _of_samples(place, _samples(place, dataset), column)
+    if tokenizer is None and len(values) and is_text(values[0]) and not is_number(values[0]):
+        raise DataError(
+            f"{place}: a sample is the text {values[0]!r:.60}; give tokenizer=, a folder or a tokenizer that counts "
+            "its tokens, or length_fn"
+        )
     return value_lengths(place, values) if tokenizer is None else text_lengths(place, [values], tokenizer)
 
 
@@ -110,6 +125,20 @@ def _of_samples(place: str, samples: list[Any], column: str | None) -> list[Any]
             f"{place}: column = {column!r}, but a sample is a {type(first).__name__} without columns; leave it out, or "
             "give length_fn"
         )
-    if isinstance(first, tuple) and first and hasattr(first[0], "__len__"):  # (tokens, label)
-        return [sample[0] for sample in samples]
+    if isinstance(first, tuple):
+        number = _part_of(place, first)
+        if number is not None:
+            return _of_samples(place, [sample[number] for sample in samples], None)
     return samples
+
+
+def _part_of(place: str, sample: tuple[Any, ...]) -> int | None:
+    """Return which part of a tuple is counted; None for the tuple itself, where it holds token ids."""
+    for counts in (is_counted, lambda part: isinstance(part, Mapping), is_text):
+        for number, part in enumerate(sample):
+            if counts(part):
+                return number
+    if all(isinstance(part, int | np.integer) for part in sample):
+        return None
+    kinds = ", ".join(type(part).__name__ for part in sample)
+    raise DataError(f"{place}: a sample is a tuple of {kinds}, none of which has a length; give length_fn")

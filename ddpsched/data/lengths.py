@@ -40,8 +40,7 @@ class KnownLengths:
     rows: Ids | None = None
 
     def __init__(self, lengths: npt.ArrayLike) -> None:
-        refuse_samples(lengths)
-        given = np.asarray(lengths)
+        given = as_array(lengths)
         if given.ndim == 0 or given.shape[1:] not in ((), (2,)) or len(given) == 0 or given.dtype.kind not in "iu":
             raise DataError(
                 f"lengths must be a flat array of integers, or one of two columns, got {given.dtype} of shape "
@@ -74,10 +73,10 @@ class KnownLengths:
         return self._parts[ids]
 
 
-def refuse_samples(lengths: Any) -> None:
-    """Raise DataError for a data set, before numpy reads all of its samples."""
+def as_array(lengths: Any) -> npt.NDArray[Any]:
+    """Return lengths as an array. Raises DataError for a data set, before numpy reads all of its samples."""
     if isinstance(lengths, np.ndarray):
-        return
+        return lengths
     iterates = hasattr(lengths, "__iter__") or hasattr(lengths, "__getitem__")
     first = next(iter(lengths), None) if iterates and hasattr(lengths, "__len__") else None
     if isinstance(first, Mapping | str) or not iterates:
@@ -85,6 +84,18 @@ def refuse_samples(lengths: Any) -> None:
         raise DataError(
             f"lengths: a {type(lengths).__name__} is {kind}; give ddpsched.lengths(dataset), the tokens of each sample"
         )
+    try:
+        return np.asarray(lengths)
+    except (TypeError, ValueError, RuntimeError):  # lists or tensors of several lengths
+        kind = f"a {type(first).__name__} of several values" if is_counted(first) else "no number"
+        raise DataError(
+            f"lengths: the first one is {kind}; give ddpsched.lengths(samples), the tokens of each sample"
+        ) from None
+
+
+def is_counted(value: Any) -> bool:
+    """Return whether a value is counted by its items: a list or an array, but no text and no number."""
+    return isinstance(value, list | tuple) or bool(getattr(value, "ndim", 0))
 
 
 def refuse_other_number(dataset: Any, num_lengths: int) -> None:

@@ -17,6 +17,7 @@
     reduction_marks.py   when a rank's gradients were ready under DDP, and all ranks' in
     scaled.py            batches paired with the scales of their losses
     packed_collate.py    samples as one row without padding, for models of transformers and others
+    packed_rows.py       warnings of packed rows that are padded, or that no model keeps apart
     losses.py            the exact loss for transformers' Trainer
     agreement.py         the world of a loader; its ranks compare what they are about to iterate
     identity.py          the values that must be equal on all ranks, and of a state and its loader

@@ -77,6 +77,11 @@ class PreparedSteps:
         """The :class:`StepShare` of the batch yielded last."""
         return self.scaled.step
 
+    @property
+    def epoch(self) -> int:
+        """The epoch in which the next iteration begins or continues."""
+        return self.scaled.epoch
+
     def __len__(self) -> int:
         return len(self.scaled)
 

@@ -34,7 +34,8 @@ class LoaderWorld:
     """The world that a sampler or loader iterates in, and the agreement of its ranks on each iteration.
 
     ``owner``: the name of the sampler's or loader's class, for messages. ``world``: None to detect it when an iteration
-    begins. ``followed``: the agreement on the iteration after whose end the next epoch begins.
+    begins. ``followed``: the agreement on the iteration after whose end the next epoch begins. ``counted``: scales come
+    from label tokens, which ranks add up in each step; so all ranks must count them, or none.
     """
 
     def __init__(self, owner: str, world: World | None) -> None:
@@ -42,6 +43,11 @@ class LoaderWorld:
         self._number = next(_made) if world is None or world.size > 1 else -1
         self._latest: Agreement | None = None
         self.followed: Agreement | None = None
+        self.counted = False
+
+    def stand_for(self, world: World) -> None:
+        """Iterate as this rank where no world was given, as one process can build the loaders of all ranks."""
+        self._given = self._given or world
 
     @property
     def world(self) -> World:
@@ -69,7 +75,8 @@ class LoaderWorld:
     def agree(self, identity: Mapping[str, Any], start: Mapping[str, int | None]) -> "Agreement":
         """Begin the agreement on an iteration that begins at ``start``; see :class:`Agreement`."""
         waits = self._latest is None or not self._latest.has_compared
-        self._latest = Agreement(self.owner, self.world, as_texts(identity), as_texts(start), self._number, waits)
+        texts = as_texts({**identity, "count": "a function"} if self.counted else identity)
+        self._latest = Agreement(self.owner, self.world, texts, as_texts(start), self._number, waits)
         self._latest.compare_soon()
         return self._latest
 
@@ -277,6 +284,15 @@ class Agreement:
         absent = self._absent(kind)
         names = ", ".join(absent[:8]) + (f" and {len(absent) - 8} more" if len(absent) > 8 else "")
         return f"{names} {'has' if len(absent) == 1 else 'have'}"
+
+
+def warn_of_dropping(owner: str, loaded: int, step: int, epoch: int) -> None:
+    """Warn that naming ``epoch`` drops the position of a loaded state, ``step`` of epoch ``loaded``."""
+    warnings.warn(
+        f"{owner}: set_epoch({epoch}) drops the loaded position, step {step} of epoch {loaded}, so what is left of "
+        "it does not run; go on with its epoch: for epoch in range(loader.epoch, epochs)",
+        stacklevel=4,
+    )
 
 
 def process_group() -> Any:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from ddpsched.data.dataset_lengths import lengths as lengths_of
-from ddpsched.data.lengths import refuse_other_number, refuse_samples
+from ddpsched.data.lengths import as_array, refuse_other_number
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.batch_sampler import BatchSampler
+from ddpsched.integrations.iterated_by import warn_of_accelerator
+from ddpsched.integrations.pool_stream import PoolStream
 from ddpsched.integrations.scaled import Scaled, scaled
+from ddpsched.integrations.step_loader import StepLoader
 from ddpsched.integrations.step_share import StepShare
+from ddpsched.integrations.stream_scheduler import StreamScheduler
 from ddpsched.world import World
 
 KEPT = (
@@ -37,7 +40,14 @@ def balanced(
             loss = loader.scale * F.cross_entropy(model(batch["x"]), batch["y"], reduction="sum")
             loss.backward()                                        # with ``model`` in torch's DDP
 
-    gives the gradient of the mean over the global batch, batch_size x ranks samples. ``loader``: over a data set with
+    gives the gradient of the mean over the global batch, batch_size x ranks samples. ``loader.state_dict()`` is the
+    position after the batch yielded last; a loop goes on from it, within an epoch too, by
+
+        loader.load_state_dict(state)
+        for epoch in range(loader.epoch, epochs):
+            loader.set_epoch(epoch)                                # or sampler.set_epoch(epoch)
+
+    ``loader``: over a data set with
     samples by id, in sequence, shuffled, or with a DistributedSampler, whose seed, ``drop_last`` and epochs hold on;
     workers, ``collate_fn`` and pinned memory are its own. ``lengths``: tokens of each sample; without it
     ``ddpsched.lengths`` of its data set. ``count``: label tokens of a batch, as of ``ddpsched.scaled``, for the mean
@@ -64,13 +74,9 @@ class BalancedLoader:
     ) -> None:
         _check(loader)
         self.dataset, self._loader, self._plans, self._count = loader.dataset, loader, plans, count
-        if lengths is None:
-            self._lengths = lengths_of(loader.dataset)
-        else:
-            refuse_samples(lengths)
-            self._lengths = np.asarray(lengths)
+        self._lengths = lengths_of(loader.dataset) if lengths is None else as_array(lengths)
         refuse_other_number(loader.dataset, len(self._lengths))
-        self._named = self._epoch_of_sampler
+        self._named = 0  # the epoch that the loader's own sampler has
         self._steps: Scaled | None = None
         self._scale = 1.0
 
@@ -126,10 +132,17 @@ class BalancedLoader:
         """The :class:`StepShare` of the batch yielded last."""
         return self.steps.step
 
+    @property
+    def epoch(self) -> int:
+        """The epoch in which the next iteration begins or continues, as a loop's ``range(loader.epoch, epochs)``."""
+        return self.steps.epoch
+
     def __len__(self) -> int:
         return len(self.steps)
 
     def __iter__(self) -> Iterator[Any]:
+        if self._place is None:
+            warn_of_accelerator()
         if self._epoch_of_sampler != self._named:
             self._named = self._epoch_of_sampler
             self.set_epoch(self._named)
@@ -148,9 +161,17 @@ class BalancedLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue after the batch of ``state``. Raises ConfigError where it is of another loader."""
         self.steps.load_state_dict(state)
+        if hasattr(self._loader.sampler, "set_epoch"):  # so that naming another epoch is seen
+            self._loader.sampler.set_epoch(self.epoch)
+            self._named = self.epoch
 
 
 def _check(loader: Any) -> None:
+    if isinstance(loader, StepLoader | PoolStream | StreamScheduler | BalancedLoader):
+        raise ConfigError(
+            f"balanced: a {type(loader).__name__} is planned already; iterate ddpsched.scaled(loader), or give it "
+            "to ddpsched.integrations.accelerate.prepare or ddpsched.integrations.lightning.BalancedData"
+        )
     if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
         raise ConfigError(
             f"balanced: {type(loader).__name__} is no torch DataLoader; make a DataLoader of its data set, or use "
@@ -161,10 +182,14 @@ def _check(loader: Any) -> None:
             f"balanced: {type(loader.dataset).__name__} has no samples by id; use ddpsched.StreamScheduler for an "
             "iterable data set"
         )
+    if loader.batch_size is None and loader.batch_sampler is None:
+        raise ConfigError(
+            "balanced: batch_size=None yields samples one by one; give batch_size, the samples of a step on each rank"
+        )
     sampler = loader.sampler
     known = isinstance(sampler, SequentialSampler | RandomSampler | DistributedSampler)
     if loader.batch_size is None or not known or getattr(sampler, "replacement", False):
-        chooser = sampler if loader.batch_size is not None else loader.batch_sampler or loader.sampler
+        chooser = sampler if loader.batch_size is not None else loader.batch_sampler
         raise ConfigError(
             f"balanced: {type(chooser).__name__} chooses samples in a way of its own; give a DataLoader with "
             "batch_size and a DistributedSampler, shuffle=True or shuffle=False, or plan with ddpsched.BatchSampler"

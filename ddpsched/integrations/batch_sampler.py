@@ -147,6 +147,8 @@ class BatchSampler:
         epoch, start = whole_number("set_epoch", epoch), self.next_start
         if epoch != self._epoch:
             self._weights = {}
+        if epoch != start.epoch and self.lists is None:
+            self.plan_source.drop(start, epoch)
         self._go_to(start if epoch == start.epoch else Position(epoch))
 
     @property

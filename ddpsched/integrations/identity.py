@@ -44,8 +44,13 @@ def check_keys(owner: str, state: Any, keys: Iterable[str]) -> None:
         )
 
 
-def check_same(owner: str, state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Raise ConfigError, naming all differences, where the state's identity is not this one."""
+def check_same(
+    owner: str,
+    state: Mapping[str, Any],
+    identity: Mapping[str, Any],
+    remedy: str = "make this one as that was, or begin anew",
+) -> None:
+    """Raise ConfigError, naming all differences and the remedy, where the state's identity is not this one."""
     differing = differences(as_texts({key: state[key] for key in identity}), as_texts(identity), "here")
     if differing:
-        raise ConfigError(f"the state is of another {owner}: {differing}; make this one as that was, or begin anew")
+        raise ConfigError(f"the state is of another {owner}: {differing}; {remedy}")

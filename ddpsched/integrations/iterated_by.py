@@ -6,6 +6,7 @@ that the sampler's position is not the loop's.
 """
 
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 from weakref import ref
@@ -104,6 +105,18 @@ def counted_by_accelerate() -> bool:
     owner = caller.f_locals.get("self")
     iterates = caller.f_back is not None and caller.f_back.f_code.co_name == "__iter__"
     return iterates and is_accelerates(owner, "DataLoaderShard")
+
+
+def warn_of_accelerator() -> None:
+    """Warn where an Accelerator is in use, which the loader that iterates was not prepared for."""
+    state = sys.modules.get("accelerate.state")
+    if state is not None and state.is_initialized():
+        warnings.warn(
+            "balanced: an Accelerator is in use, but this loader is not prepared for it, so its batches stay where "
+            "they are and accelerator.save_state holds no position; iterate "
+            "ddpsched.integrations.accelerate.prepare(accelerator, loader)",
+            stacklevel=3,
+        )
 
 
 def is_accelerates(loader: Any, name: str) -> bool:

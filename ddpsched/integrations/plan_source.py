@@ -19,7 +19,7 @@ from ddpsched.costs.rank_speed import Speed
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import LocalExchange
-from ddpsched.integrations.agreement import Agreement, LoaderWorld
+from ddpsched.integrations.agreement import Agreement, LoaderWorld, warn_of_dropping
 from ddpsched.integrations.identity import check_keys, check_same
 from ddpsched.orders.config import OrderConfig
 from ddpsched.orders.epoch_order import Order
@@ -252,6 +252,12 @@ class PlanSource(LoaderWorld):
         values: dict[str, Any] = {name: number for name, number in numbers.items() if number is not None}
         return values | {name: table.model_dump(exclude_none=True, mode="json") for name, table in tables.items()}
 
+    def drop(self, loaded: Position, epoch: int) -> None:
+        """Warn where naming ``epoch`` drops a loaded position, unless nothing is left of the epoch before."""
+        is_over = epoch == loaded.epoch + 1 and loaded.step >= self.num_steps(loaded.epoch)
+        if loaded.cursor and not is_over:
+            warn_of_dropping(self.owner, loaded.epoch, loaded.step, epoch)
+
     def agreement(self, start: Position, **limits: int | None) -> Agreement:
         """Begin the agreement of the ranks on the iteration from ``start`` on. ``limits``: how long it lasts."""
         identity = {**self._identity(self.world.size), "last": self.last}
@@ -283,7 +289,10 @@ class PlanSource(LoaderWorld):
         size = state["world_size"]
         early = self._given is None and self.world.size == 1 and type(size) is int and size > 1
         # before the world is known, it may become that of the state
-        check_same(self.owner, state, self._identity(size) if early else identity)
+        here = self._identity(size) if early else identity
+        if {**state, "world_size": here["world_size"]}.items() >= here.items():  # all else is the same
+            check_same(self.owner, state, here, f"load ddpsched.for_world_size(state, {self.world.size})")
+        check_same(self.owner, state, here)
         position = Position.from_dict(state["position"])
         check_position(self._spec_of(size), len(self.lengths), position)
         self._expected = size if early else None

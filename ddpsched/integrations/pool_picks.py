@@ -136,6 +136,11 @@ class PoolPicks:
         self._number = 0  # of samples read, over all epochs: later samples are younger
         self.first_epoch, self.steps = reader.epoch, 0
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether samples were read that no step has got."""
+        return bool(self._samples)
+
     def next_step(self) -> list[list[Sample]]:
         """Return ``batches_per_optimizer_step`` micro-batches; fewer, or none, at the data's end."""
         step: list[list[Sample]] = []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ddpsched.errors import ConfigError
-from ddpsched.integrations.agreement import LoaderWorld
+from ddpsched.integrations.agreement import LoaderWorld, warn_of_dropping
 from ddpsched.integrations.identity import check_keys, check_same
 from ddpsched.integrations.plan_source import Arguments, whole_number
 from ddpsched.integrations.pool_picks import PoolPicks, Sample, SampleReader
@@ -83,7 +83,7 @@ class PoolStream:
         sample_padding_fn: Callable[[Any, int], Any] | None = None,
         agree: Callable[[int], int] | None = None,
     ) -> None:
-        self._ranks = LoaderWorld("PoolStream", world)
+        self.ranks = LoaderWorld("PoolStream", world)
         arguments = Arguments.of("PoolStream", policy=policy, max_num_steps=max_num_steps, memory=memory)
         caps = arguments.caps("PoolStream", 1, 1)
         self._cap, self._memory = None if caps is None else caps[0], arguments.memory_identity()
@@ -113,7 +113,12 @@ class PoolStream:
     @property
     def world(self) -> World:
         """The given world; else the one detected now, or when the last iteration began."""
-        return self._ranks.world
+        return self.ranks.world
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which the next iteration begins or continues."""
+        return self._next.reader.epoch
 
     def _check_ends(self, world: World) -> None:
         if not self._infinite and world.size > 1 and self._agree is None:
@@ -126,6 +131,8 @@ class PoolStream:
         """Let the next iteration begin with this epoch, or where a loaded state of it stands; skips stay."""
         epoch = whole_number("set_epoch", epoch)
         if epoch not in (self._next.first_epoch, self._next.reader.epoch):
+            if self._next is self._reached and self._next.has_waiting:  # of a loaded state
+                warn_of_dropping("PoolStream", self._next.reader.epoch, self._next.steps, epoch)
             self._next = self._begin(epoch)
         self._reached = self._next
 
@@ -145,7 +152,7 @@ class PoolStream:
         self._skip = 0
 
     def __iter__(self) -> Iterator[list[Any]]:
-        world = self._ranks.settle()
+        world = self.ranks.settle()
         self._check_ends(world)
         if self._samples_of is not None:  # of the world that is known only now
             begun, self._next = self._next, self._begin(0)
@@ -169,7 +176,7 @@ class PoolStream:
     def _lists(self, picks: PoolPicks, world: World) -> Iterator[list[Any]]:
         begun, last = picks.steps, self.max_num_steps
         identity = {key: value for key, value in self._identity().items() if key not in ("rank", "world_size")}
-        agreement = self._ranks.agree(identity, {"step": begun, "max_num_steps": last})
+        agreement = self.ranks.agree(identity, {"step": begun, "max_num_steps": last})
         while last is None or picks.steps < last:
             if picks.steps > begun:
                 agreement.compare()

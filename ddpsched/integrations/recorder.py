@@ -41,8 +41,9 @@ class Recorder:
                     optimizer.zero_grad()
                     recorder.log(loss=loss.item() / len(batch["labels"]))
 
-    Then `ddpsched analyse outputs/mine` draws what it draws of any study, `ddpsched timeline outputs/mine/RUN` shows
-    which rank the others waited for, and `ddpsched runs compare` compares it with another loop's.
+    Then `ddpsched analyse outputs/mine` draws what it draws of any study, several loops side by side, and `ddpsched
+    timeline outputs/mine/RUN` shows which rank the others waited for. Loops that ran one after another get no verdict,
+    as a machine's speed drifts: `ddpsched sweep` measures policies in turn.
 
     ``folder``: ``outputs/STUDY/RUN``, on a disk that all ranks see. ``steps``: what ``ddpsched.scaled`` returned; or
     any iterable of batches, as of the loop to compare with, and ``lengths_of(batch)``: the tokens of each of its

@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from ddpsched.errors import ConfigError
+from ddpsched.integrations.agreement import LoaderWorld
 from ddpsched.integrations.batch_sampler import BatchSampler, RankLists
 from ddpsched.integrations.iterated_by import begun_anew, is_accelerates
 from ddpsched.integrations.plan_source import PlanSource
@@ -60,7 +61,10 @@ class Scaled:
         self._sampler = None if isinstance(loader, StepLoader | PoolStream | StreamScheduler) else _sampler_of(loader)
         if self._sampler is not None:
             self._sampler.weighs = True
-        self._planner: Any = loader if self._sampler is None else self._sampler
+        planner: Any = loader if self._sampler is None else self._sampler
+        self._planner = planner
+        ranks: LoaderWorld = planner.plan_source if self.has_plans else planner.ranks
+        ranks.counted = count is not None
         self.step: StepShare | None = None
         self._reached: Position | None = None  # after the batch yielded last
         self._plan: StepPlan | None = None  # of that batch
@@ -69,6 +73,11 @@ class Scaled:
     def has_plans(self) -> bool:
         """Whether each step's plan is known here: of a stream each rank knows its own samples alone."""
         return not isinstance(self._planner, PoolStream | StreamScheduler)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which the next iteration begins or continues, a loaded state's among them."""
+        return int(self._planner.epoch)
 
     @property
     def plan(self) -> StepPlan:
@@ -119,7 +128,17 @@ class Scaled:
         self._reached = None
 
     def _scale(self, step: StepShare, batches: Iterable[Any]) -> float:
-        return step.weight if self._count is None else step.token_scale(sum(int(self._count(each)) for each in batches))
+        return step.weight if self._count is None else step.token_scale(sum(map(self._counted, batches)))
+
+    def _counted(self, batch: Any) -> int:
+        assert self._count is not None
+        count = self._count(batch)
+        try:
+            return int(count)
+        except (TypeError, ValueError, RuntimeError):
+            raise ConfigError(
+                f"scaled: count(batch) returned {count!r:.60}, needs a whole number, the label tokens of the batch"
+            ) from None
 
     def __len__(self) -> int:
         return len(self.loader)

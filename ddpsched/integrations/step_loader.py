@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 from ddpsched.data.lengths import Lengths, refuse_other_number
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.iterated_by import begun_anew
+from ddpsched.integrations.packed_rows import warn_of_rows
 from ddpsched.integrations.plan_source import PlanSource, and_last, whole_number
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.step_plan import Position, StepPlan
@@ -140,6 +141,7 @@ class StepLoader:
         self._skip = 0
         self._began = 0  # the first epoch of the iteration that moved last
         self._asked: Asked | None = None  # of the running iteration
+        self._unseen_rows = plan_source.policy.packs  # no packed row of several samples was looked at
         self._reached: Position | None = None  # after the list yielded last; None before any, and after an epoch
         self.step: StepShare | None = None
         self.plan: StepPlan | None = None  # of the list yielded last
@@ -158,6 +160,8 @@ class StepLoader:
         """Let the next iteration begin with this epoch, or where a loaded state of it stands; skips stay."""
         epoch = whole_number("set_epoch", epoch)
         if epoch not in (self._first, self._origin.epoch):
+            if self._reached is None:
+                self.plan_source.drop(self._origin, epoch)
             self._next_epoch(epoch, self._skip)
         self._reached = self.plan_source.followed = None
 
@@ -227,6 +231,9 @@ class StepLoader:
                 self._next_epoch(plan.epoch + 1)
                 self.plan_source.followed = agreement
                 agreement.end()
+            if self._unseen_rows:
+                rows = plan.ranks[world.rank]
+                self._unseen_rows = not warn_of_rows(rows, batches, self.plan_source.lengths)
             yield batches
         if yielded:
             agreement.compare()

@@ -13,7 +13,7 @@ from ddpsched.costs.config import check_range, cost_model
 from ddpsched.costs.rank_speed import AS_CALIBRATED, slowed
 from ddpsched.errors import ConfigError, RankFailure
 from ddpsched.exchange import Exchange, LocalExchange, offer_row, read_offers
-from ddpsched.integrations.agreement import LoaderWorld, timeout_of
+from ddpsched.integrations.agreement import LoaderWorld, timeout_of, warn_of_dropping
 from ddpsched.integrations.identity import check_keys, check_same
 from ddpsched.integrations.plan_source import Arguments, whole_number
 from ddpsched.integrations.pool_picks import Sample, SampleReader
@@ -79,7 +79,7 @@ class StreamScheduler:
         speeds: Sequence[float] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        self._ranks = LoaderWorld("StreamScheduler", world)
+        self.ranks = LoaderWorld("StreamScheduler", world)
         given = Arguments.of(
             "StreamScheduler", policy="minmax", global_batch=global_batch, cost=cost, memory=memory, speeds=speeds
         )
@@ -99,7 +99,7 @@ class StreamScheduler:
     @property
     def world(self) -> World:
         """The given world; else the one detected now, or when the last iteration began."""
-        return self._ranks.world
+        return self.ranks.world
 
     @property
     def epoch(self) -> int:
@@ -109,14 +109,16 @@ class StreamScheduler:
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration begin with this epoch, or where a loaded state of it stands."""
         if (epoch := whole_number("set_epoch", epoch)) != self._epoch:
+            if self._window and not self._has_moved:  # of a loaded state
+                warn_of_dropping("StreamScheduler", self._epoch, self._step, epoch)
             self._begin(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        world = self._ranks.settle()
+        world = self.ranks.settle()
         if self._has_moved:  # the iteration before was broken off
             self._begin(self._epoch)
         spec = self._spec(world)
-        agreement = self._ranks.agree(self._identity(world), {"epoch": self._epoch, "step": self._step})
+        agreement = self.ranks.agree(self._identity(world), {"epoch": self._epoch, "step": self._step})
         agreement.compare()  # before messages are exchanged, whose size follows from it
         if self._exchange is None:
             self._exchange = LocalExchange(1) if world.size == 1 else _group_exchange(world)

@@ -17,10 +17,12 @@ their attention; padded batches bring none and run as under plain SDPA.
 
 import inspect
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
+from torch.nn.parallel import DistributedDataParallel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -37,15 +39,26 @@ VARLEN = frozenset(() if varlen_attn is None else inspect.signature(varlen_attn)
 Row = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # query, key and value of a packed row
 
 NAME = "ddpsched_packed"  # in transformers' registers of attention and mask functions
+enabled: WeakSet[Any] = WeakSet()  # models that run packed batches
 
 
 def enable_packing(model: Any, name: str | None = None, max_length: int | None = None) -> None:
     """Let ``model`` run packed batches beside padded ones; it classifies, or predicts tokens.
 
-    ``model``: of transformers. ``name``: the model's, for messages. ``max_length``: of samples, in tokens; by default
-    the positions that the model has. Raises ConfigError, with the reason, where its packed logits are not the padded
-    ones it had before; that is found by computing both, in float64 and without dropout.
+    ``model``: of transformers, or torch's DDP of one; a second call changes nothing. ``name``: the model's, for
+    messages. ``max_length``: of samples, in tokens; by default the positions that the model has. Raises ConfigError,
+    with the reason, where its packed logits are not the padded ones it had before; that is found by computing both, in
+    float64 and without dropout.
     """
+    if isinstance(model, DistributedDataParallel):
+        model = model.module
+    if not isinstance(model, PreTrainedModel):
+        raise ConfigError(
+            f"enable_packing: {type(model).__name__} is no model of transformers; give the model itself, before it is "
+            'compiled or wrapped, or take rows for a model of your own: packed_collate(samples, "cu_seqlens")'
+        )
+    if model in enabled:
+        return
     name = name or type(model).__name__
     max_length = max_length or num_positions(model) or 512
     differs, fails = "its packed logits differ from its padded ones", "a packed batch fails in it"
@@ -54,6 +67,7 @@ def enable_packing(model: Any, name: str | None = None, max_length: int | None =
         raise ConfigError(
             f"model {name!r} cannot run packed: {why}; use policy.kind = 'balanced' without data.within_documents"
         )
+    enabled.add(model)
 
 
 def _prepare_and_compare(model: Any, max_length: int) -> float:

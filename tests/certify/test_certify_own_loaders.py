@@ -72,6 +72,24 @@ class Arrays(torch.utils.data.Dataset[torch.Tensor]):
         return torch.zeros(int(LENGTHS[id]))
 
 
+def without_world(rank: int, world_size: int) -> ddpsched.StepLoader:
+    return ddpsched.StepLoader(Arrays(), LENGTHS, global_batch=11, collate_fn=list)
+
+
+def sampler_without_world(rank: int, world_size: int) -> DataLoader[Any]:
+    return DataLoader(DATA, batch_sampler=ddpsched.BatchSampler(LENGTHS, global_batch=11))
+
+
+def of_another_world(rank: int, world_size: int) -> ddpsched.StepLoader:
+    return ddpsched.StepLoader(Arrays(), LENGTHS, global_batch=11, world=ddpsched.World(0, 1), collate_fn=list)
+
+
+@pytest.mark.parametrize("make", [without_world, sampler_without_world])
+def test_a_loader_without_a_world_is_of_the_ranks_that_are_certified(make: Any) -> None:
+    assert certify_loader(make, 2).holds
+    assert not check(certify_loader(of_another_world, 2), "every sample once").holds
+
+
 def several(rank: int, world_size: int) -> ddpsched.StepLoader:
     policy = {"kind": "balanced", "max_microbatches": 3}
     world = ddpsched.World(rank, world_size)

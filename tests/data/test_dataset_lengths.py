@@ -1,6 +1,7 @@
 """`ddpsched.lengths`: each form in which samples are at hand, and what is refused, with a way out."""
 
 import tracemalloc
+import warnings
 from collections import UserDict
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +122,27 @@ def test_texts_are_counted_by_any_tokenizer(tmp_path: Path) -> None:
     assert cut.tolist() == [min(4, count) for count in expected]
 
 
+@pytest.mark.parametrize("sample", [lambda ids: (ids, 1), lambda ids: (1, ids), lambda ids: ({"input_ids": ids}, 1),
+                                    lambda ids: (1, np.array(ids)), lambda ids: (torch.tensor(ids), ids)])  # fmt: skip
+def test_the_part_of_a_tuple_that_is_counted(sample: Callable[[list[int]], Any]) -> None:
+    assert ddpsched.lengths([sample(ids) for ids in ROWS]).tolist() == COUNTS
+
+
+def test_a_tuple_of_label_and_text() -> None:
+    fast = embedded_tokenizer()
+    expected = [len(fast.encode(text).ids) for text in TEXTS]
+    assert ddpsched.lengths([(1, text) for text in TEXTS], tokenizer=fast).tolist() == expected
+
+
+def test_equal_lengths_are_no_lengths_of_samples() -> None:
+    with pytest.warns(UserWarning, match="all 3 samples are 2 long, .*padded already, .*give length_fn"):
+        ddpsched.lengths([np.zeros((2, n)) for n in (5, 7, 9)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ddpsched.lengths([[1]])
+        ddpsched.lengths([[1], [2, 3]])
+
+
 def test_a_function_of_a_sample() -> None:
     assert ddpsched.lengths([{"frames": 3}, {"frames": 5}], length_fn=lambda sample: sample["frames"]).tolist() == [
         3,
@@ -133,7 +155,9 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "an iterator": (lambda: ddpsched.lengths(iter([1])), "no samples by id.*iterable dataset"),
     "a stream": (lambda: ddpsched.lengths(ARROW.to_iterable_dataset()), "no samples by id.*iterable dataset"),
     "splits": (lambda: ddpsched.lengths(datasets.DatasetDict(train=ARROW)), "splits 'train'; give one of them"),
-    "texts": (lambda: ddpsched.lengths(["a b"]), r"length 1: 'a b' is not a number; .*tokenizer"),
+    "texts": (lambda: ddpsched.lengths(["a b"]), "a sample is the text 'a b'; give tokenizer="),
+    "pairs of text and label": (lambda: ddpsched.lengths([("a b", 1)]), "a sample is the text 'a b'; give tokenizer="),
+    "pairs of numbers": (lambda: ddpsched.lengths([(0.5, 1)]), "a tuple of float, int, none of which has a length"),
     "a column of texts": (lambda: ddpsched.lengths(ARROW, "text"), "'a b' is not a number; .*a tokenizer"),
     "no column": (lambda: ddpsched.lengths(ARROW), "it has 'text', 'label'; name .*'label' or .*texts, such as 'text'"),
     "arrays of other names": (lambda: ddpsched.lengths([{"x": np.ones((5, 3)), "y": 1}]), "ids, such as 'x'$"),

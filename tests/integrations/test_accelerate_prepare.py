@@ -1,5 +1,6 @@
 """accelerate's loop in one process: what is refused, and where batches and states go."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from launched import LENGTHS, NUM_SAMPLES, sampler
 from torch.utils.data import DataLoader
 
+import ddpsched
 from ddpsched import StepLoader, StreamScheduler, World
 from ddpsched.errors import ConfigError
 from ddpsched.integrations import tested_versions
@@ -60,7 +62,19 @@ def test_a_checkpoint_holds_the_position(accelerator: Accelerator, tmp_path: Pat
     again = Accelerator(cpu=True)
     rest = prepare(again, loader())
     again.load_state(str(tmp_path))
+    assert rest.epoch == 0
     assert first + [batch.tolist() for batch, _ in rest] + [batch.tolist() for batch, _ in rest] == whole
+
+
+def test_a_loader_that_is_not_prepared(accelerator: Accelerator) -> None:
+    """accelerator.prepare gives back what it does not know, and iterating it would train all the same."""
+    plain = DataLoader([torch.ones(n) for n in LENGTHS], 4, collate_fn=list)
+    unknown = accelerator.prepare(ddpsched.balanced(plain))
+    with pytest.warns(UserWarning, match=r"iterate ddpsched\.integrations\.accelerate\.prepare\(accelerator, loader\)"):
+        next(iter(unknown))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(iter(prepare(accelerator, ddpsched.balanced(plain))))
 
 
 def test_the_state_of_a_stream_is_each_ranks_own(accelerator: Accelerator) -> None:

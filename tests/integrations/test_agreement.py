@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ranks import run_ranks
 from torch.utils.data import DataLoader
 
-from ddpsched import BatchSampler, PoolStream, StepLoader, World, scaled
+from ddpsched import BatchSampler, PoolStream, StepLoader, StreamScheduler, World, scaled
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import ConfigError, PlanMismatch, RankFailure
 from ddpsched.integrations import agreement
@@ -73,6 +73,10 @@ def disagreements() -> dict[str, tuple[str, str]]:
         "kind": (lambda: list(StepLoader(range(70), LENGTHS, global_batch=16) if rank else sampler())),
         "epoch": (lambda: list(at_epoch(3 * rank))),
         "steps": (lambda: list(StepLoader(range(70), LENGTHS, global_batch=16, max_num_steps=3 + rank))),
+        "count": (lambda: list(scaled(sampler(), len if rank else None))),
+        "stream's count": (
+            lambda: list(scaled(StreamScheduler(["a"] * 9, len, global_batch=4), len if rank else None))
+        ),
         "none": (lambda: list(scaled(sampler()))),
     }
     raised_by = {}
@@ -92,6 +96,8 @@ def test_ranks_that_would_follow_different_plans_all_stop() -> None:
         "order": "order.kind = 'sequential', on this one 'shuffled'", "batch": "global_batch = 17, on this one 16",
         "last": "last = 'join', on this one 'drop'", "loader": "policy.max_tokens_for_batch = 61, on this one 60",
         "stream": "pool_size = 5, on this one 4", "kind": "loader = 'StepLoader', on this one 'BatchSampler'",
+        "count": "count = 'a function', on this one the default",
+        "stream's count": "count = 'a function', on this one the default",
         "epoch": "epoch = 3, on this one 0", "steps": "max_num_steps = 4, on this one 3",
     }.items():  # fmt: skip
         assert name != "size" or "rank 1 of 3, but the process group has 2 processes" in one[name][1]

@@ -65,6 +65,57 @@ def test_a_state_goes_on() -> None:
     assert first + list(rest) == whole
 
 
+def first_of(steps: Any, named: Any, epoch: int) -> Any:
+    named.set_epoch(epoch)
+    return next(iter(steps))
+
+
+@pytest.mark.parametrize("by", ["loader", "sampler"])
+def test_a_loop_goes_on_in_the_epoch_of_its_state(by: str) -> None:
+    """The epoch is named to the loader or to its sampler: both mean the same, before and after a state is loaded."""
+
+    def made() -> tuple[Any, Any]:
+        sampler = DistributedSampler(DATA, num_replicas=1, rank=0)  # type: ignore[arg-type]
+        steps = ddpsched.balanced(loader(sampler=sampler, shuffle=None))
+        return steps, steps if by == "loader" else sampler
+
+    steps, named = made()
+    whole = [(epoch, batch) for epoch in range(3) if named.set_epoch(epoch) is None for batch in steps]
+    for stop in (1, 6, 7, 10, 14, 20):
+        steps, named = made()
+        ran, first = [], steps.epoch
+        for epoch in range(first, 3):
+            named.set_epoch(epoch)
+            for batch in steps:
+                ran.append((epoch, batch))
+                if len(ran) == stop:
+                    break
+            if len(ran) == stop:
+                break
+        again, named = made()
+        again.load_state_dict(steps.state_dict())
+        for epoch in range(again.epoch, 3):
+            named.set_epoch(epoch)
+            ran += [(epoch, batch) for batch in again]
+        assert ran == whole
+        again, named = made()
+        again.load_state_dict(steps.state_dict())
+        if again.epoch:
+            with pytest.warns(UserWarning, match=r"set_epoch\(0\) drops the loaded position, step .* of epoch "):
+                assert first_of(again, named, 0) == whole[0][1]
+            assert list(again) == [batch for epoch, batch in whole if not epoch]
+
+
+def test_an_epoch_that_is_over_is_left_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
+    steps, again = ddpsched.balanced(loader()), ddpsched.balanced(loader())
+    batches = iter(steps)
+    first = [next(batches) for _ in range(len(steps))]
+    again.load_state_dict(steps.state_dict())
+    again.set_epoch(1)
+    assert not recwarn
+    assert sorted(id for batch in again for id in batch) == sorted(id for batch in first for id in batch)
+
+
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter(DATA)
@@ -74,10 +125,12 @@ class Stream(IterableDataset[Any]):
     ("given", "named"),
     [
         (lambda: [1], "list is no torch DataLoader"),
+        (lambda: ddpsched.StepLoader(DATA, LENGTHS, global_batch=8), "a StepLoader is planned already; iterate ddp"),
+        (lambda: ddpsched.balanced(loader()), "a BalancedLoader is planned already"),
         (lambda: DataLoader(Stream(), batch_size=4), r"Stream has no samples by id; use ddpsched\.StreamScheduler"),
         (lambda: loader(sampler=WeightedRandomSampler([1.0] * 50, 50), shuffle=None), "WeightedRandomSampler chooses"),
         (lambda: DataLoader(DATA, batch_sampler=[[1, 2]]), "list chooses samples"),  # type: ignore[arg-type]
-        (lambda: DataLoader(DATA, batch_size=None), "SequentialSampler chooses samples"),  # type: ignore[arg-type]
+        (lambda: DataLoader(DATA, batch_size=None), "batch_size=None yields samples one by one; give"),  # type: ignore[arg-type]
         (
             lambda: loader(sampler=DistributedSampler(DATA, num_replicas=3, rank=1), shuffle=None),  # type: ignore[arg-type]
             "rank 1 of num_replicas = 3, but this process is rank 0 of 1",

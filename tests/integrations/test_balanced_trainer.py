@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch.nn.functional as F
 from ranks import run_ranks
-from transformers_trainers import LENGTHS, SIZE, Case, Step, largest_error, on_ranks
+from transformers_trainers import LENGTHS, SIZE, Case, Step, largest_error, losses_on_rank, on_ranks
 
 from ddpsched import summed_cross_entropy
 from ddpsched.integrations.transformers import BalancedTrainerMixin
@@ -76,3 +76,11 @@ def test_a_rank_without_samples_is_among_them(ran: list[list[list[Step]]]) -> No
     alone = [step for rank in ran for case in rank for step in case if not step[0]]
     assert alone
     assert all(sizes == [1] for _, sizes, _ in alone)
+
+
+def test_the_mean_loss_counts_steps_that_were_not_logged() -> None:
+    """Of these each rank knows its own share alone."""
+    logged = run_ranks(losses_on_rank, 2, 1)
+    for found, losses in (*logged, *run_ranks(losses_on_rank, 2, 500)):
+        assert found == pytest.approx(logged[0][0], rel=1e-6)
+        assert not losses or found == pytest.approx(sum(losses) / len(losses), rel=1e-4)

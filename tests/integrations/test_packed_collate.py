@@ -1,6 +1,8 @@
 """Rows without padding for models of other loops: the logits of each sample are those that it has alone."""
 
+import warnings
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from transformers import (
 
 import ddpsched
 from ddpsched import ConfigError, DataError, StepLoader, World
+from ddpsched.training import packed as training_packed
 
 LENGTHS = [5, 9, 2, 9, 14, 3]
 SMALL: dict[str, Any] = {"vocab_size": 40, "max_position_embeddings": 32}
@@ -95,6 +98,51 @@ def test_through_a_loader_with_workers(workers: int) -> None:
     assert sum(len(batch["packing"].lengths) for batch in rows) == len(LENGTHS)
     moved = rows[0]["packing"].to("cpu")
     assert moved.offsets.tolist() == rows[0]["packing"].offsets.tolist()
+
+
+def packed(collate: Any) -> StepLoader:
+    words = {"world": World(0, 1), "policy": "packed", "global_batch": 3}
+    return StepLoader(samples(False), LENGTHS, collate_fn=collate, **words)
+
+
+def padded(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    ids = [torch.tensor(row["input_ids"]) for row in rows]
+    return {"input_ids": torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)}
+
+
+def test_packed_rows_that_would_not_be_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(UserWarning, match="made 3 rows of a micro-batch that policy 'packed' planned as one"):
+        list(packed(padded))
+    monkeypatch.setattr(training_packed, "enabled", WeakSet())
+    with pytest.warns(
+        UserWarning, match=r"no model of this process was prepared.*call ddpsched\.enable_packing"
+    ) as got:
+        list(packed(ddpsched.packed_collate))
+    assert len(got) == 1, "once, not at each step"
+    ddpsched.enable_packing(classifier())  # the set is weak
+    kept = classifier()
+    ddpsched.enable_packing(kept)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(packed(ddpsched.packed_collate))
+        list(packed(list))
+
+
+def classifier() -> DistilBertForSequenceClassification:
+    return DistilBertForSequenceClassification(DistilBertConfig(**SMALL, dim=16, n_layers=1, n_heads=2, hidden_dim=32))
+
+
+def test_a_second_call_changes_nothing_and_other_models_are_refused() -> None:
+    model = classifier().eval()
+    ddpsched.enable_packing(model)
+    batch = ddpsched.packed_collate(samples(False))
+    del batch["labels"]
+    once, hooks = model(**batch).logits, len(model.distilbert.transformer._forward_hooks)
+    ddpsched.enable_packing(model)
+    torch.testing.assert_close(model(**batch).logits, once)
+    assert len(model.distilbert.transformer._forward_hooks) == hooks
+    with pytest.raises(ConfigError, match=r"Linear is no model of transformers; .*packed_collate\(samples, .cu_seq"):
+        ddpsched.enable_packing(torch.nn.Linear(2, 2))
 
 
 @pytest.mark.parametrize(

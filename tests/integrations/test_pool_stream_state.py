@@ -41,6 +41,16 @@ def test_a_state_one_step_off_is_another_stream() -> None:
     assert list(resumed) != whole[5:]
 
 
+def test_naming_another_epoch_drops_a_loaded_position() -> None:
+    first, resumed = stream(max_num_steps=20), stream(max_num_steps=20)
+    list(islice(first, 4))
+    resumed.load_state_dict(first.state_dict())
+    later = resumed.epoch + 3
+    with pytest.warns(UserWarning, match=rf"PoolStream: set_epoch\({later}\) drops the loaded position, step 4 of"):
+        resumed.set_epoch(later)
+    assert resumed.epoch == later
+
+
 @pytest.mark.parametrize("rows", [Rows, Stateful])
 def test_states_around_the_end_of_an_epoch(rows: type[Rows]) -> None:
     epochs, first = [], stream(rows(), infinite_loop=False)

@@ -14,9 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import ddpsched
+from analysis.compare_runs import compared
 from analysis.load import load_run, load_study
 from analysis.waits import load_timeline
-from ddpsched import BatchSampler, ConfigError, PoolStream, Recorder, RunExistsError, StepLoader, World
+from ddpsched import BatchSampler, ConfigError, DataError, PoolStream, Recorder, RunExistsError, StepLoader, World
 from ddpsched.run_folder import read_status
 
 LENGTHS = np.random.default_rng(0).integers(1, 40, 70)
@@ -151,6 +152,14 @@ def test_each_iteration_of_an_own_loop_is_an_epoch(tmp_path: Path) -> None:
                 pass
     rows = map(json.loads, (tmp_path / "s" / "r" / "records-rank0.jsonl").read_text().splitlines())
     assert [(row["epoch"], row["step"]) for row in rows] == [(0, 0), (0, 1), (1, 2), (1, 3), (2, 4), (2, 5)]
+
+
+def test_loops_that_ran_one_after_another_are_not_compared(tmp_path: Path) -> None:
+    for name in ("before", "after"):
+        with Recorder(tmp_path / "mine" / name, [[3], [2]], lengths_of=lambda batch: batch) as recorder:
+            list(recorder)
+    with pytest.raises(DataError, match=r"loops of your own run one after another.*`ddpsched analyse .*mine` draws"):
+        compared(tmp_path / "mine" / "before", [tmp_path / "mine" / "after"])
 
 
 def test_nothing_is_written_before_the_first_step(tmp_path: Path) -> None:

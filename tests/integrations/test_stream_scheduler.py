@@ -140,6 +140,18 @@ def test_goes_on_where_it_was(breaks: list[int]) -> None:
         assert got == whole
 
 
+def test_naming_another_epoch_drops_a_loaded_position() -> None:
+    first, loader, fresh = stream(), stream(), stream()
+    next(iter(first))
+    loader.load_state_dict(first.state_dict())
+    with pytest.warns(
+        UserWarning, match=r"StreamScheduler: set_epoch\(1\) drops the loaded position, step 1 of epoch 0"
+    ):
+        loader.set_epoch(1)
+    fresh.set_epoch(1)
+    assert list(loader) == list(fresh)
+
+
 def test_a_look_at_one_batch_begins_the_epoch_again() -> None:
     loader = stream()
     first = next(iter(loader))

@@ -31,6 +31,12 @@ def test_it_is_the_ranks_over_all_label_tokens() -> None:
         share(5).token_scale(7)
 
 
+def test_a_count_that_is_none() -> None:
+    steps = scaled(BatchSampler(LENGTHS, global_batch=8), lambda batch: None)
+    with pytest.raises(ConfigError, match=r"count\(batch\) returned None, needs a whole number, the label tokens"):
+        next(iter(steps))
+
+
 def sample(id: int) -> dict[str, torch.Tensor]:
     """Return tokens, the first of which are a prompt that is not learnt: another share of each sample."""
     tokens = torch.from_numpy(np.random.default_rng(int(id)).integers(0, WORDS, LENGTHS[id]))

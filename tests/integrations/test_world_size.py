@@ -90,8 +90,10 @@ def test_back_to_the_first_number_of_ranks() -> None:
 
 def test_it_must_be_asked_for() -> None:
     state = loader("balanced", 0, 4).state_dict()
-    with pytest.raises(ConfigError, match="world_size = 4, here 2"):
+    with pytest.raises(ConfigError, match=r"world_size = 4, here 2; load ddpsched\.for_world_size\(state, 2\)"):
         loader("balanced", 0, 2).load_state_dict(state)
+    with pytest.raises(ConfigError, match=r"world_size = 4, here 2.*; make this one as that was"):
+        loader("static", 0, 2).load_state_dict(state)
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,21 @@ def largest_error(kind: str, ranks: list[list[Step]]) -> float:
     return worst
 
 
+def losses_on_rank(every: int) -> tuple[float, list[float]]:
+    """Return train_loss, and the losses that were logged every so many steps, of an epoch of uneven batches."""
+    from transformers import Trainer, TrainingArguments
+
+    dist.init_process_group("gloo")
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder, num_train_epochs=1, per_device_train_batch_size=PER_DEVICE, use_cpu=True, report_to=[],
+            save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False, optim="sgd", logging_steps=every,
+        )  # fmt: skip
+        trainer = balance(Trainer(model_of("own"), arguments, collate, Sentences()))
+        found = trainer.train().training_loss
+    return found, [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
 Case = tuple[str, dict[str, Any], dict[str, Any]]  # the model, ``balancing``, and more for ``train``
 
 

@@ -74,6 +74,7 @@ class BalancedTrainerMixin(Trainer):  # type: ignore[misc] # transformers has no
 
     balancing: ClassVar[Mapping[str, Any]] = {}
 
+    _tr_loss: torch.Tensor  # Trainer's
     _microbatches: Microbatches | None = None
     _rule: Rule | None = None  # None: not tried yet
     _resumed_from: str | None = None
@@ -93,7 +94,10 @@ class BalancedTrainerMixin(Trainer):  # type: ignore[misc] # transformers has no
                 read = decode_json(state.read_bytes())
             except ValueError as error:
                 raise ConfigError(f"{state}: {error}; resume from another checkpoint") from None
-            loader.load_state_dict(for_world_size(read, self.args.world_size))
+            try:
+                loader.load_state_dict(for_world_size(read, self.args.world_size))
+            except ConfigError as error:
+                raise ConfigError(f"{state}: {error}") from None
         return loader
 
     def _inner_training_loop(self, *args: Any, **more: Any) -> Any:
@@ -196,6 +200,11 @@ class BalancedTrainerMixin(Trainer):  # type: ignore[misc] # transformers has no
             more |= {"num_update_steps_per_epoch": steps, "steps_in_epoch": steps * loader.per_step}
         with _skipped_by_loader():
             super()._run_epoch(*args, **more)
+
+    def _finalize_training(self, *args: Any, **more: Any) -> Any:
+        # of the steps since the last log it is a rank's share of the loss, which Trainer would take for the mean
+        self._tr_loss = self.accelerator.reduce(self._tr_loss, "mean")
+        return super()._finalize_training(*args, **more)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)

@@ -41,8 +41,9 @@ def microbatches_of(trainer: Any, options: Mapping[str, Any]) -> Microbatches:
         has = column in (getattr(dataset, "column_names", None) or ())
         lengths = ddpsched.lengths(dataset, column if has else None)
     if given.packs and str(getattr(collate, "__module__", "")).startswith("transformers."):
-        enable_packing(trainer.model)
         collate = packed_collate
+    if given.packs and collate is packed_collate:
+        enable_packing(trainer.model)
     if hasattr(dataset, "column_names") and hasattr(dataset, "set_format"):  # of datasets
         dataset = trainer._remove_unused_columns(dataset, description="training")
     else:

@@ -3,6 +3,8 @@
 Run it: torchrun --nproc-per-node 2 after.py
 """
 
+import time
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -57,6 +59,7 @@ def main():
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
+    time.sleep(0.1)  # for gloo's threads, which abort a process that ends before they are done
     accelerator.end_training()
 
 

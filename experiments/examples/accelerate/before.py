@@ -3,6 +3,8 @@
 Run it: torchrun --nproc-per-node 2 before.py
 """
 
+import time
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -53,6 +55,7 @@ def main():
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
+    time.sleep(0.1)  # for gloo's threads, which abort a process that ends before they are done
     accelerator.end_training()
 
 

@@ -3,6 +3,8 @@
 Run it: torchrun --nproc-per-node 2 before.py
 """
 
+import time
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -58,6 +60,7 @@ def main():
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = Trainer(max_epochs=2, accelerator="cpu", devices=2, strategy="ddp", **quiet)
     trainer.fit(Module(), loader)
+    time.sleep(0.1)  # for gloo's threads, which abort a process that ends before they are done
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 Run it: torchrun --nproc-per-node 2 after.py
 """
 
+import time
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -56,7 +58,9 @@ def build_model():
 def main():
     dist.init_process_group("gloo")
     shard = Shard(dist.get_rank(), dist.get_world_size())
-    loader = ddpsched.StreamScheduler(shard, tokens, global_batch=32, collate_fn=collate)
+    loader = ddpsched.StreamScheduler(
+        shard, lambda sample: len(sample["input_ids"]), global_batch=32, collate_fn=collate
+    )
     model = DistributedDataParallel(build_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
@@ -66,11 +70,8 @@ def main():
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
+    time.sleep(0.1)  # for gloo's threads, which abort a process that ends before they are done
     dist.destroy_process_group()
-
-
-def tokens(sample):
-    return len(sample["input_ids"])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 Run it: torchrun --nproc-per-node 2 before.py
 """
 
+import time
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -64,6 +66,7 @@ def main():
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
+    time.sleep(0.1)  # for gloo's threads, which abort a process that ends before they are done
     dist.destroy_process_group()
 
 
