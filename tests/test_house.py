@@ -142,7 +142,7 @@ def test_floors(path: Path) -> None:
             # checks of training's gradients; a loss, loops and loaders of torch; a group's store
             integrations = (
                 "losses", "balanced_loader", "step_loader", "agree", "agreement", "scaled", "packed_collate",
-                "recorder", "reduction_marks", "stream_scheduler", "transformers.balanced_trainer",
+                "packed_rows", "recorder", "reduction_marks", "stream_scheduler", "transformers.balanced_trainer",
                 "transformers.loss_rule", "transformers.trainer_plans",
             )  # fmt: skip
             rooms = (

@@ -14,7 +14,7 @@ from ddpsched.costs.calibration import Calibration
 from ddpsched.costs.config import CostConfig, MemoryConfig, caps_of
 from ddpsched.costs.memory_cap import MemoryModel
 from ddpsched.errors import ConfigError
-from ddpsched.integrations.plan_source import Arguments
+from ddpsched.integrations.loader_arguments import Arguments
 from ddpsched.planning.policies import POLICIES
 from ddpsched.planning.solvers.allocation import solve
 from ddpsched.table import Table

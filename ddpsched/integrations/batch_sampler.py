@@ -12,14 +12,9 @@ import numpy.typing as npt
 from ddpsched.data.lengths import refuse_other_number
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.agreement import Agreement
-from ddpsched.integrations.iterated_by import (
-    InFlight,
-    counted_by_accelerate,
-    owners,
-    refuse_dealing,
-    saved_by_torchdata,
-)
-from ddpsched.integrations.plan_source import PlanSource, and_last, whole_number
+from ddpsched.integrations.iterated_by import InFlight, counted_by_accelerate, owners, refuse_dealing, saved_by_torchdata
+from ddpsched.integrations.loader_arguments import whole_number
+from ddpsched.integrations.plan_source import PlanSource, and_last
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.step_plan import Position, StepPlan
 from ddpsched.world import World

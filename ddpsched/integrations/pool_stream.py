@@ -9,7 +9,7 @@ from typing import Any
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.agreement import LoaderWorld, warn_of_dropping
 from ddpsched.integrations.identity import check_keys, check_same
-from ddpsched.integrations.plan_source import Arguments, whole_number
+from ddpsched.integrations.loader_arguments import Arguments, whole_number
 from ddpsched.integrations.pool_picks import PoolPicks, Sample, SampleReader
 from ddpsched.integrations.pool_shards import ShardReader
 from ddpsched.integrations.step_share import StepShare

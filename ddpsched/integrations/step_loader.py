@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 from ddpsched.data.lengths import Lengths, refuse_other_number
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.iterated_by import begun_anew
+from ddpsched.integrations.loader_arguments import whole_number
 from ddpsched.integrations.packed_rows import warn_of_rows
-from ddpsched.integrations.plan_source import PlanSource, and_last, whole_number
+from ddpsched.integrations.plan_source import PlanSource, and_last
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.step_plan import Position, StepPlan
 from ddpsched.world import World

@@ -15,7 +15,7 @@ from ddpsched.errors import ConfigError, RankFailure
 from ddpsched.exchange import Exchange, LocalExchange, offer_row, read_offers
 from ddpsched.integrations.agreement import LoaderWorld, timeout_of, warn_of_dropping
 from ddpsched.integrations.identity import check_keys, check_same
-from ddpsched.integrations.plan_source import Arguments, whole_number
+from ddpsched.integrations.loader_arguments import Arguments, whole_number
 from ddpsched.integrations.pool_picks import Sample, SampleReader
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.planning.assignment import refuse_too_long

@@ -6,8 +6,8 @@ from typing import Any
 
 import ddpsched
 from ddpsched.errors import ConfigError
+from ddpsched.integrations.loader_arguments import Arguments
 from ddpsched.integrations.packed_collate import packed_collate
-from ddpsched.integrations.plan_source import Arguments
 from ddpsched.integrations.step_loader import StepLoader
 from ddpsched.integrations.transformers.microbatches import Microbatches
 from ddpsched.planning.policies import POLICIES
