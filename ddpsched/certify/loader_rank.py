@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from ddpsched.errors import DataError
 from ddpsched.integrations.balanced_loader import BalancedLoader
-from ddpsched.integrations.batch_sampler import BatchSampler, RankLists
+from ddpsched.integrations.batch_sampler import BatchSampler
+from ddpsched.integrations.rank_lists import RankLists
 from ddpsched.integrations.scaled import Scaled, scaled
 from ddpsched.integrations.step_loader import StepLoader
 from ddpsched.world import World

@@ -4,6 +4,7 @@
 
     balanced_loader.py   balanced: a DataLoader's samples, divided over ranks by a plan
     batch_sampler.py     BatchSampler: this rank's lists of ids, for a torch DataLoader
+    rank_lists.py        one iteration of a BatchSampler
     step_loader.py       StepLoader: whole optimizer steps, as lists of micro-batches
     pool_shards.py       shards of another number of ranks, and states dealt to others
     pool_stream.py       PoolStream: the same over an iterable dataset

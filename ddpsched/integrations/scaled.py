@@ -10,10 +10,11 @@ from torch.utils.data import DataLoader
 
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.agreement import LoaderWorld
-from ddpsched.integrations.batch_sampler import BatchSampler, RankLists
+from ddpsched.integrations.batch_sampler import BatchSampler
 from ddpsched.integrations.iterated_by import begun_anew, is_accelerates
 from ddpsched.integrations.plan_source import PlanSource
 from ddpsched.integrations.pool_stream import PoolStream
+from ddpsched.integrations.rank_lists import RankLists
 from ddpsched.integrations.step_loader import StepLoader
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.integrations.stream_scheduler import StreamScheduler

@@ -79,7 +79,7 @@ def test_a_rank_without_samples_is_among_them(ran: list[list[list[Step]]]) -> No
 
 
 def test_the_mean_loss_counts_steps_that_were_not_logged() -> None:
-    """Of these each rank knows its own share alone."""
+    """Each rank knows its own share of these alone."""
     logged = run_ranks(losses_on_rank, 2, 1)
     for found, losses in (*logged, *run_ranks(losses_on_rank, 2, 500)):
         assert found == pytest.approx(logged[0][0], rel=1e-6)
