@@ -70,6 +70,8 @@ _HOMES = {
     "VariableBatchSizeLR": "ddpsched.training.variable_lr",
     "World": "ddpsched.world",
     "assert_gradient_exact": "ddpsched.certify.certify_step",
+    "balance": "ddpsched.planning.one_batch.balance",
+    "Balance": "ddpsched.planning.one_batch.result",
     "balanced": "ddpsched.integrations.balanced_loader",
     "certify_loader": "ddpsched.certify.certify_loader",
     "Comparison": "ddpsched.compare.comparison",

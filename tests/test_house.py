@@ -37,8 +37,8 @@ ROOMS = {
         "karmarkar_karp": 2, "length_grouped": 2, "lhotse": 2, "online_dynamic_batching": 2, "verl": 2,
     },
     "planning": {
-        "assignment": 0, "record_columns": 0, "yardstick": 0, "policy": 1, "solvers": 1, "plan_spec": 2, "steps": 3,
-        "planner": 4, "policies": 4,
+        "assignment": 0, "record_columns": 0, "yardstick": 0, "policy": 1, "solvers": 1, "one_batch": 2, "plan_spec": 2,
+        "steps": 3, "planner": 4, "policies": 4,
     },
     "config": {"run": 0, "read": 1, "keys": 1},
     "recovery": {

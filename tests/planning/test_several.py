@@ -13,7 +13,7 @@ from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.solvers.partition.heterogeneous import uneven_split
 from ddpsched.planning.solvers.partition.large_items import level_ranks
-from ddpsched.planning.solvers.partition.lpt import balance
+from ddpsched.planning.solvers.partition.lpt import spread
 from ddpsched.planning.solvers.partition.padding_bound import padded_bound
 from ddpsched.planning.solvers.partition.several import accumulate_split, lower_bound
 from ddpsched.planning.solvers.partition.sorted_batch import line_of
@@ -102,7 +102,7 @@ def test_a_fixed_cost_decides_how_many_micro_batches() -> None:
 @settings(max_examples=200, deadline=None)
 def test_packed_rows_against_all_assignments(weights: list[int], ranks: int, slow: list[int], even: bool) -> None:
     given, rates = np.array(weights), [10**6] * ranks if even else slow[:ranks]
-    members, loads, bound = balance(given, ranks, None if even else rates)
+    members, loads, bound = spread(given, ranks, None if even else rates)
     assert loads == [int(given[positions].sum()) for positions in members]
     assert sorted(place for positions in members for place in positions) == list(range(len(weights)))
 

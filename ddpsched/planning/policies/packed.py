@@ -7,7 +7,7 @@ import numpy as np
 from ddpsched.costs.rank_speed import slowed
 from ddpsched.planning.assignment import Assignment, refuse_too_long
 from ddpsched.planning.policies.batch_policy import BatchPolicy
-from ddpsched.planning.solvers.partition.lpt import balance
+from ddpsched.planning.solvers.partition.lpt import spread
 from ddpsched.planning.steps.batches import GlobalBatch
 from ddpsched.table import Positive
 
@@ -21,7 +21,7 @@ class Packed(BatchPolicy):
     rows. Ranks that are alike take turns from step to step.
 
     Options: ``lookahead``, W, global batches planned at once; 1 keeps each as the order drew it.
-    Source: longest processing time first, R. L. Graham, 1969; see :func:`balance`.
+    Source: longest processing time first, R. L. Graham, 1969; see :func:`spread`.
     """
 
     kind: Literal["packed"] = "packed"
@@ -41,7 +41,7 @@ class Packed(BatchPolicy):
         cost, slowness = batch.cost, batch.slowness
         assert cost.linear, "check() refuses costs that do not add up over samples"
         weights = cost.sample(batch.lengths)
-        members, loads, bound = balance(weights, batch.world_size, slowness)
+        members, loads, bound = spread(weights, batch.world_size, slowness)
         if slowness is None:
             turn = batch.step % batch.world_size
             members, loads, bound = members[turn:] + members[:turn], loads[turn:] + loads[:turn], bound + cost.fixed

@@ -10,4 +10,5 @@
     padding_bound.py   the nearer lower bounds
     heterogeneous.py   ranks that differ in speed or memory
     lpt.py             rows without padding: longest first
+    rooms.py           likewise, where each rank has room for so many
 """

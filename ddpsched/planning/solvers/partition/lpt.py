@@ -19,8 +19,8 @@ from ddpsched.planning.solvers.partition.sorted_batch import falling
 SWAPS = 6  # after six the costliest rank is within 0.1 % of the bound from B = 256 on, and more change nothing
 
 
-def balance(
-    weights: IntArray, ranks: int, slowness: Sequence[int] | None = None
+def spread(
+    weights: IntArray, ranks: int, slowness: Sequence[int] | None = None, swaps: int = SWAPS
 ) -> tuple[list[list[int]], list[int], int]:
     """Return the positions of each rank, heaviest first, its sum of weights, and a lower bound of the largest cost.
 
@@ -29,10 +29,11 @@ def balance(
         ranks: how many there are.
         slowness: of each rank, the cost of a unit of weight, in millionths; a million each if not given.
             The bound is then in the same unit, rounded down.
+        swaps: the most that are made.
 
     Example:
         >>> import numpy as np
-        >>> balance(np.array([5, 9, 4, 3]), 2)
+        >>> spread(np.array([5, 9, 4, 3]), 2)
         ([[1, 3], [0, 2]], [12, 9], 11)
     """
     order = falling(weights)
@@ -44,7 +45,7 @@ def balance(
     else:
         rates, members, enough = list(slowness), _longest_first_uneven(weights_falling, slowness), 0
         bound = max(heaviest * min(slowness) // 10**6, int(total / sum(10**6 / rate for rate in slowness)))
-    loads = _swap(weights_falling, members, rates, enough)
+    loads = _swap(weights_falling, members, rates, enough, swaps)
     positions = order.tolist()
     return [[positions[i] for i in places] for places in members], loads, bound
 
@@ -71,10 +72,10 @@ def _longest_first_uneven(falls: list[int], rates: Sequence[int]) -> list[list[i
     return members
 
 
-def _swap(falls: list[int], members: list[list[int]], rates: Sequence[int], bound: int) -> list[int]:
-    """Make up to SWAPS swaps, in place, each of which lowers the larger of two costs; return the sum of each rank."""
+def _swap(falls: list[int], members: list[list[int]], rates: Sequence[int], bound: int, swaps: int) -> list[int]:
+    """Make up to so many swaps, in place, each of which lowers the larger of two costs; return the sum of each rank."""
     loads = [sum([falls[place] for place in places]) for places in members]
-    for _ in range(SWAPS):
+    for _ in range(swaps):
         costs = [load * rate for load, rate in zip(loads, rates, strict=True)]
         high, low = costs.index(max(costs)), costs.index(min(costs))
         if costs[high] <= bound:

@@ -72,6 +72,16 @@ def usable(line: Line, world_size: int, max_microbatches: int) -> int:
     return most if most <= SPARE else min(most, max(SPARE, len(line.runs)))
 
 
+def fewest_microbatches(line: Line, world_size: int) -> int:
+    """Return how many micro-batches some rank needs at least, for memory's sake."""
+    if line.limits is None:
+        return 1
+    spans = start = 0
+    while start < len(line):
+        start, spans = start + line.take(line.cost_of(0, len(line)), start), spans + 1
+    return -(-spans // world_size)
+
+
 def lower_bound(line: Line, world_size: int, max_microbatches: int) -> int:
     """Return a lower bound of ``max_microbatches`` a rank: the module's quick one, or one that counts padding."""
     if (line.fixed or world_size == 1) and len(line.runs) ** 2 * world_size * max_microbatches < QUICK:
@@ -135,10 +145,7 @@ def _first(line: Line, world_size: int, most: int) -> tuple[_Best, int]:
     try:
         return _Best(least_makespan(line, min(world_size, len(line)))), 1
     except InfeasibleError:
-        spans = start = 0
-        while start < len(line):
-            start, spans = start + line.take(line.cost_of(0, len(line)), start), spans + 1
-        fewest = -(-spans // world_size)
+        fewest = fewest_microbatches(line, world_size)
         if fewest > most:
             raise
     ranks, costs = _lightest_first(line, world_size, fewest)

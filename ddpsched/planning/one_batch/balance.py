@@ -1,0 +1,171 @@
+"""balance: which rank runs which samples of a batch that exists already, and in which micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from ddpsched.costs.config import CostConfig, cost_model
+from ddpsched.costs.cost_model import CostModel, Int
+from ddpsched.errors import ConfigError, InfeasibleError
+from ddpsched.planning.one_batch.items import Items, groups_of, lengths_of
+from ddpsched.planning.one_batch.result import Balance
+from ddpsched.planning.one_batch.rows import packed_rows
+from ddpsched.planning.one_batch.spans import padded_spans
+from ddpsched.planning.solvers.partition.lpt import spread
+from ddpsched.planning.solvers.partition.rooms import spread_within
+from ddpsched.table import first_fault
+
+STAYS = ("rank", "microbatch")
+SWAPS = 2  # a rank
+
+
+def balance(
+    lengths: Any,
+    world_size: int,
+    *,
+    max_tokens: int | None = None,
+    max_microbatches: int | None = None,
+    groups: Any = None,
+    alpha: float = 0,
+    gamma: float = 0,
+    cost: str | Mapping[str, Any] | CostModel | None = None,
+    packed: bool = True,
+    equal_counts: bool = False,
+    groups_stay: str = "rank",
+    stand_ins: bool = False,
+) -> Balance:
+    """Return a division of samples over ranks and micro-batches in which the costliest rank is cheap.
+
+        parts = ddpsched.balance(lengths, world_size=8, max_tokens=16_384)
+        for positions in parts.ranks[rank]:                        # this rank's micro-batches
+            (parts.sum_scale() * summed_loss(model, batch[positions])).backward()
+
+        minimise  max_r sum_{m of rank r} cost(m),    cost(m) = alpha + sum_{i in m} (L_i + gamma L_i**2)
+
+    A pure function: equal arguments give equal results on every rank, and nothing is communicated.
+
+    ``lengths``: (B,) tokens of each sample; a list, array or tensor. ``world_size``: G ranks. ``packed``: micro-batches
+    are rows without padding; else all samples of one cost as much as its longest.
+
+    ``max_tokens``: of a micro-batch, its padding included. ``max_microbatches``: the most a rank may run; without it,
+    as few as ``max_tokens`` needs, 1 if that is not given either. ``alpha``: what a micro-batch costs by itself, in
+    tokens. ``gamma``: of a token squared, for attention. ``cost``: in place of these two, a CostModel or as of
+    BatchSampler, such as ``{"kind": "calibrated", "path": "device.json"}``.
+
+    ``groups``: samples that stay together, such as the answers to one prompt: (B,) names, or lists of positions.
+    ``groups_stay``: on one "rank", or in one "microbatch". ``equal_counts``: as many samples on each rank.
+    ``stand_ins``: where samples (or groups) are fewer than ranks, give a rank without any the shortest sample, at
+    weight 0; else that is refused.
+
+    Source: longest processing time first (Graham 1969), with swaps; first fit decreasing for rows.
+
+    Raises DataError for lengths or groups that are none, ConfigError for arguments that do not go together,
+    InfeasibleError where a sample or a group is over ``max_tokens``, or ``max_microbatches`` are too few.
+
+    >>> balance([5, 60, 7, 8, 30, 6, 9, 10], world_size=2)
+    Balance of 8 samples: 2 ranks, 1 row each, makespan 68, 0.00% above the bound
+      rank 0    ███████████████████████████████████████            67  2 samples
+      rank 1    ████████████████████████████████████████           68  6 samples
+    """
+    given = lengths_of(lengths)
+    model = _model(alpha, gamma, cost)
+    _check(world_size, max_tokens, max_microbatches, groups_stay)
+    group = groups_of(groups, len(given))
+    together = Items(given, model, group)  # what stays on one rank
+    inner = together if groups_stay == "microbatch" else Items(given, model)  # what stays in one micro-batch
+    _check_fit(inner, max_tokens, packed)
+    _check_counts(together, world_size, equal_counts, stand_ins)
+    members = _members(together, world_size, equal_counts)
+    divide = packed_rows if packed else padded_spans
+    free = group is None and not equal_counts
+    ranks, bound = divide(together, inner, members, max_tokens, max_microbatches, free)
+    return _result(ranks, given, model, bound, packed)
+
+
+def _model(alpha: float, gamma: float, cost: str | Mapping[str, Any] | CostModel | None) -> CostModel:
+    if cost is None:
+        for name, value in (("alpha", alpha), ("gamma", gamma)):
+            if not (isinstance(value, int | float) and 0 <= value < 2**40):
+                raise ConfigError(f"balance: {name} = {value!r}, needs a number from 0 to 2**40, in tokens")
+        return CostModel(float(alpha), 1, float(gamma), scale=1)
+    if alpha or gamma:
+        raise ConfigError(
+            f"balance: alpha = {alpha} and gamma = {gamma} are of a cost in tokens, but cost is given; leave them out"
+        )
+    if not isinstance(cost, CostModel):
+        try:
+            cost = cost_model(CostConfig.model_validate({"kind": cost} if isinstance(cost, str) else dict(cost)))
+        except ValidationError as error:
+            raise ConfigError(f"balance: cost.{first_fault(error)}") from None
+    if not cost.linear:
+        raise ConfigError(
+            "balance: a squared cost does not add up over micro-batches; give gamma=, or a calibrated cost"
+        )
+    return cost
+
+
+def _check(world_size: int, max_tokens: int | None, max_microbatches: int | None, groups_stay: str) -> None:
+    for name, value in (("world_size", world_size), ("max_tokens", max_tokens), ("max_microbatches", max_microbatches)):
+        if value is None and name != "world_size":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= 2**40:
+            raise ConfigError(f"balance: {name} = {value!r}, needs an integer of 1 or more")
+    if groups_stay not in STAYS:
+        raise ConfigError(f"balance: groups_stay = {groups_stay!r} is none of {', '.join(map(repr, STAYS))}")
+
+
+def _check_fit(items: Items, max_tokens: int | None, packed: bool) -> None:
+    needs = items.tokens if packed else items.counts * items.longest
+    if max_tokens is not None and needs.max() > max_tokens:
+        where = int(needs.argmax())
+        what = "sample" if items.group is None else "group"
+        remedy = "cut it" if items.group is None else "let it stay on a rank (groups_stay='rank'), cut its samples"
+        raise InfeasibleError(
+            f"balance: {what} {where} has {needs[where]} tokens, but max_tokens = {max_tokens}; {remedy}, or raise "
+            f"max_tokens to {needs[where]}"
+        )
+
+
+def _check_counts(items: Items, world_size: int, equal_counts: bool, stand_ins: bool) -> None:
+    size, what = len(items), "samples" if items.group is None else "groups"
+    if size < world_size and not stand_ins:
+        raise InfeasibleError(
+            f"balance: {size} {what} for {world_size} ranks, so a rank would have none, and others would wait for it; "
+            f"give stand_ins=True, by which it runs the shortest sample at weight 0, or at most {size} ranks"
+        )
+    if equal_counts and len(items.lengths) % world_size:
+        raise InfeasibleError(
+            f"balance: equal_counts, but {len(items.lengths)} samples are no multiple of {world_size} ranks; leave "
+            f"{len(items.lengths) % world_size} samples out, or equal_counts"
+        )
+
+
+def _members(items: Items, world_size: int, equal_counts: bool) -> list[list[int]]:
+    """Return the items of each rank."""
+    if not equal_counts:
+        return spread(items.costs, world_size, swaps=SWAPS * world_size)[0]
+    count = len(items.lengths) // world_size
+    members = spread_within(items.costs, items.counts, world_size, count)
+    if members is None:
+        raise InfeasibleError(
+            f"balance: no division of groups of {items.counts.min()} to {items.counts.max()} samples was found that "
+            f"gives each rank {count}; leave equal_counts out, or give groups of equal size"
+        )
+    return members
+
+
+def _result(ranks: list[list[Int]], lengths: Int, cost: CostModel, bound: int, packed: bool) -> Balance:
+    shortest = np.array([lengths.argmin()], dtype=np.int64)
+    idle = frozenset(r for r, micros in enumerate(ranks) if not micros)
+    filled = [micros or [shortest] for micros in ranks]
+    order = np.concatenate([micro for micros in filled for micro in micros])
+    sizes = [[len(micro) for micro in micros] for micros in filled]
+    costs = np.array(cost.price_ranks(lengths[order], sizes, packed), dtype=np.int64)
+    makespan = int(costs.max())
+    return Balance(
+        tuple(map(tuple, filled)), lengths, costs, makespan, max(1, min(bound, makespan)), packed, stand_ins=idle
+    )

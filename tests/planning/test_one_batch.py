@@ -1,0 +1,255 @@
+"""balance: a batch that exists already, divided over ranks and micro-batches."""
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpsched import Balance, balance
+from ddpsched.costs.cost_model import CostModel
+from ddpsched.errors import ConfigError, DataError, InfeasibleError
+from experiments.benchmarks.rollouts import rollouts
+
+LENGTHS = st.lists(st.integers(1, 60), min_size=4, max_size=40)
+
+
+def needs(lengths: np.ndarray, micro: np.ndarray, packed: bool) -> int:
+    """Return the tokens that a micro-batch takes."""
+    part = lengths[micro]
+    return int(part.sum() if packed else part.max() * len(part))
+
+
+def check(found: Balance, lengths: list[int], packed: bool, alpha: float, gamma: float = 0) -> None:
+    """Each sample once; costs, makespan and gap by their definitions."""
+    given = np.array(lengths)
+    assert sorted(found.reorder.tolist()) == list(range(len(lengths)))
+    np.testing.assert_array_equal(given[found.reorder][found.restore], given)
+    for r, micros in enumerate(found.ranks):
+        cost = 0
+        for micro in micros:
+            part = given[micro] if packed else np.full(len(micro), given[micro].max())
+            cost += alpha + sum(max(1, round(length + gamma * length**2)) for length in part.tolist())
+            assert micro.tolist() == sorted(micro)
+        assert found.costs[r] == cost
+        assert found.counts[r] == (0 if r in found.stand_ins else sum(map(len, micros)))
+    assert found.makespan == found.costs.max() >= found.lower_bound
+    assert found.gap == found.makespan / found.lower_bound - 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(LENGTHS, st.integers(1, 4), st.booleans(), st.integers(0, 30), st.sampled_from([0, 0.01]), st.data())
+def test_any_batch(lengths: list[int], ranks: int, packed: bool, alpha: int, gamma: float, data: Any) -> None:
+    cap = data.draw(st.none() | st.integers(max(lengths), 200))
+    most = data.draw(st.none() | st.integers(1, 6))
+    try:
+        found = balance(lengths, ranks, max_tokens=cap, max_microbatches=most, alpha=alpha, gamma=gamma, packed=packed)
+    except InfeasibleError as error:
+        assert cap is not None
+        assert most is not None
+        least = int(str(error).split("raise max_microbatches to ")[1].split(",")[0])
+        assert least > most
+        found = balance(lengths, ranks, max_tokens=cap, max_microbatches=least, packed=packed)
+        assert max(map(len, found.ranks)) <= least
+        return
+    check(found, lengths, packed, alpha, gamma)
+    assert all(cap is None or needs(np.array(lengths), micro, packed) <= cap for rank in found.ranks for micro in rank)
+    assert most is None or max(map(len, found.ranks)) <= most
+    assert cap is not None or most is not None or {len(rank) for rank in found.ranks} == {1}
+    again = balance(lengths, ranks, max_tokens=cap, max_microbatches=most, alpha=alpha, gamma=gamma, packed=packed)
+    assert repr(found) == repr(again)
+    assert found.reorder.tolist() == again.reorder.tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(LENGTHS, st.integers(1, 4), st.booleans(), st.sampled_from(["rank", "microbatch"]), st.data())
+def test_groups_stay_together(lengths: list[int], ranks: int, packed: bool, stay: str, data: Any) -> None:
+    size = len(lengths)
+    names = [*range(ranks), *data.draw(st.lists(st.integers(0, 9), min_size=size - ranks, max_size=size - ranks))]
+    cap = None if stay == "microbatch" else data.draw(st.none() | st.integers(max(lengths), 200))
+    found = balance(lengths, ranks, groups=names, groups_stay=stay, max_tokens=cap, alpha=7, packed=packed)
+    check(found, lengths, packed, 7)
+    places = [(r, m) for r, micros in enumerate(found.ranks) for m, micro in enumerate(micros) for _ in micro]
+    by_group: dict[int, set[Any]] = {}
+    for position, (r, m) in zip(found.reorder.tolist(), places, strict=True):
+        by_group.setdefault(names[position], set()).add(r if stay == "rank" else (r, m))
+    assert all(len(each) == 1 for each in by_group.values())
+    assert all(cap is None or needs(np.array(lengths), micro, packed) <= cap for rank in found.ranks for micro in rank)
+    lists = [[i for i, name in enumerate(names) if name == group] for group in sorted(set(names))]
+    same = balance(lengths, ranks, groups=lists, groups_stay=stay, max_tokens=cap, alpha=7, packed=packed)
+    assert same.makespan == found.makespan
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 8), st.booleans(), st.data())
+def test_as_many_samples_on_each_rank(ranks: int, each: int, packed: bool, data: Any) -> None:
+    lengths = data.draw(st.lists(st.integers(1, 60), min_size=ranks * each, max_size=ranks * each))
+    found = balance(lengths, ranks, equal_counts=True, packed=packed)
+    check(found, lengths, packed, 0)
+    assert set(found.counts.tolist()) == {each}
+    pairs = balance(lengths * 2, ranks, groups=[*range(ranks * each)] * 2, equal_counts=True, packed=packed)
+    assert set(pairs.counts.tolist()) == {2 * each}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=2, max_size=6), st.integers(1, 2), st.booleans(), st.integers(0, 9))
+def test_against_every_division(lengths: list[int], ranks: int, packed: bool, alpha: int) -> None:
+    """Of one micro-batch a rank: the bound is one, and the division within Graham's 4/3 of the best."""
+    best = min(
+        max(
+            alpha + (sum(part) if packed else max(part) * len(part))
+            for r in range(ranks)
+            if (part := [length for length, to in zip(lengths, places, strict=True) if to == r])
+        )
+        for places in itertools.product(range(ranks), repeat=len(lengths))
+        if len(set(places)) == ranks
+    )
+    found = balance(lengths, ranks, alpha=alpha, packed=packed)
+    assert found.lower_bound <= best <= found.makespan
+    assert found.makespan <= best * 4 / 3 if packed else found.makespan == best
+
+
+@pytest.mark.parametrize(("size", "ranks"), [(512, 8), (4096, 64)])
+def test_rollouts_without_padding_are_level(size: int, ranks: int) -> None:
+    for seed in range(5):
+        lengths = rollouts(size, seed)
+        assert balance(lengths, ranks).gap <= 0.001
+        assert balance(lengths, ranks, max_tokens=16_384).gap <= 0.001
+        assert balance(lengths, ranks, max_microbatches=8, packed=False).gap <= 0.03
+        assert balance(lengths, ranks, equal_counts=True).gap <= 0.001
+        assert balance(lengths, ranks, groups=np.arange(size) // 8).gap <= 0.03
+
+
+def test_a_tensor_an_array_and_a_list_are_the_same() -> None:
+    lengths = [5, 60, 7, 8, 30, 6, 9, 10]
+    forms = (lengths, np.array(lengths, dtype=np.int32), torch.tensor(lengths), tuple(lengths))
+    assert len({repr(balance(form, 2)) for form in forms}) == 1
+    names = [0, 0, 1, 1, 2, 2, 3, 3]
+    assert repr(balance(lengths, 2, groups=torch.tensor(names))) == repr(balance(lengths, 2, groups=names))
+    texts = balance(lengths, 2, groups=list("aabbccdd"))
+    assert repr(texts) == repr(balance(lengths, 2, groups=names))
+
+
+def test_costs_of_a_calibration_and_of_a_config() -> None:
+    lengths = [5, 60, 7, 8, 30, 6, 9, 10]
+    model = CostModel(1e-3, 1e-5, 1e-8)
+    found = balance(lengths, 2, cost=model)
+    assert found.costs.tolist() == [model.packed(np.array(lengths)[found.ranks[r][0]]) for r in range(2)]
+    table = {"kind": "affine_quadratic", "alpha": 1e-3, "beta": 1e-5, "gamma": 1e-8}
+    assert repr(balance(lengths, 2, cost=table)) == repr(found)
+
+
+def test_stand_ins_weigh_nothing() -> None:
+    found = balance([9, 4, 6], 5, stand_ins=True)
+    assert sorted(found.stand_ins) == [r for r in range(5) if not found.counts[r]]
+    assert len(found.stand_ins) == 2
+    assert all(found.ranks[r][0].tolist() == [1] for r in found.stand_ins)
+    assert sorted(found.reorder.tolist()) == [0, 1, 2]
+    assert {found.sum_scale(rank=r) for r in found.stand_ins} == {0.0}
+    assert found.sum_scale() == found.sum_scale(rank=0) == 5 / 3
+    assert "a stand-in" in repr(found)
+    assert len(found.to_frame()) == 3
+
+
+def test_the_scale_is_the_ranks_over_the_weights() -> None:
+    found = balance([9, 4, 6], 2)
+    assert found.sum_scale([4, 1, 5]) == found.sum_scale(torch.tensor([4, 1, 5])) == 2 / 10
+    for weights, words in (
+        ([1, 2], r"weights of shape \(2,\), needs \(3,\), one for each sample"),
+        ([1, np.nan, 2], "weight 1 is nan; give numbers of 0 or more"),
+        ([1, 2, -1], "weight 2 is -1.0; give numbers of 0 or more"),
+        ([0, 0, 0], "all weights are 0; give numbers"),
+    ):
+        with pytest.raises(DataError, match=words):
+            found.sum_scale(weights)
+
+
+def test_a_frame_has_a_row_a_sample() -> None:
+    lengths = np.array([5, 60, 7, 8, 30, 6, 9, 10])
+    frame = balance(lengths, 2, max_tokens=70).to_frame()
+    assert sorted(frame["position"]) == list(range(8))
+    assert (frame["length"] == lengths[frame["position"]]).all()
+    assert frame.groupby(["rank", "microbatch"])["length"].sum().max() <= 70
+
+
+def test_many_ranks_fit_a_screen() -> None:
+    lines = repr(balance(rollouts(4096, 0), 64)).splitlines()
+    assert len(lines) == 18
+    assert max(map(len, lines)) <= 100
+    assert lines[-1] == "(48 ranks between these are not shown)"
+
+
+BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "no lengths": (lambda: balance([], 2), DataError, r"lengths of shape \(0,\); give the tokens of each sample"),
+    "a table": (lambda: balance([[1, 2]], 2), DataError, r"lengths of shape \(1, 2\)"),
+    "lists of ids": (lambda: balance([[1, 2], [3]], 2), DataError, "the first one is a list of several values"),
+    "fractions": (lambda: balance([1.5, 2.0], 2), DataError, "lengths are float64, needs integers"),
+    "texts": (lambda: balance(["a", "b"], 2), DataError, r"is a data set; give ddpsched\.lengths"),
+    "negative": (lambda: balance([3, -1, 0], 2), DataError, "length 1 is -1, needs 1 to .*; 2 of 3 are like this"),
+    "no ranks": (lambda: balance([3], 0), ConfigError, "world_size = 0, needs an integer of 1 or more"),
+    "a rank of text": (lambda: balance([3], "2"), ConfigError, "world_size = '2', needs"),
+    "no tokens": (lambda: balance([3], 1, max_tokens=0), ConfigError, "max_tokens = 0, needs"),
+    "fewer samples": (
+        lambda: balance([3, 4], 3),
+        InfeasibleError,
+        "2 samples for 3 ranks, .* give stand_ins=True, .* or at most 2 ranks",
+    ),
+    "fewer groups": (lambda: balance([3, 4, 5], 3, groups=[0, 0, 1]), InfeasibleError, "2 groups for 3 ranks"),
+    "a long sample": (
+        lambda: balance([3, 9], 2, max_tokens=8),
+        InfeasibleError,
+        "sample 1 has 9 tokens, but max_tokens = 8; cut it, or raise max_tokens to 9",
+    ),
+    "a large group": (
+        lambda: balance([3, 4, 2], 1, groups=[0, 0, 1], groups_stay="microbatch", max_tokens=6),
+        InfeasibleError,
+        "group 0 has 7 tokens, but max_tokens = 6; let it stay on a rank",
+    ),
+    "groups that overlap": (
+        lambda: balance([3, 4, 2], 1, groups=[[0, 1], [1, 2]]),
+        DataError,
+        "groups 0 and 1 overlap, in position 1",
+    ),
+    "a group elsewhere": (lambda: balance([3, 4], 1, groups=[[0, 2]]), DataError, "has position 2, needs 0 to 1"),
+    "groups of others": (lambda: balance([3, 4], 1, groups=[0]), DataError, r"groups of shape \(1,\), .* 2 lengths"),
+    "another place": (lambda: balance([3], 1, groups_stay="node"), ConfigError, "'node' is none of 'rank', 'micro"),
+    "few rows": (
+        lambda: balance([5] * 8, 2, max_tokens=5, max_microbatches=3),
+        InfeasibleError,
+        "max_microbatches = 3, .* fill 4 rows of 5 tokens; raise max_microbatches to 4",
+    ),
+    "few micro-batches": (
+        lambda: balance([5] * 8, 2, max_tokens=5, max_microbatches=3, packed=False),
+        InfeasibleError,
+        "need 4 padded micro-batches of at most 5 tokens; raise max_microbatches to 4",
+    ),
+    "uneven counts": (lambda: balance([5] * 7, 2, equal_counts=True), InfeasibleError, "7 samples are no multip"),
+    "uneven groups": (
+        lambda: balance([5] * 6, 2, groups=[0, 0, 0, 0, 1, 1], equal_counts=True),
+        InfeasibleError,
+        "groups of 2 to 4 samples .* each rank 3",
+    ),
+    "two costs": (lambda: balance([5], 1, alpha=1, cost="padded_tokens"), ConfigError, "but cost is given; leave"),
+    "a square": (lambda: balance([5], 1, cost="padded_tokens_squared"), ConfigError, "does not add up"),
+    "no cost": (lambda: balance([5], 1, cost={"kind": "calibrated"}), ConfigError, "needs path"),
+    "negative alpha": (lambda: balance([5], 1, alpha=-1), ConfigError, "alpha = -1, needs a number from 0"),
+    "gamma of nothing": (lambda: balance([5], 1, gamma=float("nan")), ConfigError, "gamma = nan, needs a number"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_refused_with_a_remedy(case: str) -> None:
+    call, kind, words = BAD[case]
+    with pytest.raises(kind, match=words):
+        call()
+
+
+def test_it_needs_no_torch() -> None:
+    code = "import sys, ddpsched; ddpsched.balance([1, 2, 3], 2); sys.exit(bool({'torch', 'pandas'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
