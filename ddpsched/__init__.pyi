@@ -32,6 +32,8 @@ from ddpsched.integrations.step_loader import StepLoader as StepLoader
 from ddpsched.integrations.step_share import StepShare as StepShare
 from ddpsched.integrations.stream_scheduler import StreamScheduler as StreamScheduler
 from ddpsched.integrations.world_size import for_world_size as for_world_size
+from ddpsched.planning.one_batch.balance import balance as balance
+from ddpsched.planning.one_batch.result import Balance as Balance
 from ddpsched.planning.solvers.allocation import solve as solve
 from ddpsched.run_loop import run as run
 from ddpsched.step_plan import StepPlan as StepPlan

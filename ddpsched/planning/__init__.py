@@ -7,6 +7,7 @@
     steps/              the input of policies, step by step
     policies/           which rank runs which samples of a step: one file a policy
     policy.py           the base of all policies
+    one_batch/          balance: a batch that exists already, over ranks at once
     assignment.py       Assignment: the result of solvers and policies; refuse_too_long: a sample over a memory cap
     solvers/            minmax's counts (allocation/tie_break.py); balanced's and packed's splits (partition/)
     yardstick.py        the figures by which batchings are compared

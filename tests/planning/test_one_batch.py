@@ -100,7 +100,7 @@ def test_as_many_samples_on_each_rank(ranks: int, each: int, packed: bool, data:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=2, max_size=6), st.integers(1, 2), st.booleans(), st.integers(0, 9))
 def test_against_every_division(lengths: list[int], ranks: int, packed: bool, alpha: int) -> None:
-    """Of one micro-batch a rank: the bound is one, and the division within Graham's 4/3 of the best."""
+    """One micro-batch a rank: no division is below the bound, and this one is within Graham's 4/3 of the best."""
     best = min(
         max(
             alpha + (sum(part) if packed else max(part) * len(part))

@@ -26,7 +26,8 @@ class Balance:
     ``ranks[r][m]``: int64 positions of the m-th micro-batch of rank r, rising. ``lengths``: (B,). ``costs``: (G,), what
     each rank pays, its barriers' waits left out. ``makespan``: what the step takes: the largest of the costs, or with
     ``lockstep`` the sum over micro-batches of the slowest rank's. ``lower_bound``: no division of these samples takes
-    less. ``stand_ins``: ranks without samples, each of which runs the shortest one at weight 0.
+    less. ``packed``: micro-batches are rows without padding. ``stand_ins``: ranks without samples, each of which runs
+    the shortest one at weight 0.
 
     >>> from ddpsched import balance
     >>> found = balance([5, 60, 7, 8, 30, 6, 9, 10], world_size=2)
