@@ -12,6 +12,7 @@ from ddpsched.costs.config import CostConfig, cost_model
 from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.planning.one_batch.items import Items, groups_of, lengths_of
+from ddpsched.planning.one_batch.levels import level_rows
 from ddpsched.planning.one_batch.result import Balance
 from ddpsched.planning.one_batch.rows import packed_rows
 from ddpsched.planning.one_batch.spans import padded_spans
@@ -34,6 +35,7 @@ def balance(
     gamma: float = 0,
     cost: str | Mapping[str, Any] | CostModel | None = None,
     packed: bool = True,
+    lockstep: bool = False,
     equal_counts: bool = False,
     groups_stay: str = "rank",
     stand_ins: bool = False,
@@ -55,6 +57,9 @@ def balance(
     as few as ``max_tokens`` needs, 1 if that is not given either. ``alpha``: what a micro-batch costs by itself, in
     tokens. ``gamma``: of a token squared, for attention. ``cost``: in place of these two, a CostModel or as of
     BatchSampler, such as ``{"kind": "calibrated", "path": "device.json"}``.
+
+    ``lockstep``: all ranks run their m-th micro-batches together, as where each gathers sharded parameters; then each
+    has as many, and the step takes sum_m max_r cost(m, r).
 
     ``groups``: samples that stay together, such as the answers to one prompt: (B,) names, or lists of positions.
     ``groups_stay``: on one "rank", or in one "microbatch". ``equal_counts``: as many samples on each rank.
@@ -79,11 +84,14 @@ def balance(
     inner = together if groups_stay == "microbatch" else Items(given, model)  # what stays in one micro-batch
     _check_fit(inner, max_tokens, packed)
     _check_counts(together, world_size, equal_counts, stand_ins)
+    if lockstep:
+        _check_lockstep(groups, groups_stay, equal_counts)
+        return _result(*level_rows(inner, world_size, max_tokens, max_microbatches, packed), given, model, packed, True)
     members = _members(together, world_size, equal_counts)
     divide = packed_rows if packed else padded_spans
     free = group is None and not equal_counts
     ranks, bound = divide(together, inner, members, max_tokens, max_microbatches, free)
-    return _result(ranks, given, model, bound, packed)
+    return _result(ranks, bound, given, model, packed, False)
 
 
 def _model(alpha: float, gamma: float, cost: str | Mapping[str, Any] | CostModel | None) -> CostModel:
@@ -158,14 +166,28 @@ def _members(items: Items, world_size: int, equal_counts: bool) -> list[list[int
     return members
 
 
-def _result(ranks: list[list[Int]], lengths: Int, cost: CostModel, bound: int, packed: bool) -> Balance:
+def _check_lockstep(groups: Any, groups_stay: str, equal_counts: bool) -> None:
+    if groups is not None and groups_stay == "rank":
+        raise ConfigError(
+            "balance: lockstep with groups that stay on a rank is not planned; give groups_stay='microbatch', or leave "
+            "groups out"
+        )
+    if equal_counts:
+        raise ConfigError(
+            "balance: lockstep gives ranks equal numbers of micro-batches, not of samples; leave equal_counts out"
+        )
+
+
+def _result(ranks: list[list[Int]], bound: int, lengths: Int, cost: CostModel, packed: bool, lockstep: bool) -> Balance:
     shortest = np.array([lengths.argmin()], dtype=np.int64)
     idle = frozenset(r for r, micros in enumerate(ranks) if not micros)
     filled = [micros or [shortest] for micros in ranks]
     order = np.concatenate([micro for micros in filled for micro in micros])
     sizes = [[len(micro) for micro in micros] for micros in filled]
-    costs = np.array(cost.price_ranks(lengths[order], sizes, packed), dtype=np.int64)
-    makespan = int(costs.max())
+    each = iter(cost.price_ranks(lengths[order], [[size] for rank in sizes for size in rank], packed))
+    by_rank = [[next(each) for _ in rank] for rank in sizes]
+    costs = np.array([sum(rank) for rank in by_rank], dtype=np.int64)
+    makespan = sum(map(max, zip(*by_rank, strict=True))) if lockstep else int(costs.max())
     return Balance(
-        tuple(map(tuple, filled)), lengths, costs, makespan, max(1, min(bound, makespan)), packed, stand_ins=idle
+        tuple(map(tuple, filled)), lengths, costs, makespan, max(1, min(bound, makespan)), packed, lockstep, idle
     )

@@ -10,5 +10,6 @@
     padding_bound.py   the nearer lower bounds
     heterogeneous.py   ranks that differ in speed or memory
     lpt.py             rows without padding: longest first
+    lockstep.py        likewise, in micro-batches that all ranks run together
     rooms.py           likewise, where each rank has room for so many
 """
