@@ -81,7 +81,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "groups of a rank": (
         lambda: balance([3, 4], 1, groups=[0, 0], lockstep=True), ConfigError, "give groups_stay='microbatch'",
     ),
-    "equal counts": (lambda: balance([3, 4], 1, equal_counts=True, lockstep=True), ConfigError, "leave equal_counts out"),
+    "equal counts": (lambda: balance([3, 4], 1, equal_counts=True, lockstep=True), ConfigError, "leave equal_counts"),
     "padded groups": (
         lambda: balance([3, 4], 1, groups=[0, 0], groups_stay="microbatch", lockstep=True, packed=False),
         ConfigError,
