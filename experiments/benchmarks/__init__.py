@@ -17,6 +17,7 @@
     sample_sort.py         sorting over ranks
     loaders.py             loading and sampling against torch's own
     trainers.py            transformers' Trainer by the way batches are made
+    balance.py             ddpsched.balance beside what trainers of rollouts do
     rollouts.py            lengths of rollouts, synthetic
     bookkeeping.py         the cost of timing and records
     checkpointing.py       step time with checkpoints against without
