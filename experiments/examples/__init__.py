@@ -4,6 +4,7 @@
 
 ::
 
-    pairs.py  the scripts, and the lines in which a pair differs
-    trial.py  runs of the scripts on ranks, each step compared with one process that takes the same samples
+    pairs.py            the scripts, and the lines in which a pair differs
+    verl_partitions.py  verl's two functions by ddpsched.balance
+    trial.py            runs of the scripts on ranks, each step compared with one process that takes the same samples
 """

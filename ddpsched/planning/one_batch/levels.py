@@ -16,7 +16,7 @@ def level_rows(
     """Return each rank's micro-batches, as positions of samples, and the lower bound of the sum of the slowest.
 
     ``items``: what stays in one micro-batch. ``most``: micro-batches of a rank; without it as few as can be. Raises
-    InfeasibleError where no such number holds the items within ``max_tokens``.
+    InfeasibleError where no such number holds the items within ``max_tokens``, ConfigError for groups with padding.
     """
     if packed:
         fewest = 1 if max_tokens is None else -(-int(items.tokens.sum()) // (max_tokens * world_size))
