@@ -83,7 +83,8 @@ def factors(target: Target) -> list[tuple[float, str]]:
     known = [
         (True, -1.0, "its sign is turned"),
         (several, ranks,
-         f"summed over {ranks} ranks and not averaged, or the loss is multiplied by the number of ranks"),
+         f"summed over {ranks} ranks and not averaged, or the loss is multiplied by the number of ranks"
+         + ", or the gradient of an equal step before was not cleared" * (ranks == 2)),
         (several, 1 / ranks, f"averaged twice over the {ranks} ranks"),
         (accumulated, steps, f"not divided by the {steps} accumulation steps"),
         (accumulated, 1 / steps, f"divided by the {steps} accumulation steps, though also by the count over them"),

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pickle
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from ddpsched.certify.capture import CapturedGradient, capture_gradient, counted, counts_of, difference, trainable
 from ddpsched.certify.certificate import Certificate, Check, first_few, ranks_named
@@ -41,14 +42,17 @@ class _RankResult:
     """The result of a step on a rank.
 
     ``weights``: their digest before the step. ``moved``: parameters that the step changed. ``others``: parameters that
-    it froze, thawed or added. ``buffers``: the digest of each after the step.
+    it froze, thawed or added. ``buffers``: each after the step. ``shares``: DDP broadcasts rank 0's buffers.
+    ``autocast``: the precision that forward ran in, where that was not the parameters'.
     """
 
     weights: str
     gradient: CapturedGradient | None
     moved: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
-    buffers: Mapping[str, str] = field(default_factory=dict)
+    buffers: Mapping[str, np.ndarray] = field(default_factory=dict)
+    shares: bool = False
+    autocast: str | None = None
 
 
 def assert_gradient_exact(
@@ -121,8 +125,13 @@ def certify_step(
         path = Path(folder, "gradient.npy")
         args = train_step, build_model, batches, path, timeout_s
         outcomes = run_ranks(_on_rank, world_size, *args, timeout_s=timeout_s)
+        narrow = None
         if all(outcome.ended == "answered" for outcome in outcomes):
-            failed, checks = [], _judged([outcome.value for outcome in outcomes], path, goal, weights, limit)
+            results = [outcome.value for outcome in outcomes]
+            narrow = next((each.autocast for each in results if each.autocast), None)
+            if narrow is not None and tolerance is None:
+                limit = max(limit, TOLERANCES.get(narrow, TOLERANCES["bfloat16"]))
+            failed, checks = [], _judged(results, path, goal, weights, limit)
         else:
             idle = [rank for rank, microbatches in enumerate(batches) if not microbatches]
             failed, checks = [blame(outcomes)], [Check.not_made(GRADIENT, *why_not_ended(outcomes, "the step", idle))]
@@ -134,6 +143,8 @@ def certify_step(
         f"{', '.join(f'{count:g}' for count in counts)} by rank; {len(goal.target.gradient):,} parameters, {precision}",
         "not applicable to a single step: every sample once, resumption, one plan",
     ]
+    if narrow is not None:
+        facts.append(f"forward ran under autocast in {narrow}, the target without it, within {limit:g} of each other")
     if dropout:
         facts.append(f"dropout {dropout:g} was switched off: gradients would be random")
     step = getattr(train_step, "func", train_step)  # of a functools.partial
@@ -183,7 +194,7 @@ def _on_rank(train_step: TrainStep, build_model: Build, batches: Batches, path: 
     rank = dist.get_rank()
     model, weights, _ = _built(build_model)
     before = {name: parameter.detach().clone() for name, parameter in trainable(model)}
-    with counted("the step"):
+    with counted("the step"), _watched(model) as seen:
         train_step(model, list(batches[rank]))
     after = {name: parameter.detach() for name, parameter in trainable(model)}
     if others := tuple(sorted(set(after) ^ set(before))):
@@ -194,12 +205,36 @@ def _on_rank(train_step: TrainStep, build_model: Build, batches: Batches, path: 
     if all(parameter.grad is None for _, parameter in trainable(model)):
         return _RankResult(weights, None, moved)
     gradient = capture_gradient(model, path if rank == 0 else None)
-    return _RankResult(weights, gradient, moved, buffers=_buffers_of(model))
+    return _RankResult(weights, gradient, moved, (), _buffers_of(model), seen["shares"], seen["autocast"])
 
 
-def _buffers_of(model: torch.nn.Module) -> dict[str, str]:
-    """Return the digest of each buffer."""
-    return {name: blake2b(host_array(each).data, digest_size=16).hexdigest() for name, each in model.named_buffers()}
+@contextmanager
+def _watched(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
+    """Yield what is seen of a step: whether a DDP that shares buffers was made, and the autocast of forward."""
+    seen: dict[str, Any] = {"shares": False, "autocast": None}
+    wrapper: Any = DistributedDataParallel
+    wrap = wrapper.__init__
+
+    def wrapped(ddp: Any, *args: Any, **words: Any) -> None:
+        wrap(ddp, *args, **words)
+        seen["shares"] = seen["shares"] or ddp.broadcast_buffers
+
+    def look(*_: Any) -> None:
+        kind = next(model.parameters()).device.type
+        if torch.is_autocast_enabled(kind):
+            seen["autocast"] = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
+
+    handle = model.register_forward_pre_hook(look)
+    wrapper.__init__ = wrapped
+    try:
+        yield seen
+    finally:
+        wrapper.__init__ = wrap
+        handle.remove()
+
+
+def _buffers_of(model: torch.nn.Module) -> dict[str, np.ndarray]:
+    return {name: host_array(each).copy() for name, each in model.named_buffers()}
 
 
 def _judged(
@@ -245,18 +280,36 @@ def _same_buffers(results: Sequence[_RankResult], goal: StepReference) -> Check:
     """Check the buffers after the step: those that forward leaves alone are as they were, of others ranks are told."""
     built, by_rank = _buffers_of(goal.model), [result.buffers for result in results]
     for rank, buffers in enumerate(by_rank):
-        odd = {name for name in {**built, **buffers} if buffers.get(name) != built.get(name)} - goal.running
+        odd = {name for name in {**built, **buffers} if not _equal(buffers.get(name), built.get(name))} - goal.running
         if odd:
             says = f"rank {rank} changed {first_few(sorted(odd), 2)}, which the model's forward leaves as it is"
             return Check(BUFFERS, False, says, "train_step sets it; set it in build_model(), equally on all ranks")
-    apart = [name for name in sorted(goal.running) if len({buffers[name] for buffers in by_rank}) > 1]
+    apart = [name for name in sorted(goal.running) if not all(_equal(each[name], by_rank[0][name]) for each in by_rank)]
     if not apart:
         return Check(BUFFERS, True, f"{len(built)} on each of {len(results)} ranks")
+    for rank, buffers in enumerate(by_rank):
+        own = goal.buffers_after.get(rank, {})
+        odd = {name for name in apart if name in own and not _near(buffers[name], own[name])}
+        if odd:
+            says = f"rank {rank} has {first_few(sorted(odd), 2)} other than forward of its samples leaves it"
+            return Check(BUFFERS, False, says, "train_step sets it; leave running buffers to forward")
+    if not any(result.shares for result in results):
+        says = f"{first_few(apart, 2)} follow each rank's own samples, and nothing makes them equal again"
+        cause = "DDP(broadcast_buffers=False), or no DDP: ranks end with other models; share them, or SyncBatchNorm"
+        return Check(BUFFERS, False, says, cause)
     says = (
         f"{first_few(apart, 2)} follow each rank's own samples; DDP gives all ranks those of rank 0 before the next "
         "forward, so that the others' samples do not count (SyncBatchNorm counts all)"
     )
     return Check(BUFFERS, True, says)
+
+
+def _equal(one: np.ndarray | None, other: np.ndarray | None) -> bool:
+    return one is not None and other is not None and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+def _near(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.dtype.kind != "f" or bool(np.allclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True))
 
 
 def why_not_ended(outcomes: Sequence[Outcome], step: str, idle: Sequence[int] = ()) -> tuple[str, str]:

@@ -53,8 +53,13 @@ class StepReference:
     def __init__(self, model: torch.nn.Module, batches: Batches, losses: Losses, target: Mean) -> None:
         self.model, self._losses, self._unit, self._size = model, losses, UNITS[target], len(batches)
         self.running: set[str] = set()  # buffers that forward changes
+        self.buffers_after: dict[int, dict[str, np.ndarray]] = {}  # after it, of ranks with one micro-batch
         self._parts = [(rank, batch) for rank, microbatches in enumerate(batches) for batch in microbatches]
         first, second = (self._losses_of(self._parts[0][1]) for _ in range(2))
+        if self.running:
+            for rank, microbatches in enumerate(batches):
+                if len(microbatches) == 1:
+                    self._losses_of(microbatches[0], self.buffers_after.setdefault(rank, {}))
         if first.ndim != 1:
             shape = tuple(first.shape)
             raise ConfigError(f"losses(model, batch) has shape {shape}: give one number for each that counts")
@@ -82,12 +87,15 @@ class StepReference:
             cause = "every sample weighs the same, however many of its tokens count: sample weights on a token loss"
         return replace(likeness, cause=cause)
 
-    def _losses_of(self, batch: Any) -> torch.Tensor:
+    def _losses_of(self, batch: Any, buffers: dict[str, np.ndarray] | None = None) -> torch.Tensor:
+        """Return the losses of a batch; ``buffers`` gets those that forward changed."""
         before = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         with buffers_kept(self.model):
             losses = self._losses(self.model, batch).detach()
             after = dict(self.model.named_buffers())
             self.running |= {name for name, each in before.items() if not torch.equal(each, after[name])}
+            if buffers is not None:
+                buffers |= {name: host_array(after[name]).copy() for name in self.running}
             return losses
 
     def _rows(self, tolerance: float) -> Target | None:

@@ -106,6 +106,11 @@ def _of_columns(place: str, table: Any, column: str | None) -> list[Any]:
     splits = [name for name in names if hasattr(table[name], "select_columns")]
     if splits or not names:
         raise DataError(f"{place}: it has the splits {', '.join(map(repr, names))}; give one of them")
+    odd = [name for name in names if not hasattr(table[name], "__iter__")]
+    if odd:
+        raise DataError(
+            f"{place}: {odd[0]!r} is {table[odd[0]]!r:.60}, no column; give a mapping of columns, or a list of samples"
+        )
     first = {name: next(iter(table[name]), None) for name in names}
     name = find_column(place, first) if column is None else columns_to_read(place, names, {"column": column})[0]
     return list(table[name])

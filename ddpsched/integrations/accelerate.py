@@ -42,6 +42,8 @@ def prepare(
     from accelerate.utils import send_to_device
 
     warn_of_version("accelerate")
+    if not hasattr(accelerator, "gradient_accumulation_steps"):
+        raise ConfigError(f"prepare: {type(accelerator).__name__} is no Accelerator; give prepare(accelerator, loader)")
     accumulation = accelerator.gradient_accumulation_steps
     if accumulation != 1:
         raise ConfigError(

@@ -39,6 +39,8 @@ class LoaderWorld:
     """
 
     def __init__(self, owner: str, world: World | None) -> None:
+        if not isinstance(world, World | None):
+            raise ConfigError(f"{owner}: world = {world!r}, needs ddpsched.World(rank, size), or nothing: it is found")
         self.owner, self._given, self._settled = owner, world, world
         self._number = next(_made) if world is None or world.size > 1 else -1
         self._latest: Agreement | None = None
@@ -155,7 +157,7 @@ class Agreement:
         if self._waits and not self._compared(PATIENCE_S, strict=False):
             self._has_warned = True
             warnings.warn(
-                f"{self._who} begins, and after {PATIENCE_S:g} s {self._missing()} not. If "
+                f"{self._who} begins, and after {PATIENCE_S:g} s {self._missing()} not begun the same. If "
                 "this is a look at one batch, all is well; if the others never begin, the next collective waits for "
                 "them in vain",
                 stacklevel=4,
@@ -267,7 +269,7 @@ class Agreement:
             if differing:
                 raise PlanMismatch(
                     f"{self._owner}: ranks would follow different plans: on {name} {differing}. Give all ranks the "
-                    "same lengths, policy, order, seed and epoch, and a loader that one rank alone iterates "
+                    "same lengths, policy, order, seed, epoch and count, and a loader that one rank alone iterates "
                     "world=World(0, 1)"
                 )
 

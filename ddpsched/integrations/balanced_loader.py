@@ -47,9 +47,10 @@ def balanced(
         for epoch in range(loader.epoch, epochs):
             loader.set_epoch(epoch)                                # or sampler.set_epoch(epoch)
 
-    ``loader``: over a data set with
-    samples by id, in sequence, shuffled, or with a DistributedSampler, whose seed, ``drop_last`` and epochs hold on;
-    workers, ``collate_fn`` and pinned memory are its own. ``lengths``: tokens of each sample; without it
+    ``loader``: over a data set with samples by id, in sequence, shuffled, or with a DistributedSampler, whose seed,
+    ``drop_last`` and epochs hold on. Shuffled without one, the order follows the loader's ``generator`` or ``seed=``,
+    and not torch's own generator, which ranks may not share. ``drop_last=True`` leaves out a last step that is not
+    full. Workers, ``collate_fn`` and pinned memory are the loader's. ``lengths``: tokens of each sample; without it
     ``ddpsched.lengths`` of its data set. ``count``: label tokens of a batch, as of ``ddpsched.scaled``, for the mean
     over these. ``plans``: ``policy``, ``order``, ``cost``, ``memory``, ``speeds`` and ``global_batch``, as of
     BatchSampler.
@@ -89,20 +90,23 @@ class BalancedLoader:
 
     def _made(self) -> Scaled:
         loader, given, world = self._loader, self._loader.sampler, self._plans.get("world") or World.detect()
-        order, seed, drops = "shuffled", 0, loader.drop_last
+        order, seed, last = "shuffled", 0, "smaller"
         if isinstance(given, DistributedSampler):
             if (given.num_replicas, given.rank) != (world.size, world.rank):
                 raise ConfigError(
                     f"balanced: the DistributedSampler is of rank {given.rank} of num_replicas = {given.num_replicas}, "
                     f"but this process is rank {world.rank} of {world.size}; leave its num_replicas and rank out"
                 )
-            order, seed, drops = "shuffled" if given.shuffle else "sequential", given.seed, drops or given.drop_last
+            order, seed = "shuffled" if given.shuffle else "sequential", given.seed
+            last = "drop" if given.drop_last else last
         elif isinstance(given, SequentialSampler):
             order = "sequential"
+        elif isinstance(given, RandomSampler) and given.generator is not None:
+            seed = given.generator.initial_seed() % 2**32
         assert loader.batch_size is not None, "checked"
         options: dict[str, Any] = {
             "global_batch": loader.batch_size * world.size, "order": order, "seed": seed,
-            "last": "drop" if drops else "smaller", **self._plans,
+            "last": "full" if loader.drop_last else last, **self._plans,
         }  # fmt: skip
         sampler = BatchSampler(self._lengths, **options)
         kept: dict[str, Any] = {name: getattr(loader, name) for name in KEPT}
@@ -166,6 +170,9 @@ class BalancedLoader:
             self._named = self.epoch
 
 
+KNOWN: tuple[Any, ...] = (SequentialSampler, RandomSampler, DistributedSampler)
+
+
 def _check(loader: Any) -> None:
     if isinstance(loader, StepLoader | PoolStream | StreamScheduler | BalancedLoader):
         raise ConfigError(
@@ -187,10 +194,17 @@ def _check(loader: Any) -> None:
             "balanced: batch_size=None yields samples one by one; give batch_size, the samples of a step on each rank"
         )
     sampler = loader.sampler
-    known = isinstance(sampler, SequentialSampler | RandomSampler | DistributedSampler)
+    known = any(type(sampler).__iter__ is kind.__iter__ for kind in KNOWN)  # and no subclass with an order of its own
     if loader.batch_size is None or not known or getattr(sampler, "replacement", False):
         chooser = sampler if loader.batch_size is not None else loader.batch_sampler
         raise ConfigError(
             f"balanced: {type(chooser).__name__} chooses samples in a way of its own; give a DataLoader with "
             "batch_size and a DistributedSampler, shuffle=True or shuffle=False, or plan with ddpsched.BatchSampler"
+        )
+    of: Any = sampler.dataset if isinstance(sampler, DistributedSampler) else sampler
+    data: Any = loader.dataset
+    if len(of) != len(data):
+        raise ConfigError(
+            f"balanced: {type(sampler).__name__} takes {len(of)} samples, but the data set has {len(data)}; give the "
+            "DataLoader a torch.utils.data.Subset of those samples, and shuffle=True or a DistributedSampler of it"
         )

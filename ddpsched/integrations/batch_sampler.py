@@ -57,7 +57,8 @@ class BatchSampler:
     ``last``: what becomes of an epoch's last step in which a rank has no samples, since fewer than ranks are left.
     "smaller": that rank gets the shortest sample as a stand-in, which weighs 0, so that no list is empty and no sample
     counts twice. "join": the step before takes the samples, so it has up to G - 1 more than ``global_batch``; for
-    "static", "balanced" and "packed". "drop": they are left out of this epoch.
+    "static", "balanced" and "packed". "drop": they are left out of this epoch. "full": the samples
+    are left out wherever they are fewer than ``global_batch``, as by a DataLoader's ``drop_last``.
 
     ``cost``: what planning balances, "padded_tokens" or a mapping as the table [cost] of a config, such as
     ``{"kind": "calibrated", "path": "device.json"}`` of `ddpsched calibrate`, or ``{"kind": "padded_tokens", "alpha":

@@ -32,7 +32,7 @@ class PlanSource(LoaderWorld):
     """The plans of any epoch, equal on every rank; nothing is communicated.
 
     ``owner``, ``world``: as of :class:`LoaderWorld`. ``lengths``: (N,), or (N, 2) of two parts, as
-    :class:`KnownLengths` takes them. ``last``: "smaller", "join" or "drop". ``values``: of :class:`Arguments`;
+    :class:`KnownLengths` takes them. ``last``: as of BatchSampler. ``values``: of :class:`Arguments`;
     ``policy``, ``order`` and ``cost`` are names, or mappings of ``kind`` and its options, as tables of a config have
     them, and ``memory`` is such a mapping; ``speeds``: of each rank, relative to the others. ``global_batch`` is None
     for the policies that fill micro-batches, whose B varies.
@@ -98,6 +98,7 @@ class PlanSource(LoaderWorld):
             self.arguments.check_speeds(self.owner, world_size)
             if policy.kind == "minmax" and "prefetch" not in policy.model_fields_set:
                 policy = policy.model_copy(update={"prefetch": usual_prefetch(size, min(world_size, ranks))})
+            caps = self.arguments.caps(self.owner, world_size, self._longest)
             try:
                 self._specs[world_size, ranks] = PlanSpec(
                     world_size,
@@ -107,7 +108,7 @@ class PlanSource(LoaderWorld):
                     epochs=1,
                     order=self.order,
                     cost=self._cost,
-                    caps=self.arguments.caps(self.owner, world_size, self._longest),
+                    caps=caps,
                     max_length=self._longest,
                     last=self.last,
                     batch_ranks=ranks,
@@ -142,6 +143,8 @@ class PlanSource(LoaderWorld):
         if size is None:
             return len(self.weights(epoch))
         whole, left = divmod(len(self.lengths), size)
+        if self.last == "full":
+            return whole
         without_last = self.last != "smaller" and whole > 0 and left < self.world.size
         return whole + (left > 0 and not without_last)
 

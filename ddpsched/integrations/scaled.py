@@ -135,11 +135,14 @@ class Scaled:
         assert self._count is not None
         count = self._count(batch)
         try:
-            return int(count)
+            number = int(count)
         except (TypeError, ValueError, RuntimeError):
+            number = -1
+        if number < 0:
             raise ConfigError(
-                f"scaled: count(batch) returned {count!r:.60}, needs a whole number, the label tokens of the batch"
-            ) from None
+                f"scaled: count(batch) returned {count!r:.60}, needs a whole number from 0 on, its label tokens"
+            )
+        return number
 
     def __len__(self) -> int:
         return len(self.loader)

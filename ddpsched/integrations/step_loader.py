@@ -40,7 +40,7 @@ class StepLoader:
     gradients that are averaged over ranks, ``add_scale`` for those that are added up. All ranks yield equally often,
     and their samples are every id once per epoch. At an epoch's end a rank may have fewer micro-batches than others,
     and the list may be empty; DDP's ranks must meet once a step all the same, so ``scaled`` gives it the ``stand_in``,
-    whose weight is 0. ``last`` = "join" or "drop", as of BatchSampler, leaves no list empty.
+    whose weight is 0. ``last`` = "join", "drop" or "full", as of BatchSampler, leaves no list empty.
 
     ``dataset``: with ``[id]``, or ``__getitems__``. ``lengths``: (N,) tokens of its samples, or (N, 2) of two parts,
     the same on every rank. ``world``, ``policy``, ``global_batch``, ``order``, ``seed``, ``cost``, ``memory``,
@@ -210,6 +210,8 @@ class StepLoader:
         return steps if most is None else min(most, steps)
 
     def __iter__(self) -> Iterator[list[Any]]:
+        refuse_other_number(self._batches.dataset, len(self.plan_source.lengths))  # it may have grown
+        refuse_other_number(self._batches.dataset, len(self.plan_source.lengths))  # it may have grown
         world = self.plan_source.settle()
         start, end, self._began = self._start, self._end, self._first
         agreement = self.plan_source.agreement(start, max_num_steps=self._max_num_steps, epochs=self._epochs)
@@ -333,13 +335,13 @@ class MicroBatches(Dataset[list[Any]]):
         collate_fn: Callable[[list[Any]], Any] | None,
         sample_padding_fn: Callable[[Any, int], Any] | None,
     ) -> None:
-        self._dataset, self._pad, self._collate = dataset, sample_padding_fn, collate_fn or default_collate
+        self.dataset, self._pad, self._collate = dataset, sample_padding_fn, collate_fn or default_collate
 
     def __getitem__(self, key: Key) -> list[Any]:
         return [self.micro_batch(ids, length) for ids, length in key]
 
     def micro_batch(self, ids: list[int], length: int) -> Any:
         """Return the samples of these ids as one batch, padded to ``length``."""
-        many = getattr(self._dataset, "__getitems__", None)  # as torch's fetcher looks for it
-        samples = many(ids) if many else [self._dataset[id] for id in ids]
+        many = getattr(self.dataset, "__getitems__", None)  # as torch's fetcher looks for it
+        samples = many(ids) if many else [self.dataset[id] for id in ids]
         return self._collate([self._pad(sample, length) for sample in samples] if self._pad else list(samples))

@@ -12,7 +12,7 @@ from ddpsched.planning.policy import Policy, Setting
 from ddpsched.step_plan import Ids
 
 VARYING = 2**16  # samples that a step may have where the policy lets it vary
-LAST = ("smaller", "join", "drop")  # the ways to treat an epoch's last step in which a rank has no samples
+LAST = ("smaller", "join", "drop", "full")  # the ways to treat an epoch's last samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,8 @@ class PlanSpec:
         pad_to: tokens that every padded row has at least.
         refined: whether ranks report their measured speed, which scales their costs.
         lengths_known: whether every rank knows all lengths.
-        last: where an epoch's last samples are fewer than the ranks, a "smaller" step, "join" or "drop".
+        last: where an epoch's last samples are fewer than the ranks, a "smaller" step, "join" or "drop"; "full" leaves
+            them out wherever they are fewer than ``global_batch``.
         batch_ranks: ranks that global batches are made for, where a run goes on with another number; None for G.
 
     Raises ConfigError where these do not agree.

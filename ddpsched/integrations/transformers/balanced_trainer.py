@@ -39,9 +39,13 @@ def balance(trainer: Any, **balancing: Any) -> Any:
         trainer.train()
 
     ``balancing``: as of :class:`BalancedTrainerMixin`, which its class gets as another base. Raises ConfigError where
-    it has that already.
+    it has that already, and for what is no Trainer.
     """
+    from transformers import Trainer
+
     kind = type(trainer)
+    if not isinstance(trainer, Trainer):
+        raise ConfigError(f"balance: {kind.__name__} is no Trainer of transformers; give balance(Trainer(model, ...))")
     if isinstance(trainer, BalancedTrainerMixin):
         raise ConfigError(f"balance: {kind.__name__} is balanced already; call it once, or set its attribute balancing")
     trainer.__class__ = type(f"Balanced{kind.__name__}", (BalancedTrainerMixin, kind), {})
@@ -59,7 +63,8 @@ class BalancedTrainerMixin(Trainer):  # type: ignore[misc] # transformers has no
     it, and the gradient is that of their mean loss, or of the mean over their label tokens where the model divides by
     ``num_items_in_batch``. A rank runs up to gradient_accumulation_steps micro-batches. Evaluation, checkpoints and
     callbacks are Trainer's; a checkpoint resumes within an epoch, with another number of processes too.
-    ``dataloader_drop_last`` leaves out a last step that has no sample for some rank, which gets a stand-in otherwise.
+    ``dataloader_drop_last`` leaves out a last step of fewer samples than the others; a rank that has none of it gets a
+    stand-in otherwise.
 
     ``balancing``: arguments of the plans, all optional: ``policy`` ("balanced"), ``lengths`` (tokens of each sample;
     else ``ddpsched.lengths(train_dataset)``, or its column ``length_column_name``), ``order``, ``seed`` (Trainer's
@@ -79,6 +84,17 @@ class BalancedTrainerMixin(Trainer):  # type: ignore[misc] # transformers has no
     _rule: Rule | None = None  # None: not tried yet
     _resumed_from: str | None = None
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Raise ConfigError where Trainer comes before this base, so that its batches would stay as they are."""
+        super().__init_subclass__(**more)
+        before = cls.__mro__[: cls.__mro__.index(BalancedTrainerMixin)]
+        if any(base.__name__ == "Trainer" and base.__module__.startswith("transformers.") for base in before):
+            first = cls.__bases__[0].__name__
+            raise ConfigError(
+                f"{cls.__name__}({first}, BalancedTrainerMixin) would leave {first}'s batches as they are; write class "
+                f"{cls.__name__}(BalancedTrainerMixin, {first})"
+            )
+
     @property
     def has_samples(self) -> bool:
         """Whether this rank has samples in the step that runs; else it runs a stand-in, times zero."""
@@ -89,7 +105,12 @@ class BalancedTrainerMixin(Trainer):  # type: ignore[misc] # transformers has no
         loader = self._microbatches = microbatches_of(self, self.balancing)
         self._rule = None
         state = None if self._resumed_from is None else Path(self._resumed_from, STATE)
-        if state is not None and state.is_file() and not self.args.ignore_data_skip:
+        if state is not None and not state.is_file():
+            logger.warning(
+                "%s is missing: the checkpoint is of a Trainer without a plan, so steps before it had other samples; "
+                "as many steps are left out of this epoch's plan", state,
+            )  # fmt: skip
+        elif state is not None and not self.args.ignore_data_skip:
             try:
                 read = decode_json(state.read_bytes())
             except ValueError as error:

@@ -16,8 +16,12 @@ from ddpsched.training.packed import enable_packing
 from ddpsched.world import World
 
 OPTIONS = ("policy", "lengths", "global_batch", "order", "seed", "cost", "memory", "speeds", "mean_loss")
+MEANS = ("scale", "refuse")
 ARGUMENTS = {  # of TrainingArguments: the values that leave the order and the ranks to the plans
-    "train_sampling_strategy": ("random", "the policy decides which samples come when"),
+    "train_sampling_strategy": (
+        "random",
+        "the policy decides which samples come when (or order=)",
+    ),
     "group_by_length": (False, "the policy decides which samples come when"),
     "average_tokens_across_devices": (True, "the loss is divided by the step's labels over all ranks"),
     "auto_find_batch_size": (False, "the batch size is that of the plans; give memory= for a limit"),
@@ -52,7 +56,7 @@ def microbatches_of(trainer: Any, options: Mapping[str, Any]) -> Microbatches:
     steps = StepLoader(
         dataset, lengths, world=world, policy=policy, global_batch=None if given.varies else _global_batch(trainer),
         seed=options.get("seed", args.seed if args.data_seed is None else args.data_seed),
-        last="drop" if args.dataloader_drop_last else "smaller", collate_fn=collate,
+        last="full" if args.dataloader_drop_last else "smaller", collate_fn=collate,
         num_workers=args.dataloader_num_workers, pin_memory=args.dataloader_pin_memory,
         persistent_workers=args.dataloader_persistent_workers, prefetch_factor=args.dataloader_prefetch_factor,
         multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
@@ -82,6 +86,9 @@ def _check(trainer: Any, options: Mapping[str, Any]) -> None:
     args, owner = trainer.args, type(trainer).__name__
     if odd := sorted(set(options) - set(OPTIONS)):
         raise ConfigError(f"{owner}: {', '.join(odd)} is none of {', '.join(OPTIONS)}")
+    if options.get("mean_loss", "scale") not in MEANS:
+        given = options["mean_loss"]
+        raise ConfigError(f"{owner}: mean_loss = {given!r} is none of {', '.join(map(repr, MEANS))}")
     if trainer.train_dataset is None:
         raise ConfigError(f"{owner}: train_dataset is missing; give Trainer one")
     for name, (needed, why) in ARGUMENTS.items():

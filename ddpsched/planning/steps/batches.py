@@ -64,7 +64,8 @@ def batches(context: Context) -> Iterator[GlobalBatch]:
         in_turn=spec.order.sorts,
     )
     left = total % spec.global_batch
-    whole = total if spec.last == "smaller" or left >= min(spec.ranks_of_batch, total) else total - left
+    enough = spec.global_batch if spec.last == "full" else min(spec.ranks_of_batch, total)
+    whole = total if spec.last == "smaller" or left >= enough else total - left
     steps: Iterator[Int]
     if spec.policy.batches_at_once > 1:
         steps = _dealt_anew(context, whole)
