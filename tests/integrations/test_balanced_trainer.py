@@ -1,12 +1,13 @@
 """transformers' Trainer by every policy on two real ranks: the gradient of each step is that of one process."""
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
 import torch.nn.functional as F
 from ranks import run_ranks
-from transformers_trainers import LENGTHS, SIZE, Case, Step, largest_error, losses_on_rank, on_ranks
+from transformers_trainers import LENGTHS, SIZE, Case, Step, largest_error, losses_on_rank, on_ranks, own_loss
 
 from ddpsched import summed_cross_entropy
 from ddpsched.integrations.transformers import BalancedTrainerMixin
@@ -27,6 +28,17 @@ class OwnLoss(BalancedTrainerMixin, Trainer):
         return F.cross_entropy(model(**inputs)["logits"], labels)
 
 
+class MeanOfMeans(BalancedTrainerMixin, Trainer):
+    """A loss of its own: the mean over samples of each one's mean over tokens."""
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **more: Any) -> Any:
+        labels = inputs.pop("labels")[:, 1:]
+        logits = model(**inputs)["logits"][:, :-1]
+        losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
+        learnt = labels != -100
+        return ((losses * learnt).sum(1) / learnt.sum(1).clamp(min=1)).mean()
+
+
 TWO, THREE = {"gradient_accumulation_steps": 2}, {"gradient_accumulation_steps": 3}
 CASES: dict[str, Case] = {
     "own model": ("own", {}, {}),
@@ -45,6 +57,7 @@ CASES: dict[str, Case] = {
     "pool": ("classifier", {"policy": {"kind": "pool", "max_tokens_for_batch": 90}}, TWO),
     "mix-in": ("own", {}, {"given": {"base": Mixed}}),
     "a loss of its own": ("classifier", {}, {"given": {"base": OwnLoss}}),
+    "mean of means": ("language", {}, {"given": {"base": MeanOfMeans}, **TWO}),
     "a loss function": ("classifier", {}, {"given": {"compute_loss_func": summed_cross_entropy}, **TWO}),
     "drop": ("own", {}, {"dataloader_drop_last": True, "per_device_train_batch_size": 2}),
     "workers": ("own", {}, {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}),
@@ -60,7 +73,8 @@ def ran() -> list[list[list[Step]]]:
 def test_the_gradient_is_that_of_one_process(ran: list[list[list[Step]]], name: str) -> None:
     """All samples also run once in each epoch, in another order in the second."""
     ranks = [rank[list(CASES).index(name)] for rank in ran]
-    assert largest_error(CASES[name][0], ranks) <= 1e-12
+    loss = partial(MeanOfMeans.compute_loss, None) if name == "mean of means" else own_loss
+    assert largest_error(CASES[name][0], ranks, loss) <= 1e-12
     steps = [sorted(id for ids, _, _ in step for id in ids) for step in zip(*ranks, strict=True)]
     counts = Counter(id for step in steps for id in step)
     if name == "drop":  # each epoch's last step, which had one sample for two ranks

@@ -43,6 +43,7 @@ def made(folder: Path, kind: str = "own", **more: Any) -> Trainer:
         ({"policy": "packed"}, {"gradient_accumulation_steps": 2}, "give memory="),
         ({"policy": {"kind": "balanced", "max_microbatches": 3}}, {}, "up to 3 micro-batches.*gradient_.*=3"),
         ({"policy": "best"}, {}, "policy.kind = 'best'"),
+        ({"mean_loss": "no"}, {}, "mean_loss = 'no' is none of 'scale', 'refuse'"),
         ({"lengths": LENGTHS[:9]}, {}, "the data set has 45 samples, but there are 9 lengths"),
         ({"lengths": Sentences()}, {}, r"ddpsched\.lengths\("),
     ],
@@ -101,13 +102,16 @@ def test_a_head_that_divides_by_the_count_is_not(caplog: pytest.LogCaptureFixtur
     assert not [record for record in caplog.records if record.name.startswith("ddpsched")]
 
 
-@pytest.mark.parametrize("kind", ["contrast", "sum"])
+@pytest.mark.parametrize("kind", ["contrast", "sum", "weights of classes"])
 def test_a_loss_that_is_neither_is_refused(kind: str, tmp_path: Path) -> None:
-    """It compares the samples of a batch with one another, or is a sum over them."""
+    """It compares the samples of a batch with one another, is a sum over them, or weighs them by class."""
 
     class Own(BalancedTrainerMixin, Trainer):
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **more: Any) -> Any:
+            labels = inputs.pop("labels")
             logits = model(**inputs)["logits"]
+            if kind == "weights of classes":
+                return torch.nn.functional.cross_entropy(logits, labels, weight=logits.new_tensor([1.0, 3.0]))
             return logits.logsumexp(0).sum() if kind == "contrast" else logits.square().sum()
 
     with pytest.raises(ConfigError, match="is neither a sum divided by num_items_in_batch nor their mean"):
@@ -153,3 +157,23 @@ def test_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         balance(made(tmp_path)).get_train_dataloader()
+
+
+def test_the_mix_in_comes_first() -> None:
+    with pytest.raises(ConfigError, match=r"write class Mine\(BalancedTrainerMixin, Trainer\)"):
+        type("Mine", (Trainer, BalancedTrainerMixin), {})
+
+
+def test_a_model_is_no_trainer() -> None:
+    model = model_of("own")
+    with pytest.raises(ConfigError, match="balance: Head is no Trainer of transformers; give balance"):
+        balance(model)
+    assert type(model).__name__ == "Head"
+
+
+def test_a_checkpoint_without_a_plan_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train("own", {}, folder=str(tmp_path), save_strategy="steps", save_steps=2, max_steps=4)
+    checkpoint = tmp_path / "checkpoint-2"
+    (checkpoint / "ddpsched.json").unlink()
+    train("own", {}, folder=str(tmp_path), resume=str(checkpoint), max_steps=4)
+    assert "ddpsched.json is missing: the checkpoint is of a Trainer without a plan" in caplog.text
