@@ -2,7 +2,7 @@
 
 ``torchrun --standalone --nproc-per-node 4 -m experiments.train CONFIG [key=value ...] [--overwrite] [--restart]
 [--force]``;
-``--standalone`` finds a free port; a ``--master-port`` that you give must be free.
+`ddpsched train` is the same; ``--standalone`` finds a free port; a ``--master-port`` that you give must be free.
 Without torchrun it is one process, as ``ddpsched run`` is.
 """
 
@@ -22,7 +22,7 @@ def main(words: list[str]) -> int:
 
     names = [word for word in words if word not in FLAGS and not word.startswith("--launch=")]
     if not names or names[0].startswith("-"):
-        print(__doc__.strip(), file=sys.stderr)
+        print(f"error: no CONFIG is named\n\n{__doc__.strip()}", file=sys.stderr)
         return 2
     try:  # of a run that alternates with others as processes: which ones, for its environment.json
         launch = object_given(words, "--launch")

@@ -69,6 +69,9 @@ class Certificate:
             check["numbers"] = {name: x if math.isfinite(x) else None for name, x in check["numbers"].items()}
         return {"subject": self.subject, "holds": self.holds, "checks": checks, "facts": list(self.facts)}
 
+    def __str__(self) -> str:
+        return self.text()
+
     def table(self) -> Table:
         """Return a table for the terminal, one row per check."""
         caption = "\n".join([*(f"- {fact}" for fact in self.facts), f"verdict: {self.verdict}"])

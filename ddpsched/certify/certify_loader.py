@@ -77,8 +77,11 @@ def _certificate(build: Build, name: str, world_size: int) -> Certificate:
     order = None if ours is None else ours.order
     size = rank.samples if rank.samples is not None else 1 + max(_flat(first), default=-1)
     facts = [
-        f"{world_size} ranks, {size:,} samples, {EPOCHS} epochs, every rank seeded alike", _gradient(first),
-        "one plan: not applicable, these ranks share none; what they must share is the number of steps",
+        f"{world_size} ranks, {size:,} samples, {EPOCHS} epochs, every rank seeded alike",
+        _gradient(first, ours is not None),
+        "one plan: ranks of a process group compare theirs as they begin; here all are built in one process"
+        if ours is not None
+        else "one plan: not applicable, these ranks share none; what they must share is the number of steps",
     ]  # fmt: skip
     if rank.samples is None:
         facts.append(f"the samples are taken to be 0 to {size - 1:,}, the largest id seen")
@@ -232,11 +235,17 @@ def _stateful(thing: Any) -> bool:
     return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
-def _gradient(streams: list[Stream]) -> str:
-    """Return what the ranks' counts require of a training loop."""
+def _gradient(streams: list[Stream], ours: bool) -> str:
+    """Return what the ranks' counts require of a training loop. ``ours``: of a loader that knows the scale."""
     for step, parts in enumerate(zip(*streams, strict=False)):
         counts = [len(part) for part in parts]
         if len(set(counts)) > 1:
+            if ours:
+                return (
+                    f"gradient: not applicable, a loader has no loss; ranks run unequal counts ({counts} in "
+                    f"step {step}), so multiply each batch's summed loss by its scale: loader.scale, or "
+                    "ddpsched.scaled(loader)"
+                )
             return (
                 f"gradient: not applicable, a loader has no loss; but ranks run unequal counts ({counts} in step "
                 f"{step}), so DDP's average of the ranks' mean losses is not the mean over samples: multiply rank r's "

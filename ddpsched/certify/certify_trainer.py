@@ -25,7 +25,7 @@ from ddpsched.certify.gradient_comparison import TOLERANCES, compare
 from ddpsched.certify.reference import reference
 from ddpsched.certify.step_reference import logits_of, row_losses
 from ddpsched.certify.stream_checks import exactly_once, resumption, same_collectives, same_counts
-from ddpsched.errors import ConfigError
+from ddpsched.errors import ConfigError, RankFailure
 from ddpsched.local_ranks import answers, join_group, run_ranks
 
 Inputs = dict[str, torch.Tensor]
@@ -94,8 +94,9 @@ def certify_trainer(world_size: int, loss: str | None = None, make: str | None =
 
     ``make``: ``"module:function"``, which takes what Trainer takes, by name, and returns a Trainer of yours; it runs
     with and without accumulation, on samples that steps do not divide. ``loss``: ``"module:function"`` for
-    ``compute_loss_func``; without it the model's head computes the loss. The target of a loss function is the mean over
-    samples of what it returns for each alone, with ``num_items_in_batch = 1``. Raises ConfigError where accelerate or
+    ``compute_loss_func``; without it the model's head computes the loss. The target of a loss function, or of your
+    Trainer's ``compute_loss``, is the mean over samples of what it returns for each alone, with ``num_items_in_batch =
+    1``. Raises ConfigError where accelerate or
     the function is missing, RankFailure where a rank fails.
     """
     return certify_cases(world_size, [(case, loss) for case in (CASES if make is None else OF_YOURS)], make)
@@ -119,7 +120,13 @@ def certify_cases(
         function_named(make, "trainer")
     with tempfile.TemporaryDirectory(prefix="ddpsched-trainer-") as folder:
         outcomes = run_ranks(_on_rank, world_size, list(cases), folder, make)
-        results = answers(outcomes)
+        try:
+            results = answers(outcomes)
+        except RankFailure as error:
+            if "Double" not in str(error):
+                raise
+            hint = "the certificate's model is of float64: make constants of your loss like its logits, by new_tensor"
+            raise RankFailure(f"{error}\n{hint}") from None
     counts = [counts_of(outcome.posts) for outcome in outcomes]
     return [
         _certificate(
@@ -231,6 +238,7 @@ def _certificate(
     )  # fmt: skip
     versions = ", ".join(f"{name} {version(name)}" for name in ("transformers", "accelerate", "torch"))
     head = f"compute_loss_func={loss}, its target the mean of it over samples" if loss else "its own head's mean"
+    head = head if make is None else "the Trainer's own, its target the mean of it over samples"
     sizes = ", ".join("+".join(str(len(ids)) for ids in rank.steps[0].microbatches) for rank in ran)
     facts = [
         f"{versions}; {len(ran)} gloo ranks",
@@ -251,6 +259,8 @@ def _gradient(case: Case, loss: str | None, make: str | None, ran: list[Ran]) ->
     with torch.random.fork_rng(devices=[]):
         model = _model(len(samples))
     losses = row_losses if loss is None else partial(_losses_of, function_named(loss, "loss")[0])
+    if make is not None:
+        losses = partial(_losses_of_trainer, _trainer_here(make, model, samples))
     judged = []
     for steps in zip(*(rank.steps for rank in ran), strict=False):
         parts = [(rank, ids) for rank, step in enumerate(steps) for ids in step.microbatches]
@@ -267,6 +277,11 @@ def _gradient(case: Case, loss: str | None, make: str | None, ran: list[Ran]) ->
     more = " of each micro-batch, and nothing divides by the accumulation steps" if case.accumulation > 1 else ""
     known = HEAD.format(more) if loss is None else FUNCTION
     cause = worst.cause if make else f"{known}. In numbers: {worst.cause}"
+    if make is not None and not worst.holds and not _adds_up(losses, model, samples):
+        cause = (
+            "the loss of several samples is not the mean of theirs, so the gradient depends on which of them share a "
+            f"batch: give the sum over labels divided by num_items_in_batch. In numbers: {worst.cause}"
+        )
     return Check("gradient", worst.holds, says, None if worst.holds else cause, worst.numbers)
 
 
@@ -277,6 +292,37 @@ def _losses_of(compute: Loss, model: torch.nn.Module, batch: Inputs) -> torch.Te
     pairs = zip(logits_of(model, batch).split(1), batch["labels"].split(1), strict=True)
     one = torch.tensor(1)
     return torch.stack([compute(SequenceClassifierOutput(logits=x), y, num_items_in_batch=one) for x, y in pairs])
+
+
+def _trainer_here(make: str, model: torch.nn.Module, samples: list[dict[str, Any]]) -> Any:
+    """Return the Trainer that ``make`` makes, in this process, for its loss alone."""
+    from transformers import TrainingArguments
+
+    with tempfile.TemporaryDirectory(prefix="ddpsched-loss-") as folder:
+        arguments = TrainingArguments(folder, use_cpu=True, report_to=[])
+        return function_named(make, "trainer")[0](
+            model=model, args=arguments, data_collator=_collate, train_dataset=samples, callbacks=[],
+            compute_loss_func=None,
+        )  # fmt: skip
+
+
+def _losses_of_trainer(trainer: Any, model: torch.nn.Module, batch: Inputs) -> torch.Tensor:
+    """Return what a Trainer's loss is for each sample alone, (count,)."""
+    return torch.stack([_loss_of(trainer, model, {name: each[i : i + 1] for name, each in batch.items()})
+                        for i in range(len(batch["labels"]))])  # fmt: skip
+
+
+def _loss_of(trainer: Any, model: torch.nn.Module, batch: Inputs) -> torch.Tensor:
+    loss: torch.Tensor = trainer.compute_loss(model, dict(batch), num_items_in_batch=torch.tensor(len(batch["labels"])))
+    return loss
+
+
+def _adds_up(losses: Any, model: torch.nn.Module, samples: list[dict[str, Any]]) -> bool:
+    """Return whether the loss of a batch is the mean of its samples' losses."""
+    batch = _collate(samples[:PER_DEVICE])
+    with torch.no_grad():
+        whole, each = _loss_of(losses.args[0], model, batch), losses(model, batch)
+    return bool(torch.isclose(whole, each.mean(), rtol=1e-9))
 
 
 def _resumed(ran: list[Ran], at: int) -> Check:

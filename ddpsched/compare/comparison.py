@@ -45,16 +45,17 @@ class Comparison:
         exact = [row for row in self.rows if row.same_gradient and row.figures is not None and row.package is None]
         packed = [row for row in exact if "packed" in row.arm]
         several = [row for row in exact if "M = " in row.arm]
-        best = _simplest([row for row in exact if row not in (*packed, *several)])
-        if best is None:
-            return "recommended: none, as no arm of one padded micro-batch here has the gradient of static"
-        words = [f"recommended: {best.arm}, at {_ratio(best):.3f} times the cost of static and with its gradient"]
+        plain = [row for row in exact if row not in (*packed, *several)]
+        best = _simplest([row for row in plain if row.arm == "static" or _ratio(row) < 1] or plain)
+        words = []
+        if best is not None:
+            words = [f"{best.arm}, at {_ratio(best):.3f} times the cost of static and with its gradient"]
         priced = "micro-batches cost little by themselves (`ddpsched calibrate` measures it)"
         for rows, need in ((several, priced), (packed, "the model takes packed rows")):
             better = _simplest(rows)
-            if better is not None and _ratio(better) * NEAR < _ratio(best):
+            if better is not None and (best is None or _ratio(better) * NEAR < _ratio(best)):
                 words.append(f"{better.arm} at {_ratio(better):.3f} where {need}")
-        return "; ".join(words)
+        return f"recommended: {'; '.join(words) or 'none, as no arm here has the gradient of static'}"
 
     def __str__(self) -> str:
         from ddpsched.compare.show import text

@@ -1,5 +1,6 @@
 """The length of each value of a column: token ids are counted, whole numbers are lengths, texts are tokenised."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from ddpsched.data.tokenizer import CHUNK, Ids, is_text, load_tokenizer
 from ddpsched.errors import DataError
 
 COLUMNS = ("input_ids", "length", "lengths")  # looked for in this order where no column is named
+LENGTHS = re.compile("len|token|frame|duration|size", re.IGNORECASE)  # names of columns that may hold them
 
 
 def find_column(place: object, row: Mapping[str, Any]) -> str:
@@ -24,7 +26,9 @@ def find_column(place: object, row: Mapping[str, Any]) -> str:
         return found
     texts = [name for name, value in row.items() if isinstance(value, str) and not is_number(value)]
     others = [name for name, value in row.items() if name not in texts and value is not None]
-    ways = [f"the column of lengths or token ids, such as {name!r}" for name in others[:1]]
+    counted = [name for name in others if is_counted(row[name])]
+    likely = counted or [name for name in others if LENGTHS.search(name)] or ([] if texts else others)
+    ways = [f"the column of lengths, token ids or arrays, such as {name!r}" for name in likely[:1]]
     ways += [f"a column of texts, such as {name!r}, and a tokenizer" for name in texts[:1]]
     raise DataError(
         f"{place}: no column {', '.join(map(repr, COLUMNS[:-1]))} or {COLUMNS[-1]!r}; it has "
@@ -89,6 +93,8 @@ def text_lengths(
     rows = list(zip(*columns, *([] if prompts is None else [prompts]), strict=True))
     for number, row in enumerate(rows, 1):
         if not all(map(is_text, row)):
+            if number == 1 and any(isinstance(value, int | float) for value in row):
+                raise DataError(f"{place}, row {number}: {row!r:.80} holds a number; name a column of texts")
             fault = "has a text that is missing, blank or not valid"
             raise DataError(f"{place}, row {number}: {row!r:.80} {fault}; correct or remove the row")
     if not rows:

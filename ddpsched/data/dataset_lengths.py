@@ -39,7 +39,8 @@ def lengths(
     there is. ``tokenizer``: a folder, a hub name, or a tokenizer of ``tokenizers`` or ``transformers``; special tokens
     count, and the token ids that a fast one made are kept in ``$DDPSCHED_CACHE``. ``max_length``: where your loop cuts
     samples. ``length_fn(sample)``: for samples of any other kind. Without it an array counts its first dimension, T of
-    (T, features), and of a tuple the first part that is a list or an array counts, as of (ids, label).
+    (T, features), and of a tuple the first part that is a list or an array counts, as of (ids, label); rows that are
+    padded alike count what their "attention_mask" has.
 
     Warns where all lengths are equal, as those of rows that are padded already. Raises DataError where a length is not
     known, or below 1; the message says what to give.
@@ -52,6 +53,8 @@ def lengths(
     if max_length is not None and max_length < 1:
         raise DataError(f"lengths: max_length = {max_length}, needs an integer of 1 or more")
     found = _lengths(dataset, column, tokenizer, length_fn)
+    if column is None and length_fn is None and len(found) > 1 and (found == found[0]).all():
+        found = _unpadded(dataset, found)
     if len(found) > 1 and (found == found[0]).all():
         warnings.warn(
             f"lengths: all {len(found)} samples are {found[0]} long, so no plan can be better than another; where rows "
@@ -67,12 +70,14 @@ def _lengths(dataset: Any, column: str | None, tokenizer: Any, length_fn: Callab
     if length_fn is not None:
         return value_lengths(place, [length_fn(sample) for sample in _samples(place, dataset)])
     if isinstance(dataset, str | os.PathLike):
+        if not Path(dataset).exists():
+            raise DataError(f"{dataset}: no such file or folder; give one, or the samples themselves")
         if tokenizer is None or column is None:
             return read_lengths(Path(dataset), column, tokenizer=tokenizer)
         return read_lengths(Path(dataset), texts=[column], tokenizer=tokenizer)
     if hasattr(dataset, "with_format") and hasattr(dataset, "__len__"):  # of datasets
         return arrow_dataset_lengths(place, dataset, column, tokenizer)
-    if hasattr(dataset, "keys") and getattr(dataset, "ndim", 2) > 1:  # a tokenizer's output, a DataFrame, or splits
+    if _has_columns(dataset):  # or splits
         values: Any = _of_columns(place, dataset, column)
     elif getattr(dataset, "ndim", 1) > 1:
         raise DataError(
@@ -89,8 +94,32 @@ def _lengths(dataset: Any, column: str | None, tokenizer: Any, length_fn: Callab
     return value_lengths(place, values) if tokenizer is None else text_lengths(place, [values], tokenizer)
 
 
+def _unpadded(dataset: Any, padded: Ids) -> Ids:
+    """Return what an "attention_mask" beside "input_ids" counts, where there is one; else the padded lengths."""
+    if _has_columns(dataset):
+        masks = dataset["attention_mask"] if {"attention_mask", "input_ids"} <= set(dataset.keys()) else None
+    elif isinstance(dataset, str | os.PathLike) or not hasattr(dataset, "__getitem__"):
+        masks = None
+    elif isinstance(first := dataset[0], Mapping) and {"attention_mask", "input_ids"} <= first.keys():
+        masks = [dataset[number]["attention_mask"] for number in range(len(dataset))]
+    else:
+        masks = None
+    if masks is None:
+        return padded
+    counts = np.array([int(np.asarray(mask).sum()) for mask in masks], dtype=np.int64)
+    return counts if len(counts) == len(padded) and counts.min() > 0 else padded
+
+
+def _has_columns(dataset: Any) -> bool:
+    """Return whether it maps names to columns, as a tokenizer's output and a DataFrame do, and no Series."""
+    return hasattr(dataset, "keys") and getattr(dataset, "ndim", 2) > 1
+
+
 def _samples(place: str, dataset: Any) -> list[Any]:
     """Return all samples, one by one. Raises DataError where they have no ids."""
+    if _has_columns(dataset):
+        columns = {name: list(dataset[name]) for name in dataset.keys()}  # noqa: SIM118 (a tokenizer's output)
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise DataError(
             f"{place}: it has no samples by id, so no length is known beforehand; use ddpsched.StreamScheduler "

@@ -29,8 +29,6 @@ def read_lengths(
     tokens. ``prompt``, another column, is counted with them as a pair, as in a run with ``data.prompt``: with BERT's,
     one [SEP] more. Raises DataError where a length is not a whole number of at least 1, naming the row.
     """
-    if not path.exists():
-        raise DataError(f"{path}: no such file or folder; give one, or the samples themselves")
     if texts:
         return _count(locate(path) if path.is_dir() else path, texts, tokenizer, prompt)
     if prompt is not None:

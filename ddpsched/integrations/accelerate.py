@@ -35,7 +35,7 @@ def prepare(
     ``loader``: what ``ddpsched.balanced`` returned; or any that ``ddpsched.scaled`` takes, with its ``count``, and then
     the iteration yields ``(batch, scale)``. Of a StepLoader the batch is a list, for ``ddpsched.micro_batches(model,
     batch)``. ``accelerator.save_state`` and ``load_state`` hold the position of loaders whose state is the same on
-    every rank; each rank saves that of a stream itself.
+    every rank, for another number of ranks too, if the global batch stays; each rank saves that of a stream itself.
 
     Raises ConfigError where accelerate would divide losses or gradients once more.
     """
@@ -100,5 +100,5 @@ class PreparedSteps:
         return self.scaled.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue after the batch of ``state``. Raises ConfigError where it is of another loader."""
-        self.scaled.load_state_dict(state)
+        """Continue after the batch of ``state``, with another number of ranks too. Raises ConfigError as ``scaled``."""
+        self.scaled.go_on(state)

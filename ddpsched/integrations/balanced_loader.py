@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Ra
 
 from ddpsched.data.dataset_lengths import lengths as lengths_of
 from ddpsched.data.lengths import as_array, refuse_other_number
-from ddpsched.errors import ConfigError
+from ddpsched.errors import ConfigError, DataError
 from ddpsched.integrations.batch_sampler import BatchSampler
 from ddpsched.integrations.iterated_by import warn_of_accelerator
 from ddpsched.integrations.pool_stream import PoolStream
@@ -75,11 +76,19 @@ class BalancedLoader:
     ) -> None:
         _check(loader)
         self.dataset, self._loader, self._plans, self._count = loader.dataset, loader, plans, count
-        self._lengths = lengths_of(loader.dataset) if lengths is None else as_array(lengths)
+        self._lengths = self._found() if lengths is None else as_array(lengths)
         refuse_other_number(loader.dataset, len(self._lengths))
         self._named = 0  # the epoch that the loader's own sampler has
         self._steps: Scaled | None = None
-        self._scale = 1.0
+        self._scale, self._scale_is_used = 1.0, False
+
+    def _found(self) -> npt.NDArray[Any]:
+        try:
+            return lengths_of(self.dataset)
+        except DataError as error:
+            raise DataError(
+                f"{error}; then give balanced(loader, ddpsched.lengths(data, column)), or with tokenizer=, length_fn="
+            ) from None
 
     @property
     def steps(self) -> Scaled:
@@ -129,6 +138,7 @@ class BalancedLoader:
     @property
     def scale(self) -> float:
         """The factor of the summed loss of the batch yielded last; 0 for a stand-in."""
+        self._scale_is_used = True
         return self._scale
 
     @property
@@ -153,6 +163,12 @@ class BalancedLoader:
         for batch, scale in self.steps:
             self._scale = scale
             yield batch if self._place is None else self._place(batch)
+        if not self._scale_is_used:
+            warnings.warn(
+                "balanced: an epoch has ended, and loader.scale was not read, so ranks may weigh samples unequally; "
+                "multiply the summed loss of each batch by loader.scale, or ignore this where nothing was trained",
+                stacklevel=2,
+            )
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch of the next iteration."""
@@ -164,7 +180,10 @@ class BalancedLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue after the batch of ``state``. Raises ConfigError where it is of another loader."""
-        self.steps.load_state_dict(state)
+        if self._place is None:
+            self.steps.load_state_dict(state)
+        else:
+            self.steps.go_on(state)
         if hasattr(self._loader.sampler, "set_epoch"):  # so that naming another epoch is seen
             self._loader.sampler.set_epoch(self.epoch)
             self._named = self.epoch

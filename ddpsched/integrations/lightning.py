@@ -137,5 +137,5 @@ class Steps:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue after the step of ``state``; after an epoch's last one, with the next epoch."""
-        self._steps.load_state_dict(state)
+        self._steps.go_on(state)
         self._steps.leave_finished_epoch()

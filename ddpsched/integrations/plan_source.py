@@ -218,6 +218,8 @@ class PlanSource(LoaderWorld):
         here = self._identity(size) if early else identity
         if {**state, "world_size": here["world_size"]}.items() >= here.items():  # all else is the same
             check_same(self.owner, state, here, f"load ddpsched.for_world_size(state, {self.world.size})")
+        if {**state, "global_batch": here["global_batch"]}.items() >= here.items():  # as where batch_size is a rank's
+            check_same(self.owner, state, here, f"give this one global_batch={state['global_batch']}")
         check_same(self.owner, state, here)
         position = Position.from_dict(state["position"])
         check_position(self._spec_of(size), len(self.lengths), position)

@@ -18,7 +18,7 @@ from ddpsched.errors import ConfigError
 from ddpsched.integrations.agree import sum_over_ranks
 from ddpsched.integrations.agreement import process_group
 from ddpsched.integrations.reduction_marks import ReductionMarks
-from ddpsched.integrations.scaled import Scaled
+from ddpsched.integrations.scaled import Scaled, scaled
 from ddpsched.planning.record_columns import plan_columns
 from ddpsched.records import RecordWriter, StepRecord, compact
 from ddpsched.run_folder import RunFolder
@@ -45,7 +45,8 @@ class Recorder:
     timeline outputs/mine/RUN` shows which rank the others waited for. Loops that ran one after another get no verdict,
     as a machine's speed drifts: `ddpsched sweep` measures policies in turn.
 
-    ``folder``: ``outputs/STUDY/RUN``, on a disk that all ranks see. ``steps``: what ``ddpsched.scaled`` returned; or
+    ``folder``: ``outputs/STUDY/RUN``, on a disk that all ranks see. ``steps``: what ``ddpsched.scaled`` or
+    ``ddpsched.balanced`` returned, whose items are ``(batch, scale)`` here; or
     any iterable of batches, as of the loop to compare with, and ``lengths_of(batch)``: the tokens of each of its
     samples, or a list of these for each micro-batch; then each step has an all-reduce of one number, and each iteration
     counts as an epoch. ``model``: in torch's DDP, with no communication hook of its own; then ``compute_s`` and
@@ -68,6 +69,8 @@ class Recorder:
         model: Any = None,
         overwrite: bool = False,
     ) -> None:
+        if lengths_of is None and isinstance(getattr(steps, "steps", None), Scaled):  # of a balanced loader
+            steps = scaled(steps)
         if lengths_of is None and not (isinstance(steps, Scaled) and steps.has_plans):
             raise ConfigError(
                 f"Recorder: {type(steps).__name__} has no plans; give ddpsched.scaled(loader) of a BatchSampler or "

@@ -18,6 +18,7 @@ from ddpsched.integrations.rank_lists import RankLists
 from ddpsched.integrations.step_loader import StepLoader
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.integrations.stream_scheduler import StreamScheduler
+from ddpsched.integrations.world_size import for_world_size
 from ddpsched.step_plan import Position, StepPlan
 
 
@@ -31,8 +32,8 @@ def scaled(loader: Any, count: Callable[[Any], Any] | None = None) -> Scaled:
             torch.save({"steps": steps.state_dict(), ...}, path)
 
     ``loader``: a torch DataLoader, torchdata's StatefulDataLoader or accelerate's loader of one process over a
-    BatchSampler; a BatchSampler itself; a StreamScheduler; a StepLoader or PoolStream, whose batch is the list of a
-    step's micro-batches.
+    BatchSampler; a BatchSampler itself; what ``ddpsched.balanced`` returned; a StreamScheduler; a StepLoader or
+    PoolStream, whose batch is the list of a step's micro-batches.
     ``scale``: G / B of the step, 0 where the batch is a stand-in or this rank has none. With ``count(batch)``, the
     label tokens of a batch (of each micro-batch, where a step has a list of them), it is G / N instead, N the label
     tokens of the step on all ranks, for the mean over these; then every step begins with an all-reduce of one number.
@@ -51,6 +52,11 @@ def scaled(loader: Any, count: Callable[[Any], Any] | None = None) -> Scaled:
     [1, 3] 0.5
     [4] 1.0
     """
+    steps = getattr(loader, "steps", None)  # of a balanced loader
+    if isinstance(steps, Scaled):
+        if count is not None:
+            raise ConfigError("scaled: the loader of ddpsched.balanced counts itself; give balanced(loader, count=...)")
+        return steps
     return Scaled(loader, count)
 
 
@@ -164,6 +170,15 @@ class Scaled:
         """Continue after the batch of ``state``. Raises ConfigError where it is of another loader; see BatchSampler."""
         self._planner.load_state_dict(state)
         self._reached = None
+
+    def go_on(self, state: Mapping[str, Any]) -> None:
+        """Continue after the batch of ``state``, with another number of ranks too, as a framework's checkpoint asks.
+
+        Raises ConfigError where it is of other data, another policy or another global batch.
+        """
+        size = self.plan_source.world.size if self.has_plans else None
+        resized = size is not None and isinstance(state, Mapping) and state.get("world_size") not in (None, size)
+        self.load_state_dict(for_world_size(state, size) if resized and size is not None else state)
 
     def leave_finished_epoch(self) -> None:
         """Let the next iteration begin with the next epoch, where a loaded state is of an epoch's last batch.

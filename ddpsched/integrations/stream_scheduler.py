@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
@@ -173,6 +174,12 @@ class StreamScheduler:
         if failure is not None:
             raise failure
         all_costs, caps = read_offers(table, self._epoch, self._step)
+        if not self._step and len(table) > 1 and _are_alike(all_costs):
+            warnings.warn(
+                f"StreamScheduler: the first {all_costs.shape[1]} samples of all ranks cost the same, so all may read "
+                "the same stream, and train each sample once a rank; give each rank its own share of the samples",
+                stacklevel=2,
+            )
         for flag, problem in PROBLEMS.items():
             if (caps == flag).any():
                 raise RankFailure(f"StreamScheduler: rank {int((caps == flag).argmax())} {problem}")
@@ -244,6 +251,11 @@ class StreamScheduler:
             "memory": self._given.memory_identity(), "speeds": self._given.speeds,
             "world_size": world.size,
         }  # fmt: skip
+
+
+def _are_alike(costs: Ids) -> bool:
+    """Return whether all ranks' windows cost the same, sample by sample, and not one as much as the other."""
+    return costs.shape[1] >= 8 and bool((costs == costs[0]).all()) and len(np.unique(np.diff(costs[0]))) > 2
 
 
 def _group_exchange(world: World) -> Exchange:

@@ -202,7 +202,7 @@ def test_our_own_batch_sampler_asks_for_the_scale() -> None:
     assert certificate.holds, certificate.text()
     (asked,) = [fact for fact in certificate.facts if fact.startswith("gradient")]
     assert "unequal counts" in asked
-    assert "G*b_r/B" in asked
+    assert "its scale: loader.scale, or ddpsched.scaled(loader)" in asked
 
 
 @pytest.mark.parametrize("policy", ["static", "balanced", "minmax"])

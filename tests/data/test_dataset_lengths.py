@@ -143,6 +143,20 @@ def test_equal_lengths_are_no_lengths_of_samples() -> None:
         ddpsched.lengths([[1], [2, 3]])
 
 
+def test_rows_that_are_padded_count_their_mask() -> None:
+    size = max(COUNTS)
+    ids = torch.tensor([[1] * n + [0] * (size - n) for n in COUNTS])
+    mask = (ids > 0).long()
+    forms: list[Any] = [
+        {"input_ids": ids, "attention_mask": mask},
+        [{"input_ids": i, "attention_mask": m} for i, m in zip(ids, mask, strict=True)],
+        datasets.Dataset.from_dict({"input_ids": ids.tolist(), "attention_mask": mask.tolist()}),
+    ]
+    for form in forms:
+        assert ddpsched.lengths(form).tolist() == COUNTS
+        assert ddpsched.lengths(form, length_fn=lambda row: int(sum(row["attention_mask"]))).tolist() == COUNTS
+
+
 def test_a_function_of_a_sample() -> None:
     assert ddpsched.lengths([{"frames": 3}, {"frames": 5}], length_fn=lambda sample: sample["frames"]).tolist() == [
         3,
@@ -159,8 +173,15 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "pairs of text and label": (lambda: ddpsched.lengths([("a b", 1)]), "a sample is the text 'a b'; give tokenizer="),
     "pairs of numbers": (lambda: ddpsched.lengths([(0.5, 1)]), "a tuple of float, int, none of which has a length"),
     "a column of texts": (lambda: ddpsched.lengths(ARROW, "text"), "'a b' is not a number; .*a tokenizer"),
-    "no column": (lambda: ddpsched.lengths(ARROW), "it has 'text', 'label'; name .*'label' or .*texts, such as 'text'"),
-    "arrays of other names": (lambda: ddpsched.lengths([{"x": np.ones((5, 3)), "y": 1}]), "ids, such as 'x'$"),
+    "no column": (lambda: ddpsched.lengths(ARROW), "it has 'text', 'label'; name a column of texts, such as 'text'"),
+    "a column of numbers as texts": (
+        lambda: ddpsched.lengths(ARROW, "label", tokenizer=embedded_tokenizer()),
+        r"row 1: \(0,\) holds a number; name a column of texts",
+    ),
+    "lengths of another name": (lambda: ddpsched.lengths([{"text": "a", "num_frames": 3}]), "such as 'num_frames' or"),
+    "no columns": (lambda: ddpsched.lengths({"a": 1}), "'a' is 1, no column; give a mapping of columns, or a list"),
+    "no such file": (lambda: ddpsched.lengths("/nope"), "/nope: no such file or folder"),
+    "arrays of other names": (lambda: ddpsched.lengths([{"x": np.ones((5, 3)), "y": 1}]), "arrays, such as 'x'$"),
     "texts alone": (lambda: ddpsched.lengths([{"question": "how many"}]), "name a column of texts, such as 'question'"),
     "another column": (lambda: ddpsched.lengths(ARROW, "txt"), "no column 'txt'; .*did you mean .*text"),
     "an empty sample": (lambda: ddpsched.lengths([[1], []]), r"row 2: \[\] has no token ids; correct or remove"),

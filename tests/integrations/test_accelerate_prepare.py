@@ -66,6 +66,19 @@ def test_a_checkpoint_holds_the_position(accelerator: Accelerator, tmp_path: Pat
     assert first + [batch.tolist() for batch, _ in rest] + [batch.tolist() for batch, _ in rest] == whole
 
 
+def test_a_checkpoint_of_another_number_of_ranks(accelerator: Accelerator, tmp_path: Path) -> None:
+    first = DataLoader(range(NUM_SAMPLES), batch_sampler=sampler(world=World(0, 2)))  # type: ignore[arg-type]
+    steps = prepare(accelerator, first)
+    for _ in zip(range(2), steps, strict=False):
+        pass
+    accelerator.save_state(str(tmp_path))
+    again = Accelerator(cpu=True)
+    rest = prepare(again, loader())
+    again.load_state(str(tmp_path))
+    seen = [int(number) for batch, _ in rest for number in batch]
+    assert len(seen) == len(set(seen)) == NUM_SAMPLES - 2 * 16
+
+
 def test_a_loader_that_is_not_prepared(accelerator: Accelerator) -> None:
     """accelerator.prepare gives back what it does not know, and iterating it would train all the same."""
     plain = DataLoader([torch.ones(n) for n in LENGTHS], 4, collate_fn=list)

@@ -1,5 +1,6 @@
 """balanced(loader): another DataLoader's samples, batches and epochs, by a plan."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 
 import ddpsched
 from ddpsched.errors import ConfigError, DataError
@@ -116,6 +124,49 @@ def test_an_epoch_that_is_over_is_left_without_a_word(recwarn: pytest.WarningsRe
     assert sorted(id for batch in again for id in batch) == sorted(id for batch in first for id in batch)
 
 
+class Reversed(SequentialSampler):
+    def __iter__(self) -> Any:
+        return iter(range(len(DATA) - 1, -1, -1))
+
+
+def test_drop_last_and_the_generator_are_the_loaders() -> None:
+    torchs = loader(drop_last=True)
+    steps = ddpsched.balanced(torchs)
+    assert [len(batch) for batch in steps] == [8] * len(torchs) == [8] * 6
+    few = ddpsched.balanced(DataLoader(DATA[:5], 8, drop_last=True, collate_fn=ids))  # type: ignore[arg-type]
+    assert list(few) == []
+
+    def order(seed: int | None) -> list[list[int]]:
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        return list(ddpsched.balanced(loader(generator=generator)))
+
+    assert order(1) == order(1) != order(2)
+    assert order(None) == order(None)
+
+
+def test_a_scale_that_nobody_reads_is_named(recwarn: pytest.WarningsRecorder) -> None:
+    steps = ddpsched.balanced(loader())
+    for _ in steps:
+        assert steps.scale
+    assert not recwarn
+    with pytest.warns(UserWarning, match=r"loader\.scale was not read, so ranks may weigh samples unequally"):
+        list(ddpsched.balanced(loader()))
+
+
+def test_it_is_scaled_and_recorded_as_it_is(tmp_path: Path) -> None:
+    steps = ddpsched.balanced(loader())
+    assert ddpsched.scaled(steps) is steps.steps
+    with pytest.raises(ConfigError, match=r"give balanced\(loader, count=\.\.\.\)"):
+        ddpsched.scaled(steps, len)
+    with ddpsched.Recorder(tmp_path / "mine" / "run", steps) as recorder:
+        assert [scale == 1 / len(batch) for batch, scale in recorder] == [True] * 7
+
+
+def test_lengths_that_are_not_found_are_given() -> None:
+    with pytest.raises(DataError, match=r"then give balanced\(loader, ddpsched\.lengths\(data, column\)\)"):
+        ddpsched.balanced(DataLoader([{"x": [1, 2], "y": 1}], 1))  # type: ignore[arg-type]
+
+
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter(DATA)
@@ -129,6 +180,12 @@ class Stream(IterableDataset[Any]):
         (lambda: ddpsched.balanced(loader()), "a BalancedLoader is planned already"),
         (lambda: DataLoader(Stream(), batch_size=4), r"Stream has no samples by id; use ddpsched\.StreamScheduler"),
         (lambda: loader(sampler=WeightedRandomSampler([1.0] * 50, 50), shuffle=None), "WeightedRandomSampler chooses"),
+        (lambda: loader(sampler=Reversed(DATA), shuffle=None), "Reversed chooses samples in a way of its own"),
+        (
+            lambda: loader(sampler=RandomSampler(DATA, num_samples=20), shuffle=None),
+            "RandomSampler takes 20 samples",
+        ),
+        (lambda: loader(sampler=SequentialSampler(range(20)), shuffle=None), "SequentialSampler takes 20 samples"),
         (lambda: DataLoader(DATA, batch_sampler=[[1, 2]]), "list chooses samples"),  # type: ignore[arg-type]
         (lambda: DataLoader(DATA, batch_size=None), "batch_size=None yields samples one by one; give"),  # type: ignore[arg-type]
         (

@@ -11,7 +11,7 @@ from test_step_loader import LENGTHS, POLICIES, Rows, loader
 
 from ddpsched import StepLoader, World
 from ddpsched.data.order_file import About, OrderedWriter
-from ddpsched.errors import ConfigError
+from ddpsched.errors import ConfigError, DataError
 
 
 def kept(made: StepLoader) -> dict[str, Any]:
@@ -65,6 +65,15 @@ def test_no_sample_of_the_steps_before_is_loaded() -> None:
     resumed.load_state_dict(first.state_dict())
     assert data.asked == []
     assert data.asked == [id for batches in resumed for batch in batches for id in batch]
+
+
+def test_a_data_set_that_grows_is_named() -> None:
+    data = list(range(20))
+    steps = StepLoader(data, [3] * 20, global_batch=4, collate_fn=list)
+    list(steps)
+    data.append(20)
+    with pytest.raises(DataError, match="the data set has 21 samples, but there are 20 lengths"):
+        next(iter(steps))
 
 
 def test_around_the_end_of_an_epoch() -> None:

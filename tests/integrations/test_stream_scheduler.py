@@ -3,6 +3,7 @@
 import itertools
 import pickle
 import random
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -150,6 +151,21 @@ def test_naming_another_epoch_drops_a_loaded_position() -> None:
         loader.set_epoch(1)
     fresh.set_epoch(1)
     assert list(loader) == list(fresh)
+
+
+def same_stream(rank: int, size: int) -> list[str]:
+    dist.init_process_group("gloo")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        next(iter(StreamScheduler(Shard(0, 1), len, global_batch=8)))
+        next(iter(StreamScheduler(Shard(dist.get_rank(), 2), len, global_batch=8)))
+    return [str(each.message) for each in caught if "StreamScheduler" in str(each.message)]
+
+
+def test_ranks_that_read_the_same_stream_are_named() -> None:
+    for said in run_ranks(same_stream, 2, 0, 2):
+        assert len(said) == 1
+        assert "samples of all ranks cost the same, so all may read the same stream" in said[0]
 
 
 def test_a_look_at_one_batch_begins_the_epoch_again() -> None:

@@ -131,3 +131,10 @@ def test_sampler_goes_on_too() -> None:
         each.load_state_dict(for_world_size(state, 3))
         seen += [i for ids in each for i in ids]
     assert sorted(seen) == list(range(len(LENGTHS)))
+
+
+def test_another_global_batch_is_named() -> None:
+    state = for_world_size(loader("balanced", 0, 2).state_dict(), 3)
+    other = StepLoader(range(150), LENGTHS, world=World(0, 3), policy=POLICIES["balanced"], global_batch=18, epochs=2)
+    with pytest.raises(ConfigError, match="global_batch = 12, here 18; give this one global_batch=12"):
+        other.load_state_dict(state)
