@@ -60,6 +60,14 @@ def test_the_last_line_recommends(folder: Path) -> None:
     assert call(folder, "--policy", "pool").stdout.splitlines()[-1].startswith("recommended: none, as no arm")
     alone = call(folder, "--policy", "static").stdout.splitlines()[-1]
     assert alone == "recommended: static, at 1.000 times the cost of static and with its gradient"
+    packed = call(folder, "--policy", "packed").stdout.splitlines()[-1]
+    assert packed.startswith("recommended: packed at 0.")
+    assert packed.endswith(" where the model takes packed rows")
+
+
+def test_lengths_that_are_all_the_same_need_no_policy() -> None:
+    table = ddpsched.plan([7] * 64, world_size=2, global_batch=8)
+    assert table.recommendation == "recommended: static, at 1.000 times the cost of static and with its gradient"
 
 
 def test_the_table_as_a_value(folder: Path) -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("accelerate")
 
 from ddpsched.certify.certificate import Certificate, Check
 from ddpsched.certify.certify_trainer import CASES, OF_YOURS, Case, certify_cases, certify_trainer
-from ddpsched.errors import ConfigError
+from ddpsched.errors import ConfigError, RankFailure
 from ddpsched.integrations.losses import summed_cross_entropy
 
 FIXED = "ddpsched.integrations.losses:summed_cross_entropy"
@@ -44,6 +44,40 @@ def unscaled(**arguments: Any) -> Any:
     trainer = balanced(**arguments)
     trainer._found_rule = lambda loader: "step"
     return trainer
+
+
+def with_loss(loss: Callable[..., torch.Tensor], balances: bool, arguments: dict[str, Any]) -> Any:
+    """Return a Trainer whose compute_loss is the mean of a loss of its own."""
+    from transformers import Trainer
+
+    from ddpsched.integrations.transformers import balance
+
+    class Own(Trainer):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **more: Any) -> Any:
+            labels = inputs.pop("labels")
+            return loss(model(**inputs)["logits"], labels)
+
+    lengths = [len(each["input_ids"]) for each in arguments["train_dataset"]]
+    return balance(Own(**arguments), lengths=lengths) if balances else Own(**arguments)
+
+
+def focal(**arguments: Any) -> Any:
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        each = F.cross_entropy(logits, labels, reduction="none")
+        return ((1 - torch.exp(-each)) ** 2 * each).mean()
+
+    return with_loss(loss, True, arguments)
+
+
+def weighted(**arguments: Any) -> Any:
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits, labels, weight=logits.new_tensor([1.0, 3.0]))
+
+    return with_loss(loss, False, arguments)
+
+
+def narrow(**arguments: Any) -> Any:
+    return with_loss(lambda x, y: F.cross_entropy(x, y, weight=torch.tensor([1.0, 3.0])), False, arguments)
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +180,27 @@ def test_a_trainer_of_yours_that_is_wrong() -> None:
     (certificate,) = certify_cases(2, [(OF_YOURS[0], None)], "test_certify_trainer:unscaled")
     assert failed(certificate) == ["gradient"]
     assert "every rank takes the mean" in str(check(certificate, "gradient").cause)
+
+
+def test_a_loss_of_its_own_is_the_target() -> None:
+    for certificate in certify_trainer(2, make="test_certify_trainer:focal"):
+        assert certificate.holds, certificate.text()
+        assert "loss: the Trainer's own, its target the mean of it over samples" in " ".join(certificate.facts)
+
+
+@pytest.mark.slow
+def test_a_loss_that_weighs_classes_depends_on_the_batch() -> None:
+    cause = check(certify_trainer(2, make="test_certify_trainer:weighted")[0], "gradient").cause
+    assert cause is not None
+    assert "the loss of several samples is not the mean of theirs, so the gradient depends on which" in cause
+
+
+@pytest.mark.slow
+def test_constants_of_float32_are_named() -> None:
+    with pytest.raises(
+        RankFailure, match=r"the certificate's model is of float64: make constants of your loss like its"
+    ):
+        certify_trainer(2, make="test_certify_trainer:narrow")
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
