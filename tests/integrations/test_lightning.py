@@ -10,7 +10,7 @@ import torch
 from launched import EPOCHS, LENGTHS, NUM_SAMPLES, gradient, model, sampler, summed_loss, worst_error
 from torch.utils.data import DataLoader
 
-from ddpsched import StepLoader, StreamScheduler
+from ddpsched import StepLoader, StreamScheduler, World, scaled
 from ddpsched.errors import ConfigError
 from ddpsched.integrations import tested_versions
 
@@ -175,6 +175,17 @@ def test_a_checkpoint_without_a_position_is_named(tmp_path: Path) -> None:
     plain.save_checkpoint(tmp_path / "plain.ckpt")
     with pytest.warns(UserWarning, match=r"plain.ckpt holds no position of BalancedData"):
         trainer().fit(Module(tmp_path), BalancedData(loader), ckpt_path=str(tmp_path / "plain.ckpt"))
+
+
+def test_a_position_of_another_number_of_ranks() -> None:
+    steps = scaled(DataLoader(range(NUM_SAMPLES), batch_sampler=sampler(world=World(0, 2))))  # type: ignore[arg-type]
+    for _ in zip(range(2), steps, strict=False):
+        pass
+    alone = DataLoader(range(NUM_SAMPLES), batch_sampler=sampler(world=World(0, 1)))  # type: ignore[arg-type]
+    data = BalancedData(alone)
+    data.load_state_dict(steps.state_dict())
+    seen = [int(number) for batch, _ in data._steps for number in batch]
+    assert len(seen) == len(set(seen)) == NUM_SAMPLES - 2 * 16
 
 
 def test_validation_is_untouched(tmp_path: Path) -> None:
