@@ -108,7 +108,7 @@ def certify_cases(
     """Return a certificate for each case and loss, from ranks that are started once.
 
     ``cases``: each with the name of a loss, ``module:function``, or None for the Trainer's; ``make``: as above. Raises
-    ConfigError where a loss cannot be imported or accelerate is missing.
+    ConfigError where a loss cannot be imported or accelerate is missing, RankFailure where a rank fails.
     """
     if world_size < 1:
         raise ConfigError(f"world_size = {world_size}: at least 1 rank is needed")
