@@ -22,10 +22,10 @@ demo: $(VENV)/installed
 test: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# seven minutes: the checks of reliability that need real launches, in short; every example, certified
+# five minutes: the checks of reliability that need real launches, in short; every example, certified
 checks: $(VENV)/installed
 	$(BIN)/python -m experiments.reliability.nightly --short
-	$(BIN)/python -m pytest -m slow tests/experiments/test_examples.py -k "exact or before_runs"
+	$(BIN)/python -m pytest -m slow tests/experiments/test_examples.py -k "exact or before_runs or torchrun"
 
 # hours: every check of reliability in full
 nightly: $(VENV)/installed

@@ -146,7 +146,10 @@ def test_a_look_on_one_rank_and_a_loop_on_one_rank() -> None:
     assert zero["look"] == zero["looks"][0] == zero["epochs"][0][0]
     warned, *others = zero["warned"]
     assert len(others) == 2, "a sampler like one that has begun on both ranks is not waited for"
-    assert "rank 0 begins, and after 0.5 s process 1 has not begun the same. If this is a look at one batch, all is well" in warned
+    assert (
+        "rank 0 begins, and after 0.5 s process 1 has not begun the same. If this is a look at one batch, all is well"
+        in warned
+    )
     assert one["warned"] == []
     kind, text = zero["alone"]
     assert kind == RankFailure.__name__
