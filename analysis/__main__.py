@@ -9,14 +9,14 @@ from analysis import tables
 from analysis.draw import draw_study
 from analysis.draw_bench import draw_bench
 from analysis.load import load_study
-from analysis.terminal import comparison, console, verdicts
+from analysis.terminal import command, comparison, console, verdicts
 from ddpsched.decode import decode_json
 from ddpsched.errors import DdpschedError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the figures and tables of a study, and print the comparison; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__)
+    parser = argparse.ArgumentParser(prog=command("python -m analysis"), description=__doc__)
     parser.add_argument("study", type=Path, help="a study's folder, outputs/STUDY")
     folder: Path = parser.parse_args(arguments).study
     out = console()

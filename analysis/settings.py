@@ -154,10 +154,12 @@ def _differences(run: Run, others: Sequence[Run]) -> list[str]:
 def _label(run: Run, rivals: Sequence[Run], quiet: tuple[str, ...]) -> str:
     """Return the label, ``balanced (M = 4)``: the policy, and what distinguishes it from others of that policy.
 
-    A peer has the name of its package. ``quiet`` keys are left out.
+    A peer has the name of its package, a loop of one's own that of its run. ``quiet`` keys are left out.
     """
     if run.config.get("aa"):
         return AA
+    if run.policy == "other":  # a loop of someone's own, whose run is all that tells it from others
+        return run.name
     tables = PUT_TOGETHER if run.policy == "static" else (*PLANNING, *PUT_TOGETHER)
     mine, others = part(run.config, tables), [part(rival.config, tables) for rival in rivals]
     keys = [key for config in (mine, *others) for key in config if any(c.get(key) != mine.get(key) for c in others)]

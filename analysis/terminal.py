@@ -1,6 +1,7 @@
 """The comparison of a setting's arms as a table for the terminal."""
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -133,3 +134,8 @@ def side_by_side(tables: dict[str, Any]) -> Table:
 def number(value: float | None, factor: float, form: str) -> str:
     """Return a cell, ``value * factor`` in this format; a dash for None, what was not measured."""
     return "-" if value is None else format(value * factor, form)
+
+
+def command(own: str) -> str:
+    """Return the words that this command was called by: ``ddpsched ...``, or else its ``own``."""
+    return sys.argv[0] if sys.argv[0].startswith("ddpsched ") else own

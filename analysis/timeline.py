@@ -16,7 +16,7 @@ from rich.table import Table
 
 from analysis.draw import figures_folder, save
 from analysis.draw_timeline import chosen_steps, draw_timeline
-from analysis.terminal import console, number
+from analysis.terminal import command, console, number
 from analysis.trace import write_trace
 from analysis.waits import MEANS, RESOLUTION_S, SHARES, Timeline, by_rank, leads, load_timeline
 from ddpsched.errors import DdpschedError
@@ -89,7 +89,7 @@ def _on_communication(timeline: Timeline) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table of a run, and write its trace and figure; return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.timeline", description="Which rank did the others wait for?"
+        prog=command("python -m analysis.timeline"), description="Which rank did the others wait for?"
     )
     parser.add_argument("run", type=Path, help="a run's folder, outputs/STUDY/RUN")
     parser.add_argument("--steps", metavar="A:B", help="steps A to B - 1 in the figure; by default 5 around the middle")

@@ -29,6 +29,8 @@ class SampleReader:
     """
 
     def __init__(self, iterable: Any, length_fn: Callable[[Any], int], infinite: bool, epoch: int) -> None:
+        if not callable(length_fn):
+            raise ConfigError(f"length_fn is {type(length_fn).__name__}; give a function of a sample, its tokens")
         self._iterable, self._length_fn, self._infinite = iterable, length_fn, infinite
         self._stateful = hasattr(iterable, "state_dict") and hasattr(iterable, "load_state_dict")
         self.epoch, self.ended = epoch, False

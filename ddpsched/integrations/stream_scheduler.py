@@ -246,8 +246,10 @@ class StreamScheduler:
         self._reader.load_state_dict(state["reader"])
 
     def _identity(self, world: World) -> dict[str, Any]:
+        window = self._spec(world).policy.window
+        assert window is not None, "minmax takes its samples from windows"
         return {
-            "global_batch": self._size, "prefetch": self._spec(world).policy.window, "cost": asdict(self._cost),
+            "global_batch": self._size, "prefetch": window[1], "cost": asdict(self._cost),
             "memory": self._given.memory_identity(), "speeds": self._given.speeds,
             "world_size": world.size,
         }  # fmt: skip

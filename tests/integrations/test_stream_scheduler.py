@@ -242,6 +242,11 @@ def test_all_ranks_raise_where_one_cannot_go_on(kind: str, others: str, own: str
     assert found[1].startswith(own)
 
 
+def test_a_length_is_of_a_function() -> None:
+    with pytest.raises(ConfigError, match="length_fn is list; give a function of a sample"):
+        StreamScheduler(["a"], [1], global_batch=2)  # type: ignore[arg-type]
+
+
 def test_bad_arguments() -> None:
     for words, named in (
         ({"global_batch": 0}, "global_batch = 0"),
