@@ -6,8 +6,8 @@ from importlib.metadata import version
 TESTED = {  # the first and the last; a loop is read from what these call, and in which order
     "transformers": ((5, 18), (5, 23)),
     "accelerate": ((1, 14), (1, 15)),
-    "pytorch-lightning": ((2, 4), (2, 6)),
-    "lightning": ((2, 4), (2, 6)),
+    "pytorch-lightning": ((2, 5), (2, 6)),
+    "lightning": ((2, 5), (2, 6)),
 }
 
 

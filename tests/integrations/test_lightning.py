@@ -205,5 +205,5 @@ def test_validation_is_untouched(tmp_path: Path) -> None:
 
 def test_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tested_versions, "version", lambda name: "3.0")
-    with pytest.warns(UserWarning, match=r"tested with pytorch-lightning 2\.4 to 2\.6, not 3\.0"):
+    with pytest.warns(UserWarning, match=r"tested with pytorch-lightning 2\.5 to 2\.6, not 3\.0"):
         trainer().fit(Module(tmp_path), BalancedData(DataLoader(range(NUM_SAMPLES), batch_sampler=sampler())))  # type: ignore[arg-type]
