@@ -21,6 +21,7 @@
     packed_rows.py       warnings of packed rows that are padded, or that no model keeps apart
     losses.py            the exact loss for transformers' Trainer
     agreement.py         the world of a loader; its ranks compare what they are about to iterate
+    turns.py             what ranks have posted of an iteration, and whether since they were compared last
     identity.py          the values that must be equal on all ranks, and of a state and its loader
     agree.py             a sum over ranks in each step, for streams that end
     loader_arguments.py  their arguments, checked like a config's tables

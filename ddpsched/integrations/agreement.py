@@ -18,6 +18,7 @@ from typing import Any
 
 from ddpsched.errors import ConfigError, PlanMismatch, RankFailure
 from ddpsched.integrations.identity import as_texts, differences
+from ddpsched.integrations.turns import OVER, Postings
 from ddpsched.world import World
 
 PATIENCE_S = 5.0  # waited for other ranks before a warning
@@ -26,7 +27,6 @@ ALONE = (
     "Where one rank alone iterates, to look at batches or to evaluate, give that loader world=World(0, 1), or use "
     "plans()"
 )
-_begun: set[str] = set()  # digests of all iterations that this process has begun
 _made = itertools.count()  # samplers and loaders of several ranks, in the order that this process makes them
 
 
@@ -132,21 +132,20 @@ class Agreement:
         self._identity = {"loader": repr(owner), "world_size": repr(world.size), **identity}
         self._values = {**self._identity, **start}
         self._digest = blake2b(json.dumps(self._values).encode(), digest_size=12).hexdigest()
-        _begun.add(self._digest)
-        latest = json.dumps({"digest": self._digest, "number": number, "values": self._values})
         shared = f"rank {world.rank} of {world.size}"
-        self._names = f"process {group.get_rank()}", shared  # of this rank
-        for name in self._names:
-            self._store.set(f"latest/{name}", latest)
-            self._store.set(self._key(name), str(world.rank))
+        names = f"process {group.get_rank()}", shared  # of this rank
+        # one name for each rank: that of its process, or where processes share ranks that of the rank
+        kind, rest = ("process", "") if world.size == processes else ("rank", f" of {world.size}")
+        others = [f"{kind} {i}{rest}" for i in range(world.size)]
+        about = {"number": number, "values": self._values}
+        self._postings = Postings(
+            self._store, c10d._get_default_group(), self._digest, about, world.rank, names, others
+        )
         if world.size > processes:
             raise ConfigError(
                 f"{owner}: world is {shared}, but the process group has {processes} processes, so the other ranks' "
                 "samples would never run; leave world out, or use plans() to look at those of another world"
             )
-        # one name for each rank: that of its process, or where processes share ranks that of the rank
-        kind, rest = ("process", "") if world.size == processes else ("rank", f" of {world.size}")
-        self._all = [f"{kind} {i}{rest}" for i in range(world.size)]
 
     def __reduce__(self) -> Any:
         """A copy of the sampler or loader, in this process or another, agrees anew."""
@@ -178,7 +177,7 @@ class Agreement:
             )
         if self._compared(self._timeout_s - PATIENCE_S, strict=True):
             return
-        self._refuse_others(self._absent(), strict=True, any_number=True)
+        self._refuse_others(self._postings.absent(), strict=True, any_number=True)
         raise RankFailure(
             f"{self._who} iterates, but {self._missing()} not begun within "
             f"{self._timeout_s:.0f} s, the process group's time-out; all ranks must iterate. {ALONE}"
@@ -187,14 +186,13 @@ class Agreement:
     def end(self) -> None:
         """Note that the last list is handed out."""
         if self._store is not None:
-            for name in self._names:
-                self._store.set(self._key(name, "/over"), "1")
+            self._postings.end()
 
     def wait_for_end(self) -> None:
         """Wait until all ranks have handed out their last list. Raises RankFailure where one does not."""
 
         def all_over() -> bool:
-            return not self._absent("/over")
+            return not self._postings.absent(OVER)
 
         if self._store is None or self._until(all_over, PATIENCE_S):
             return
@@ -231,11 +229,9 @@ class Agreement:
         ranks: list[int] = []  # as each process has them
 
         def all_there() -> bool:
-            absent = self._absent()
-            self._refuse_others(absent, strict)
-            if not absent:
-                ranks.extend(map(int, self._store.multi_get([self._key(name) for name in self._all])))
-            return not absent
+            self._refuse_others(self._postings.absent(), strict)
+            ranks.extend(self._postings.match() or [])
+            return bool(ranks)
 
         if not self._until(all_there, patience_s):
             return False
@@ -259,10 +255,10 @@ class Agreement:
         """
         here = self._values if strict else self._identity
         for name in absent:
-            if not self._store.check([f"latest/{name}"]):
+            latest = self._postings.latest(name)
+            if latest is None or self._postings.is_behind(name, latest):
                 continue
-            latest = json.loads(self._store.get(f"latest/{name}"))
-            if latest["digest"] in _begun or not (any_number or latest["number"] == self._number):
+            if not (any_number or latest["number"] == self._number):
                 continue
             values = {key: value for key, value in latest["values"].items() if strict or key in here}
             differing = differences(values, here, "on this one")
@@ -273,17 +269,9 @@ class Agreement:
                     "world=World(0, 1)"
                 )
 
-    def _key(self, name: str, kind: str = "") -> str:
-        return f"{self._digest}{kind}/{name}"
-
-    def _absent(self, kind: str = "") -> list[str]:
-        if self._store.check([self._key(name, kind) for name in self._all]):
-            return []
-        return [name for name in self._all if not self._store.check([self._key(name, kind)])]
-
     def _missing(self, kind: str = "") -> str:
         """Return the names of the absent ranks, with their verb."""
-        absent = self._absent(kind)
+        absent = self._postings.absent(kind)
         names = ", ".join(absent[:8]) + (f" and {len(absent) - 8} more" if len(absent) > 8 else "")
         return f"{names} {'has' if len(absent) == 1 else 'have'}"
 

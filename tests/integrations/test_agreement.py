@@ -145,7 +145,7 @@ def test_a_look_on_one_rank_and_a_loop_on_one_rank() -> None:
             assert results["epochs"][number] == list(expected)
     assert zero["look"] == zero["looks"][0] == zero["epochs"][0][0]
     warned, *others = zero["warned"]
-    assert len(others) == 2, "a sampler like one that has begun on both ranks is not waited for"
+    assert len(others) == 3, "one that all have iterated to its end before is waited for like another"
     assert (
         "rank 0 begins, and after 0.5 s process 1 has not begun the same. If this is a look at one batch, all is well"
         in warned
@@ -230,6 +230,37 @@ def test_a_look_before_there_are_ranks_spends_no_agreement() -> None:
         assert "rank 0 iterates, but process 1 has not begun within 2 s" in text
     assert zero["steps"] <= 1
     assert zero["slow"] == one["slow"] == ("nothing", "")
+
+
+def plans_that_ran_before() -> dict[str, tuple[str, str]]:
+    """Return the error of each rank where what it begins is a plan that all have run before, but not now."""
+    rank = forget_launcher()
+    agreement.timeout_of = lambda c10d: timedelta(seconds=20)
+    made = sampler()
+    for epoch in range(2):
+        made.set_epoch(epoch)
+        list(made)
+    raised_by = {"again": raised(lambda: [made.set_epoch(0), list(made)])}
+    dist.barrier()
+    raised_by["epochs"] = raised(lambda: [made.set_epoch(rank), list(made)])
+    dist.barrier()
+    for seed in (0, 1):
+        list(sampler(seed=seed))
+    raised_by["seeds"] = raised(lambda: list(sampler(seed=rank)))
+    dist.barrier()
+    for counts in (None, len):
+        list(scaled(sampler(), counts))
+    raised_by["count"] = raised(lambda: list(scaled(sampler(), len if rank else None)))
+    dist.barrier()
+    return raised_by
+
+
+def test_plans_that_all_ranks_have_run_before_are_compared_again() -> None:
+    for found in run_ranks(plans_that_ran_before, 2):
+        assert found.pop("again") == ("nothing", "")
+        for name, words in {"epochs": "epoch = ", "seeds": "seed = ", "count": "count = "}.items():
+            assert found[name][0] == PlanMismatch.__name__, (name, found[name])
+            assert words in found[name][1]
 
 
 def tensor_parallel() -> list[list[int]]:

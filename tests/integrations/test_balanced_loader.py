@@ -120,7 +120,7 @@ def test_an_epoch_that_is_over_is_left_without_a_word(recwarn: pytest.WarningsRe
     first = [next(batches) for _ in range(len(steps))]
     again.load_state_dict(steps.state_dict())
     again.set_epoch(1)
-    assert not recwarn
+    assert not [each for each in recwarn if "set_epoch" in str(each.message)]
     assert sorted(id for batch in again for id in batch) == sorted(id for batch in first for id in batch)
 
 
@@ -148,7 +148,7 @@ def test_a_scale_that_nobody_reads_is_named(recwarn: pytest.WarningsRecorder) ->
     steps = ddpsched.balanced(loader())
     for _ in steps:
         assert steps.scale
-    assert not recwarn
+    assert not [each for each in recwarn if "loader.scale" in str(each.message)]
     with pytest.warns(UserWarning, match=r"loader\.scale was not read, so ranks may weigh samples unequally"):
         list(ddpsched.balanced(loader()))
 

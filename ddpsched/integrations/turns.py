@@ -1,0 +1,113 @@
+"""The turns of ranks: what each has posted of an iteration, and whether it did since they were compared last.
+
+One plan may be iterated many times in a process group, so that a rank was there once says little. Each process numbers
+the iterations that it begins; a posting carries that number, its *turn*, and counts where it is later than the turn of
+that rank that was compared before, or is of the iteration in which that rank still is.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+OVER = "/over"  # the kind of a posting that the last list was handed out
+
+
+@dataclass
+class Turns:
+    """The iterations of one process group, as this process knows them.
+
+    ``begun``: how many this process has begun. ``matched``: of each rank, by name, the latest turn that was compared.
+    ``open``: digests of iterations that began here and were not compared yet.
+    """
+
+    begun: int = 0
+    matched: dict[str, int] = field(default_factory=dict)
+    open: set[str] = field(default_factory=set)
+
+
+_turns: WeakKeyDictionary[Any, Turns] = WeakKeyDictionary()  # by process group
+
+
+class Postings:
+    """What ranks have posted of one iteration, in a store.
+
+    ``digest``: of its plan. ``about``: what others read where they begin another one. ``rank``: this one's. ``names``:
+    under which it posts; ``others``: the name of each rank.
+    """
+
+    def __init__(
+        self, store: Any, group: Any, digest: str, about: Mapping[str, Any], rank: int, names: Sequence[str],
+        others: Sequence[str],
+    ) -> None:  # fmt: skip
+        self._store, self._digest, self._rank, self._names, self._others = store, digest, rank, names, others
+        self._seen = seen = _turns.setdefault(group, Turns())
+        seen.begun += 1
+        seen.open.add(digest)
+        self._turn, self._before, self._theirs = seen.begun, dict(seen.matched), dict[str, int]()
+        self._about = {**about, "digest": digest, "turn": self._turn}
+        self._post("")
+
+    def end(self) -> None:
+        """Post that the last list is handed out."""
+        self._about = {**self._about, "over": True}
+        self._post(OVER)
+
+    def latest(self, name: str) -> dict[str, Any] | None:
+        """Return what a rank has begun latest; None where it has begun nothing."""
+        key = f"latest/{name}"
+        found: dict[str, Any] | None = json.loads(self._store.get(key)) if self._store.check([key]) else None
+        return found
+
+    def _post(self, kind: str) -> None:
+        """Post that this rank is there, unless a process of the same name has posted a later turn."""
+        for name in self._names:
+            latest = self.latest(name)
+            if latest is None or latest["turn"] <= self._turn:
+                self._store.set(f"latest/{name}", json.dumps(self._about))
+            key = self._key(name, kind)
+            before = int(self._store.get(key).split()[1]) if self._store.check([key]) else 0
+            self._store.set(key, f"{self._rank} {max(before, self._turn)}")
+
+    def absent(self, kind: str = "") -> list[str]:
+        """Return the names of the ranks that have posted nothing since they were compared last."""
+        return self._without(self._posts(kind), kind)
+
+    def match(self) -> list[int] | None:
+        """Return the rank that each name has posted, once all have; None before. They count as compared then."""
+        posts = self._posts()
+        if self._without(posts, ""):
+            return None
+        self._theirs = {name: turn for name, (_, turn) in posts.items()}
+        self._seen.open.discard(self._digest)
+        for name, turn in self._theirs.items():
+            self._seen.matched[name] = max(turn, self._seen.matched.get(name, 0))
+        return [posts[name][0] for name in self._others]
+
+    def is_behind(self, name: str, latest: Mapping[str, Any]) -> bool:
+        """Return whether what a rank began latest was compared before, or is still to be compared here."""
+        return latest["turn"] <= self._before.get(name, 0) or latest["digest"] in self._seen.open
+
+    def _key(self, name: str, kind: str) -> str:
+        return f"{self._digest}{kind}/{name}"
+
+    def _posts(self, kind: str = "") -> dict[str, tuple[int, int]]:
+        """Return the rank and turn that each name has posted."""
+        keys = {name: self._key(name, kind) for name in self._others}
+        there = list(keys)
+        if not self._store.check(list(keys.values())):
+            there = [name for name, key in keys.items() if self._store.check([key])]
+        values = self._store.multi_get([keys[name] for name in there]) if there else []
+        pairs = (value.split() for value in values)
+        return {name: (int(rank), int(turn)) for name, (rank, turn) in zip(there, pairs, strict=True)}
+
+    def _without(self, posts: Mapping[str, tuple[int, int]], kind: str) -> list[str]:
+        least = {name: self._theirs.get(name, self._before.get(name, 0) + 1) for name in self._others}
+        late = [name for name in self._others if name not in posts or posts[name][1] < least[name]]
+        return [name for name in late if kind or name not in posts or not self._is_in(name, posts[name][1])]
+
+    def _is_in(self, name: str, turn: int) -> bool:
+        """Return whether a rank still is in the iteration of that turn."""
+        latest = self.latest(name)
+        return latest is not None and latest["turn"] == turn and not latest.get("over")
