@@ -19,6 +19,7 @@ from ddpsched.integrations.scaled import Scaled, scaled
 from ddpsched.integrations.step_loader import StepLoader
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.integrations.stream_scheduler import StreamScheduler
+from ddpsched.planning.policies import POLICIES
 from ddpsched.world import World
 
 KEPT = (
@@ -117,6 +118,10 @@ class BalancedLoader:
             "global_batch": loader.batch_size * world.size, "order": order, "seed": seed,
             "last": "full" if loader.drop_last else last, **self._plans,
         }  # fmt: skip
+        policy = options.get("policy", "balanced")
+        kind = POLICIES.get(policy if isinstance(policy, str) else policy.get("kind", ""))
+        if kind is not None and kind.varies and "global_batch" not in self._plans:
+            del options["global_batch"], options["last"]  # micro-batches are as large as the policy fills them
         sampler = BatchSampler(self._lengths, **options)
         kept: dict[str, Any] = {name: getattr(loader, name) for name in KEPT}
         return scaled(DataLoader(loader.dataset, batch_sampler=sampler, **kept), self._count)

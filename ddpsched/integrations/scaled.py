@@ -142,9 +142,10 @@ class Scaled:
         count = self._count(batch)
         try:
             number = int(count)
+            is_count = number >= 0 and number == float(count)
         except (TypeError, ValueError, RuntimeError):
-            number = -1
-        if number < 0:
+            is_count = False
+        if not is_count:
             raise ConfigError(
                 f"scaled: count(batch) returned {count!r:.60}, needs a whole number from 0 on, its label tokens"
             )

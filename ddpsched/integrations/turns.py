@@ -31,7 +31,7 @@ _turns: WeakKeyDictionary[Any, Turns] = WeakKeyDictionary()  # by process group
 
 
 class Postings:
-    """What ranks have posted of one iteration, in a store.
+    """Postings of ranks about one iteration, in a store.
 
     ``digest``: of its plan. ``about``: what others read where they begin another one. ``rank``: this one's. ``names``:
     under which it posts; ``others``: the name of each rank.

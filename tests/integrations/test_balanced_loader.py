@@ -144,6 +144,11 @@ def test_drop_last_and_the_generator_are_the_loaders() -> None:
     assert order(None) == order(None)
 
 
+def test_a_policy_that_fills_its_batches() -> None:
+    steps = ddpsched.balanced(loader(), policy={"kind": "token_budget", "max_tokens_for_batch": 120})
+    assert sorted(id for batch in steps for id in batch) == list(range(50))
+
+
 def test_a_scale_that_nobody_reads_is_named(recwarn: pytest.WarningsRecorder) -> None:
     steps = ddpsched.balanced(loader())
     for _ in steps:

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 import torch.nn.functional as F
 from ranks import run_ranks
-from transformers_trainers import LENGTHS, SIZE, Case, Step, largest_error, losses_on_rank, on_ranks, own_loss
+from transformers_trainers import (
+    LENGTHS,
+    SIZE,
+    UNLABELLED,
+    Case,
+    Step,
+    largest_error,
+    losses_on_rank,
+    on_ranks,
+    own_loss,
+)
 
 from ddpsched import summed_cross_entropy
 from ddpsched.integrations.transformers import BalancedTrainerMixin
@@ -42,6 +52,7 @@ class MeanOfMeans(BalancedTrainerMixin, Trainer):
 TWO, THREE = {"gradient_accumulation_steps": 2}, {"gradient_accumulation_steps": 3}
 CASES: dict[str, Case] = {
     "own model": ("own", {}, {}),
+    "some without a label": (UNLABELLED, {}, TWO),
     "classifier": ("classifier", {}, {}),
     "classifier, accumulation of 3": ("classifier", {}, THREE),
     "token classifier": ("tokens", {}, {}),

@@ -15,7 +15,7 @@ from ddpsched.integrations import tested_versions
 from ddpsched.integrations.transformers import BalancedTrainerMixin, balance
 
 pytest.importorskip("accelerate")
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments, default_data_collator
 
 
 def arguments(folder: Path, **more: Any) -> TrainingArguments:
@@ -86,7 +86,7 @@ def test_a_loader_of_ones_own_is_refused(tmp_path: Path) -> None:
 def test_a_head_that_takes_the_mean_is_named_or_refused(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    weighed = "samples" if kind == "classifier" else "labels"
+    weighed = "labels"  # of a classifier, too: a sample whose label is -100 has none
     with caplog.at_level(logging.WARNING):
         train(kind, {}, max_steps=1)
     said = [record.getMessage() for record in caplog.records if record.name.startswith("ddpsched")]
@@ -102,7 +102,7 @@ def test_a_head_that_divides_by_the_count_is_not(caplog: pytest.LogCaptureFixtur
     assert not [record for record in caplog.records if record.name.startswith("ddpsched")]
 
 
-@pytest.mark.parametrize("kind", ["contrast", "sum", "weights of classes"])
+@pytest.mark.parametrize("kind", ["contrast", "sum", "weights of classes", "weights of classes, a head of zeros"])
 def test_a_loss_that_is_neither_is_refused(kind: str, tmp_path: Path) -> None:
     """It compares the samples of a batch with one another, is a sum over them, or weighs them by class."""
 
@@ -110,12 +110,17 @@ def test_a_loss_that_is_neither_is_refused(kind: str, tmp_path: Path) -> None:
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **more: Any) -> Any:
             labels = inputs.pop("labels")
             logits = model(**inputs)["logits"]
-            if kind == "weights of classes":
+            if "weights" in kind:
                 return torch.nn.functional.cross_entropy(logits, labels, weight=logits.new_tensor([1.0, 3.0]))
             return logits.logsumexp(0).sum() if kind == "contrast" else logits.square().sum()
 
+    model: Any = model_of("own")
+    if "zeros" in kind:  # all samples have one loss, and other gradients
+        torch.nn.init.zeros_(model.head.weight)
+        torch.nn.init.zeros_(model.head.bias)
+    own = Own(model, arguments(tmp_path), collate, Sentences())
     with pytest.raises(ConfigError, match="is neither a sum divided by num_items_in_batch nor their mean"):
-        Own(model_of("own"), arguments(tmp_path), collate, Sentences()).train()
+        own.train()
 
 
 def test_lengths_are_those_of_a_column_or_counted(tmp_path: Path) -> None:
@@ -177,3 +182,29 @@ def test_a_checkpoint_without_a_plan_is_named(tmp_path: Path, caplog: pytest.Log
     (checkpoint / "ddpsched.json").unlink()
     train("own", {}, folder=str(tmp_path), resume=str(checkpoint), max_steps=4)
     assert "ddpsched.json is missing: the checkpoint is of a Trainer without a plan" in caplog.text
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_a_training_step_that_is_not_scaled_is_refused(after: bool, tmp_path: Path) -> None:
+    """It calls backward itself, or comes before the mix-in's and does not call that."""
+
+    def training_step(self: Any, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        model.train()
+        loss: torch.Tensor = self.compute_loss(model, self._prepare_inputs(inputs))
+        loss.backward() if after else self.accelerator.backward(loss)
+        return loss.detach()
+
+    bases = (BalancedTrainerMixin, type("Base", (Trainer,), {"training_step": training_step}))
+    kind = type("Own", bases, {} if after else {"training_step": training_step})
+    given = arguments(tmp_path, max_steps=3)
+    words = "calls loss.backward\\(\\), which nothing can scale" if after else "does not come to BalancedTrainerMixin's"
+    with pytest.raises(ConfigError, match=words):
+        kind(model_of("own"), given, collate, Sentences()).train()
+
+
+def test_packed_rows_have_no_labels_of_tokens_but_of_causal_models(tmp_path: Path) -> None:
+    own = Trainer(model_of("tokens"), arguments(tmp_path), default_data_collator, Sentences(by_token=True))
+    with pytest.raises(
+        ConfigError, match="DistilBertForTokenClassification has a label for each token; use 'balanced'"
+    ):
+        balance(own, policy="packed").train()

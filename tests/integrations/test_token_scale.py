@@ -31,7 +31,7 @@ def test_it_is_the_ranks_over_all_label_tokens() -> None:
         share(5).token_scale(7)
 
 
-@pytest.mark.parametrize("given", [None, -3, "a"])
+@pytest.mark.parametrize("given", [None, -3, "a", 2.7, torch.tensor(0.9)])
 def test_a_count_that_is_none(given: Any) -> None:
     steps = scaled(BatchSampler(LENGTHS, global_batch=8), lambda batch: given)
     with pytest.raises(ConfigError, match=r"count\(batch\) returned .*, needs a whole number from 0 on"):

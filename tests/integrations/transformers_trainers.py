@@ -14,14 +14,15 @@ from ddpsched.integrations.transformers import BalancedTrainerMixin, balance
 SIZE, PER_DEVICE = 45, 4  # samples; of a micro-batch
 WORDS = SIZE + 40  # of the vocabulary
 BY_TOKEN = ("language", "tokens")  # kinds of models with labels for tokens
+UNLABELLED = "classifier, some without a label"
 LENGTHS = np.random.default_rng(3).integers(3, 30, SIZE)
 
 
 class Sentences:
     """Samples whose first token is their number; some tokens of a language model's are no labels."""
 
-    def __init__(self, by_token: bool = False) -> None:
-        self.by_token = by_token
+    def __init__(self, by_token: bool = False, unlabelled: bool = False) -> None:
+        self.by_token, self.unlabelled = by_token, unlabelled
 
     def __len__(self) -> int:
         return SIZE
@@ -30,6 +31,8 @@ class Sentences:
         tokens = np.random.default_rng([7, id]).integers(SIZE + 1, WORDS, LENGTHS[id])
         tokens[0] = id + 1
         labels = np.where(np.arange(len(tokens)) < id % 5, -100, tokens) if self.by_token else int(tokens[1]) % 2
+        if self.unlabelled and id % 4 == 0:
+            labels = -100
         return {"input_ids": tokens.tolist(), "labels": labels.tolist() if self.by_token else labels}
 
 
@@ -70,13 +73,13 @@ def model_of(kind: str) -> torch.nn.Module:
     torch.manual_seed(0)
     if kind == "own":
         return Head().double()
-    if kind in ("classifier", "tokens"):  # takes **kwargs, and the mean all the same
+    if kind in ("classifier", UNLABELLED, "tokens"):  # takes **kwargs, and the mean all the same
         shape = DistilBertConfig(
             vocab_size=WORDS, dim=16, n_layers=1, n_heads=2, hidden_dim=32, max_position_embeddings=64,
             dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0,
-            num_labels=2 if kind == "classifier" else WORDS,
+            num_labels=WORDS if kind == "tokens" else 2,
         )  # fmt: skip
-        head = DistilBertForSequenceClassification if kind == "classifier" else DistilBertForTokenClassification
+        head = DistilBertForTokenClassification if kind == "tokens" else DistilBertForSequenceClassification
         return head(shape).double()
     small = LlamaConfig(
         vocab_size=WORDS, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
@@ -127,7 +130,7 @@ def train(
             "per_device_train_batch_size": PER_DEVICE, "dataloader_pin_memory": False, **arguments,
         }  # fmt: skip
         words: Any = {
-            "args": TrainingArguments(**settings), "train_dataset": Sentences(kind in BY_TOKEN),
+            "args": TrainingArguments(**settings), "train_dataset": Sentences(kind in BY_TOKEN, kind == UNLABELLED),
             "data_collator": collate, "callbacks": [Notes()],
             "optimizers": (optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)), **more,
         }  # fmt: skip
@@ -145,7 +148,7 @@ def own_loss(model: Any, batch: dict[str, Any]) -> torch.Tensor:
 
 def largest_error(kind: str, ranks: list[list[Step]], loss: Any = own_loss) -> float:
     """Return the largest error of a step against one process that takes the mean loss of its samples in one batch."""
-    model, worst, data = model_of(kind), 0.0, Sentences(kind in BY_TOKEN)
+    model, worst, data = model_of(kind), 0.0, Sentences(kind in BY_TOKEN, kind == UNLABELLED)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     for step in zip(*ranks, strict=True):
         for _, _, other in step[1:]:

@@ -83,6 +83,7 @@ class BalancedTrainerMixin(Trainer):  # type: ignore[misc] # transformers has no
     _microbatches: Microbatches | None = None
     _rule: Rule | None = None  # None: not tried yet
     _resumed_from: str | None = None
+    _factors: deque[float] | None = None  # of the micro-batches of the step that runs
 
     def __init_subclass__(cls, **more: Any) -> None:
         """Raise ConfigError where Trainer comes before this base, so that its batches would stay as they are."""
@@ -132,6 +133,11 @@ class BalancedTrainerMixin(Trainer):  # type: ignore[misc] # transformers has no
                 f"{type(self).__name__}: its get_train_dataloader is not BalancedTrainerMixin's, so its batches are "
                 "not planned; leave the method out"
             )
+        if self._factors:
+            raise ConfigError(
+                f"{type(self).__name__}: its training_step does not come to BalancedTrainerMixin's, so the last step "
+                "was not scaled; call super().training_step(model, inputs, num_items_in_batch) in it"
+            )
         batches = list(islice(epoch_iterator, num_batches))
         if not batches:  # the epoch has ended, on all ranks
             return [], None
@@ -154,11 +160,17 @@ class BalancedTrainerMixin(Trainer):  # type: ignore[misc] # transformers has no
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         if not inputs:  # this rank has fewer micro-batches than others
             return torch.zeros((), device=self.args.device)
+        assert self._factors is not None, "get_batch_samples came before"
         factor = self._factors.popleft()
         self.current_gradient_accumulation_steps = 1  # by which Trainer divides a mean
-        with _scaled(self.accelerator, factor):
+        with _scaled(self.accelerator, factor) as passes:
             loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
-            return factor * loss
+        if not passes:
+            raise ConfigError(
+                f"{type(self).__name__}: its training_step calls loss.backward(), which nothing can scale; call "
+                "self.accelerator.backward(loss)"
+            )
+        return factor * loss
 
     def _prepare_input(self, data: Any) -> Any:
         return data.to(self.args.device) if isinstance(data, Packing) else super()._prepare_input(data)
@@ -235,15 +247,18 @@ class BalancedTrainerMixin(Trainer):  # type: ignore[misc] # transformers has no
 
 
 @contextmanager
-def _scaled(accelerator: Any, factor: float) -> Iterator[None]:
-    """Multiply what is passed to ``accelerator.backward`` by ``factor``, whoever computed it."""
-    if factor == 1.0:
-        yield
-        return
+def _scaled(accelerator: Any, factor: float) -> Iterator[list[float]]:
+    """Multiply what is passed to ``accelerator.backward`` by ``factor``; yield the list of factors that were used."""
     backward: Callable[..., None] = accelerator.backward
-    accelerator.backward = lambda loss, **options: backward(factor * loss, **options)
+    passes: list[float] = []
+
+    def scaled(loss: Any, **options: Any) -> None:
+        passes.append(factor)
+        backward(loss if factor == 1.0 else factor * loss, **options)
+
+    accelerator.backward = scaled
     try:
-        yield
+        yield passes
     finally:
         del accelerator.backward
 

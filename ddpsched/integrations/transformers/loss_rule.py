@@ -20,16 +20,20 @@ Batch = Mapping[str, Any]
 
 TRIED = 64  # samples looked at, of which those that differ most are tried
 MOST = 16  # samples of a batch that is tried
-TOLERANCE = {8: 1e-6, 4: 1e-4, 2: 3e-2, 1: 3e-2}  # by bytes of a weight
+LAST = 4  # parameters whose gradients are compared, those of the head
+SKETCH = 4096  # values of each
+TOLERANCE = {8: 1e-6, 4: 3e-4, 2: 8e-2, 1: 8e-2}  # by bytes of a weight
+
+Values = torch.Tensor  # (S,): a loss and some values of its gradient
 
 
 def find_rule(trainer: Any, steps: StepLoader) -> Rule:
     """Return how ``trainer.compute_loss`` weighs samples, as some of ``steps`` show, one by one and in a batch.
 
     "step": a sum over labels, divided by the given count. "labels" and "samples": the mean over those of the batch,
-    whatever the count. The samples have other lengths, numbers of labels and labels, as far as there are such. The
-    model runs in evaluation mode, without gradients and autocast. Raises ConfigError where the loss of the batch
-    follows from none of these.
+    whatever the count. The samples have other lengths, numbers of labels and labels, as far as there are such; what is
+    compared is the gradient of the head, as losses alone may be equal. The model runs in evaluation mode and without
+    autocast. Raises ConfigError where the batch follows from its samples in none of these ways.
     """
     model = trainer.model
     ids, labels = _samples(trainer, steps)
@@ -37,19 +41,18 @@ def find_rule(trainer: Any, steps: StepLoader) -> Rule:
     total, trained = max(1, sum(labels)), model.training
     model.eval()
     try:
-        with torch.no_grad():
-            one, twice = (_loss(trainer, batch, count) for count in (total, 2 * total))
-            if _near(model, one, 2 * twice):
-                if _near(model, one, sum(_loss(trainer, part, total) for part in parts)):
-                    return "step"
-            elif _near(model, one, twice):
-                each = [_loss(trainer, part, None) for part in parts]
-                mean = _loss(trainer, batch, None)
-                by_label = sum(count * loss for count, loss in zip(labels, each, strict=True)) / total
-                if len(set(labels)) > 1 and _near(model, mean, by_label):
-                    return "labels"
-                if _near(model, mean, sum(each) / len(each)):
-                    return "labels" if len(set(labels)) == 1 < labels[0] else "samples"
+        one, twice = (_values(trainer, batch, count) for count in (total, 2 * total))
+        if _near(model, one, 2 * twice):
+            if _near(model, one, _sum([_values(trainer, part, total) for part in parts], labels)):
+                return "step"
+        elif _near(model, one, twice):
+            each = [_values(trainer, part, None) for part in parts]
+            mean = _values(trainer, batch, None)
+            by_label = _sum([count * one for count, one in zip(labels, each, strict=True)], labels) / total
+            if len(set(labels)) > 1 and _near(model, mean, by_label):
+                return "labels"
+            if _near(model, mean, _sum(each, labels) / len(each)):
+                return "labels" if len(set(labels)) == 1 < labels[0] or _is_stock(trainer) else "samples"
     finally:
         model.train(trained)
     name = type(model).__name__
@@ -60,24 +63,36 @@ def find_rule(trainer: Any, steps: StepLoader) -> Rule:
     )
 
 
+def _sum(each: list[Values], labels: list[int]) -> Values:
+    """Return the sum; a sample without labels adds nothing, and its mean over these is NaN."""
+    has = any(labels)
+    return torch.stack([one for one, count in zip(each, labels, strict=True) if count or not has]).sum(0)
+
+
+def _is_stock(trainer: Any) -> bool:
+    """Return whether the model's own head takes the loss: those of transformers leave out labels of -100."""
+    from transformers import Trainer
+
+    return type(trainer).compute_loss is Trainer.compute_loss and trainer.compute_loss_func is None
+
+
 def _samples(trainer: Any, steps: StepLoader) -> tuple[list[int], list[int]]:
-    """Return some samples of at most the median length, and their numbers of labels, none of them 0 if so.
+    """Return some samples, no more than a micro-batch may hold, and their numbers of labels, not all 0 if so.
 
     Those that differ in their labels come first, as a loss that weighs classes or lengths shows in these alone.
     """
     lengths = steps.plan_source.lengths
     order = np.argsort(lengths.lengths(np.arange(len(lengths))), kind="stable")
-    shorter = order[: len(order) // 2 + 1]
-    ids = shorter[np.unique(np.linspace(0, len(shorter) - 1, TRIED).astype(np.int64))].tolist()
+    ids = order[np.unique(np.linspace(0, len(order) - 1, TRIED).astype(np.int64))].tolist()
     found: dict[Any, list[tuple[int, int]]] = {}
     for id in ids:
         batch = steps.batch([id])
         count = count_labels(trainer, batch)
         found.setdefault(_kind(batch, count), []).append((id, count))
-    rounds = [pair for pairs in zip_longest(*found.values()) for pair in pairs if pair is not None]
-    chosen = [pair for pair in rounds if pair[1]] or rounds
+    kinds = sorted(found.values(), key=lambda pairs: not pairs[0][1])  # those without labels last
+    rounds = [pair for pairs in zip_longest(*kinds) for pair in pairs if pair is not None]
     most = max(2, min(MOST, trainer.args.per_device_train_batch_size))
-    picked = chosen[:most] if len(chosen) > 1 else chosen * 2
+    picked = rounds[:most] if len(rounds) > 1 else rounds * 2
     return [id for id, _ in picked], [count for _, count in picked]
 
 
@@ -105,13 +120,28 @@ def without_labels(batch: Batch) -> dict[str, Any]:
     return {key: torch.full_like(batch[key], -100) for key in keys}
 
 
-def _loss(trainer: Any, batch: Batch, count: int | None) -> float:
+def _values(trainer: Any, batch: Batch, count: int | None) -> Values:
+    """Return the loss of a batch, and some values of its gradient, in the order of the parameters."""
     inputs = trainer._prepare_inputs(dict(batch))
-    device = trainer.args.device
-    items = None if count is None else torch.tensor(count, device=device)
-    return float(trainer.compute_loss(trainer.model, inputs, num_items_in_batch=items))
+    items = None if count is None else torch.tensor(count, device=trainer.args.device)
+    head = [each for each in trainer.model.parameters() if each.requires_grad][-LAST:]
+    if any(hasattr(each, "to_local") for each in head):  # of a sharded model, whose gradients are of all ranks
+        with torch.no_grad():
+            only: torch.Tensor = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=items)
+            return only.double().reshape(1)
+    with torch.enable_grad():
+        loss: torch.Tensor = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=items)
+    if not loss.requires_grad:
+        return loss.detach().double().reshape(1)
+    gradients = torch.autograd.grad(loss, head, allow_unused=True)
+    sketches = [each.flatten()[:: max(1, each.numel() // SKETCH)].double() for each in gradients if each is not None]
+    return torch.cat([loss.detach().double().reshape(1), *sketches])
 
 
-def _near(model: Any, one: float, other: float) -> bool:
+def _near(model: Any, one: Values, other: Values) -> bool:
+    """Return whether the losses are near each other, and the gradients are."""
     width = min(parameter.dtype.itemsize for parameter in model.parameters())
-    return abs(one - other) <= TOLERANCE[width] * max(abs(one), abs(other))
+    pairs = [(one[:1], other[:1]), (one[1:], other[1:])]
+    return all(
+        bool((a - b).norm() <= TOLERANCE[width] * max(float(a.norm()), float(b.norm()))) for a, b in pairs if len(a)
+    )

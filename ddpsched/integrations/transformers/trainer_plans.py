@@ -47,6 +47,7 @@ def microbatches_of(trainer: Any, options: Mapping[str, Any]) -> Microbatches:
     if given.packs and str(getattr(collate, "__module__", "")).startswith("transformers."):
         collate = packed_collate
     if given.packs and collate is packed_collate:
+        _check_packed(trainer)
         enable_packing(trainer.model)
     if hasattr(dataset, "column_names") and hasattr(dataset, "set_format"):  # of datasets
         dataset = trainer._remove_unused_columns(dataset, description="training")
@@ -63,6 +64,17 @@ def microbatches_of(trainer: Any, options: Mapping[str, Any]) -> Microbatches:
         worker_init_fn=partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index), **made,
     )  # fmt: skip
     return Microbatches(steps, dataset, per_step)
+
+
+def _check_packed(trainer: Any) -> None:
+    """Raise ConfigError for labels of tokens, the first of which packed_collate leaves out, of no causal model."""
+    first, name = trainer.train_dataset[0], type(trainer.model).__name__
+    labels = first.get("labels", first.get("label")) if isinstance(first, Mapping) else None
+    if hasattr(labels, "__len__") and not any(word in name for word in ("CausalLM", "LMHead")):
+        raise ConfigError(
+            f"policy 'packed' lays rows for classifiers of samples and causal language models, but {name} has a label "
+            "for each token; use 'balanced', or a data_collator of your own with a StepLoader"
+        )
 
 
 def _policy(options: Mapping[str, Any], per_step: int) -> dict[str, Any]:
