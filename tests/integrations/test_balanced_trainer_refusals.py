@@ -208,3 +208,24 @@ def test_packed_rows_have_no_labels_of_tokens_but_of_causal_models(tmp_path: Pat
         ConfigError, match="DistilBertForTokenClassification has a label for each token; use 'balanced'"
     ):
         balance(own, policy="packed").train()
+
+
+def test_a_class_that_comes_late_is_tried_as_it_comes(tmp_path: Path) -> None:
+    """One sample of 400 has it, which is not among those that are tried before the first step."""
+
+    class Rare(Sentences):
+        def __len__(self) -> int:
+            return 400
+
+        def __getitem__(self, id: int) -> dict[str, Any]:
+            return {**super().__getitem__(id % SIZE), "labels": int(id == 1)}
+
+    class Own(BalancedTrainerMixin, Trainer):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **more: Any) -> Any:
+            labels, logits = inputs.pop("labels"), model(**inputs)["logits"]
+            return torch.nn.functional.cross_entropy(logits, labels, weight=logits.new_tensor([1.0, 3.0]))
+
+    own = Own(model_of("own"), arguments(tmp_path, max_steps=100), collate, Rare())
+    with pytest.raises(ConfigError, match="is neither a sum divided by num_items_in_batch nor their mean"):
+        own.train()
+    assert own.state.global_step > 0

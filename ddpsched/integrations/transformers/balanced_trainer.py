@@ -15,7 +15,7 @@ import torch
 from ddpsched.decode import decode_json
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.tested_versions import warn_of_version
-from ddpsched.integrations.transformers.loss_rule import Rule, count_labels, find_rule, without_labels
+from ddpsched.integrations.transformers.loss_rule import Rule, classes_of, count_labels, find_rule, without_labels
 from ddpsched.integrations.transformers.microbatches import Microbatches
 from ddpsched.integrations.transformers.trainer_plans import microbatches_of
 from ddpsched.integrations.world_size import for_world_size
@@ -83,6 +83,7 @@ class BalancedTrainerMixin(Trainer):  # type: ignore[misc] # transformers has no
     _microbatches: Microbatches | None = None
     _rule: Rule | None = None  # None: not tried yet
     _resumed_from: str | None = None
+    _classes: frozenset[float] | None = None  # labels that were tried
     _factors: deque[float] | None = None  # of the micro-batches of the step that runs
 
     def __init_subclass__(cls, **more: Any) -> None:
@@ -145,6 +146,7 @@ class BalancedTrainerMixin(Trainer):  # type: ignore[misc] # transformers has no
             self._rule = self._found_rule(loader)
         real, share, counts = [batch for batch in batches if batch], loader.steps.step, loader.counts
         assert share is not None
+        self._try_new_classes(loader, real)
         if self._rule == "step":
             items = self._get_num_items_in_batch(real if counts else [without_labels(real[0])], device)
             self._factors = deque([float(bool(counts))] * len(real))
@@ -182,9 +184,16 @@ class BalancedTrainerMixin(Trainer):  # type: ignore[misc] # transformers has no
         if inputs:
             super()._track_num_input_tokens(inputs)
 
+    def _try_new_classes(self, loader: Microbatches, batches: list[Any]) -> None:
+        """Try the loss on a batch with a class that was not among those tried before; some losses weigh classes."""
+        for batch, ids in zip(batches, loader.ids, strict=False):
+            if self._classes is not None and len(ids) > 1 and not classes_of(batch) <= self._classes:
+                self._classes |= find_rule(self, loader.steps, ids)[1]
+
     def _found_rule(self, loader: Microbatches) -> Rule:
-        """Return how the loss weighs samples; all ranks try the same two. Raises ConfigError where it is refused."""
-        rule = find_rule(self, loader.steps)
+        """Return how the loss weighs samples; all ranks try the same. Raises ConfigError where it is refused."""
+        rule, classes = find_rule(self, loader.steps)
+        self._classes = frozenset(classes)
         if rule == "step":
             return rule
         name = type(self.model).__name__

@@ -6,7 +6,6 @@ is wrong. What a loss really does is seen in its values, whoever computes it.
 """
 
 from collections.abc import Mapping
-from itertools import zip_longest
 from typing import Any, Literal
 
 import numpy as np
@@ -20,39 +19,44 @@ Batch = Mapping[str, Any]
 
 TRIED = 64  # samples looked at, of which those that differ most are tried
 MOST = 16  # samples of a batch that is tried
-LAST = 4  # parameters whose gradients are compared, those of the head
-SKETCH = 4096  # values of each
+SKETCH = 1024  # values of each parameter's gradient that are compared
+CLASSES = 64  # labels below this are taken for classes, each of which is to be tried
 TOLERANCE = {8: 1e-6, 4: 3e-4, 2: 8e-2, 1: 8e-2}  # by bytes of a weight
 
 Values = torch.Tensor  # (S,): a loss and some values of its gradient
 
 
-def find_rule(trainer: Any, steps: StepLoader) -> Rule:
+def find_rule(trainer: Any, steps: StepLoader, ids: list[int] | None = None) -> tuple[Rule, set[float]]:
     """Return how ``trainer.compute_loss`` weighs samples, as some of ``steps`` show, one by one and in a batch.
 
     "step": a sum over labels, divided by the given count. "labels" and "samples": the mean over those of the batch,
     whatever the count. The samples have other lengths, numbers of labels and labels, as far as there are such; what is
-    compared is the gradient of the head, as losses alone may be equal. The model runs in evaluation mode and without
-    autocast. Raises ConfigError where the batch follows from its samples in none of these ways.
+    compared is the gradient, as losses alone may be equal. The model runs in evaluation mode and without
+    autocast. ``ids``: the samples to try; without them some that differ. Returns the classes that were among their
+    labels, too. Raises ConfigError where the batch follows from its samples in none of these ways.
     """
     model = trainer.model
-    ids, labels = _samples(trainer, steps)
+    ids = _samples(trainer, steps) if ids is None else ids
     parts, batch = [steps.batch([id]) for id in ids], steps.batch(ids)
+    labels, classes = [count_labels(trainer, part) for part in parts], set[float]().union(*map(classes_of, parts))
     total, trained = max(1, sum(labels)), model.training
     model.eval()
     try:
         one, twice = (_values(trainer, batch, count) for count in (total, 2 * total))
         if _near(model, one, 2 * twice):
             if _near(model, one, _sum([_values(trainer, part, total) for part in parts], labels)):
-                return "step"
+                return "step", classes
         elif _near(model, one, twice):
             each = [_values(trainer, part, None) for part in parts]
             mean = _values(trainer, batch, None)
-            by_label = _sum([count * one for count, one in zip(labels, each, strict=True)], labels) / total
-            if len(set(labels)) > 1 and _near(model, mean, by_label):
-                return "labels"
-            if _near(model, mean, _sum(each, labels) / len(each)):
-                return "labels" if len(set(labels)) == 1 < labels[0] or _is_stock(trainer) else "samples"
+            ways: dict[Rule, Values] = {
+                "labels": _sum([count * one for count, one in zip(labels, each, strict=True)], labels) / total,
+                "samples": _sum(each, labels) / len(each),
+            }
+            rule = min(ways, key=lambda way: _apart(mean, ways[way]))  # the former where they are alike
+            if _near(model, mean, ways[rule]):
+                alike = len(set(labels)) == 1
+                return ("samples" if alike and labels[0] == 1 and not _is_stock(trainer) else rule), classes
     finally:
         model.train(trained)
     name = type(model).__name__
@@ -76,32 +80,33 @@ def _is_stock(trainer: Any) -> bool:
     return type(trainer).compute_loss is Trainer.compute_loss and trainer.compute_loss_func is None
 
 
-def _samples(trainer: Any, steps: StepLoader) -> tuple[list[int], list[int]]:
-    """Return some samples, no more than a micro-batch may hold, and their numbers of labels, not all 0 if so.
+def _samples(trainer: Any, steps: StepLoader) -> list[int]:
+    """Return some samples, no more than a micro-batch may hold.
 
-    Those that differ in their labels come first, as a loss that weighs classes or lengths shows in these alone.
+    Those whose classes differ come first, then those with other numbers of labels, as a loss that weighs classes or
+    lengths shows in these alone.
     """
     lengths = steps.plan_source.lengths
     order = np.argsort(lengths.lengths(np.arange(len(lengths))), kind="stable")
     ids = order[np.unique(np.linspace(0, len(order) - 1, TRIED).astype(np.int64))].tolist()
-    found: dict[Any, list[tuple[int, int]]] = {}
-    for id in ids:
-        batch = steps.batch([id])
-        count = count_labels(trainer, batch)
-        found.setdefault(_kind(batch, count), []).append((id, count))
-    kinds = sorted(found.values(), key=lambda pairs: not pairs[0][1])  # those without labels last
-    rounds = [pair for pairs in zip_longest(*kinds) for pair in pairs if pair is not None]
+    batches = [steps.batch([id]) for id in ids]
+    counts, classes = [count_labels(trainer, batch) for batch in batches], list(map(classes_of, batches))
     most = max(2, min(MOST, trainer.args.per_device_train_batch_size))
-    picked = rounds[:most] if len(rounds) > 1 else rounds * 2
-    return [id for id, _ in picked], [count for _, count in picked]
+    chosen, seen = list[int](), set[float]()
+    while len(chosen) < most and (place := max(range(len(ids)), key=lambda i: len(classes[i] - seen))) not in chosen:
+        chosen.append(place)
+        seen |= classes[place]
+    by_count = sorted(range(len(ids)), key=lambda i: (-counts[i], i))
+    spread = by_count[:: max(1, len(ids) // most)]
+    chosen = list(dict.fromkeys([*chosen[: most - 1], *spread, *by_count]))[:most]
+    return [ids[i] for i in (chosen if len(chosen) > 1 else chosen * 2)]
 
 
-def _kind(batch: Batch, count: int) -> Any:
-    """Return what tells a sample's labels from others': the label itself, or how many there are."""
+def classes_of(batch: Batch) -> set[float]:
+    """Return the classes among the labels of a batch; none where they are tokens of a vocabulary."""
     labels = batch.get("labels")
-    if isinstance(labels, torch.Tensor) and labels.numel() == 1:
-        return count, float(labels.flatten()[0])
-    return count, None
+    values = set(labels.flatten().tolist()) if isinstance(labels, torch.Tensor) else set()
+    return values if max(values, default=0) < CLASSES else set()
 
 
 def count_labels(trainer: Any, batch: Batch) -> int:
@@ -124,8 +129,8 @@ def _values(trainer: Any, batch: Batch, count: int | None) -> Values:
     """Return the loss of a batch, and some values of its gradient, in the order of the parameters."""
     inputs = trainer._prepare_inputs(dict(batch))
     items = None if count is None else torch.tensor(count, device=trainer.args.device)
-    head = [each for each in trainer.model.parameters() if each.requires_grad][-LAST:]
-    if any(hasattr(each, "to_local") for each in head):  # of a sharded model, whose gradients are of all ranks
+    learnt = [each for each in trainer.model.parameters() if each.requires_grad]
+    if any(hasattr(each, "to_local") for each in learnt):  # of a sharded model, whose gradients are of all ranks
         with torch.no_grad():
             only: torch.Tensor = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=items)
             return only.double().reshape(1)
@@ -133,7 +138,7 @@ def _values(trainer: Any, batch: Batch, count: int | None) -> Values:
         loss: torch.Tensor = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=items)
     if not loss.requires_grad:
         return loss.detach().double().reshape(1)
-    gradients = torch.autograd.grad(loss, head, allow_unused=True)
+    gradients = torch.autograd.grad(loss, learnt, allow_unused=True)
     sketches = [each.flatten()[:: max(1, each.numel() // SKETCH)].double() for each in gradients if each is not None]
     return torch.cat([loss.detach().double().reshape(1), *sketches])
 
@@ -141,7 +146,11 @@ def _values(trainer: Any, batch: Batch, count: int | None) -> Values:
 def _near(model: Any, one: Values, other: Values) -> bool:
     """Return whether the losses are near each other, and the gradients are."""
     width = min(parameter.dtype.itemsize for parameter in model.parameters())
+    return _apart(one, other) <= TOLERANCE[width]
+
+
+def _apart(one: Values, other: Values) -> float:
+    """Return how far two are apart, of their size: the loss, or the gradient where that is more."""
     pairs = [(one[:1], other[:1]), (one[1:], other[1:])]
-    return all(
-        bool((a - b).norm() <= TOLERANCE[width] * max(float(a.norm()), float(b.norm()))) for a, b in pairs if len(a)
-    )
+    sizes = [max(float(a.norm()), float(b.norm())) for a, b in pairs]
+    return max(float((a - b).norm()) / size if size else 0.0 for (a, b), size in zip(pairs, sizes, strict=True))

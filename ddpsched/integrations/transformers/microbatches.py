@@ -37,11 +37,16 @@ class Microbatches:
             yield from real
 
     @property
-    def counts(self) -> list[int]:
+    def ids(self) -> list[list[int]]:
         """The samples of each of this rank's micro-batches in the step that is iterated; none for a stand-in."""
         plan = self.steps.plan
         assert plan is not None
-        return [len(micro.ids) for micro in plan.ranks[self.steps.plan_source.world.rank]]
+        return [micro.ids.tolist() for micro in plan.ranks[self.steps.plan_source.world.rank]]
+
+    @property
+    def counts(self) -> list[int]:
+        """Their numbers."""
+        return list(map(len, self.ids))
 
     def num_steps(self, epoch: int) -> int:
         """Return the optimizer steps of an epoch, of which there may be more in one than in another."""
