@@ -24,7 +24,7 @@ def original() -> Any:
     try:
         return need_alone("verl.utils.seqlen_balancing", "--no-deps verl==0.9.1", without=WITHOUT)
     except PeerMissing as error:
-        pytest.skip(str(error))
+        pytest.skip(str(error))  # an optional package; `make peers` installs it, and runs this
 
 
 def batch(lengths: Any) -> dict[str, torch.Tensor]:
