@@ -8,14 +8,11 @@ positions instead of the samples.
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data import DistributedSampler
 
 from ddpsched.arguments import function_named
@@ -25,6 +22,7 @@ from ddpsched.certify.stream_checks import ANOTHER, exactly_once, resumption, sa
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.integrations.scaled import scaled
 from ddpsched.integrations.step_loader import StepLoader
+from ddpsched.training.random_states import kept_random_states
 
 EPOCHS = 3
 NEW_ORDER = "new order every epoch"
@@ -43,13 +41,8 @@ def certify_loader(target: str | Build, world_size: int) -> Certificate:
     if world_size < 1:
         raise ConfigError(f"world_size = {world_size}: at least 1 rank is needed")
     build, name = function_named(target, "loader") if isinstance(target, str) else (target, target.__name__)
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng(devices=[]):
-            return _certificate(build, name, world_size)
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
+    with kept_random_states():
+        return _certificate(build, name, world_size)
 
 
 def _certificate(build: Build, name: str, world_size: int) -> Certificate:

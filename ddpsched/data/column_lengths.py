@@ -13,6 +13,7 @@ from ddpsched.data.tokenizer import CHUNK, Ids, is_text, load_tokenizer
 from ddpsched.errors import DataError
 
 COLUMNS = ("input_ids", "length", "lengths")  # looked for in this order where no column is named
+MASK = "attention_mask"  # beside "input_ids": 0 over padding
 LENGTHS = re.compile("len|token|frame|duration|size", re.IGNORECASE)  # names of columns that may hold them
 
 
@@ -75,6 +76,33 @@ def arrow_lengths(place: object, chunks: Iterable[Any]) -> Ids:
             raise DataError(f"{place}, row {row}: it has no token ids; correct or remove the row")
         found.append(counts.astype(np.int64))
     return np.concatenate(found)
+
+
+def real_tokens(ids: Any, mask: Any) -> Any:
+    """Return as many of a row's token ids as its mask keeps; all where it is no mask of them, or keeps none."""
+    if not is_counted(ids) or not is_counted(mask) or len(ids) != len(mask):
+        return ids
+    kept = np.asarray(mask)
+    count = int(np.count_nonzero(kept)) if kept.ndim == 1 else 0
+    return ids[:count] if count else ids
+
+
+def arrow_real_tokens(chunks: Iterable[Any], lengths: Ids) -> Ids:
+    """Return how many tokens of each row the masks of an Arrow column keep; its length where they do not say."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    first = 0
+    for chunk in chunks:
+        values, rows = pc.list_flatten(chunk), pc.list_parent_indices(chunk)
+        if not (pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)):
+            return lengths
+        sums = np.bincount(rows, weights=values.cast(pa.int8()).fill_null(0).to_numpy(), minlength=len(chunk))
+        whole = lengths[first : first + len(chunk)]
+        counts = pc.list_value_length(chunk).fill_null(0).to_numpy(zero_copy_only=False)
+        lengths[first : first + len(chunk)] = np.where((counts == whole) & (sums > 0), sums, whole)
+        first += len(chunk)
+    return lengths
 
 
 def text_lengths(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ddpsched.data.column_lengths import find_column, is_number, text_lengths, value_lengths
+from ddpsched.data.column_lengths import MASK, find_column, is_number, real_tokens, text_lengths, value_lengths
 from ddpsched.data.length_files import arrow_dataset_lengths, read_lengths
 from ddpsched.data.lengths import is_counted
 from ddpsched.data.table_files import columns_to_read
@@ -39,8 +39,8 @@ def lengths(
     there is. ``tokenizer``: a folder, a hub name, or a tokenizer of ``tokenizers`` or ``transformers``; special tokens
     count, and the token ids that a fast one made are kept in ``$DDPSCHED_CACHE``. ``max_length``: where your loop cuts
     samples. ``length_fn(sample)``: for samples of any other kind. Without it an array counts its first dimension, T of
-    (T, features), and of a tuple the first part that is a list or an array counts, as of (ids, label); rows that are
-    padded alike count what their "attention_mask" has.
+    (T, features), and of a tuple the first part that is a list or an array counts, as of (ids, label). Padding does not
+    count where an "attention_mask" stands beside "input_ids", or in a tuple behind its ids.
 
     Warns where all lengths are equal, as those of rows that are padded already. Raises DataError where a length is not
     known, or below 1; the message says what to give.
@@ -53,8 +53,6 @@ def lengths(
     if max_length is not None and max_length < 1:
         raise DataError(f"lengths: max_length = {max_length}, needs an integer of 1 or more")
     found = _lengths(dataset, column, tokenizer, length_fn)
-    if column is None and length_fn is None and len(found) > 1 and (found == found[0]).all():
-        found = _unpadded(dataset, found)
     if len(found) > 1 and (found == found[0]).all():
         warnings.warn(
             f"lengths: all {len(found)} samples are {found[0]} long, so no plan can be better than another; where rows "
@@ -94,22 +92,6 @@ def _lengths(dataset: Any, column: str | None, tokenizer: Any, length_fn: Callab
     return value_lengths(place, values) if tokenizer is None else text_lengths(place, [values], tokenizer)
 
 
-def _unpadded(dataset: Any, padded: Ids) -> Ids:
-    """Return what an "attention_mask" beside "input_ids" counts, where there is one; else the padded lengths."""
-    if _has_columns(dataset):
-        masks = dataset["attention_mask"] if {"attention_mask", "input_ids"} <= set(dataset.keys()) else None
-    elif isinstance(dataset, str | os.PathLike) or not hasattr(dataset, "__getitem__"):
-        masks = None
-    elif isinstance(first := dataset[0], Mapping) and {"attention_mask", "input_ids"} <= first.keys():
-        masks = [dataset[number]["attention_mask"] for number in range(len(dataset))]
-    else:
-        masks = None
-    if masks is None:
-        return padded
-    counts = np.array([int(np.asarray(mask).sum()) for mask in masks], dtype=np.int64)
-    return counts if len(counts) == len(padded) and counts.min() > 0 else padded
-
-
 def _has_columns(dataset: Any) -> bool:
     """Return whether it maps names to columns, as a tokenizer's output and a DataFrame do, and no Series."""
     return hasattr(dataset, "keys") and getattr(dataset, "ndim", 2) > 1
@@ -142,7 +124,9 @@ def _of_columns(place: str, table: Any, column: str | None) -> list[Any]:
         )
     first = {name: next(iter(table[name]), None) for name in names}
     name = find_column(place, first) if column is None else columns_to_read(place, names, {"column": column})[0]
-    return list(table[name])
+    values = list(table[name])
+    has_mask = column is None and MASK in names and name == "input_ids"
+    return list(map(real_tokens, values, table[MASK])) if has_mask else values
 
 
 def _of_samples(place: str, samples: list[Any], column: str | None) -> list[Any]:
@@ -153,6 +137,8 @@ def _of_samples(place: str, samples: list[Any], column: str | None) -> list[Any]
         missing = next((number for number, sample in enumerate(samples) if name not in sample), None)
         if missing is not None:
             raise DataError(f"{place}, sample {missing}: it has no {name!r}, as sample 0 has; correct or remove it")
+        if column is None and name == "input_ids" and MASK in first:
+            return [real_tokens(sample[name], sample.get(MASK)) for sample in samples]
         return [sample[name] for sample in samples]
     if column is not None:
         raise DataError(
@@ -162,7 +148,10 @@ def _of_samples(place: str, samples: list[Any], column: str | None) -> list[Any]
     if isinstance(first, tuple):
         number = _part_of(place, first)
         if number is not None:
-            return _of_samples(place, [sample[number] for sample in samples], None)
+            parts = [sample[number] for sample in samples]
+            masks = (column for column in zip(*samples, strict=False) if _are_masks(column, parts))
+            mask = next(masks, None)
+            return _of_samples(place, parts, None) if mask is None else list(map(real_tokens, parts, mask))
     return samples
 
 
@@ -176,3 +165,16 @@ def _part_of(place: str, sample: tuple[Any, ...]) -> int | None:
         return None
     kinds = ", ".join(type(part).__name__ for part in sample)
     raise DataError(f"{place}: a sample is a tuple of {kinds}, none of which has a length; give length_fn")
+
+
+def _are_masks(column: Sequence[Any], ids: Sequence[Any]) -> bool:
+    """Return whether a part of each sample is 1 over tokens, at one end, and 0 over one padding token at the other."""
+    pads = set[int]()
+    for mask, row in zip(column, ids, strict=False):
+        if not is_counted(mask) or not is_counted(row) or len(mask) != len(row):
+            return False
+        ones, tokens = np.asarray(mask), np.asarray(row)
+        if ones.ndim != 1 or tokens.ndim != 1 or not np.isin(ones, (0, 1)).all() or np.count_nonzero(np.diff(ones)) > 1:
+            return False
+        pads.update(tokens[ones == 0].tolist())
+    return len(pads) == 1

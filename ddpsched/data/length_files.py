@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ddpsched.data.column_lengths import arrow_lengths, find_column, numbers, text_lengths, value_lengths
+from ddpsched.data.column_lengths import (
+    MASK,
+    arrow_lengths,
+    arrow_real_tokens,
+    find_column,
+    numbers,
+    text_lengths,
+    value_lengths,
+)
 from ddpsched.data.row_source import NUMBERS, load_saved, locate, read_numbers
 from ddpsched.data.table_files import READERS, columns_to_read, opened, read_chunks, read_columns
 from ddpsched.data.tokenizer import Ids
@@ -58,7 +66,12 @@ def arrow_dataset_lengths(place: object, dataset: Any, column: str | None, token
     slices = (table[first : first + ROWS] for first in range(0, len(table), ROWS))
     if tokenizer is not None:
         return text_lengths(place, [[text for rows in slices for text in rows.column(name).to_pylist()]], tokenizer)
-    return arrow_lengths(place, (chunk for rows in slices for chunk in rows.column(name).chunks))
+    lengths = arrow_lengths(place, (chunk for rows in slices for chunk in rows.column(name).chunks))
+    if column is not None or name != "input_ids" or MASK not in row:
+        return lengths
+    masks = dataset.select_columns([MASK]).with_format("arrow")
+    slices = (masks[first : first + ROWS] for first in range(0, len(masks), ROWS))
+    return arrow_real_tokens((chunk for rows in slices for chunk in rows.column(MASK).chunks), lengths)
 
 
 def _column(path: Path, column: str | None) -> Ids:

@@ -29,5 +29,6 @@
     step_share.py        one rank's share of a step, in numbers
     world_size.py        a state for another number of ranks
     iterated_by.py       which loader iterates a sampler, and whether it may
+    same_samples.py      warnings where ranks, or workers, of a stream read the same samples
     pool_picks.py        one rank's choices from its pool, and the samples that feed it
 """

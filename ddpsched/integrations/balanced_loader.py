@@ -197,6 +197,10 @@ class BalancedLoader:
 KNOWN: tuple[Any, ...] = (SequentialSampler, RandomSampler, DistributedSampler)
 
 
+def _is_like(kind: type, known: type) -> bool:
+    return all(getattr(kind, name, None) is getattr(known, name, None) for name in ("__iter__", "set_epoch"))
+
+
 def _check(loader: Any) -> None:
     if isinstance(loader, StepLoader | PoolStream | StreamScheduler | BalancedLoader):
         raise ConfigError(
@@ -218,7 +222,7 @@ def _check(loader: Any) -> None:
             "balanced: batch_size=None yields samples one by one; give batch_size, the samples of a step on each rank"
         )
     sampler = loader.sampler
-    known = any(type(sampler).__iter__ is kind.__iter__ for kind in KNOWN)  # and no subclass with an order of its own
+    known = any(_is_like(type(sampler), kind) for kind in KNOWN)  # and no subclass with an order of its own
     if loader.batch_size is None or not known or getattr(sampler, "replacement", False):
         chooser = sampler if loader.batch_size is not None else loader.batch_sampler
         raise ConfigError(

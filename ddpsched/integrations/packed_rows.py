@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ddpsched.data.lengths import Lengths
-from ddpsched.step_plan import Microbatch
+from ddpsched.step_plan import Ids, Microbatch
 from ddpsched.training.collate import Packing
 
 
@@ -20,15 +20,15 @@ def warn_of_rows(micros: Sequence[Microbatch], batches: Sequence[Any], lengths: 
     """
     for micro, batch in zip(micros, batches, strict=True):
         if len(micro.ids) > 1:
-            _warn_of(batch, len(micro.ids), int(lengths.lengths(micro.ids).max()))
+            _warn_of(batch, lengths.lengths(micro.ids))
             return True
     return False
 
 
-def _warn_of(batch: Any, count: int, longest: int) -> None:
-    parts = list(_parts(batch))
+def _warn_of(batch: Any, lengths: Ids) -> None:
+    parts, count = list(_parts(batch)), len(lengths)
     model = sys.modules.get("ddpsched.training.packed")
-    if any(each.ndim > 1 and each.shape[0] == count and each.shape[1] >= longest for each in parts if _is_array(each)):
+    if any(_is_padded(each, lengths) for each in parts if isinstance(each, torch.Tensor | np.ndarray)):
         warnings.warn(
             f"StepLoader: collate_fn made {count} rows of a micro-batch that policy 'packed' planned as one without "
             "padding, so ranks are not balanced; let it lay the samples end to end, as ddpsched.packed_collate does, "
@@ -52,5 +52,9 @@ def _parts(batch: Any) -> Iterator[Any]:
         yield batch
 
 
-def _is_array(part: Any) -> bool:
-    return isinstance(part, torch.Tensor | np.ndarray)
+def _is_padded(part: Any, lengths: Ids) -> bool:
+    """Return whether it has a row, or a column, for each sample; one row of features may have as many columns."""
+    if part.ndim < 2:
+        return False
+    (rows, columns), count, longest = part.shape[:2], len(lengths), int(lengths.max())
+    return bool((rows == count and columns >= longest) or (columns == count and longest <= rows < lengths.sum()))

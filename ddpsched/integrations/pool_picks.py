@@ -10,6 +10,7 @@ import numpy as np
 
 from ddpsched.costs.memory_cap import Cap
 from ddpsched.errors import ConfigError, DataError
+from ddpsched.integrations.same_samples import FirstLengths
 from ddpsched.planning.assignment import refuse_too_long
 from ddpsched.planning.policies.pool import BITS, MASK, Closest, First, PackedRows, Pool, Waiting
 
@@ -21,6 +22,7 @@ class SampleReader:
 
     Each epoch begins with the iterable's ``set_epoch(e)``, or that of its data set where it is a loader, where there
     is one, and with a new ``iter()``. ``length_fn(sample)``: its tokens. ``ended``: there are no more samples.
+    ``first``: the lengths of those read first.
 
     ``state_dict()`` holds the iterable's state where it has ``state_dict`` and ``load_state_dict``, as torchdata's
     StatefulDataLoader and ``datasets.IterableDataset`` do (the latter without its shuffle buffer, and warns); then
@@ -35,6 +37,7 @@ class SampleReader:
         self._stateful = hasattr(iterable, "state_dict") and hasattr(iterable, "load_state_dict")
         self.epoch, self.ended = epoch, False
         self._count = self._check = 0  # samples of this epoch read so far, and a checksum of their lengths
+        self.first = FirstLengths(iterable)
         self._samples: Iterator[Any] | None = None
         self._loaded: Any = None  # the iterable's state, before the epoch that continues from it is begun
 
@@ -48,7 +51,9 @@ class SampleReader:
             if self._samples is None:
                 self._samples = self._begin()
             for sample in self._samples:
-                return self._counted(sample), sample
+                length = self._counted(sample)
+                self.first.add(length)
+                return length, sample
             if not self._infinite:
                 self.ended = True
             elif not self._count:

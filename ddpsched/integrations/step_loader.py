@@ -211,7 +211,6 @@ class StepLoader:
 
     def __iter__(self) -> Iterator[list[Any]]:
         refuse_other_number(self._batches.dataset, len(self.plan_source.lengths))  # it may have grown
-        refuse_other_number(self._batches.dataset, len(self.plan_source.lengths))  # it may have grown
         world = self.plan_source.settle()
         start, end, self._began = self._start, self._end, self._first
         agreement = self.plan_source.agreement(start, max_num_steps=self._max_num_steps, epochs=self._epochs)

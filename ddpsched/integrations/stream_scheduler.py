@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from ddpsched.integrations.agreement import LoaderWorld, timeout_of, warn_of_dro
 from ddpsched.integrations.identity import check_keys, check_same
 from ddpsched.integrations.loader_arguments import Arguments, whole_number
 from ddpsched.integrations.pool_picks import Sample, SampleReader
+from ddpsched.integrations.same_samples import warn_of_ranks
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.planning.assignment import refuse_too_long
 from ddpsched.planning.plan_spec import PlanSpec
@@ -93,6 +93,7 @@ class StreamScheduler:
         self._planning: Future[Ids] | None = None  # the counts of the next step
         self._exchange: Exchange | None = None
         self._stand_in: Sample | None = None
+        self._differ = False  # it is known whether ranks read other samples
         self._begin(0)
         self.step: StepShare | None = None
         self._spec(World() if world is None else world)
@@ -168,18 +169,13 @@ class StreamScheduler:
             failure, costs, cap = error, np.zeros(0, dtype=np.int64), FAILED
         row = offer_row(self._epoch, self._step, costs, cap, prefetch)
         try:
-            table = self._exchange.offer(row[None])
+            table = self._exchange.offer(np.append(row, self._reader.first.mark)[None])
         except RuntimeError as error:
             raise RankFailure(f"StreamScheduler: other ranks did not answer ({str(error).splitlines()[0]})") from error
         if failure is not None:
             raise failure
-        all_costs, caps = read_offers(table, self._epoch, self._step)
-        if not self._step and len(table) > 1 and _are_alike(all_costs):
-            warnings.warn(
-                f"StreamScheduler: the first {all_costs.shape[1]} samples of all ranks cost the same, so all may read "
-                "the same stream, and train each sample once a rank; give each rank its own share of the samples",
-                stacklevel=2,
-            )
+        all_costs, caps = read_offers(table[:, :-1], self._epoch, self._step)
+        self._differ = self._differ or warn_of_ranks(table[:, -1])
         for flag, problem in PROBLEMS.items():
             if (caps == flag).any():
                 raise RankFailure(f"StreamScheduler: rank {int((caps == flag).argmax())} {problem}")
@@ -253,11 +249,6 @@ class StreamScheduler:
             "memory": self._given.memory_identity(), "speeds": self._given.speeds,
             "world_size": world.size,
         }  # fmt: skip
-
-
-def _are_alike(costs: Ids) -> bool:
-    """Return whether all ranks' windows cost the same, sample by sample, and not one as much as the other."""
-    return costs.shape[1] >= 8 and bool((costs == costs[0]).all()) and len(np.unique(np.diff(costs[0]))) > 2
 
 
 def _group_exchange(world: World) -> Exchange:

@@ -143,18 +143,35 @@ def test_equal_lengths_are_no_lengths_of_samples() -> None:
         ddpsched.lengths([[1], [2, 3]])
 
 
-def test_rows_that_are_padded_count_their_mask() -> None:
-    size = max(COUNTS)
-    ids = torch.tensor([[1] * n + [0] * (size - n) for n in COUNTS])
-    mask = (ids > 0).long()
+@pytest.mark.parametrize("widths", [[8, 8, 8, 8], [3, 3, 8, 8]])
+@pytest.mark.parametrize("left", [False, True])
+def test_padding_does_not_count_where_there_is_a_mask(widths: list[int], left: bool, tmp_path: Path) -> None:
+    rows = [[1] * n + [0] * (width - n) for n, width in zip(COUNTS, widths, strict=True)]
+    ids = [torch.tensor(row[::-1] if left else row) for row in rows]
+    masks = [(row > 0).long() for row in ids]
+    lists = {"input_ids": [row.tolist() for row in ids], "attention_mask": [mask.tolist() for mask in masks]}
+    table = datasets.Dataset.from_dict(lists)
+    table.save_to_disk(str(tmp_path))
     forms: list[Any] = [
-        {"input_ids": ids, "attention_mask": mask},
-        [{"input_ids": i, "attention_mask": m} for i, m in zip(ids, mask, strict=True)],
-        datasets.Dataset.from_dict({"input_ids": ids.tolist(), "attention_mask": mask.tolist()}),
-    ]
+        lists, table, table.select([0, 1, 2, 3]),
+        [{"input_ids": i, "attention_mask": m} for i, m in zip(ids, masks, strict=True)],
+    ]  # fmt: skip
     for form in forms:
         assert ddpsched.lengths(form).tolist() == COUNTS
+        assert ddpsched.lengths(form, "input_ids").tolist() == widths, "the column that was named"
         assert ddpsched.lengths(form, length_fn=lambda row: int(sum(row["attention_mask"]))).tolist() == COUNTS
+    assert ddpsched.lengths(tmp_path).tolist() == COUNTS
+    assert ddpsched.lengths(list(zip(ids, masks, [0, 1, 0, 1], strict=True))).tolist() == COUNTS
+    if len(set(widths)) == 1:
+        samples = torch.utils.data.TensorDataset(torch.stack(ids), torch.stack(masks), torch.arange(4))
+        assert ddpsched.lengths(samples).tolist() == COUNTS
+
+
+def test_labels_of_tokens_are_no_mask() -> None:
+    """They may be 0 and 1, too; over padding alone all tokens are the same."""
+    rows = [(torch.tensor([5, 6, 7]), torch.tensor([0, 0, 1])), (torch.tensor([5, 6]), torch.tensor([0, 1]))]
+    assert ddpsched.lengths(rows).tolist() == [3, 2]
+    assert ddpsched.lengths([(ids, torch.ones_like(ids)) for ids, _ in rows]).tolist() == [3, 2]
 
 
 def test_a_function_of_a_sample() -> None:

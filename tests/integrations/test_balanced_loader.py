@@ -129,6 +129,11 @@ class Reversed(SequentialSampler):
         return iter(range(len(DATA) - 1, -1, -1))
 
 
+class Halved(DistributedSampler[Any]):
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch // 2)
+
+
 def test_drop_last_and_the_generator_are_the_loaders() -> None:
     torchs = loader(drop_last=True)
     steps = ddpsched.balanced(torchs)
@@ -186,6 +191,7 @@ class Stream(IterableDataset[Any]):
         (lambda: DataLoader(Stream(), batch_size=4), r"Stream has no samples by id; use ddpsched\.StreamScheduler"),
         (lambda: loader(sampler=WeightedRandomSampler([1.0] * 50, 50), shuffle=None), "WeightedRandomSampler chooses"),
         (lambda: loader(sampler=Reversed(DATA), shuffle=None), "Reversed chooses samples in a way of its own"),
+        (lambda: loader(sampler=Halved(DATA, 1, 0), shuffle=None), "Halved chooses samples in a way of its own"),  # type: ignore[arg-type]
         (
             lambda: loader(sampler=RandomSampler(DATA, num_samples=20), shuffle=None),
             "RandomSampler takes 20 samples",

@@ -111,8 +111,9 @@ def padded(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 def test_packed_rows_that_would_not_be_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.warns(UserWarning, match="made 3 rows of a micro-batch that policy 'packed' planned as one"):
-        list(packed(padded))
+    for collate in (padded, lambda rows: padded(rows)["input_ids"].T):
+        with pytest.warns(UserWarning, match="made 3 rows of a micro-batch that policy 'packed' planned as one"):
+            list(packed(collate))
     monkeypatch.setattr(training_packed, "enabled", WeakSet())
     with pytest.warns(
         UserWarning, match=r"no model of this process was prepared.*call ddpsched\.enable_packing"
@@ -126,6 +127,7 @@ def test_packed_rows_that_would_not_be_as_planned(monkeypatch: pytest.MonkeyPatc
         warnings.simplefilter("error")
         list(packed(ddpsched.packed_collate))
         list(packed(list))
+        list(packed(lambda rows: torch.zeros(sum(len(row["input_ids"]) for row in rows), 3)))  # three features
 
 
 def classifier() -> DistilBertForSequenceClassification:

@@ -16,7 +16,7 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from ddpsched import ConfigError, StreamScheduler, World, scaled
+from ddpsched import ConfigError, PoolStream, StreamScheduler, World, scaled
 from ddpsched.exchange import offer_row
 from ddpsched.planning.solvers.allocation import solve
 
@@ -153,19 +153,44 @@ def test_naming_another_epoch_drops_a_loaded_position() -> None:
     assert list(loader) == list(fresh)
 
 
-def same_stream(rank: int, size: int) -> list[str]:
+def same_stream(shards: list[tuple[int, int]], global_batch: int) -> list[str]:
     dist.init_process_group("gloo")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        next(iter(StreamScheduler(Shard(0, 1), len, global_batch=8)))
-        next(iter(StreamScheduler(Shard(dist.get_rank(), 2), len, global_batch=8)))
+        list(StreamScheduler(Shard(*shards[dist.get_rank()]), len, global_batch=global_batch))
     return [str(each.message) for each in caught if "StreamScheduler" in str(each.message)]
 
 
-def test_ranks_that_read_the_same_stream_are_named() -> None:
-    for said in run_ranks(same_stream, 2, 0, 2):
+@pytest.mark.parametrize("global_batch", [3, 4, 16])
+def test_ranks_that_read_the_same_stream_are_named(global_batch: int) -> None:
+    """Also where they prefetch few samples, and one is ahead of the others."""
+    for said in run_ranks(same_stream, 3, [(0, 2), (1, 2), (0, 2)], global_batch):
         assert len(said) == 1
-        assert "samples of all ranks cost the same, so all may read the same stream" in said[0]
+        assert "the first 16 samples of ranks 0, 2 are as long, so they may read the same stream" in said[0]
+    assert run_ranks(same_stream, 3, [(0, 3), (1, 3), (2, 3)], global_batch) == [[]] * 3
+
+
+@pytest.mark.parametrize("read", [StreamScheduler, PoolStream])
+def test_workers_that_read_the_same_samples_are_named(read: Any) -> None:
+    class Undivided(IterableDataset[str]):
+        def __iter__(self) -> Iterator[str]:
+            return iter(TEXTS)
+
+    settings: dict[str, Any] = (
+        {"global_batch": 4}
+        if read is StreamScheduler
+        else {
+            "policy": {"kind": "pool", "max_tokens_for_batch": 900, "pool_size": 64},
+            "infinite_loop": False,
+        }
+    )
+    for data, named in ((Undivided(), True), (Shard(0, 1), False)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            list(read(DataLoader(data, batch_size=None, num_workers=2), len, world=World(0, 1), **settings))
+        assert ["the first 16 samples of all 2 workers are as long" in str(each.message) for each in caught] == (
+            [True] if named else []
+        )
 
 
 def test_a_look_at_one_batch_begins_the_epoch_again() -> None:

@@ -13,6 +13,7 @@ import torch
 
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.step_loader import StepLoader
+from ddpsched.training.random_states import kept_random_states
 
 Rule = Literal["step", "labels", "samples"]  # divided by the step's labels; mean over the batch's labels or samples
 Batch = Mapping[str, Any]
@@ -33,11 +34,17 @@ def find_rule(trainer: Any, steps: StepLoader, ids: list[int] | None = None) -> 
     whatever the count. The samples have other lengths, numbers of labels and labels, as far as there are such; what is
     compared is the gradient, as losses alone may be equal. The model runs in evaluation mode and without
     autocast. ``ids``: the samples to try; without them some that differ. Returns the classes that were among their
-    labels, too. Raises ConfigError where the batch follows from its samples in none of these ways.
+    labels, too. Random generators are left as they were. Raises ConfigError where the batch follows from its samples in
+    none of these ways.
     """
-    model = trainer.model
-    ids = _samples(trainer, steps) if ids is None else ids
-    parts, batch = [steps.batch([id]) for id in ids], steps.batch(ids)
+    with kept_random_states():
+        return _found(trainer, steps, _samples(trainer, steps) if ids is None else ids)
+
+
+def _found(trainer: Any, steps: StepLoader, ids: list[int]) -> tuple[Rule, set[float]]:
+    model, batch = trainer.model, steps.batch(ids)
+    # a random collate function, as of a masked language model, makes other samples when it is asked for each alone
+    parts = [steps.batch([id]) for id in ids] if _same(batch, steps.batch(ids)) else _rows(model, batch, len(ids))
     labels, classes = [count_labels(trainer, part) for part in parts], set[float]().union(*map(classes_of, parts))
     total, trained = max(1, sum(labels)), model.training
     model.eval()
@@ -65,6 +72,22 @@ def find_rule(trainer: Any, steps: StepLoader, ids: list[int] | None = None) -> 
         "gradient of a step that ranks share would depend on which of them share a batch; give Trainer a "
         "compute_loss_func(outputs, labels, num_items_in_batch) that returns the sum over labels divided by it"
     )
+
+
+def _same(one: Batch, other: Batch) -> bool:
+    return all(torch.equal(value, other[key]) for key, value in one.items() if isinstance(value, torch.Tensor))
+
+
+def _rows(model: Any, batch: Batch, count: int) -> list[Batch]:
+    """Return each row of a batch as a batch of one sample. Raises ConfigError where rows are not samples."""
+    odd = [name for name, value in batch.items() if not isinstance(value, torch.Tensor) or len(value) != count]
+    if odd:
+        raise ConfigError(
+            f"{type(model).__name__}: the collate function makes another batch of the same {count} samples each time, "
+            f"and its {odd[0]!r} has not one row a sample, so how the loss weighs samples cannot be tried; change "
+            "samples at random in the data set, or return tensors of one row a sample"
+        )
+    return [{name: value[row : row + 1] for name, value in batch.items()} for row in range(count)]
 
 
 def _sum(each: list[Values], labels: list[int]) -> Values:
