@@ -55,7 +55,7 @@ class Run:
     @property
     def loss_per(self) -> str:
         """The column of the count that a record's loss is the mean over: label tokens, or samples of equal weight."""
-        return "num_samples" if self.config["train"].get("target") == "sample_mean" else "num_targets"
+        return "num_targets" if self.config["train"].get("target") in (None, "token_mean") else "num_samples"
 
     @property
     def device(self) -> str:

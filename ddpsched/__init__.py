@@ -29,6 +29,7 @@
     shortage.py      memory or threads that the system refused
     rooms.py         the rooms beside the package, experiments, analysis and report
     arguments.py     checks of output files, and functions by name
+    denominators.py  what losses of label tokens are divided by: token_weights
     costs/           (count, longest) -> integer cost, time, memory
     data/            samples and lengths, from files, the hub or synthetic
     orders/          the order of samples in an epoch
@@ -71,6 +72,7 @@ _HOMES = {
     "World": "ddpsched.world",
     "assert_gradient_exact": "ddpsched.certify.certify_step",
     "balance": "ddpsched.planning.one_batch.balance",
+    "token_weights": "ddpsched.denominators",
     "Balance": "ddpsched.planning.one_batch.result",
     "balanced": "ddpsched.integrations.balanced_loader",
     "certify_loader": "ddpsched.certify.certify_loader",

@@ -210,6 +210,7 @@ def certify(
     trainer: Annotated[Text, Option(help="instead: `transformers`, or module:function that makes one")] = None,
     loader: Annotated[Text, Option(help="instead: module:function that gives a rank's data loader")] = None,
     loss: Annotated[Text, Option(help="module:function, the compute_loss_func of --trainer")] = None,
+    target: Annotated[Text, Option(help="train.target of CONFIG, or of a language model on --policy's plans")] = None,
     world_size: Annotated[int | None, Option(min=1, max=1024, help="ranks of --policy, --trainer or --loader")] = None,
     plant: Annotated[
         Text, Option(help="fault to plant: no_scale | repeated_id | missing_id | stale_plan | missing_collective")
@@ -220,8 +221,8 @@ def certify(
     from ddpsched.certify.command import Request, answer
 
     request = Request(
-        words=tuple(words or ()), policy=policy, trainer=trainer, loader=loader, loss=loss, world_size=world_size,
-        plant=plant, json=json,
+        words=tuple(words or ()), policy=policy, trainer=trainer, loader=loader, loss=loss, target=target,
+        world_size=world_size, plant=plant, json=json,
     )  # fmt: skip
     return 0 if answer(request) else 1
 

@@ -70,7 +70,7 @@ class StepRecord:
     optimizer_s: float | None = None
     step_s: float | None = None
     peak_memory_bytes: int | None = None
-    loss: float | None = None  # this rank's mean: per label token where train.target is token_mean, else per sample
+    loss: float | None = None  # this rank's mean: over label tokens where train.target is token_mean, else over samples
     grad_norm: float | None = None  # of the whole step, before clipping
     lr: float | None = None  # null where the step was skipped, as its gradient was not finite
     plan_hash: str = ""

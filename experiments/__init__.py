@@ -8,6 +8,7 @@
     interleaved.py    one rank of runs that take turns
     train.py          one rank of a run, for torchrun
     loops.py          common training loops, with and without the exact factor
+    denominator_faults.py  loops that divide a loss by a wrong number
     certificates.py   the table of certificates in the notes
     curriculum.py     figures of the notes on curricula
     batches.py        figures of the notes on micro-batches

@@ -20,7 +20,7 @@ ROOMS = {
         "records": 3, "table": 2, "exchange": 2, "own_folder": 2, "regular_file": 0, "broken_pipe": 0,
         "run_folder": 4, "environment": 2, "machine": 1,
         "watch": 3, "processes": 1, "run_lock": 2, "arguments": 2, "shortage": 1, "terminal": 2, "local_ranks": 5,
-        "heartbeat": 2, "plan_difference": 3, "command_exit": 3, "rooms": 2,
+        "heartbeat": 2, "plan_difference": 3, "command_exit": 3, "rooms": 2, "denominators": 2,
     },
     "costs": {
         "calibration_grid": 0, "cost_model": 0, "rank_speed": 0, "memory_cap": 1, "calibration": 2, "regression": 2,
@@ -46,7 +46,7 @@ ROOMS = {
         "command": 3,
     },
     "training": {
-        "attempt_store": 0, "clock": 0, "loss": 0, "model": 0, "out_of_memory": 0,
+        "attempt_store": 0, "clock": 0, "loss": 0, "model": 0, "out_of_memory": 0, "denominator": 1,
         "sample_sort": 0, "meeting": 1, "group_exchange": 2, "masks": 1, "variable_lr": 1, "collate": 2, "optimise": 2,
         "packed": 3, "sync": 3, "footprint": 1, "save": 0, "state": 0, "evaluate": 4, "learner": 5, "calibrate": 6,
         "distributed": 7, "virtual": 7,

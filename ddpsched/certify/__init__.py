@@ -12,6 +12,7 @@
     capture.py               measurements inside a rank: its collectives, and the gradient that its optimizer got
     reference.py             the target gradient, computed by one process
     target.py                the target gradient and its parts
+    label_weights.py         the weight of each sample's label tokens by each rule
     gradient_comparison.py   comparison of a gradient with its target, and why they differ: the weights of the samples
     likeness.py              the result of that
     small_errors.py          errors that the norm over all parameters does not show

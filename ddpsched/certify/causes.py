@@ -25,6 +25,7 @@ from ddpsched.certify.target import Floats, Ints, Target
 
 Factors = Sequence[tuple[float, str]]  # a factor, and its cause
 PIECE = 2**22  # coordinates at a time, as these vectors are as large as a model
+SAME = 1e-9  # relatively: weights that differ by less are one factor
 SEVERAL = 16  # nonzero coordinates that do not all become 0 by chance, even where they are rounding themselves
 CLEAR = 10  # how many times the noise, or the tolerance, a number must be not to be 0 by accident
 RIGHT = 0.03  # parameters whose relative error is this share of the others' are right where those are wrong
@@ -97,7 +98,15 @@ def factors(target: Target) -> list[tuple[float, str]]:
         (counted and several and total != ranks, total / ranks,
          f"averaged over {ranks} ranks, and not divided by {count}"),
     ]  # fmt: skip
-    return [(factor, words) for possible, factor, words in known if possible]
+    alike = ((float(times[0]), words) for words, times in target.rules.items() if _are_alike(times))
+    return [
+        *((factor, words) for factor, words in alike if abs(factor - 1) > SAME),
+        *((factor, words) for possible, factor, words in known if possible),
+    ]
+
+
+def _are_alike(times: Floats) -> bool:
+    return bool(np.ptp(times) <= SAME * np.abs(times).max())
 
 
 def mistakes(target: Target) -> Iterator[Mistake]:
@@ -143,6 +152,9 @@ def mistakes(target: Target) -> Iterator[Mistake]:
         share, words = other / other.sum(), f"mean is weighted by its share of {name}, not of what counts"
         yield Mistake(over_own(np.bincount(ranks, weights=share, minlength=size)), f"each rank's {words}")
         yield Mistake(share / each, f"each micro-batch's {words}")
+    for words, times in target.rules.items():
+        if not _are_alike(times):
+            yield Mistake(right * times, words)
 
 
 class Departure:

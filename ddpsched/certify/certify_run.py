@@ -35,6 +35,14 @@ from ddpsched.training.model import weights_digest
 from ddpsched.training.virtual import VirtualExecutor
 from ddpsched.world import World
 
+MEANS = {  # in words
+    "sample_mean": "every sample, whose loss is the mean over its label tokens, weighs the same",
+    "token_mean": "every label token weighs the same",
+    "constant_length": "every sample, whose loss is the sum over its label tokens by train.length, weighs the same",
+    "group_mean": "every group, whose loss is the mean over its label tokens in the step, weighs the same",
+    "window_token_mean": "every label token of a window (a group of the data) weighs the same; so do windows' means",
+}
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -260,9 +268,7 @@ def _facts(config: RunConfig, samples: Samples, planned: Planned, reference: Run
         "uneven and the last of two epochs)",
     ]
     if config.model.task == "causal_lm":
-        by_sample = "sample, whose loss is the mean over its label tokens,"
-        weighs = by_sample if config.target == "sample_mean" else "label token"
-        facts.append(f"train.target = {config.target}: every {weighs} weighs the same")
+        facts.append(f"train.target = {config.target}: {MEANS[config.target]}")
     if reference.dropout:
         facts.append(f"dropout (up to {reference.dropout:g}) was switched off: with it on, a gradient is a random draw")
     if config.cost.online:

@@ -25,8 +25,9 @@ from ddpsched.certify.capture import CapturedGradient, capture_gradient, counted
 from ddpsched.certify.certificate import Certificate, Check, first_few, ranks_named
 from ddpsched.certify.gradient_comparison import TOLERANCES
 from ddpsched.certify.reference import Losses, without_dropout
-from ddpsched.certify.step_reference import DEFAULTS, Batches, Mean, StepReference
+from ddpsched.certify.step_reference import DEFAULTS, Batches, Lengths, Mean, StepReference
 from ddpsched.certify.stream_checks import same_collectives
+from ddpsched.denominators import check_target
 from ddpsched.errors import ConfigError
 from ddpsched.local_ranks import Outcome, at_fault, blame, join_group, run_ranks
 from ddpsched.training.model import host_array, weights_digest
@@ -62,12 +63,15 @@ def assert_gradient_exact(
     *,
     losses: Losses | None = None,
     target: Mean = "sample_mean",
+    length: Lengths = None,
     tolerance: float | None = None,
     timeout_s: float = 60.0,
 ) -> Certificate:
     """Run ``train_step`` on ``len(batches)`` ranks, and raise AssertionError unless its gradient is the target's.
 
         target = sum_r sum_m sum_i grad l_i / T        T: samples ("sample_mean") or label tokens ("token_mean")
+
+    and the other means of ``ddpsched.token_weights`` likewise.
 
     The functions must lie in a module: ranks are processes that import them. Dropout is switched off, with a warning.
 
@@ -78,8 +82,12 @@ def assert_gradient_exact(
         build_model: ``build_model()``, called on every rank and here, with equal seeds.
         batches: ``batches[r]`` are the micro-batches of rank r, dicts of tensors with "labels"; may be empty.
         losses: ``losses(model, batch)`` returns a 1-D tensor, the losses of what counts; by default cross-entropy of
-            each row (``row_losses``) or of each next token that has a label (``token_losses``).
-        target: "sample_mean" or "token_mean".
+            each row (``row_losses``) or of each next token that has a label (``token_losses``); for other targets of
+            each row, summed over its label tokens (``row_sums``).
+        target: "sample_mean", "token_mean", "constant_length", "group_mean" or "window_token_mean". The last two need
+            batch["group_ids"], (count,): the number of each row's prompt, or window; forward does not get it.
+        length: of "constant_length" L; of "window_token_mean" the samples and label tokens of each whole generation
+            window, by its number: {0: (64, 9_120)}.
         tolerance: relative error; by default 1e-12 in float64, 1e-6 in float32.
         timeout_s: seconds that ranks wait for one that does not join a collective.
 
@@ -91,7 +99,14 @@ def assert_gradient_exact(
         ConfigError: arguments that cannot be used.
     """
     certificate = certify_step(
-        train_step, build_model, batches, target, losses=losses, tolerance=tolerance, timeout_s=timeout_s
+        train_step,
+        build_model,
+        batches,
+        target,
+        losses=losses,
+        length=length,
+        tolerance=tolerance,
+        timeout_s=timeout_s,
     )
     if not certificate.holds:
         raise AssertionError(f"{certificate.verdict}\n\n{certificate.text()}")
@@ -105,6 +120,7 @@ def certify_step(
     target: Mean = "sample_mean",
     *,
     losses: Losses | None = None,
+    length: Lengths = None,
     tolerance: float | None = None,
     timeout_s: float = 60.0,
 ) -> Certificate:
@@ -112,13 +128,13 @@ def certify_step(
 
     Arguments and errors are the same; a certificate that does not hold is returned and not raised. Raises ConfigError.
     """
-    _check(train_step, build_model, batches, losses, target)
+    _check(train_step, build_model, batches, losses, target, length)
     if tolerance is not None and not 0 < tolerance < 1:
         raise ConfigError(f"tolerance = {tolerance!r}: a relative error between 0 and 1, such as 1e-6")
     model, weights, dropout = _built(build_model)
     if dropout:
         warnings.warn(f"dropout {dropout:g} of the model is switched off: gradients would be random", stacklevel=3)
-    goal = StepReference(model, batches, losses or DEFAULTS[target], target)
+    goal = StepReference(model, batches, losses or DEFAULTS[target], target, length)
     precision, world_size = str(goal.target.gradient.dtype), len(batches)
     limit = TOLERANCES.get(precision, TOLERANCES["bfloat16"]) if tolerance is None else tolerance
     with tempfile.TemporaryDirectory(prefix="ddpsched-step-") as folder:
@@ -152,9 +168,13 @@ def certify_step(
     return Certificate(subject, tuple(checks), (*facts, *failed))
 
 
-def _check(train_step: TrainStep, build_model: Build, batches: Batches, losses: Losses | None, target: str) -> None:
-    if target not in DEFAULTS:
-        raise ConfigError(f"target = {target!r}: it is one of {sorted(DEFAULTS)}")
+def _check(
+    train_step: TrainStep, build_model: Build, batches: Batches, losses: Losses | None, target: str, length: Lengths
+) -> None:
+    check_target(target)
+    if (target in ("constant_length", "window_token_mean")) != (length is not None):
+        fault = "needs" if length is None else "takes no"
+        raise ConfigError(f"target = {target!r} {fault} length, L or (samples, label tokens) of each window")
     if not isinstance(batches, Sequence) or not batches:
         raise ConfigError(f"batches is {batches!r:.80}: it holds a list of micro-batches for each rank, at least one")
     for name, function in (("train_step", train_step), ("build_model", build_model)):

@@ -4,12 +4,13 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ddpsched.certify.certificate import Certificate
 from ddpsched.certify.faults import named_fault
 from ddpsched.config import apply_overrides, load, parse
+from ddpsched.denominators import BY_GROUP, check_target
 from ddpsched.errors import ConfigError
 from ddpsched.world import World
 
@@ -39,6 +40,7 @@ class Request:
     trainer: str | None = None
     loader: str | None = None
     loss: str | None = None
+    target: str | None = None
     world_size: int | None = None
     plant: str | None = None
     json: bool = False
@@ -64,6 +66,8 @@ def certify(request: Request) -> list[Certificate]:
     if World.launched():
         raise ConfigError("certify starts the ranks itself: run it as one process, not under torchrun")
     words = list(request.words)
+    if request.target is not None and not any((words, request.policy, request.trainer, request.loader)):
+        request = replace(request, policy="balanced")
     config = words.pop(0) if words and "=" not in words[0] else None
     subjects = {"CONFIG": config, "--policy": request.policy, "--trainer": request.trainer, "--loader": request.loader}
     given = [name for name, value in subjects.items() if value is not None]
@@ -82,15 +86,24 @@ def certify(request: Request) -> list[Certificate]:
 
         return [certify_loader(request.loader, world_size)]
     if config is not None:
-        run = load(config, words)
+        run = load(config, [f"train.target={request.target}"] * (request.target is not None) + words)
     else:
         policy = {"kind": request.policy, **POLICIES.get(str(request.policy), {})}
-        values = {**SMALL, "world_size": world_size, "policy": policy}
+        values = {**SMALL, **_of_target(request.target), "world_size": world_size, "policy": policy}
         run = parse(apply_overrides(values, words), source=f"--policy {request.policy}")
     named_fault(request.plant, run)
     from ddpsched.certify.certify_run import certify_run
 
     return [certify_run(run, request.plant)]
+
+
+def _of_target(target: str | None) -> dict[str, Any]:
+    """Return the keys of a run of --policy that has this target: on embedded sentences, of which four are a group."""
+    if target in (None, "sample_mean"):
+        return {}
+    train: dict[str, Any] = {"target": target} | ({"length": 16.0} if target == "constant_length" else {})
+    data = {"size": 180} | ({"group": "group"} if target in BY_GROUP else {})
+    return {"model": {"task": "causal_lm"}, "train": train, "data": data}
 
 
 def _check(request: Request, subject: str, overrides: Sequence[str]) -> None:
@@ -100,6 +113,10 @@ def _check(request: Request, subject: str, overrides: Sequence[str]) -> None:
             raise ConfigError(f"{overrides[0]!r}: key=value words belong to CONFIG and --policy, not to {subject}")
         if request.plant is not None:
             raise ConfigError(f"--plant belongs to CONFIG and --policy, not to {subject}")
+    if request.target is not None:
+        check_target(request.target, "--target")
+        if subject in ("--trainer", "--loader"):
+            raise ConfigError(f"--target belongs to CONFIG and --policy, not to {subject}")
     if request.loss is not None and subject != "--trainer":
         raise ConfigError(f"--loss belongs to --trainer, not to {subject}")
     if request.world_size is not None and subject == "CONFIG":

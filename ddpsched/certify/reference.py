@@ -14,6 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ddpsched.certify.capture import CapturedGradient, trainable
 from ddpsched.certify.gradient_comparison import TOLERANCES, compare
+from ddpsched.certify.label_weights import SUMMED, LabelWeights, by_part
 from ddpsched.certify.likeness import Likeness
 from ddpsched.certify.target import Floats, Target, draw_coordinates
 from ddpsched.config import RunConfig
@@ -140,6 +141,14 @@ class RunReference:
         self.size = sum(parameter.numel() for _, parameter in trainable(self.model))
         self._by_token = certified.target == "token_mean"
         self.over = ("label tokens of the " if self._by_token else "") + "global batch"
+        self._groups = samples.dataset.train.numbered_groups
+        self._windows = dict[int, tuple[int, int]]()  # samples, and label tokens, of each
+        if certified.target == "window_token_mean":
+            assert self._groups is not None
+            label_tokens = samples.train.num_targets(np.arange(len(samples.train))).tolist()
+            for group, count in zip(self._groups.tolist(), label_tokens, strict=True):
+                before, tokens = self._windows.get(group, (0, 0))
+                self._windows[group] = (before + 1, tokens + count)
         labels, device = samples.dataset.train.labels, torch.device("cpu")
         self._collate = Collator(samples.train, labels, samples.pad_id, device, certified.model.mask)
 
@@ -188,13 +197,37 @@ class RunReference:
         }
         if self._by_token:
             others["samples"] = np.array([len(each) for each in lengths])
+        weights, rules = self._weights([ids for _, ids in parts])
+        batches = ((self._collate(ids), each) for (_, ids), each in zip(parts, weights, strict=True))
         return reference(
-            self.model, (self._collate(ids) for _, ids in parts), self._losses, [rank for rank, _ in parts],
+            self.model, batches, self._losses, [rank for rank, _ in parts],
             names=tuple(f"sample {ids[0]}" for _, ids in parts) if all(len(ids) == 1 for _, ids in parts) else (),
-            others=others, world_size=self._config.world_size, unit="tokens" if self._by_token else "samples",
+            others=others, rules=rules, world_size=self._config.world_size,
+            unit="tokens" if self._by_token else "samples",
         )  # fmt: skip
 
-    def _losses(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    def _weights(self, parts: Sequence[Ids]) -> tuple[list[Floats | None], dict[str, Floats]]:
+        """Return B times the weight of label tokens of each part's samples, and what other rules make of it."""
+        target, ids = self._config.target, np.concatenate(parts)
+        if self._config.model.task != "causal_lm":
+            return [None] * len(parts), {}
+        groups = None if self._groups is None else self._groups[ids].tolist()
+        length: Any = self._config.train.length
+        tokens = None
+        if self._windows:
+            assert groups is not None
+            length = np.array([self._windows[group][1] / self._windows[group][0] for group in groups])
+            tokens = np.array([self._windows[group][1] for group in groups], dtype=np.float64)
+        weights = LabelWeights(self._samples.train.num_targets(ids).tolist(), groups, length, tokens)
+        ends = np.cumsum([len(each) for each in parts])
+        place = np.repeat(np.arange(len(parts)), [len(each) for each in parts])
+        rules = by_part(weights.others(target), place, len(parts))
+        if target not in SUMMED:
+            return [None] * len(parts), rules
+        return list(np.split(len(ids) * weights.of(target), ends[:-1])), rules
+
+    def _losses(self, model: torch.nn.Module, part: tuple[Batch, Floats | None]) -> torch.Tensor:
+        batch, weights = part
         mixed = self._precision == "bfloat16"
         with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
             logits = model(**batch.inputs).logits
@@ -205,4 +238,6 @@ class RunReference:
         next_ones = batch.labels[:, 1:]
         tokens = F.cross_entropy(logits[:, :-1].transpose(1, 2), next_ones, reduction="none")
         learnt = next_ones != NOT_LEARNT
-        return tokens[learnt] if self._by_token else tokens.sum(1) / learnt.sum(1).clamp(min=1)
+        if self._by_token:
+            return tokens[learnt]
+        return tokens.sum(1) / learnt.sum(1).clamp(min=1) if weights is None else tokens.sum(1) * torch.tensor(weights)

@@ -11,13 +11,15 @@ import torch.nn.functional as F
 
 from ddpsched.certify.capture import trainable
 from ddpsched.certify.gradient_comparison import compare
+from ddpsched.certify.label_weights import SUMMED, LabelWeights, by_part
 from ddpsched.certify.likeness import Likeness
 from ddpsched.certify.reference import Losses, buffers_kept, nudged, reference
 from ddpsched.certify.target import Floats, Target
 from ddpsched.errors import ConfigError
 from ddpsched.training.model import host_array
 
-Mean = Literal["sample_mean", "token_mean"]
+Mean = Literal["sample_mean", "token_mean", "constant_length", "group_mean", "window_token_mean"]
+Lengths = float | Mapping[int, tuple[int, int]] | None  # L, or samples and label tokens of each window
 Batches = Sequence[Sequence[Any]]
 
 
@@ -37,21 +39,29 @@ def token_losses(model: torch.nn.Module, batch: Mapping[str, Any], smoothing: fl
     return F.cross_entropy(logits[learnt], labels[learnt], reduction="none", label_smoothing=smoothing)
 
 
-DEFAULTS: dict[str, Losses] = {"sample_mean": row_losses, "token_mean": token_losses}
-UNITS = {"sample_mean": "samples", "token_mean": "tokens"}
+def row_sums(model: torch.nn.Module, batch: Mapping[str, Any], smoothing: float = 0.0) -> torch.Tensor:
+    """Return the sum of each row's ``token_losses``, (count,)."""
+    logits, labels = logits_of(model, batch)[:, :-1].transpose(1, 2), batch["labels"][:, 1:]
+    return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing).sum(1)
+
+
+DEFAULTS: dict[str, Losses] = {"sample_mean": row_losses, "token_mean": token_losses, **dict.fromkeys(SUMMED, row_sums)}
 
 
 def logits_of(model: torch.nn.Module, batch: Mapping[str, Any]) -> torch.Tensor:
     """Return the logits of a model that returns them, or outputs with "logits"."""
-    outputs = model(**{name: value for name, value in batch.items() if name != "labels"})
+    outputs = model(**{name: value for name, value in batch.items() if name not in ("labels", "group_ids")})
     return outputs if isinstance(outputs, torch.Tensor) else outputs["logits"]
 
 
 class StepReference:
-    """The model in this process, and its target gradient."""
+    """The model in this process, and its target gradient. ``length``: as of ``assert_gradient_exact``."""
 
-    def __init__(self, model: torch.nn.Module, batches: Batches, losses: Losses, target: Mean) -> None:
-        self.model, self._losses, self._unit, self._size = model, losses, UNITS[target], len(batches)
+    def __init__(
+        self, model: torch.nn.Module, batches: Batches, losses: Losses, target: Mean, length: Lengths = None
+    ) -> None:
+        self.model, self._losses, self._size, self._length = model, losses, len(batches), length
+        self._mean, self._unit = target, "tokens" if target == "token_mean" else "samples"
         self.running: set[str] = set()  # buffers that forward changes
         self.buffers_after: dict[int, dict[str, np.ndarray]] = {}  # after it, of ranks with one micro-batch
         self._parts = [(rank, batch) for rank, microbatches in enumerate(batches) for batch in microbatches]
@@ -141,7 +151,46 @@ class StepReference:
         return self._of(parts, self._losses, **about)
 
     def _of(self, parts: Sequence[tuple[int, Any]], losses: Losses, **about: Any) -> Target:
-        return reference(self.model, (batch for _, batch in parts), losses, [rank for rank, _ in parts], **about)
+        batches = [batch for _, batch in parts]
+        each, rules = self._weights(batches)
+
+        def weighted(model: torch.nn.Module, part: tuple[Any, torch.Tensor | None]) -> torch.Tensor:
+            batch, weights = part
+            values = losses(model, batch)
+            return values if weights is None else values * weights.to(values)
+
+        pairs = zip(batches, each, strict=True)
+        return reference(self.model, pairs, weighted, [rank for rank, _ in parts], rules=rules, **about)
+
+    def _weights(self, batches: Sequence[Any]) -> tuple[Sequence[torch.Tensor | None], dict[str, Floats]]:
+        """Return B times the weight of the summed loss of each batch's rows, and what other rules make of it."""
+        labels: list[Any] = [batch.get("labels") if isinstance(batch, Mapping) else None for batch in batches]
+        if not all(isinstance(each, torch.Tensor) and each.ndim == 2 for each in labels):
+            if self._mean in SUMMED:
+                raise ConfigError(
+                    f"target = {self._mean!r} needs batches with 'labels', (count, length), -100 for none"
+                )
+            return [None] * len(batches), {}
+        sizes = [len(each) for each in labels]
+        counts = [int(count) for each in labels for count in (each[:, 1:] != -100).sum(1)]
+        grouped = all("group_ids" in batch for batch in batches)
+        groups = [int(group) for batch in batches for group in batch["group_ids"]] if grouped else None
+        length: Any = self._length
+        tokens = None
+        if self._mean == "window_token_mean":
+            if not isinstance(length, Mapping) or groups is None or not set(groups) <= set(length):
+                raise ConfigError(
+                    "target = 'window_token_mean' needs batch['group_ids'], (count,), and a length for each of these "
+                    f"windows, {{0: (samples, label tokens)}}; got {sorted(set(groups or []))} and {length!r:.80}"
+                )
+            tokens = np.array([length[group][1] for group in groups], dtype=np.float64)
+            length = tokens / np.array([length[group][0] for group in groups])
+        weights = LabelWeights(counts, groups, length, tokens)
+        parts = np.repeat(np.arange(len(batches)), sizes)
+        rules = by_part(weights.others(self._mean), parts, len(batches))
+        if self._mean not in SUMMED:
+            return [None] * len(batches), rules
+        return torch.tensor(len(counts) * weights.of(self._mean)).split(sizes), rules
 
 
 def _cut(parts: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]] | None:

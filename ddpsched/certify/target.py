@@ -23,6 +23,8 @@ class Target:
         counts: (num_parts,) samples or label tokens of each part.
         ranks: (num_parts,) rank that ran each part; a rank's parts stand in the order it ran them.
         others: what could have been counted instead, by name, each (num_parts,).
+        rules: what else label tokens could have been divided by, in words: how many times the right weight each part
+            then has, (num_parts,).
         names: a name for each part, where a reader knows them.
         world_size: number of ranks, where the last ones ran nothing.
         unit: what is counted, "samples" or "tokens".
@@ -35,6 +37,7 @@ class Target:
     counts: Ints
     ranks: Ints
     others: Mapping[str, Ints] = field(default_factory=dict)
+    rules: Mapping[str, Floats] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     world_size: int | None = None
     unit: str = "samples"

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ddpsched.costs.config import CostConfig, MemoryConfig, caps_of, cost_model
 from ddpsched.data.config import DataConfig
+from ddpsched.denominators import BY_GROUP, check_target
 from ddpsched.orders.config import OrderConfig
 from ddpsched.orders.epoch_order import Order
 from ddpsched.planning.plan_spec import PlanSpec
@@ -30,6 +31,9 @@ from ddpsched.table import (
 
 if TYPE_CHECKING:
     from ddpsched.data.samples import Samples
+
+
+Target = Literal["sample_mean", "token_mean", "constant_length", "group_mean", "window_token_mean"]
 
 
 class ModelConfig(Table):
@@ -126,8 +130,10 @@ class ExecutorConfig(Table):
 class TrainConfig(Table):
     """[train]: the loss, the optimizer and evaluations."""
 
-    target: Literal["sample_mean", "token_mean"] | None = None
-    """Equal weights for all samples, or for all label tokens; None: token_mean for causal_lm, else sample_mean."""
+    target: Target | None = None
+    """The mean that the gradient is of; None: token_mean for causal_lm, else sample_mean."""
+    length: Annotated[float, Field(gt=0, le=2**40)] | None = None
+    """constant_length: L, which each sample's sum over label tokens is divided by."""
     learning_rate: Float32 = 2e-5
     """AdamW's rate after the warm-up."""
     weight_decay: NonNegative = 0.01
@@ -148,6 +154,17 @@ class TrainConfig(Table):
     """The newest checkpoints that stay."""
     save_model: bool = True
     """Save the trained model, as from_pretrained reads it."""
+
+    @field_validator("target", mode="before")
+    @classmethod
+    def _is_known(cls, value: Any) -> Any:
+        return value if value is None else check_target(value, "target")
+
+    @model_validator(mode="after")
+    def _length_belongs_to_its_target(self) -> "TrainConfig":
+        if (self.target == "constant_length") != (self.length is not None):
+            raise ValueError("target = 'constant_length' and length belong together; give both, or leave both out")
+        return self
 
 
 class RunConfig(Table):
@@ -215,12 +232,27 @@ class RunConfig(Table):
         if self.model.task != "causal_lm":
             if self.data.concatenate or self.data.prompt is not None:
                 raise ValueError("data.concatenate and data.prompt belong to model.task = 'causal_lm'")
-            if self.train.target == "token_mean":
-                fault = "train.target = 'token_mean' weighs label tokens, of which a classifier has none"
+            if self.train.target not in (None, "sample_mean"):
+                fault = f"train.target = {self.train.target!r} weighs label tokens, of which a classifier has none"
                 raise ValueError(f"{fault}; use 'sample_mean', or model.task = 'causal_lm'")
+        self._check_groups()
         if (self.data.within_documents or self.policy.packs) and self.model.mask != "key_padding":
             raise ValueError(f"model.mask = {self.model.mask!r} does not apply to packed rows; leave it out")
         return self
+
+    def _check_groups(self) -> None:
+        target, data = self.train.target, self.data
+        if data.group is not None and target not in BY_GROUP:
+            fault = f"data.group = {data.group!r} is for train.target = {' or '.join(map(repr, BY_GROUP))}"
+            raise ValueError(f"{fault}, not {target!r}; leave it out, or set the target")
+        if target in BY_GROUP and data.group is None and (data.prompt is None or target != "group_mean"):
+            of = " (or data.prompt, whose equal texts are then a group)" * (target == "group_mean")
+            raise ValueError(f"train.target = {target!r} needs the group of each sample; name a column, data.group{of}")
+        if target in BY_GROUP and data.concatenate:
+            raise ValueError("data.concatenate cuts samples of several groups into one; leave it out, or data.group")
+        if target == "window_token_mean" and data.lengths == "online":
+            fault = "divides by label tokens of samples that come later"
+            raise ValueError(f"train.target = 'window_token_mean' {fault}; use data.lengths = 'known'")
 
     @model_validator(mode="after")
     def _runs_on_its_executor(self) -> "RunConfig":
@@ -256,7 +288,7 @@ class RunConfig(Table):
 
     @property
     def target(self) -> str:
-        """ "sample_mean" or "token_mean": the mean that the gradient is of."""
+        """The mean that the gradient is of, one of ``ddpsched.denominators.TARGETS``."""
         return self.train.target or ("token_mean" if self.model.task == "causal_lm" else "sample_mean")
 
     @property

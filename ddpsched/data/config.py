@@ -25,6 +25,8 @@ class DataConfig(Table):
     """The column to classify; for causal_lm the column to learn."""
     prompt: Text | None = None
     """causal_lm: a column before the text that is not learnt, as "question"."""
+    group: Text | None = None
+    """causal_lm: a column whose equal values make a group, as train.target = "group_mean" asks for."""
     label: Text = "label"
     """classification: the column of labels."""
     num_labels: Annotated[int, Field(ge=2, le=2**16)] = 2

@@ -26,6 +26,7 @@ from ddpsched.errors import ConfigError, DataError
 from ddpsched.step_plan import Ids
 
 NO_TEXT = "is null, blank or no valid text"
+NO_GROUP = "is null, and no group"
 Task = Literal["classification", "causal_lm"]
 
 
@@ -34,16 +35,23 @@ class Split:
     """N samples.
 
     ``labels``: a classifier's, int64 ``(N,)``. ``prompts``: those before a language model's texts, if any. ``rows``:
-    each sample's row in the source, counted from 1; None for 1 to N.
+    each sample's row in the source, counted from 1; None for 1 to N. ``groups``: the number of each sample's group,
+    from 0.
     """
 
     texts: Sequence[str]
     labels: Ids | None = None
     prompts: Sequence[str] | None = None
     rows: Sequence[int] | None = None
+    groups: Ids | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    @property
+    def numbered_groups(self) -> Ids | None:
+        """The number of each sample's group, (N,): those that are named, or else of equal prompts, where there are."""
+        return numbered(self.prompts) if self.groups is None and self.prompts is not None else self.groups
 
     def take(self, ids: Ids) -> "Split":
         """Return the samples ``ids``, which keep the numbers of their rows."""
@@ -52,6 +60,7 @@ class Split:
             None if self.labels is None else self.labels[ids],
             None if self.prompts is None else [self.prompts[i] for i in ids],
             [int(i) + 1 if self.rows is None else self.rows[i] for i in ids],
+            None if self.groups is None else self.groups[ids],
         )
 
 
@@ -88,7 +97,8 @@ def load_dataset(config: DataConfig, seed: int, task: Task = "classification") -
     left_out: list[BadRow] = []
     if config.path or config.name:
         rows, beside = stored_splits(config)
-        train = _read(rows, config, wanted, left_out, config.rows)
+        grouped = {} if config.group is None else {"data.group": config.group}
+        train = _read(rows, config, wanted | grouped, left_out, config.rows)
         dev = None if beside is None or config.dev else _read(beside, config, wanted, left_out)
         dataset = Dataset(train, dev, rows.name, rows)
     else:
@@ -135,11 +145,13 @@ def _read(
         raise DataError(f"{rows.label}: no rows; give at least 2 for training, 1 for evaluation")
     texts = chunk.columns[config.text]
     check_texts(rows.label, config.text, texts)
+    grouped = wanted.get("data.group")
+    groups = None if grouped is None else _groups(rows.label, grouped, chunk.columns[grouped])
     if prompt := wanted.get("data.prompt"):
         check_texts(rows.label, prompt, chunk.columns[prompt], "write a prompt")
-        return Split(texts, prompts=chunk.columns[prompt])
+        return Split(texts, prompts=chunk.columns[prompt], groups=groups)
     if "data.label" not in wanted:
-        return Split(texts)
+        return Split(texts, groups=groups)
     given, allowed = chunk.columns[config.label], range(config.num_labels)
     labels = [_integer(label) for label in given]
     fault = _no_label(config)
@@ -159,7 +171,10 @@ def _read_usable(
             is_label = option == "data.label"
             if is_label and _integer(row[column]) not in range(config.num_labels):
                 return f"column {column!r}: {row[column]!r:.80} {_no_label(config)}"
-            if not is_label and not is_text(row[column]):
+            if option == "data.group":
+                if row[column] is None:
+                    return f"column {column!r}: {NO_GROUP}"
+            elif not is_label and not is_text(row[column]):
                 return f"column {column!r}: {row[column]!r:.80} {NO_TEXT}"
         return None
 
@@ -174,7 +189,20 @@ def _read_usable(
         None if labels is None else np.array(labels, dtype=np.int64),
         columns.get("data.prompt"),
         numbers,
+        _groups(rows.label, wanted["data.group"], columns["data.group"]) if "data.group" in columns else None,
     )
+
+
+def _groups(source: str, column: str, values: Sequence[Any]) -> Ids:
+    """Return the number of each value, of those that differ. Raises DataError where one is missing."""
+    _refuse(source, column, values, [value is not None for value in values], NO_GROUP, "name its group")
+    return numbered(values)
+
+
+def numbered(values: Sequence[Any]) -> Ids:
+    """Return the number of each value among those that differ, in the order in which they come."""
+    numbers = dict[str, int]()
+    return np.array([numbers.setdefault(str(value), len(numbers)) for value in values], dtype=np.int64)
 
 
 def _no_label(config: DataConfig) -> str:
@@ -190,7 +218,8 @@ def _embedded(config: DataConfig, wanted: Wanted, seed: int) -> Dataset:
 
     def composed(size: int, seed: int, limit: int | None = None) -> Split:
         texts, labels = compose(size, seed)
-        return Split(texts[:limit], labels[:limit] if "data.label" in wanted else None)
+        groups = None if config.group is None else np.arange(len(texts[:limit])) // 4  # four in a row
+        return Split(texts[:limit], labels[:limit] if "data.label" in wanted else None, groups=groups)
 
     train_seed, dev_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
     train, dev = composed(config.size, train_seed, config.rows), composed(max(200, config.size // 8), dev_seed)

@@ -6,7 +6,8 @@
     virtual.py             all ranks in turn on one device
     learner.py             model and optimizer on one device: forward, scaled loss, backward of micro-batches
     collate.py             a micro-batch's tensors, padded or packed
-    loss.py                the summed cross-entropy, and its factor 1/B or 1/label tokens, which learner.py applies
+    loss.py                the summed cross-entropy, and the derivation of its factor
+    denominator.py         what the losses of a step are divided by, once counts are added up over ranks
     model.py               the model: from a built-in shape, a folder, a hub name; its weights' digest, its logits
     footprint.py           the memory that several models keep together, before they are built
     masks.py               attention masks that hide padding

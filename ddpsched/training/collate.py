@@ -6,7 +6,7 @@ of each sample, which would otherwise be predicted from the sample before it.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +21,8 @@ from ddpsched.step_plan import Ids
 from ddpsched.training.masks import attention_mask
 
 Int = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Weigh = Callable[[Ids, Int], Floats]  # samples, and the label tokens of each, to the weight of these
 Arrays = Sequence[npt.NDArray[Any]]
 Labels = Int | Arrays  # one a sample, or for each sample one a token
 NOT_LEARNT = -100
@@ -92,11 +94,11 @@ def pad(
     device: torch.device,
     pad_to: int = 0,
     mask: str = "key_padding",
-    weighted: bool = False,
+    weights: Floats | None = None,
 ) -> Batch:
     """Return one row a sample, each filled up with ``pad_id`` to the longest, or to ``pad_to`` where that is more.
 
-    ``mask``: as in ``attention_mask``. ``weighted``: each sample's label tokens weigh 1 together.
+    ``mask``: as in ``attention_mask``. ``weights``: of each row's label tokens, (n,); None: all 1.
     """
     lengths = [len(row) for row in rows]
     longest = max(*lengths, pad_to)
@@ -107,16 +109,14 @@ def pad(
         _to_device(_filled(rows, longest, pad_id), device),
         _to_device(attention, device),
         _to_device(labels if isinstance(labels, np.ndarray) else _filled(labels, longest, NOT_LEARNT), device),
-        weights=_to_device(_filled(_weights(labels), longest, 0.0), device) if weighted else None,
+        weights=None if weights is None else _to_device(_filled(_spread(weights, rows), longest, 0.0), device),
     )
 
 
-def pack(
-    rows: Arrays, labels: Labels, device: torch.device, weighted: bool = False, samples: Int | None = None
-) -> Batch:
+def pack(rows: Arrays, labels: Labels, device: torch.device, weights: Floats | None = None) -> Batch:
     """Return one row for all samples, in rising order of length, so that equal lengths lie side by side.
 
-    ``weighted``: as in ``pad``. ``samples``: where rows are pieces of samples, the number of each one's sample.
+    ``weights``: as in ``pad``.
     """
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     lengths = tuple(len(rows[i]) for i in order)
@@ -136,7 +136,7 @@ def pack(
         labels=_to_device(row_labels, device),
         position_ids=_to_device(joined([np.arange(len(row)) for row in rows], np.int64), device),
         packing=Packing(lengths, _to_device(offsets, device)),
-        weights=_to_device(joined(_weights(labels, samples), np.float64), device) if weighted else None,
+        weights=None if weights is None else _to_device(joined(_spread(weights, rows), np.float64), device),
     )
 
 
@@ -148,21 +148,22 @@ def _filled(rows: Arrays, length: int, value: float) -> npt.NDArray[Any]:
     return table
 
 
-def _weights(labels: Labels, samples: Int | None = None) -> list[npt.NDArray[np.float64]]:
-    """Return the weights of each row's tokens: 1 over the learnt labels of its sample, without rows' first ones."""
-    counts = np.array([np.count_nonzero(row[1:] != NOT_LEARNT) for row in labels])
-    if samples is not None:
-        counts = np.bincount(samples, counts)[samples]
-    return [np.full(len(row), 1 / max(1, count)) for row, count in zip(labels, counts.tolist(), strict=True)]
+def _spread(weights: Floats, rows: Arrays) -> list[Floats]:
+    return [np.full(len(row), weight) for row, weight in zip(rows, weights.tolist(), strict=True)]
+
+
+def label_tokens(labels: Arrays) -> Int:
+    """Return how many tokens of each row are learnt, (n,); none precedes a row's first one to predict it from."""
+    return np.array([np.count_nonzero(row[1:] != NOT_LEARNT) for row in labels], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Collator:
     """The rows of a micro-batch, padded or packed into one, on the device.
 
-    ``labels``: of a classifier, by id; None for a language model, whose rows have labels. ``weighted``: a language
-    model's samples weigh the same (``sample_mean``), not its label tokens. ``mask``: the kind of ``attention_mask`` for
-    padded rows.
+    ``labels``: of a classifier, by id; None for a language model, whose rows have labels. ``weigh``: the weights of a
+    language model's samples, where they differ from token to token. ``mask``: the kind of ``attention_mask`` for padded
+    rows.
 
     Slices whose tokens attend within documents are always packed, each document's piece as a sample of the row.
     """
@@ -172,18 +173,25 @@ class Collator:
     pad_id: int
     device: torch.device
     mask: str = "key_padding"
-    weighted: bool = False
+    weigh: Weigh | None = None
 
     def __call__(self, ids: Ids, packed: bool = False, pad_to: int = 0) -> Batch:
         """Return the batch of these samples; ``packed``: into one row, else padded to at least ``pad_to``."""
         if isinstance(self.rows, SliceTable) and self.rows.within_documents:
             pieces = self.rows.pieces(ids)
-            return pack(pieces.rows, pieces.labels, self.device, self.weighted, pieces.slices)
+            counts = np.bincount(pieces.slices, label_tokens(pieces.labels), len(ids)).astype(np.int64)
+            weights = None if self.weigh is None else self.weigh(ids, counts)[pieces.slices]
+            return pack(pieces.rows, pieces.labels, self.device, weights)
         rows = [self.rows.row(int(i)) for i in ids]
-        labels = [self.rows.labels(int(i)) for i in ids] if self.labels is None else self.labels[ids]
+        labels: Labels
+        if self.labels is not None:
+            labels, weights = self.labels[ids], None
+        else:
+            labels = [self.rows.labels(int(i)) for i in ids]
+            weights = None if self.weigh is None else self.weigh(ids, label_tokens(labels))
         if packed:
-            return pack(rows, labels, self.device, self.weighted)
-        return pad(rows, labels, self.pad_id, self.device, pad_to, self.mask, self.weighted)
+            return pack(rows, labels, self.device, weights)
+        return pad(rows, labels, self.pad_id, self.device, pad_to, self.mask, weights)
 
     def some(self, ids: Ids, count: int) -> Ids:
         """Return ``count`` of these ids, spread evenly over their lengths, the longest among them."""
@@ -197,7 +205,8 @@ class Collator:
         """
         rows = [np.ones(length, dtype=np.int64)] * (count - 1) + [np.ones(length - shorter, dtype=np.int64)]
         labels = rows if self.labels is None else np.zeros(count, dtype=np.int64)
-        return pad(rows, labels, self.pad_id, self.device, length, self.mask, self.weighted)
+        weights = None if self.weigh is None else np.ones(count)
+        return pad(rows, labels, self.pad_id, self.device, length, self.mask, weights)
 
 
 def _to_device(array: Any, device: torch.device) -> torch.Tensor:

@@ -24,7 +24,7 @@ from ddpsched.training.calibrate import allowance, check_calibrations
 from ddpsched.training.clock import StepClock, pick_device
 from ddpsched.training.group_exchange import GroupExchange, start_group
 from ddpsched.training.learner import Evaluation, Learner, RankStep, step_seed
-from ddpsched.training.loss import Counts, sum_scale
+from ddpsched.training.loss import Counts
 from ddpsched.training.meeting import wait_for_all
 from ddpsched.training.out_of_memory import flag_of
 from ddpsched.training.state import Snapshot
@@ -32,7 +32,7 @@ from ddpsched.world import World
 
 
 class DistributedExecutor:
-    """An executor of one rank. Gradients are added over ranks, so each summed loss is scaled by 1/B, or 1/N.
+    """An executor of one rank. Gradients are added over ranks, so losses are scaled for sums.
 
     A step has three parts: forward and backward of this rank's micro-batches; the vote;
     clipping and the optimizer, the same on every rank. In the first, all ranks' counts
@@ -94,21 +94,18 @@ class DistributedExecutor:
         voted; then no weights were changed.
         """
         begin, started = perf_counter(), StepClock()
-        rank, target = self._world.rank, self._config.target
+        rank, denominator = self._world.rank, self.learner.denominator
         counts = self.learner.counts(plan.rank_ids(rank))
-        summed = self.exchange.sum_batch(counts)
-
-        def scale() -> float:
-            return sum_scale(plan.global_batch if target == "sample_mean" else Counts(*summed.wait()).targets)
-
+        summed = self.exchange.sum_batch(denominator.step_counts(plan, counts, plan.rank_ids(rank)))
+        denominator.begin(plan, summed.wait)
         self.learner.begin_step()
         self._step = plan.step
         self._beat("forward")
-        step, error = self._run(plan, rank, scale)
+        step, error = self._run(plan, rank, denominator.scale)
         flag = flag_of(error) if error is not None else self.learner.objection(step) if step else Flag.OK
         self._beat("vote")
         vote_begin = perf_counter()
-        total = Counts(*summed.wait())
+        total = Counts(*summed.wait()[:3])
         columns = plan_columns(self._config.labels, plan, rank, self._lengths)
         self._vote(plan, columns, self._objection | flag, error)
         vote_s = perf_counter() - vote_begin
@@ -117,7 +114,7 @@ class DistributedExecutor:
         self._beat("optimizer")
         update = self.learner.update(plan.step, total)
         clock = self.learner.clock
-        measured = step.columns(clock, counts.of(target)) | {"num_targets": self.learner.label_tokens(counts)}
+        measured = step.columns(clock, denominator.count(counts)) | {"num_targets": self.learner.label_tokens(counts)}
         times: dict[str, Any] = {"wait_s": clock.seconds(step.ready, step.done), "vote_s": vote_s}
         times["step_s"] = perf_counter() - begin + (plan.times.wait_s or 0.0)
         if self._zero_s is None:

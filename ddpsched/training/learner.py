@@ -21,6 +21,7 @@ from ddpsched.exchange import Flag
 from ddpsched.step_plan import Ids, Microbatch
 from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
 from ddpsched.training.collate import Batch, Collator, without_trace
+from ddpsched.training.denominator import Denominator
 from ddpsched.training.evaluate import Evaluation, evaluate
 from ddpsched.training.loss import Counts, loss_sum
 from ddpsched.training.masks import enable_mask
@@ -61,8 +62,8 @@ class RankStep:
         """Whether this rank's share of the gradient was finite before it was added to that of others."""
         return self.sent is None or bool(torch.isfinite(self.sent))
 
-    def columns(self, clock: Clock, count: int) -> dict[str, Any]:
-        """Return columns of the record; ``count``: the samples, or label tokens, that the loss is the sum of."""
+    def columns(self, clock: Clock, count: float) -> dict[str, Any]:
+        """Return columns of the record; ``count``: what the rank's loss is divided by, as ``Denominator.count``."""
         return {
             **{f"{name}_s": sum(clock.seconds(*span) for span in spans) for name, spans in self.spans.items()},
             "compute_s": clock.seconds(self.begin, self.ready),
@@ -141,8 +142,9 @@ class Learner:
         self.optimiser = Optimiser(self.model, config.train, 1, config.lr, config.global_batch)
         self._samples, self._config = samples, config
         labels = samples.dataset.train.labels
-        weighted = labels is None and config.target == "sample_mean"
-        self.collate = Collator(samples.train, labels, samples.pad_id, device, config.model.mask, weighted)
+        self.denominator = Denominator(config, samples)
+        weigh = self.denominator.weigh if self.denominator.weighs else None
+        self.collate = Collator(samples.train, labels, samples.pad_id, device, config.model.mask, weigh)
         self.num_parameters = sum(p.numel() for p in self.model.parameters())
         # entries of environment.json; a CPU's name is in it already
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else None

@@ -1,6 +1,6 @@
-r"""The one scale that keeps the gradient exact, with its derivation.
+r"""The summed loss, and the one scale that keeps the gradient exact, with its derivation.
 
-Two targets. ``sample_mean``: every sample of the global batch weighs the same,
+:mod:`ddpsched.denominators` has all targets. ``sample_mean``: every sample of the global batch weighs the same,
 
     g = 1/B * sum_r sum_{i in rank r} grad l_i        B = sum_r b_r
 
@@ -79,14 +79,3 @@ def token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 def following(tokens: torch.Tensor, last: float) -> torch.Tensor:
     """Return ``tokens`` (rows, length) moved to where they are predicted; after a row's end there is ``last``."""
     return F.pad(tokens[:, 1:], (0, 1), value=last)
-
-
-def sum_scale(count: int) -> float:
-    """Return the factor of a summed loss, where gradients of ranks are added.
-
-    ``count``: samples, or label tokens, of the step over all ranks; without any the loss is 0, and any scale will do.
-
-    >>> sum_scale(4)
-    0.25
-    """
-    return 1.0 / max(1, count)

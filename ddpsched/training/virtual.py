@@ -17,13 +17,13 @@ from ddpsched.step_plan import StepPlan
 from ddpsched.training.calibrate import allowance, check_calibrations
 from ddpsched.training.clock import StepClock, pick_device
 from ddpsched.training.learner import Learner, RankStep, step_seed
-from ddpsched.training.loss import Counts, sum_scale
+from ddpsched.training.loss import Counts
 from ddpsched.training.out_of_memory import flag_of
 from ddpsched.training.state import Snapshot
 
 
 class VirtualExecutor:
-    """An executor in which ranks take turns. Gradients add up in place, so each summed loss is scaled by 1/B, or 1/N.
+    """An executor in which ranks take turns. Gradients add up in place, so losses are scaled for sums.
 
     Ranks run in an order that rotates from step to step, so that it is not always the
     same rank that meets a cold cache. A step lasts as long as the slowest rank's compute
@@ -57,14 +57,17 @@ class VirtualExecutor:
         counts = [self.learner.counts(plan.rank_ids(rank)) for rank in range(size)]
         total = Counts(*map(sum, zip(*counts, strict=True)))
         assert total.samples == plan.global_batch
-        scale = sum_scale(total.of(config.target))
+        denominator = self.learner.denominator
+        each = [denominator.step_counts(plan, counts[rank], plan.rank_ids(rank)) for rank in range(size)]
+        sums = np.sum(each, axis=0).tolist()
+        denominator.begin(plan, lambda: sums)
         self.learner.begin_step()
         done: dict[int, RankStep] = {}
         for turn in range(size):
             rank = (plan.step + turn) % size
             try:
                 seed = step_seed(config.seed, plan.step, rank)
-                done[rank] = self.learner.run(plan.ranks[rank], lambda: scale, seed, slowness=self._slowness[rank])
+                done[rank] = self.learner.run(plan.ranks[rank], denominator.scale, seed, slowness=self._slowness[rank])
             except Exception as error:
                 self._fail(plan, rank, flag_of(error), error)
         lost = next((rank for rank in range(size) if not torch.isfinite(done[rank].loss_sum)), 0)
@@ -72,7 +75,7 @@ class VirtualExecutor:
             self._fail(plan, lost, flag)
         self.needs = [largest_need(self.cap, plan, rank, self._lengths) for rank in range(size)]
         update = self.learner.update(plan.step, total)
-        measured = [done[rank].columns(self.learner.clock, counts[rank].of(config.target)) for rank in range(size)]
+        measured = [done[rank].columns(self.learner.clock, denominator.count(counts[rank])) for rank in range(size)]
         slowest = max(columns["compute_s"] for columns in measured)
         for rank, columns in enumerate(measured):
             columns |= {"num_targets": self.learner.label_tokens(counts[rank]), **update}

@@ -10,7 +10,7 @@ from ddpsched.certify.certificate import Certificate, Check
 from ddpsched.certify.certify_run import certify_run
 from ddpsched.certify.command import SMALL
 from ddpsched.config import RunConfig, parse
-from ddpsched.training import virtual
+from ddpsched.training.denominator import Denominator
 
 
 def run_of(tmp_path: Path, target: str, executor: str = "virtual", **values: Any) -> RunConfig:
@@ -63,7 +63,7 @@ def test_masks(tmp_path: Path, mask: str) -> None:
 def test_the_other_target_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token mean's loss divided by samples gives the right direction and too large a gradient."""
     config = run_of(tmp_path, "token_mean")
-    monkeypatch.setattr(virtual, "sum_scale", lambda count: 1 / config.global_batch)
+    monkeypatch.setattr(Denominator, "scale", lambda _: 1 / config.global_batch)
     check = gradient(certify_run(config))
     assert not check.holds
     assert check.numbers["cosine"] == pytest.approx(1)

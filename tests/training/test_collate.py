@@ -64,7 +64,7 @@ def test_packed_labels_never_cross_samples() -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_weights_make_samples_equal(packed: bool) -> None:
-    batch = Collator(Table(), None, PAD, CPU, weighted=True)(np.arange(4), packed)
+    batch = Collator(Table(), None, PAD, CPU, weigh=lambda _, counts: 1 / np.maximum(counts, 1))(np.arange(4), packed)
     assert batch.weights is not None
     assert (batch.weights.dtype, batch.weights.shape) == (torch.float64, batch.labels.shape)
     of_sample = (batch.input_ids // 10)[:, 1:]
@@ -103,7 +103,7 @@ def test_masks(mask: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 
 def test_synthetic_samples() -> None:
-    collate = Collator(Table(), None, PAD, CPU, weighted=True)
+    collate = Collator(Table(), None, PAD, CPU, weigh=lambda _, counts: 1 / np.maximum(counts, 1))
     batch = collate.synthetic(3, 4, shorter=1)
     assert batch.input_ids.tolist() == [[1, 1, 1, 1]] * 2 + [[1, 1, 1, PAD]]
     assert batch.labels.tolist() == [[1, 1, 1, 1]] * 2 + [[1, 1, 1, -100]]

@@ -20,8 +20,8 @@ from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.records import read_lines
 from ddpsched.run_loop import run
-from ddpsched.training import distributed, virtual
 from ddpsched.training.collate import Collator
+from ddpsched.training.denominator import Denominator
 from ddpsched.training.model import build_model
 
 STEPS = 3
@@ -81,8 +81,7 @@ def gradients(config: RunConfig, scaled: bool = True) -> list[np.ndarray]:
     with kept_gradients() as kept, pytest.MonkeyPatch.context() as patch:
         if not scaled:
             share = config.global_batch // config.world_size
-            for executor in (distributed, virtual):
-                patch.setattr(executor, "sum_scale", lambda batch: 1 / share / config.world_size)
+            patch.setattr(Denominator, "scale", lambda _: 1 / share / config.world_size)
         run(config, overwrite=True)
     return kept
 

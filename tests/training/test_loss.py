@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from ddpsched.training.loss import Counts, following, loss_sum, sum_scale, token_losses
+from ddpsched.training.loss import Counts, following, loss_sum, token_losses
 
 ROWS, LENGTH, WORDS = 3, 7, 11
 
@@ -65,7 +65,7 @@ def test_what_is_not_learnt_has_no_gradient() -> None:
 
 def test_nothing_to_learn_is_a_loss_of_nothing() -> None:
     logits, labels = random_logits(), torch.full((ROWS, LENGTH), -100)
-    loss = loss_sum(logits, labels) * sum_scale(0)
+    loss = loss_sum(logits, labels)
     loss.backward()
     assert float(loss.detach()) == 0
     assert logits.grad is not None
@@ -88,4 +88,3 @@ def test_half_precision_is_summed_in_float32_and_copied_once() -> None:
 def test_what_a_mean_is_over() -> None:
     counts = Counts(3, 40, 25)
     assert (counts.of("sample_mean"), counts.of("token_mean")) == (3, 25)
-    assert sum_scale(4) == 0.25

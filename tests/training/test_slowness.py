@@ -19,7 +19,6 @@ from ddpsched.run_loop import run
 from ddpsched.step_plan import Microbatch, StepPlan
 from ddpsched.training.collate import Collator
 from ddpsched.training.learner import Learner
-from ddpsched.training.loss import sum_scale
 from ddpsched.training.virtual import VirtualExecutor
 
 CPU = torch.device("cpu")
@@ -109,7 +108,7 @@ def step_of(slowness: float) -> tuple[Counting, torch.Tensor, Any]:
     torch.manual_seed(0)
     learner.model = learner.forward = model = Counting()
     micro = [Microbatch([3, 1, 2]), Microbatch([7])]
-    step = learner.run(micro, lambda: sum_scale(4), seed=5, slowness=slowness)
+    step = learner.run(micro, lambda: 1 / 4, seed=5, slowness=slowness)
     return model, torch.rand(3), step.columns(learner.clock, 4)
 
 
