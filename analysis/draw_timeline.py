@@ -2,6 +2,8 @@
 
 Below each rank's lane a thin one shows when its collectives were under way, where
 the run wrote timeline files; ``comm_s`` alone has their duration, but not the time.
+Where weights are gathered for each micro-batch, it also shows for how long a rank
+had come to a gather before the last one did: ranks meet there.
 """
 
 import itertools
@@ -26,7 +28,8 @@ LETTER = 0.075  # inches of a letter in the steps' names
 
 # of Okabe and Ito's palette, as in the other figures; waiting is grey
 COMPUTE, STRAGGLER, EXPOSED, UPDATE, COMMUNICATION = "#56B4E9", "#D55E00", "#CC79A7", "#009E73", "#E69F00"
-WAIT = "#D0D0D0"
+WAIT, MEETING = "#D0D0D0", "#8C8C8C"
+GATHER = "gather"  # the label of collectives that bring weights
 PERHAPS = "hatched"
 BAR, THIN = (-0.40, 0.56), (0.20, 0.16)  # top and height of both lanes about a rank's line
 
@@ -62,6 +65,9 @@ def draw_timeline(timeline: Timeline, steps: Sequence[int]) -> Figure:
     for rank in range(size):
         _lane(ax, shown[shown["rank"] == rank], rank, origin_s)
         moved = [t for step in steps for t in timeline.transfers.get((step, rank), [])]
+        met = [t for t in moved if t.label == GATHER and t.launched_s < t.begin_s]
+        spans = [_span(t.launched_s - origin_s, t.begin_s - t.launched_s) for t in met]
+        ax.broken_barh(spans, (rank + THIN[0], THIN[1]), color=MEETING, lw=0)
         spans = [_span(t.begin_s - origin_s, t.end_s - t.begin_s) for t in moved]
         ax.broken_barh(
             spans, (rank + THIN[0], THIN[1]), color=COMMUNICATION, lw=0.7
@@ -139,6 +145,7 @@ def _name_steps(ax: Axes, shown: pd.DataFrame, origin_s: float, inches: float) -
 
 def _legend(figure: Figure, timeline: Timeline, shown: pd.DataFrame) -> None:
     """Add a legend of the kinds of blocks that the figure has."""
+    moved = itertools.chain(*timeline.transfers.values())
     undecided = shown["maybe_last"] & ~shown["straggler"]
     entries = {
         "compute": (COMPUTE, not shown["maybe_last"].all()),
@@ -147,6 +154,7 @@ def _legend(figure: Figure, timeline: Timeline, shown: pd.DataFrame) -> None:
         "exposed communication": (EXPOSED, shown["exposed_s"].max() > 0),
         "vote, optimizer": (UPDATE, shown[["vote_s", "optimizer_s"]].max().max() > 0),
         "communication under way": (COMMUNICATION, any(timeline.transfers.values())),
+        "at a gather, until the last rank comes": (MEETING, any(t.label == GATHER for t in moved)),
         "compute, perhaps of the last rank": (PERHAPS, undecided.any()),
     }
     handles = [Patch(lw=0, label=label, **_look(kind)) for label, (kind, present) in entries.items() if present]

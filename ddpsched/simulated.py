@@ -1,6 +1,7 @@
 """The simulated executor: a plan's records of all ranks, with times from a cost model instead of a clock."""
 
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ class SimulatedExecutor:
     """An executor without model: a micro-batch takes ``alpha_s + beta_s*tokens + gamma_s*count*max_length**2``.
 
     In a packed one each sample counts with its length, and a rank of configured slowness takes that many times as long.
-    A step takes the slowest rank's compute and one ring all-reduce of ``gradient_bytes``:
+    A step takes the slowest rank's compute (in lockstep the sum over micro-batches of the slowest rank's) and one ring
+    all-reduce of ``gradient_bytes``:
     2(G-1)/G * bytes / bandwidth + 2(G-1) * latency.
     """
 
@@ -54,8 +56,11 @@ class SimulatedExecutor:
 
     def execute(self, plan: StepPlan) -> list[StepRecord]:
         """Return a record per rank. The messages that ranks exchange beside gradients take no time."""
-        compute = [self._compute_s(plan, rank) for rank in range(plan.world_size)]
+        micros = [self._microbatches_s(plan, rank) for rank in range(plan.world_size)]
+        compute = [sum(seconds) for seconds in micros]
         slowest = max(compute)
+        if self._config.policy.in_lockstep:
+            slowest = sum(map(max, zip_longest(*micros, fillvalue=0.0)))
         return [
             StepRecord(
                 **plan_columns(self._config.labels, plan, rank, self._lengths),
@@ -65,11 +70,9 @@ class SimulatedExecutor:
             for rank, seconds in enumerate(compute)
         ]  # fmt: skip
 
-    def _compute_s(self, plan: StepPlan, rank: int) -> float:
-        seconds = 0.0
-        for micro in plan.ranks[rank]:
-            seconds += self._time.price(micro, self._lengths.lengths(micro.ids)) / self._time.scale
-        return self._slowness[rank] * seconds
+    def _microbatches_s(self, plan: StepPlan, rank: int) -> list[float]:
+        scale = self._slowness[rank] / self._time.scale
+        return [scale * self._time.price(micro, self._lengths.lengths(micro.ids)) for micro in plan.ranks[rank]]
 
     def object(self, flag: Flag) -> bool:
         """Return False, as there are no other ranks."""

@@ -216,7 +216,8 @@ def _row(question: Question, name: str, arm: Arm) -> Row:
 
 def measure(question: Question, name: str, spec: PlanSpec) -> Row:
     """Return the row ``name`` of an arm whose epochs are planned by ``spec``, timed, and then scored."""
-    ruler = Ruler(question.lengths, question.world_size, spec.cost, spec.policy.packs, question.time(spec))
+    policy, time = spec.policy, question.time(spec)
+    ruler = Ruler(question.lengths, question.world_size, spec.cost, policy.packs, time, policy.in_lockstep)
     collects = gc.isenabled()
     gc.disable()  # this arm's time does not include a search of other objects for garbage
     try:
@@ -234,7 +235,7 @@ def measure(question: Question, name: str, spec: PlanSpec) -> Row:
         )
     bounds = [(max(plan.predicted_cost), plan.lower_bound) for plan in made if plan.predicted_cost and plan.lower_bound]
     gap = sum(cost for cost, _ in bounds) / sum(bound for _, bound in bounds) - 1 if bounds else None
-    policy, planning_us = spec.policy, seconds / (len(question.lengths) * question.epochs) * 1e6
+    planning_us = seconds / (len(question.lengths) * question.epochs) * 1e6
     options = {"kind": policy.kind, **policy.model_dump(exclude_defaults=True)} if policy.varies else None
     return Row(name, ruler.read(), planning_us, gap, options=options, batches=ruler.batches)
 

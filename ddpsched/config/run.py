@@ -86,11 +86,15 @@ class SyncConfig(Table):
     """bucketed, ddp: MiB of gradients in one message."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """The type of gradients in messages; float64 ones keep theirs."""
+    reshard: bool = False
+    """fsdp: gather weights anew for each micro-batch, of which all ranks then need as many."""
     barrier: bool = False
     """naive: a barrier comes first, so that waiting and moving gradients are timed apart."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> "SyncConfig":
+        if self.reshard and self.kind != "fsdp":
+            raise ValueError(f"reshard belongs to kind = 'fsdp', not {self.kind!r}, whose ranks have all weights")
         if self.barrier and self.kind != "naive":
             raise ValueError(f"barrier belongs to kind = 'naive', not {self.kind!r}, whose messages travel in backward")
         return self
@@ -281,6 +285,11 @@ class RunConfig(Table):
             raise ValueError(
                 f"executor.slowness names {len(slowness)} ranks, world_size = {self.world_size}; give a number a rank"
             )
+        if self.sync.reshard and self.policy.most_microbatches > 1 and not self.policy.in_lockstep:
+            fault = f"policy.kind = {self.policy.kind!r} with {self.policy.most_microbatches} micro-batches a rank"
+            has = any(name == "lockstep" for name in type(self.policy).model_fields)
+            remedy = "set policy.lockstep = true" if has else "use 'packed' or 'balanced' with lockstep = true"
+            raise ValueError(f"sync.reshard = true needs as many on each rank, and {fault} may differ; {remedy}")
         if self.sync.kind == "fsdp" and (slowness or self.memory.probe or self.memory.path):
             fault = "executor.slowness and memory run the model outside a step, but sync.kind = 'fsdp' shards it"
             raise ValueError(f"{fault}; use 'bucketed' or 'ddp'")

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from ddpsched.errors import ConfigError
+from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.integrations.agreement import LoaderWorld
 from ddpsched.integrations.batch_sampler import BatchSampler
 from ddpsched.integrations.iterated_by import begun_anew, is_accelerates
@@ -107,7 +107,7 @@ class Scaled:
             self.step = self.loader.step
             one = isinstance(self.loader, StreamScheduler)
             if isinstance(self.loader, StepLoader):  # ranks meet in a backward pass, which needs a batch
-                batches = batches or [self.loader.stand_in()]
+                batches = _met(self.loader, batches)
             yield batches, self._scale(self.loader.step, [batches] if one else batches)
 
     def pairs(self, batches: Iterator[Any]) -> Iterator[tuple[Any, float]]:
@@ -212,3 +212,16 @@ def _sampler_of(loader: Any) -> BatchSampler:
             f"scaled: the loader skips {loader.skip_batches} batches; load the state of an earlier scaled(loader)"
         )
     return sampler
+
+
+def _met(loader: StepLoader, batches: list[Any]) -> list[Any]:
+    """Return a rank's batches, or as many stand-ins as all ranks run together where it has none."""
+    plan, lockstep = loader.plan, loader.plan_source.policy.in_lockstep
+    assert plan is not None
+    most = max(map(len, plan.ranks)) if lockstep else 1
+    if any(0 < len(rank) < most for rank in plan.ranks) and lockstep:  # on all ranks, or the others would wait
+        raise InfeasibleError(
+            f"StepLoader: step {plan.step} of epoch {plan.epoch} has {plan.global_batch} samples, too few for {most} "
+            f"micro-batches on each of {plan.world_size} ranks, which run them together; give last='drop'"
+        )
+    return batches or [loader.stand_in() for _ in range(most)]

@@ -60,7 +60,12 @@ class Policy(Table):
     @property
     def needs_sums(self) -> bool:
         """Whether its cost must add up over samples or micro-batches."""
-        return self.packs or self.most_microbatches > 1
+        return self.packs or self.in_lockstep or self.most_microbatches > 1
+
+    @property
+    def in_lockstep(self) -> bool:
+        """Whether all ranks have as many micro-batches, and run them together: the option ``lockstep``."""
+        return bool(getattr(self, "lockstep", False))
 
     @property
     def batches_at_once(self) -> int:
@@ -132,6 +137,12 @@ class Policy(Table):
             raise ValueError(
                 f"cost.online = true measures each rank's speed to plan with, but policy.kind = {self.kind!r} plans "
                 "without costs; leave it out, or use 'minmax', 'balanced' or 'packed'"
+            )
+        if self.in_lockstep and (s.memory != "none" or s.refined_cost):
+            given = "memory" if s.memory != "none" else "cost.online"
+            raise ValueError(
+                f"policy.lockstep = true plans for ranks that are alike, and {given} is of each rank; leave it out; "
+                "limit rows by policy.max_tokens of 'packed', or policy.max_microbatches of 'balanced'"
             )
         if s.pads_to_max and self.kind != "static":
             raise ValueError(

@@ -10,7 +10,7 @@ The yardstick, over an epoch, is the cost of the slowest ranks against the cost 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import repeat
+from itertools import repeat, zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,8 @@ class Ruler:
     """The sums over steps, added epoch by epoch, from which the figures are read.
 
     ``lengths``: (N,), of all samples. ``cost``: of the yardstick. ``packed``: whether rows hold no padding, and cost
-    the sum over their samples. ``time``: a cost in nanoseconds for the predicted step time.
+    the sum over their samples. ``time``: a cost in nanoseconds for the predicted step time. ``lockstep``: ranks run
+    their m-th micro-batches together, so a step costs the sum over these of the slowest rank's.
 
     >>> ruler = Ruler(np.array([2, 4]), 1, CostModel(0, 1, 0, scale=1))
     >>> ruler.add_epoch([[[np.array([0, 1])]]])
@@ -50,9 +51,10 @@ class Ruler:
     """
 
     def __init__(
-        self, lengths: Int, world_size: int, cost: CostModel, packed: bool = False, time: CostModel | None = None
-    ) -> None:
-        self._lengths, self._size, self._packed = lengths, world_size, packed
+        self, lengths: Int, world_size: int, cost: CostModel, packed: bool = False, time: CostModel | None = None,
+        lockstep: bool = False,
+    ) -> None:  # fmt: skip
+        self._lengths, self._size, self._packed, self._lockstep = lengths, world_size, packed, lockstep
         self._cost, self._time = cost, time
         self._epochs = self._dropped = self._repeated = 0
         self._seen = np.zeros(len(lengths), dtype=np.int64)
@@ -78,14 +80,23 @@ class Ruler:
                 longest = np.maximum(np.maximum.reduceat(lengths, np.cumsum(counts) - counts), width)
                 computed = int((counts * longest).sum())
             costs = self._cost.price_ranks(lengths, sizes, self._packed, width)
-            time = 0 if self._time is None else max(self._time.price_ranks(lengths, sizes, self._packed, width))
+            slowest = self._slowest(self._cost, lengths, sizes, width)
+            time = 0 if self._time is None else self._slowest(self._time, lengths, sizes, width)
             needed, squares = int(self._cost.unpadded(lengths).sum()), int(lengths @ lengths)
-            row = (len(ids), len(counts), tokens, squares, computed, time, max(costs), sum(costs), needed)
+            row = (len(ids), len(counts), tokens, squares, computed, time, slowest, sum(costs), needed)
             self._steps.append(row)
         self._full_sizes += [samples for samples, *_ in self._steps[first:-1]]
         self._epochs += 1
         self._dropped += int((self._seen == 0).sum())
         self._repeated += int(np.maximum(self._seen - 1, 0).sum())
+
+    def _slowest(self, cost: CostModel, lengths: Int, sizes: Sequence[Sequence[int]], width: int) -> int:
+        """Return what a step costs: the largest rank's, in lockstep summed over micro-batches."""
+        if not self._lockstep:
+            return max(cost.price_ranks(lengths, sizes, self._packed, width))
+        each = iter(cost.price_ranks(lengths, [[size] for rank in sizes for size in rank], self._packed, width))
+        by_rank = [[next(each) for _ in rank] for rank in sizes]
+        return sum(map(max, zip_longest(*by_rank, fillvalue=0)))
 
     @property
     def batches(self) -> str:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ddpsched.config import RunConfig
 from ddpsched.costs.memory_cap import UNLIMITED
 from ddpsched.data.samples import Samples
-from ddpsched.errors import PlanMismatch, RankFailure
+from ddpsched.errors import ConfigError, PlanMismatch, RankFailure
 from ddpsched.exchange import Flag, differing, verdict, vote_row
 from ddpsched.heartbeat import Heartbeat
 from ddpsched.plan_difference import difference
@@ -93,6 +93,7 @@ class DistributedExecutor:
         Raises on every rank alike: StepOutOfMemory, NonFiniteError or the error of a rank that fails, once all have
         voted; then no weights were changed.
         """
+        meetings = _meetings(plan) if self.learner.sync.meets else 0
         begin, started = perf_counter(), StepClock()
         rank, denominator = self._world.rank, self.learner.denominator
         counts = self.learner.counts(plan.rank_ids(rank))
@@ -101,7 +102,7 @@ class DistributedExecutor:
         self.learner.begin_step()
         self._step = plan.step
         self._beat("forward")
-        step, error = self._run(plan, rank, denominator.scale)
+        step, error = self._run(plan, rank, denominator.scale, meetings)
         flag = flag_of(error) if error is not None else self.learner.objection(step) if step else Flag.OK
         self._beat("vote")
         vote_begin = perf_counter()
@@ -136,11 +137,13 @@ class DistributedExecutor:
         self.learner.forget_step()
         self.learner.forward = self.learner.sync.module
 
-    def _run(self, plan: StepPlan, rank: int, scale: Callable[[], float]) -> tuple[RankStep | None, Exception | None]:
+    def _run(
+        self, plan: StepPlan, rank: int, scale: Callable[[], float], meetings: int
+    ) -> tuple[RankStep | None, Exception | None]:
         """Run the step; return it, or the error that broke it off after joining the other ranks' collectives."""
         try:
             seed = step_seed(self._config.seed, plan.step, rank)
-            return self.learner.run(plan.ranks[rank], scale, seed, self._slowness), None
+            return self.learner.run(plan.ranks[rank], scale, seed, self._slowness, meetings), None
         except Exception as error:
             if _lost_connection(error) or not self.learner.sync.joins:
                 raise
@@ -187,6 +190,23 @@ class DistributedExecutor:
         """Leave the process group, if this executor joined it."""
         if self._owns_group:
             dist.destroy_process_group()
+
+
+def _meetings(plan: StepPlan) -> int:
+    """Return how many micro-batches all ranks run together.
+
+    Ranks may have fewer where samples are too few, as in an epoch's last step. Raises ConfigError, on all ranks alike,
+    where a plan has other numbers for them.
+    """
+    counts = [len(rank) for rank in plan.ranks]
+    most = max(counts)
+    if most > 1 and min(counts) < most and plan.global_batch >= most * plan.world_size:
+        raise ConfigError(
+            f"step {plan.step}: rank {counts.index(min(counts))} has {min(counts)} micro-batches and rank "
+            f"{counts.index(most)} has {most}, but with sync.reshard = true ranks run each together, and would wait "
+            "for ever; set policy.lockstep = true, or sync.reshard = false"
+        )
+    return most
 
 
 def _lost_connection(error: Exception) -> bool:

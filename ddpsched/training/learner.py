@@ -74,6 +74,11 @@ class RankStep:
             "loss": float(self.loss_sum) / count if count else None,
         }
 
+    def microbatches_s(self, clock: Clock) -> list[float]:
+        """Return the seconds of each micro-batch, from its collation to the end of its backward."""
+        firsts, lasts = (self.spans[name] for name in ("data", "backward"))
+        return [clock.seconds(first, last) for (first, _), (_, last) in zip(firsts, lasts, strict=True)]
+
     def _under_way(self, clock: Clock) -> float:
         """Return the seconds in which at least one collective was under way."""
         total, until = 0.0, 0.0
@@ -186,8 +191,9 @@ class Learner:
         return True
 
     def run(
-        self, microbatches: Sequence[Microbatch], scale: Callable[[], float], seed: int, slowness: float = 1.0
-    ) -> RankStep:
+        self, microbatches: Sequence[Microbatch], scale: Callable[[], float], seed: int, slowness: float = 1.0,
+        meetings: int = 0,
+    ) -> RankStep:  # fmt: skip
         """Add ``scale()`` times the gradient of the summed loss to the model's; return the rank's loss and times.
 
         ``scale`` is called after the first forward: it may have to wait, as label tokens
@@ -196,7 +202,8 @@ class Learner:
         exchange of gradients; a rank without samples runs a synthetic one at weight 0
         where the synchroniser needs a backward.
         ``seed`` fixes dropout by step and rank, so that executors draw the same masks.
-        ``slowness``: how many times as long this rank's work is to take, at least 1.
+        ``slowness``: how many times as long this rank's work is to take, at least 1. ``meetings``: micro-batches that
+        all ranks run together; what this rank lacks of them are synthetic ones, too.
         """
         torch.manual_seed(seed)
         if self._config.memory.path is not None and self.device.type == "cpu":  # plans keep to a memory budget
@@ -206,17 +213,17 @@ class Learner:
         self._spans: dict[str, list[Any]] = {"data": [], "forward": [], "backward": []}
         total = torch.zeros((), device=self.device, dtype=torch.float64)
         begin, cpu = self.clock.anchor(), process_time()
+        count = max(len(microbatches), meetings, int(sync.needs_backward))
         for position, micro in enumerate(microbatches):
-            last = position == len(microbatches) - 1
-            with sync.synchronise() if last else sync.accumulate():
+            with sync.synchronise() if position == count - 1 else sync.accumulate():
                 # before the real work, as compute ends when its last gradient is ready
                 for extra in repeats(len(micro), slowness):
                     self._run_without_effect(micro, extra)
                 collate = partial(self.collate, micro.ids, micro.packed, micro.pad_to)
                 self.beat("forward")
                 total += self._run_timed(collate, self.loss_sum, partial(self._backward, scale))
-        if not microbatches and sync.needs_backward:
-            with without_trace(sync.module), sync.synchronise():
+        for position in range(len(microbatches), count):
+            with without_trace(sync.module), sync.synchronise() if position == count - 1 else sync.accumulate():
                 (self.loss_sum(self.collate.synthetic(1, 4)) * 0.0).backward()
         self.beat("gradients")
         sync.wait()

@@ -1,5 +1,6 @@
 """All ranks one after another on one device: the same plans and gradients, without a network."""
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,7 +28,8 @@ class VirtualExecutor:
 
     Ranks run in an order that rotates from step to step, so that it is not always the
     same rank that meets a cold cache. A step lasts as long as the slowest rank's compute
-    and the optimizer: what G such devices with a perfect network would take.
+    (in lockstep the sum over micro-batches of the slowest rank's) and the optimizer: what
+    G such devices with a perfect network would take.
     """
 
     def __init__(self, config: RunConfig, samples: Samples, force: bool = False) -> None:
@@ -77,6 +79,9 @@ class VirtualExecutor:
         update = self.learner.update(plan.step, total)
         measured = [done[rank].columns(self.learner.clock, denominator.count(counts[rank])) for rank in range(size)]
         slowest = max(columns["compute_s"] for columns in measured)
+        if config.policy.in_lockstep:
+            micros = [done[rank].microbatches_s(self.learner.clock) for rank in range(size)]
+            slowest = max(slowest, sum(map(max, zip_longest(*micros, fillvalue=0.0))))
         for rank, columns in enumerate(measured):
             columns |= {"num_targets": self.learner.label_tokens(counts[rank]), **update}
             columns |= {"wait_s": slowest - columns["compute_s"], "step_s": slowest + update["optimizer_s"]}

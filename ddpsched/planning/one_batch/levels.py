@@ -3,6 +3,7 @@
 from ddpsched.costs.cost_model import Int
 from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.planning.one_batch.items import Items
+from ddpsched.planning.one_batch.rows import first_fit
 from ddpsched.planning.solvers.partition.lockstep import Levels, fill_levels, padded_levels
 from ddpsched.planning.solvers.partition.several import fewest_microbatches, lower_bound, usable
 from ddpsched.planning.solvers.partition.sorted_batch import line_of
@@ -51,6 +52,21 @@ def level_rows(
         bound = -(-int(items.costs.sum()) // world_size) + items.cost.fixed * fewest
         return ranks, max(bound, int(items.costs.max()) + items.cost.fixed)
     return ranks, lower_bound(line, world_size, usable(line, world_size, len(levels)))
+
+
+def some_rows(items: Items, world_size: int, max_tokens: int | None) -> list[list[Int]]:
+    """Return each rank's rows where samples are too few for as many on each rank: the last ranks may have one less.
+
+    Rows are dealt by falling load, so that those which run together are alike. No two samples share a row while a rank
+    has none.
+    """
+    rows = first_fit(items, range(len(items)), max_tokens or int(items.tokens.sum()))
+    levels = -(-len(rows) // world_size)
+    while len(rows) < min(len(items), levels * world_size):
+        fullest = max((row for row in rows if len(row) > 1), key=lambda row: int(items.costs[row].sum()))
+        rows.append([fullest.pop()])
+    rows.sort(key=lambda row: -int(items.costs[row].sum()))
+    return [[items.positions(row) for row in rows[rank::world_size]] for rank in range(world_size)]
 
 
 def _cost(items: Items, part: list[int], packed: bool) -> int:

@@ -14,6 +14,7 @@ fill micro-batches of varying sizes, so that B varies.
     bins.py           ranges of length, each with a batch size
     pool.py           samples of similar length, from each rank's pool
     peer.py           another package's batching
+    lockstep.py       as many micro-batches on each rank, which run together
     batch_policy.py   the base of policies that assign a batch
     filling.py        the base of policies that fill micro-batches
 """

@@ -7,6 +7,7 @@ import numpy as np
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.policies.batch_policy import BatchPolicy
+from ddpsched.planning.policies.lockstep import in_lockstep
 from ddpsched.planning.solvers.partition.heterogeneous import uneven_split
 from ddpsched.planning.solvers.partition.several import accumulate_split
 from ddpsched.planning.solvers.partition.sorted_batch import line_of
@@ -26,8 +27,11 @@ class Balanced(BatchPolicy):
     lower bound, in which a larger M never costs more. Ranks that are alike take turns from step to step, so that none
     always holds the longest samples. Ranks that differ in speed or memory are planned for as they are.
 
+    With ``lockstep`` all ranks have as many micro-batches, and run their m-th ones together, as ``sync.reshard`` needs
+    it; the sum over these of the slowest rank's cost is made small.
+
     Options: ``max_microbatches``, M, the most micro-batches of a rank in a step; the cost decides how many.
-    ``lookahead``, W, global batches planned at once; 1 keeps each as the order drew it.
+    ``lookahead``, W, global batches planned at once; 1 keeps each as the order drew it. ``lockstep``.
     Source: :func:`accumulate_split` and :func:`uneven_split`, which hold the proofs.
     """
 
@@ -36,10 +40,14 @@ class Balanced(BatchPolicy):
     """M, the most micro-batches of a rank in a step; the cost decides how many."""
     lookahead: Positive = 1
     """W, global batches planned at once; 1 keeps each as the order drew it."""
+    lockstep: bool = False
+    """All ranks have as many micro-batches, and run them together."""
 
     def assign(self, batch: GlobalBatch) -> Assignment:
         """Return the split. Raises InfeasibleError where memory cannot hold the batch."""
         assert batch.lengths is not None, "check() refuses unknown lengths"
+        if self.lockstep:
+            return in_lockstep(batch, None, self.max_microbatches, packed=False)
         most, caps = self.max_microbatches, batch.caps
         rooms = sorted([cap.room for cap in caps]) if caps else []
         if batch.slowness is not None or (rooms and rooms[0] / max(1, rooms[-1]) < SIMILAR_MEMORY):

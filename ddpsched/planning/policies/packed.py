@@ -3,10 +3,12 @@
 from typing import Literal
 
 import numpy as np
+from pydantic import model_validator
 
 from ddpsched.costs.rank_speed import slowed
 from ddpsched.planning.assignment import Assignment, refuse_too_long
 from ddpsched.planning.policies.batch_policy import BatchPolicy
+from ddpsched.planning.policies.lockstep import in_lockstep
 from ddpsched.planning.solvers.partition.lpt import spread
 from ddpsched.planning.steps.batches import GlobalBatch
 from ddpsched.table import Positive
@@ -20,13 +22,28 @@ class Packed(BatchPolicy):
     A row costs the sum over its samples, so any sample may go to any rank. A rank whose memory needs it runs several
     rows. Ranks that are alike take turns from step to step.
 
-    Options: ``lookahead``, W, global batches planned at once; 1 keeps each as the order drew it.
-    Source: longest processing time first, R. L. Graham, 1969; see :func:`spread`.
+    With ``lockstep`` all ranks have as many rows, and run their m-th ones together, as ``sync.reshard`` needs it:
+
+        minimise  sum_m max_r cost(row m of rank r)        with at most ``max_tokens`` in each row
+
+    Options: ``lookahead``, W, global batches planned at once; 1 keeps each as the order drew it. ``lockstep``, and the
+    ``max_tokens`` of its rows.
+    Source: longest processing time first, R. L. Graham, 1969; see :func:`spread` and :func:`fill_levels`.
     """
 
     kind: Literal["packed"] = "packed"
     lookahead: Positive = 1
     """W, global batches planned at once; 1 keeps each as the order drew it."""
+    lockstep: bool = False
+    """All ranks have as many rows, and run them together."""
+    max_tokens: Positive | None = None
+    """lockstep: the most tokens of a row; None: one row a rank."""
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> "Packed":
+        if self.max_tokens is not None and not self.lockstep:
+            raise ValueError("max_tokens is of the rows of lockstep = true; set that too, or give memory.path")
+        return self
 
     @property
     def packs(self) -> bool:
@@ -38,6 +55,8 @@ class Packed(BatchPolicy):
         Raises InfeasibleError where one sample alone is over a rank's memory.
         """
         assert batch.lengths is not None, "check() refuses unknown lengths"
+        if self.lockstep:
+            return in_lockstep(batch, self.max_tokens, None, packed=True)
         cost, slowness = batch.cost, batch.slowness
         assert cost.linear, "check() refuses costs that do not add up over samples"
         weights = cost.sample(batch.lengths)

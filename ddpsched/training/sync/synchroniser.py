@@ -61,6 +61,12 @@ class CollectiveLog:
         self._log.append(Collective(label, sent.nbytes, self._clock.mark()))
         return self._log[-1]
 
+    def gathering(self, label: str, sent: torch.Tensor, work: dist.Work) -> None:
+        """Record a collective that brings weights, no gradients, and was just begun."""
+        self._log.append(Collective(label, sent.nbytes, self._clock.mark()))
+        collective = self._log[-1]
+        work.get_future().add_done_callback(lambda _: self.finished(collective))
+
     def finished(self, collective: Collective) -> None:
         """Record its end, unless that is recorded already."""
         if collective.done is None:
@@ -92,6 +98,7 @@ class Synchroniser:
     """
 
     needs_backward = False  # a rank without samples must run a backward on a synthetic one
+    meets = False  # each micro-batch is a meeting of all ranks, so they need as many
     joins = True  # a rank whose step broke off can still take part in the collectives of the others
 
     def __init__(self, module: torch.nn.Module, clock: Clock, config: SyncConfig | None = None) -> None:
