@@ -93,7 +93,7 @@ class DistributedExecutor:
         Raises on every rank alike: StepOutOfMemory, NonFiniteError or the error of a rank that fails, once all have
         voted; then no weights were changed.
         """
-        meetings = _meetings(plan) if self.learner.sync.meets else 0
+        meetings = meetings_of(plan) if self.learner.sync.meets else 0
         begin, started = perf_counter(), StepClock()
         rank, denominator = self._world.rank, self.learner.denominator
         counts = self.learner.counts(plan.rank_ids(rank))
@@ -192,7 +192,7 @@ class DistributedExecutor:
             dist.destroy_process_group()
 
 
-def _meetings(plan: StepPlan) -> int:
+def meetings_of(plan: StepPlan) -> int:
     """Return how many micro-batches all ranks run together.
 
     Ranks may have fewer where samples are too few, as in an epoch's last step. Raises ConfigError, on all ranks alike,

@@ -18,6 +18,7 @@
     loaders.py             loading and sampling against torch's own
     trainers.py            transformers' Trainer by the way batches are made
     balance.py             ddpsched.balance beside what trainers of rollouts do
+    resharding.py          lockstep plans under fully_shard: hangs, gradients, step time
     denominators.py        gradients of every denominator, and faults of others
     rollouts.py            lengths of rollouts, synthetic
     bookkeeping.py         the cost of timing and records

@@ -44,16 +44,16 @@ def first_fit(lengths: Int, members: list[int]) -> list[list[int]]:
     return rows
 
 
-def capped_longest_first(lengths: Int, ranks: int) -> Ranks:
+def capped_longest_first(lengths: Int, ranks: int, cap: int = CAP) -> Ranks:
     """Return rows of all ranks: the fewest that hold the samples, filled evenly, the fullest of all ranks together."""
-    count = -(-int(lengths.sum()) // (ranks * CAP))
+    count = -(-int(lengths.sum()) // (ranks * cap))
     while True:
         rows, loads = [list[int]() for _ in range(count * ranks)], [0] * (count * ranks)
         for position in np.argsort(-lengths, kind="stable").tolist():
             row = min(range(len(rows)), key=loads.__getitem__)
             rows[row].append(position)
             loads[row] += int(lengths[position])
-        if max(loads) <= CAP:
+        if max(loads) <= cap:
             break
         count += 1
     order = sorted(range(len(rows)), key=lambda row: -loads[row])

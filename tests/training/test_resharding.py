@@ -17,7 +17,7 @@ from ddpsched.planning.policies.lockstep import in_lockstep
 from ddpsched.planning.policies.packed import Packed
 from ddpsched.run_loop import run
 from ddpsched.step_plan import Microbatch, StepPlan
-from ddpsched.training.distributed import _meetings
+from ddpsched.training.distributed import meetings_of
 
 POLICIES: dict[str, dict[str, Any]] = {
     "packed": {"kind": "packed", "lockstep": True, "max_tokens": 64},
@@ -75,11 +75,11 @@ def of_sizes(*sizes: tuple[int, ...]) -> StepPlan:
 
 
 def test_a_plan_with_other_numbers_is_refused_before_it_hangs() -> None:
-    assert _meetings(of_sizes((3, 2), (4, 1))) == 2
-    assert _meetings(of_sizes((1, 1), (1,))) == 2, "too few samples: one rank runs a stand-in"
-    assert _meetings(of_sizes((5,), ())) == 1, "as one of all"
+    assert meetings_of(of_sizes((3, 2), (4, 1))) == 2
+    assert meetings_of(of_sizes((1, 1), (1,))) == 2, "too few samples: one rank runs a stand-in"
+    assert meetings_of(of_sizes((5,), ())) == 1, "as one of all"
     with pytest.raises(ConfigError, match=r"rank 1 has 1 micro-batches and rank 0 has 2.*set policy\.lockstep = true"):
-        _meetings(of_sizes((2, 1), (3,)))
+        meetings_of(of_sizes((2, 1), (3,)))
 
 
 def unequal(outputs: Path) -> str:
