@@ -67,7 +67,7 @@ lint: $(VENV)/installed
 $(VENV)-peers/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-peers
 	$(VENV)-peers/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev,report,peers]"
-	$(VENV)-peers/bin/python -m pip install --quiet --no-compile --no-deps verl==0.9.1 cosmos-rl==0.4.7
+	$(VENV)-peers/bin/python -m pip install --quiet --no-compile --no-deps verl==0.9.1 cosmos-rl==0.4.7 trl==1.16.0
 	touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt

@@ -7,6 +7,7 @@ and the median time of a call. The others are reimplemented here:
 
 - Karmarkar-Karp: the largest differencing method over ranks, with equal counts where they must be.
 - first fit: the rows of a rank, longest sample first, each into the first row with room under the cap.
+- torchtitan, NeMo-RL, slime: as ``ddpsched.peers`` has them.
 - capped longest first: as many rows on each rank as the cap asks for, each sample, longest first, into the least full
   row that has room for it; the fullest rows then run together.
 
@@ -22,6 +23,8 @@ import numpy as np
 from ddpsched import balance
 from ddpsched.costs.cost_model import Int
 from ddpsched.peers.karmarkar_karp import largest_differencing
+from ddpsched.peers.rows import modified_first_fit_decreasing, next_fit, of_even_number
+from ddpsched.peers.slime import ranks_rows
 from ddpsched.planning.solvers.partition.lpt import spread
 from experiments.benchmarks.rollouts import rollouts
 
@@ -76,6 +79,11 @@ def longest_first(lengths: Int, ranks: int) -> Ranks:
     return [[members] for members in spread(lengths, ranks, swaps=0)[0]]
 
 
+def dealt(rows: list[list[int]], ranks: int) -> Ranks:
+    """Return rows dealt to ranks in turn."""
+    return [rows[rank::ranks] for rank in range(ranks)]
+
+
 def slowest(lengths: Int, ranks: Ranks, lockstep: bool) -> int:
     """Return the tokens of the slowest rank; in lockstep summed over rows."""
     loads = [[int(lengths[row].sum()) for row in rank] for rank in ranks]
@@ -97,6 +105,15 @@ def others() -> Iterator[tuple[str, bool, Callable[[Int, int], Ranks]]]:
     )
     yield "longest first, first fit", True, lambda lengths, ranks: in_rows(lengths, longest_first(lengths, ranks))
     yield "capped longest first", True, capped_longest_first
+    yield "torchtitan", True, lambda lengths, ranks: dealt(next_fit(lengths.tolist(), CAP), ranks)
+    yield (
+        "NeMo-RL",
+        True,
+        lambda lengths, ranks: dealt(
+            of_even_number(modified_first_fit_decreasing(lengths.tolist(), CAP), ranks), ranks
+        ),
+    )
+    yield "slime", True, lambda lengths, ranks: ranks_rows(lengths.tolist(), ranks, CAP)
 
 
 OURS: dict[str, dict[str, object]] = {
