@@ -253,3 +253,11 @@ def test_refused_with_a_remedy(case: str) -> None:
 def test_it_needs_no_torch() -> None:
     code = "import sys, ddpsched; ddpsched.balance([1, 2, 3], 2); sys.exit(bool({'torch', 'pandas'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_fewer_samples_than_ranks_in_lockstep(packed: bool) -> None:
+    found = balance([7, 30], 4, lockstep=True, packed=packed, stand_ins=True, max_tokens=40)
+    assert [len(rank) for rank in found.ranks] == [1] * 4
+    assert (len(found.stand_ins), found.counts.sum(), found.makespan, found.gap) == (2, 2, 30, 0)
+    assert sorted(found.sum_scale(rank=rank) for rank in range(4)) == [0, 0, 2, 2]

@@ -12,7 +12,7 @@ from ddpsched.costs.config import CostConfig, cost_model
 from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.planning.one_batch.items import Items, groups_of, lengths_of
-from ddpsched.planning.one_batch.levels import level_rows
+from ddpsched.planning.one_batch.levels import level_rows, some_rows
 from ddpsched.planning.one_batch.result import Balance
 from ddpsched.planning.one_batch.rows import packed_rows
 from ddpsched.planning.one_batch.spans import padded_spans
@@ -86,6 +86,9 @@ def balance(
     _check_counts(together, world_size, equal_counts, stand_ins)
     if lockstep:
         _check_lockstep(groups, groups_stay, equal_counts)
+        if len(inner) < world_size:  # and stand_ins: a micro-batch of one each, beside which the others' weigh 0
+            alone = some_rows(inner, world_size, max_tokens)
+            return _result(alone, int(inner.costs.max()) + model.fixed, given, model, packed, True)
         return _result(*level_rows(inner, world_size, max_tokens, max_microbatches, packed), given, model, packed, True)
     members = _members(together, world_size, equal_counts)
     divide = packed_rows if packed else padded_spans
