@@ -216,8 +216,8 @@ class RunReference:
         tokens = None
         if self._windows:
             assert groups is not None
-            length = np.array([self._windows[group][1] / self._windows[group][0] for group in groups])
-            tokens = np.array([self._windows[group][1] for group in groups], dtype=np.float64)
+            tokens = np.array([max(1, self._windows[group][1]) for group in groups], dtype=np.float64)
+            length = tokens / [self._windows[group][0] for group in groups]
         weights = LabelWeights(self._samples.train.num_targets(ids).tolist(), groups, length, tokens)
         ends = np.cumsum([len(each) for each in parts])
         place = np.repeat(np.arange(len(parts)), [len(each) for each in parts])

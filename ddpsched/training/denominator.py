@@ -30,7 +30,8 @@ class Denominator:
             assert self._groups is not None
             tokens = self._train.num_targets(np.arange(len(self._train))).astype(np.float64)
             sizes = np.bincount(self._groups)
-            self._window_means = np.bincount(self._groups, tokens) / np.maximum(sizes, 1)
+            # where a window has no label token, any weight will do, but none that is infinite
+            self._window_means = np.maximum(np.bincount(self._groups, tokens), 1) / np.maximum(sizes, 1)
         self._kinds = np.zeros(0, dtype=np.int64)  # groups of the step, rising
         self._size = 1
         self._sums: Callable[[], Sequence[int]] = lambda: (1, 1, 1)
