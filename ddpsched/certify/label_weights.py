@@ -17,7 +17,7 @@ WORDS = {
 
 
 class LabelWeights:
-    """What each sample of a step weighs, by each rule that can be computed.
+    """The weights of a step's samples, by each rule that can be computed.
 
     ``label_tokens``: (B,), of all samples of the step. ``groups``: (B,). ``length``: the constant, or (B,) the mean
     label tokens of each sample's window. ``window_tokens``: (B,), all label tokens of each sample's window.

@@ -1,4 +1,4 @@
-"""What the losses of a step are divided by: counts that ranks add up, and the weights that follow from them."""
+"""The denominator of a step's losses: counts that ranks add up, and the weights that follow from them."""
 
 from collections.abc import Callable, Sequence
 
