@@ -25,8 +25,9 @@ from ddpsched.certify.gradient_comparison import TOLERANCES, compare
 from ddpsched.certify.reference import reference
 from ddpsched.certify.step_reference import logits_of, row_losses
 from ddpsched.certify.stream_checks import exactly_once, resumption, same_collectives, same_counts
-from ddpsched.errors import ConfigError, RankFailure
+from ddpsched.errors import ConfigError, DdpschedError, RankFailure
 from ddpsched.local_ranks import answers, join_group, run_ranks
+from ddpsched.training.random_states import kept_random_states
 
 Inputs = dict[str, torch.Tensor]
 Make = Callable[..., Any]  # takes what Trainer takes, and returns one
@@ -118,6 +119,8 @@ def certify_cases(
         function_named(loss, "loss")
     if make is not None:
         function_named(make, "trainer")
+        with kept_random_states():  # here, where a mistake has one message, and ranks would have one each
+            _trainer_here(make, _model(PER_DEVICE), _samples(PER_DEVICE))
     with tempfile.TemporaryDirectory(prefix="ddpsched-trainer-") as folder:
         outcomes = run_ranks(_on_rank, world_size, list(cases), folder, make)
         try:
@@ -295,15 +298,26 @@ def _losses_of(compute: Loss, model: torch.nn.Module, batch: Inputs) -> torch.Te
 
 
 def _trainer_here(make: str, model: torch.nn.Module, samples: list[dict[str, Any]]) -> Any:
-    """Return the Trainer that ``make`` makes, in this process, for its loss alone."""
-    from transformers import TrainingArguments
+    """Return the Trainer that ``make`` makes, in this process, for its loss alone. Raises ConfigError for another."""
+    from transformers import Trainer, TrainingArguments
 
     with tempfile.TemporaryDirectory(prefix="ddpsched-loss-") as folder:
         arguments = TrainingArguments(folder, use_cpu=True, report_to=[])
-        return function_named(make, "trainer")[0](
-            model=model, args=arguments, data_collator=_collate, train_dataset=samples, callbacks=[],
-            compute_loss_func=None,
-        )  # fmt: skip
+        try:
+            made = function_named(make, "trainer")[0](
+                model=model, args=arguments, data_collator=_collate, train_dataset=samples, callbacks=[],
+                compute_loss_func=None,
+            )  # fmt: skip
+        except DdpschedError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"--trainer {make} raised {type(error).__name__}: {error}; it gets what Trainer takes, by name (model, "
+                "args, data_collator, train_dataset, callbacks, compute_loss_func)"
+            ) from error
+    if not isinstance(made, Trainer):
+        raise ConfigError(f"--trainer {make} returned {type(made).__name__}; return a Trainer made of these arguments")
+    return made
 
 
 def _losses_of_trainer(trainer: Any, model: torch.nn.Module, batch: Inputs) -> torch.Tensor:

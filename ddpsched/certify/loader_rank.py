@@ -48,6 +48,8 @@ class LoaderRank:
         self._ids: Callable[[Any], Any] | None
         self.loader, self._ids = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
         world = World(rank, world_size)
+        if isinstance(self.loader, Scaled) and self.loader.balanced is not None:
+            self.loader = self.loader.balanced
         if isinstance(self.loader, BalancedLoader):
             self.loader = self.loader.of_world(world)
         if isinstance(self.loader, Scaled):

@@ -82,9 +82,21 @@ def real_tokens(ids: Any, mask: Any) -> Any:
     """Return as many of a row's token ids as its mask keeps; all where it is no mask of them, or keeps none."""
     if not is_counted(ids) or not is_counted(mask) or len(ids) != len(mask):
         return ids
+    if is_counted(mask[0] if len(mask) else None):
+        return ids
     kept = np.asarray(mask)
-    count = int(np.count_nonzero(kept)) if kept.ndim == 1 else 0
+    is_mask = kept.ndim == 1 and bool(((kept == 0) | (kept == 1)).all())  # and none that is added to scores
+    count = int(np.count_nonzero(kept)) if is_mask else 0
     return ids[:count] if count else ids
+
+
+def refuse_nested(place: object, name: str, value: Any) -> None:
+    """Raise DataError for "input_ids" that are lists of lists, as of several choices: which one is run is not known."""
+    if name == "input_ids" and is_counted(value) and len(value) and is_counted(value[0]):
+        raise DataError(
+            f"{place}: 'input_ids' of a sample are {len(value)} lists, as of several choices; give length_fn, such as "
+            "lambda sample: sum(map(len, sample['input_ids']))"
+        )
 
 
 def arrow_real_tokens(chunks: Iterable[Any], lengths: Ids) -> Ids:

@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ddpsched.data.column_lengths import MASK, find_column, is_number, real_tokens, text_lengths, value_lengths
+from ddpsched.data.column_lengths import (
+    MASK,
+    find_column,
+    is_number,
+    real_tokens,
+    refuse_nested,
+    text_lengths,
+    value_lengths,
+)
 from ddpsched.data.length_files import arrow_dataset_lengths, read_lengths
 from ddpsched.data.lengths import is_counted
 from ddpsched.data.table_files import columns_to_read
@@ -125,6 +133,8 @@ def _of_columns(place: str, table: Any, column: str | None) -> list[Any]:
     first = {name: next(iter(table[name]), None) for name in names}
     name = find_column(place, first) if column is None else columns_to_read(place, names, {"column": column})[0]
     values = list(table[name])
+    if column is None and values:
+        refuse_nested(place, name, values[0])
     has_mask = column is None and MASK in names and name == "input_ids"
     return list(map(real_tokens, values, table[MASK])) if has_mask else values
 
@@ -137,6 +147,8 @@ def _of_samples(place: str, samples: list[Any], column: str | None) -> list[Any]
         missing = next((number for number, sample in enumerate(samples) if name not in sample), None)
         if missing is not None:
             raise DataError(f"{place}, sample {missing}: it has no {name!r}, as sample 0 has; correct or remove it")
+        if column is None:
+            refuse_nested(place, name, first[name])
         if column is None and name == "input_ids" and MASK in first:
             return [real_tokens(sample[name], sample.get(MASK)) for sample in samples]
         return [sample[name] for sample in samples]

@@ -10,6 +10,7 @@ from ddpsched.data.column_lengths import (
     arrow_real_tokens,
     find_column,
     numbers,
+    refuse_nested,
     text_lengths,
     value_lengths,
 )
@@ -62,6 +63,8 @@ def arrow_dataset_lengths(place: object, dataset: Any, column: str | None, token
         raise DataError(f"{place}: no rows")
     row = dataset.with_format("arrow")[:1].to_pylist()[0]
     name = find_column(place, row) if column is None else columns_to_read(place, row, {"column": column})[0]
+    if column is None:
+        refuse_nested(place, name, row[name])
     table = dataset.select_columns([name]).with_format("arrow")
     slices = (table[first : first + ROWS] for first in range(0, len(table), ROWS))
     if tokenizer is not None:
@@ -92,5 +95,7 @@ def _column(path: Path, column: str | None) -> Ids:
 
 def _count(path: Path, columns: Sequence[str], tokenizer: Any, prompt: str | None) -> Ids:
     options = {f"--text {name}": name for name in columns} | ({} if prompt is None else {"--prompt": prompt})
+    if path.suffix.lower() in NUMBERS:
+        raise DataError(f"{path}: it holds numbers, and no column of texts; leave out {', '.join(options)}")
     table = read_columns(path, options)
     return text_lengths(path, [table[name] for name in columns], tokenizer, None if prompt is None else table[prompt])

@@ -77,6 +77,11 @@ def as_array(lengths: Any) -> npt.NDArray[Any]:
     """Return lengths as an array. Raises DataError for a data set, before numpy reads all of its samples."""
     if isinstance(lengths, np.ndarray):
         return lengths
+    if type(lengths).__module__.startswith("torch.utils.data"):  # whose samples may not even make a batch
+        raise DataError(
+            f"lengths: a {type(lengths).__name__} is no list of lengths; give ddpsched.lengths(dataset), the tokens of "
+            "each sample of its data set"
+        )
     iterates = hasattr(lengths, "__iter__") or hasattr(lengths, "__getitem__")
     first = next(iter(lengths), None) if iterates and hasattr(lengths, "__len__") else None
     if isinstance(first, Mapping | str) or not iterates:

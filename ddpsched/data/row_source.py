@@ -100,7 +100,7 @@ def read_numbers(path: Path) -> np.ndarray:
     try:
         check_regular(path)
         if path.suffix.lower() == ".txt":
-            return np.array(path.read_text(encoding="utf-8").split())
+            return np.array(path.read_text(encoding="utf-8-sig").split())
         values = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(values, np.ndarray):
             raise ValueError("several arrays in one file")

@@ -124,7 +124,9 @@ class BalancedLoader:
             del options["global_batch"], options["last"]  # micro-batches are as large as the policy fills them
         sampler = BatchSampler(self._lengths, **options)
         kept: dict[str, Any] = {name: getattr(loader, name) for name in KEPT}
-        return scaled(DataLoader(loader.dataset, batch_sampler=sampler, **kept), self._count)
+        made = scaled(DataLoader(loader.dataset, batch_sampler=sampler, **kept), self._count)
+        made.balanced = self
+        return made
 
     @property
     def _epoch_of_sampler(self) -> int:
@@ -133,7 +135,7 @@ class BalancedLoader:
 
     def of_world(self, world: World) -> Scaled:
         """Return the steps of one of several ranks that this process stands for."""
-        self._plans = {**self._plans, "world": world}
+        self._plans, self._steps = {**self._plans, "world": world}, None
         return self.steps
 
     def move(self, place: Callable[[Any], Any]) -> None:

@@ -210,12 +210,14 @@ class PlanSource(LoaderWorld):
             raise
 
     def _checked_position(self, state: Mapping[str, Any], more: Sequence[str]) -> Position:
-        identity = self._identity(self.world.size)
+        # of a state that was dealt to as many ranks as it began with elsewhere, it differs from the world's size alone
+        begun = {"batch_ranks": self._batch_ranks} if isinstance(state, Mapping) and "batch_ranks" in state else {}
+        identity = {**begun, **self._identity(self.world.size)}
         check_keys(self.owner, state, [*identity, *more, "position"])
         size = state["world_size"]
         early = self._given is None and self.world.size == 1 and type(size) is int and size > 1
         # before the world is known, it may become that of the state
-        here = self._identity(size) if early else identity
+        here = {**begun, **self._identity(size)} if early else identity
         if {**state, "world_size": here["world_size"]}.items() >= here.items():  # all else is the same
             check_same(self.owner, state, here, f"load ddpsched.for_world_size(state, {self.world.size})")
         if {**state, "global_batch": here["global_batch"]}.items() >= here.items():  # as where batch_size is a rank's

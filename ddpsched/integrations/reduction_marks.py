@@ -29,7 +29,8 @@ class ReductionMarks:
             model.register_comm_hook(None, self._hook)
         except RuntimeError as error:
             raise ConfigError(
-                f"Recorder: model has a communication hook already ({error}); leave model out, or the hook"
+                f"Recorder: model has a communication hook already, a Recorder's before or yours ({error}); give "
+                "each Recorder a DistributedDataParallel of its own, or leave model out"
             ) from None
 
     def begin(self) -> None:

@@ -72,6 +72,7 @@ class Scaled:
         self._planner = planner
         ranks: LoaderWorld = planner.plan_source if self.has_plans else planner.ranks
         ranks.counted = count is not None
+        self.balanced: Any = None  # the balanced loader whose steps these are
         self.step: StepShare | None = None
         self._reached: Position | None = None  # after the batch yielded last
         self._plan: StepPlan | None = None  # of that batch

@@ -100,6 +100,16 @@ def balanced(rank: int, world_size: int) -> Any:
     return ddpsched.balanced(DataLoader(Arrays(), 4, shuffle=True, collate_fn=list), LENGTHS)
 
 
+def balanced_and_scaled(rank: int, world_size: int) -> Any:
+    return ddpsched.scaled(balanced(rank, world_size))
+
+
+def test_a_scaled_balanced_loader_is_judged_as_it_trains() -> None:
+    """Its global batch is of all ranks, as the loader's own is."""
+    texts = [certify_loader(make, 4).text() for make in (balanced, balanced_and_scaled)]
+    assert texts[0].splitlines()[1:] == texts[1].splitlines()[1:]
+
+
 @pytest.mark.parametrize("make", [several, balanced])
 def test_lists_of_micro_batches_and_balanced_loaders(make: Any) -> None:
     certificate = certify_loader(make, 3)

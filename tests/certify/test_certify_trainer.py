@@ -227,3 +227,23 @@ def test_the_summed_loss() -> None:
     assert summed_cross_entropy({"logits": logits}, torch.full((2, 5), -100)) == 0
     with pytest.raises(ValueError, match="needs the key 'labels'"):
         summed_cross_entropy({"logits": logits}, None)  # type: ignore[arg-type]
+
+
+def forgotten(**arguments: Any) -> None:
+    balanced(**arguments)
+
+
+def of_two(model: Any, args: Any) -> Any:
+    return balanced(model=model, args=args)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        ("forgotten", "returned NoneType; return a Trainer"),
+        ("of_two", "raised TypeError: .*data_collator.*; it gets what"),
+    ],
+)
+def test_a_function_that_makes_no_trainer_has_one_message(make: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=f"--trainer test_certify_trainer:{make} {named}"):
+        certify_trainer(2, make=f"test_certify_trainer:{make}")

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 import ddpsched
 from ddpsched.data.embedded.sentences import embedded_tokenizer
+from ddpsched.data.length_files import read_lengths
 from ddpsched.errors import DataError
 
 ROWS = [[7] * n for n in (3, 1, 8, 2)]
@@ -218,3 +219,32 @@ def test_refused_with_a_way_out(case: str) -> None:
     call, words = BAD[case]
     with pytest.raises(DataError, match=words):
         call()
+
+
+def test_several_choices_are_not_counted_as_tokens() -> None:
+    rows: list[Any] = [{"input_ids": [[1, 2, 3], [4, 5]], "attention_mask": [[1, 1, 1], [1, 1]], "label": 0}] * 3
+    plain = [{"input_ids": row["input_ids"]} for row in rows]
+    columns = {"input_ids": [row["input_ids"] for row in rows]}
+    for form in (rows, plain, columns, datasets.Dataset.from_dict(columns)):
+        with pytest.raises(DataError, match="'input_ids' of a sample are 2 lists, as of several choices; give"):
+            ddpsched.lengths(form)
+    assert ddpsched.lengths(rows, length_fn=lambda sample: sum(map(len, sample["input_ids"]))).tolist() == [5] * 3
+
+
+def test_a_mask_that_is_added_to_scores_is_none() -> None:
+    masks: list[Any] = [[0.0, 0.0, -1e9], [1, 1]]
+    rows = [{"input_ids": [5, 6, 7][: len(mask)], "attention_mask": mask} for mask in masks]
+    assert ddpsched.lengths(rows).tolist() == [3, 2]
+
+
+def test_a_loader_is_no_list_of_lengths() -> None:
+    loader: Any = torch.utils.data.DataLoader([{"input_ids": [1]}, {"input_ids": [1, 2]}], 2)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"a DataLoader is no list of lengths; give ddpsched\.lengths\(dataset\)"):
+        ddpsched.plan(loader, world_size=2, global_batch=2)
+
+
+def test_numbers_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "l.txt").write_text("51\n7\n", encoding="utf-8-sig")
+    assert ddpsched.lengths(tmp_path / "l.txt").tolist() == [51, 7]
+    with pytest.raises(DataError, match="it holds numbers, and no column of texts; leave out --text x"):
+        read_lengths(tmp_path / "l.txt", texts=["x"], tokenizer=tmp_path)

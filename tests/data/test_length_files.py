@@ -216,7 +216,7 @@ def test_what_of_texts_is_refused(tokenizer: str, tmp_path: Path) -> None:
         read_lengths(path, texts=("question", "answr"), tokenizer=tokenizer)
     with pytest.raises(DataError, match="nowhere: no such file or folder"):
         read_lengths(path, texts=("question",), tokenizer=str(tmp_path / "no" / "nowhere"))
-    with pytest.raises(DataError, match=r"a\.npy: suffix"):
+    with pytest.raises(DataError, match=r"a\.npy: it holds numbers, and no column of texts"):
         read_lengths(tmp_path / "a.npy", texts=("question",), tokenizer=tokenizer)
 
 

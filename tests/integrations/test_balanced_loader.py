@@ -230,7 +230,7 @@ def test_lengths_are_one_for_each_sample() -> None:
     given: Any = DataLoader(range(50), 4)  # type: ignore[arg-type,var-annotated]
     with pytest.raises(DataError, match="the data set has 50 samples, but there are 49 lengths"):
         ddpsched.balanced(given, [3] * 49)
-    with pytest.raises(DataError, match=r"a DataLoader is a data set; give ddpsched.lengths\(dataset\)"):
+    with pytest.raises(DataError, match=r"a DataLoader is no list of lengths; give ddpsched.lengths\(dataset\)"):
         ddpsched.balanced(given, DataLoader([{"input_ids": 1}]))  # type: ignore[arg-type]
     sampler = ddpsched.BatchSampler([3] * 49, global_batch=4)
     with pytest.raises(DataError, match="the data set has 50 samples, but there are 49 lengths"):

@@ -170,6 +170,20 @@ def test_ranks_that_read_the_same_stream_are_named(global_batch: int) -> None:
     assert run_ranks(same_stream, 3, [(0, 3), (1, 3), (2, 3)], global_batch) == [[]] * 3
 
 
+def by_length() -> list[str]:
+    """Ranks whose own samples come in the order of their lengths, which are the same."""
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        list(StreamScheduler([f"{rank}" + "x" * n for n in range(40)], len, global_batch=8))
+    return [str(each.message) for each in caught if "StreamScheduler" in str(each.message)]
+
+
+def test_streams_in_the_order_of_their_lengths_may_be_alike() -> None:
+    assert run_ranks(by_length, 2) == [[]] * 2
+
+
 @pytest.mark.parametrize("read", [StreamScheduler, PoolStream])
 def test_workers_that_read_the_same_samples_are_named(read: Any) -> None:
     class Undivided(IterableDataset[str]):

@@ -138,3 +138,17 @@ def test_another_global_batch_is_named() -> None:
     other = StepLoader(range(150), LENGTHS, world=World(0, 3), policy=POLICIES["balanced"], global_batch=18, epochs=2)
     with pytest.raises(ConfigError, match="global_batch = 12, here 18; give this one global_batch=12"):
         other.load_state_dict(state)
+
+
+def test_a_state_dealt_elsewhere_says_which_number_is_meant() -> None:
+    """Also where it was begun with this number of ranks, so that nothing else differs."""
+    lengths = [5, 9, 3, 8, 7, 4, 6, 2] * 6
+    two, three = (BatchSampler(lengths, global_batch=16, world=World(0, size)) for size in (2, 3))
+    next(iter(two))
+    three.load_state_dict(for_world_size(two.state_dict(), 3))
+    next(iter(three))
+    dealt = three.state_dict()
+    for state in (dealt, for_world_size(two.state_dict(), 3)):
+        with pytest.raises(ConfigError, match=r"world_size = 3, here 2; load ddpsched\.for_world_size\(state, 2\)"):
+            BatchSampler(lengths, global_batch=16, world=World(0, 2)).load_state_dict(state)
+    BatchSampler(lengths, global_batch=16, world=World(0, 2)).load_state_dict(for_world_size(dealt, 2))
