@@ -2,7 +2,8 @@
 
 One plan may be iterated many times in a process group, so that a rank was there once says little. Each process numbers
 the iterations that it begins; a posting carries that number, its *turn*, and counts where it is later than the turn of
-that rank that was compared before, or is of the iteration in which that rank still is.
+that rank that was compared before, or is of the iteration in which that rank still is. A rank may be ahead, and have
+begun the same plan once more before it is compared here: then the first turn that it went through to the end counts.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 OVER = "/over"  # the kind of a posting that the last list was handed out
+KEPT = 16  # turns of one plan that a posting keeps
 
 
 @dataclass
@@ -67,8 +69,9 @@ class Postings:
             if latest is None or latest["turn"] <= self._turn:
                 self._store.set(f"latest/{name}", json.dumps(self._about))
             key = self._key(name, kind)
-            before = int(self._store.get(key).split()[1]) if self._store.check([key]) else 0
-            self._store.set(key, f"{self._rank} {max(before, self._turn)}")
+            before = _turns_of(self._store.get(key)) if self._store.check([key]) else []
+            turns = sorted({*before, self._turn})[-KEPT:]
+            self._store.set(key, " ".join(map(str, [self._rank, *turns])))
 
     def absent(self, kind: str = "") -> list[str]:
         """Return the names of the ranks that have posted nothing since they were compared last."""
@@ -99,15 +102,31 @@ class Postings:
         if not self._store.check(list(keys.values())):
             there = [name for name, key in keys.items() if self._store.check([key])]
         values = self._store.multi_get([keys[name] for name in there]) if there else []
-        pairs = (value.split() for value in values)
-        return {name: (int(rank), int(turn)) for name, (rank, turn) in zip(there, pairs, strict=True)}
+        ranks = {name: int(value.split()[0]) for name, value in zip(there, values, strict=True)}
+        turns = {name: _turns_of(value) for name, value in zip(there, values, strict=True)}
+        return {name: (rank, self._meant(name, turns[name])) for name, rank in ranks.items()}
+
+    def _meant(self, name: str, turns: list[int]) -> int:
+        """Return the turn of that rank that is compared with this one; one that is too early where there is none."""
+        later = [turn for turn in turns if turn >= self._least(name)]
+        if len(later) < 2:
+            return turns[-1]
+        key = self._key(name, OVER)  # a turn that was not ended, and is not the latest, was a look
+        over = _turns_of(self._store.get(key)) if self._store.check([key]) else []
+        return next((turn for turn in later if turn in over), turns[-1])
+
+    def _least(self, name: str) -> int:
+        return self._theirs.get(name, self._before.get(name, 0) + 1)
 
     def _without(self, posts: Mapping[str, tuple[int, int]], kind: str) -> list[str]:
-        least = {name: self._theirs.get(name, self._before.get(name, 0) + 1) for name in self._others}
-        late = [name for name in self._others if name not in posts or posts[name][1] < least[name]]
+        late = [name for name in self._others if name not in posts or posts[name][1] < self._least(name)]
         return [name for name in late if kind or name not in posts or not self._is_in(name, posts[name][1])]
 
     def _is_in(self, name: str, turn: int) -> bool:
         """Return whether a rank still is in the iteration of that turn."""
         latest = self.latest(name)
         return latest is not None and latest["turn"] == turn and not latest.get("over")
+
+
+def _turns_of(posting: bytes) -> list[int]:
+    return list(map(int, posting.split()[1:]))
