@@ -240,16 +240,19 @@ def plans_that_ran_before() -> dict[str, tuple[str, str]]:
     for epoch in range(2):
         made.set_epoch(epoch)
         list(made)
+        dist.barrier()  # ranks meet, as in gradients: none begins a plan again while another is still in it
     raised_by = {"again": raised(lambda: [made.set_epoch(0), list(made)])}
     dist.barrier()
     raised_by["epochs"] = raised(lambda: [made.set_epoch(rank), list(made)])
     dist.barrier()
     for seed in (0, 1):
         list(sampler(seed=seed))
+        dist.barrier()
     raised_by["seeds"] = raised(lambda: list(sampler(seed=rank)))
     dist.barrier()
     for counts in (None, len):
         list(scaled(sampler(), counts))
+        dist.barrier()
     raised_by["count"] = raised(lambda: list(scaled(sampler(), len if rank else None)))
     dist.barrier()
     return raised_by
