@@ -24,7 +24,7 @@ and names the factors that are found where a part's own count is taken instead.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,8 @@ from ddpsched.errors import ConfigError, DataError
 Floats = npt.NDArray[np.float64]
 Int = npt.NDArray[np.int64]
 
-TARGETS = ("sample_mean", "token_mean", "constant_length", "group_mean", "window_token_mean")
+Target = Literal["sample_mean", "token_mean", "constant_length", "group_mean", "window_token_mean"]
+TARGETS: tuple[Target, ...] = get_args(Target)
 BY_GROUP = ("group_mean", "window_token_mean")  # need the group of each sample
 OF_A_MODEL = "its denominator is a sum of what the model puts out, known after forward only"
 REFUSED: Mapping[str, str] = {  # ratios of sums: the gradient of the denominator belongs to the gradient

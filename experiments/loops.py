@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from ddpsched.certify.certificate import Certificate
 from ddpsched.certify.certify_step import certify_step
-from ddpsched.certify.step_reference import DEFAULTS, Mean
+from ddpsched.certify.step_reference import DEFAULTS
+from ddpsched.denominators import Target as Mean
 
 VOCABULARY, WIDTH = 64, 16
 Batch = dict[str, torch.Tensor]

@@ -25,8 +25,9 @@ from ddpsched.certify.capture import CapturedGradient, capture_gradient, counted
 from ddpsched.certify.certificate import Certificate, Check, first_few, ranks_named
 from ddpsched.certify.gradient_comparison import TOLERANCES
 from ddpsched.certify.reference import Losses, without_dropout
-from ddpsched.certify.step_reference import DEFAULTS, Batches, Lengths, Mean, StepReference
+from ddpsched.certify.step_reference import DEFAULTS, Batches, Lengths, StepReference
 from ddpsched.certify.stream_checks import same_collectives
+from ddpsched.denominators import Target as Mean
 from ddpsched.denominators import check_target
 from ddpsched.errors import ConfigError
 from ddpsched.local_ranks import Outcome, at_fault, blame, join_group, run_ranks

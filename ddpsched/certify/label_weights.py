@@ -1,4 +1,7 @@
-"""The weight of each sample's label tokens by each rule, in the plain way, for target gradients and for causes."""
+"""The weight of each sample's label tokens by each rule, in the plain way, for target gradients and for causes.
+
+It does not call ``ddpsched.denominators``, which training uses: what certifies must not rest on what it certifies.
+"""
 
 from collections.abc import Mapping, Sequence
 

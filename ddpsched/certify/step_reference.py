@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +15,10 @@ from ddpsched.certify.label_weights import SUMMED, LabelWeights, by_part
 from ddpsched.certify.likeness import Likeness
 from ddpsched.certify.reference import Losses, buffers_kept, nudged, reference
 from ddpsched.certify.target import Floats, Target
+from ddpsched.denominators import Target as Mean
 from ddpsched.errors import ConfigError
 from ddpsched.training.model import host_array
 
-Mean = Literal["sample_mean", "token_mean", "constant_length", "group_mean", "window_token_mean"]
 Lengths = float | Mapping[int, tuple[int, int]] | None  # L, or samples and label tokens of each window
 Batches = Sequence[Sequence[Any]]
 

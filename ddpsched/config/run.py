@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ddpsched.costs.config import CostConfig, MemoryConfig, caps_of, cost_model
 from ddpsched.data.config import DataConfig
-from ddpsched.denominators import BY_GROUP, check_target
+from ddpsched.denominators import BY_GROUP, Target, check_target
 from ddpsched.orders.config import OrderConfig
 from ddpsched.orders.epoch_order import Order
 from ddpsched.planning.plan_spec import PlanSpec
@@ -31,9 +31,6 @@ from ddpsched.table import (
 
 if TYPE_CHECKING:
     from ddpsched.data.samples import Samples
-
-
-Target = Literal["sample_mean", "token_mean", "constant_length", "group_mean", "window_token_mean"]
 
 
 class ModelConfig(Table):

@@ -101,6 +101,14 @@ class CostModel:
         >>> CostModel(0, 1, 0, scale=1).price_ranks(np.array([3, 2, 9]), [[2], [1]])
         (6, 9)
         """
+        return tuple(map(sum, self.price_microbatches(lengths, sizes, packed, pad_to)))
+
+    def price_microbatches(self, lengths: Int, sizes: Sizes, packed: bool = False, pad_to: int = 0) -> list[list[int]]:
+        """Return the cost of each micro-batch of each rank, as ``price_ranks`` adds them up; empty ones are left out.
+
+        >>> CostModel(0, 1, 0, scale=1).price_microbatches(np.array([3, 2, 9]), [[1, 1], [1]])
+        [[3, 2], [9]]
+        """
         counts = np.array([size for rank in sizes for size in rank if size], dtype=np.int64)
         ends = np.cumsum(counts)
         if packed:
@@ -109,7 +117,7 @@ class CostModel:
             longest = np.maximum.reduceat(lengths, ends - counts)
             each = self.padded(counts, np.maximum(longest, pad_to)).tolist()
         costs = iter(each)
-        return tuple([sum([next(costs) for size in rank if size]) for rank in sizes])
+        return [[next(costs) for size in rank if size] for rank in sizes]
 
     def seconds(self, count: Any, longest: Any) -> npt.NDArray[np.float64]:
         """Return the padded cost in seconds, for a model whose coefficients are in seconds."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ddpsched.peers.budget import budgeted
-from ddpsched.peers.peer import Problem, Step, dealt
-from ddpsched.peers.rows import knapsacks
+from ddpsched.peers.peer import Problem, Step
+from ddpsched.peers.rows import knapsacks, shuffled_rows
 
 PACKAGE = "ddpsched's reimplementation"
 CHUNK = 1000  # its preprocessing_batch_size
@@ -22,8 +22,7 @@ def _steps(problem: Problem, budget: int) -> Iterator[Step]:
     for start in range(0, len(problem.lengths), CHUNK):
         lengths = problem.lengths[start : start + CHUNK].tolist()
         rows += [np.array(row, dtype=np.int64) + start for row in knapsacks(lengths, budget)]
-    turns = np.random.default_rng([problem.seed, problem.epoch]).permutation(len(rows)).tolist()
-    return dealt([[rows[turn] for turn in turns[rank :: problem.world_size]] for rank in range(problem.world_size)])
+    return shuffled_rows(problem, rows)
 
 
 PEERS = (budgeted("llama_factory", PACKAGE, _steps, packed=True),)

@@ -1,9 +1,12 @@
 """Rows of at most so many tokens, as packing trainers fill them, and their way to ranks."""
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from ddpsched.peers.peer import Problem, Step
+import numpy as np
+
+from ddpsched.peers.peer import Problem, Step, dealt
+from ddpsched.step_plan import Ids
 
 Rows = list[list[int]]  # positions
 
@@ -129,3 +132,9 @@ def dealt_rows(problem: Problem, start: int, rows: Rows) -> Step:
         [problem.ids([start + position for position in row]) for row in rows[rank :: problem.world_size]]
         for rank in range(problem.world_size)
     ]
+
+
+def shuffled_rows(problem: Problem, rows: Sequence[Ids]) -> Iterator[Step]:
+    """Yield one of these rows, as ids, for each rank and step, in the random order of the epoch."""
+    turns = np.random.default_rng([problem.seed, problem.epoch]).permutation(len(rows)).tolist()
+    return dealt([[rows[turn] for turn in turns[rank :: problem.world_size]] for rank in range(problem.world_size)])

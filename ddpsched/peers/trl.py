@@ -14,7 +14,8 @@ import numpy as np
 
 from ddpsched.peers.budget import budgeted
 from ddpsched.peers.packages import need, need_alone
-from ddpsched.peers.peer import Problem, Step, dealt
+from ddpsched.peers.peer import Problem, Step
+from ddpsched.peers.rows import shuffled_rows
 
 PACKAGE = "--no-deps trl==1.16.0"
 
@@ -32,8 +33,7 @@ def _packed(problem: Problem, budget: int) -> Iterator[Step]:
         if not quiet:
             datasets.enable_progress_bars()
     rows = [np.unique(np.array(row, dtype=np.int64)) for row in packed["input_ids"]]
-    turns = np.random.default_rng([problem.seed, problem.epoch]).permutation(len(rows)).tolist()
-    return dealt([[rows[turn] for turn in turns[rank :: problem.world_size]] for rank in range(problem.world_size)])
+    return shuffled_rows(problem, rows)
 
 
 def _token_budget(problem: Problem, budget: int) -> Iterator[Step]:

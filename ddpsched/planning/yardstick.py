@@ -94,8 +94,7 @@ class Ruler:
         """Return what a step costs: the largest rank's, in lockstep summed over micro-batches."""
         if not self._lockstep:
             return max(cost.price_ranks(lengths, sizes, self._packed, width))
-        each = iter(cost.price_ranks(lengths, [[size] for rank in sizes for size in rank], self._packed, width))
-        by_rank = [[next(each) for _ in rank] for rank in sizes]
+        by_rank = cost.price_microbatches(lengths, sizes, self._packed, width)
         return sum(map(max, zip_longest(*by_rank, fillvalue=0)))
 
     @property

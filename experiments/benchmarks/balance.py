@@ -23,7 +23,7 @@ import numpy as np
 from ddpsched import balance
 from ddpsched.costs.cost_model import Int
 from ddpsched.peers.karmarkar_karp import largest_differencing
-from ddpsched.peers.rows import modified_first_fit_decreasing, next_fit, of_even_number
+from ddpsched.peers.rows import first_fit_decreasing, modified_first_fit_decreasing, next_fit, of_even_number
 from ddpsched.peers.slime import ranks_rows
 from ddpsched.planning.solvers.partition.lpt import spread
 from experiments.benchmarks.rollouts import rollouts
@@ -36,15 +36,8 @@ Ranks = list[list[list[int]]]  # positions of each rank's rows
 
 def first_fit(lengths: Int, members: list[int]) -> list[list[int]]:
     """Return a rank's rows: longest sample first, each into the first row that has room."""
-    rows, rooms = list[list[int]](), list[int]()
-    for position in sorted(members, key=lambda i: -lengths[i]):
-        row = next((row for row, room in enumerate(rooms) if room >= lengths[position]), len(rows))
-        if row == len(rows):
-            rows.append([])
-            rooms.append(CAP)
-        rows[row].append(position)
-        rooms[row] -= int(lengths[position])
-    return rows
+    rows = first_fit_decreasing(lengths[members].tolist(), CAP)
+    return [[members[place] for place in row] for row in rows]
 
 
 def capped_longest_first(lengths: Int, ranks: int, cap: int = CAP) -> Ranks:

@@ -4,8 +4,9 @@
 
 First, N random steps of rollouts (of any size, an epoch's last ones of a few samples among them) run under fully_shard
 with resharding on two gloo ranks, and each gradient is compared with that of one process that has the whole model, in
-float64. Then, the step time of our plans beside that of capped longest-first (balance.py), in turn, in several
-launches, with an A/A pair. Lengths are rollouts' by 32, at most 497 tokens, in rows of at most 512.
+float64. A hang ends the program with an error, as a rank's silence does. Then, the step time of our plans beside that
+of capped longest-first (balance.py), in turn, in several launches, with an A/A pair. Lengths are rollouts' by 32, at
+most 497 tokens, in rows of at most 512.
 """
 
 import argparse

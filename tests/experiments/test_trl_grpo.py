@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from ranks import run_ranks
 
+# an optional package; `make peers` installs it, and runs this
 pytest.importorskip("trl", reason="pip install --no-deps trl==1.16.0")
-pytest.importorskip("accelerate")
+pytest.importorskip("accelerate", reason="transformers' Trainer, TRL's base, needs accelerate")
 
 STEPS = 4
 

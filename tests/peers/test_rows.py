@@ -41,7 +41,7 @@ def test_the_rules_that_sort_need_no_more_rows_than_they_may(lengths: list[int],
         assert len(rule(lengths, tokens)) <= 11 / 9 * best + 1
 
 
-def test_the_modified_rule_saves_a_row_where_it_is_known_to() -> None:
+def test_the_modified_rule_needs_no_more_rows_on_its_kind_of_lengths() -> None:
     """Johnson and Garey's kind of instance: two thirds taken by one above a half and two above a sixth."""
     lengths = [51] * 6 + [27] * 6 + [26] * 6 + [23] * 12
     assert len(modified_first_fit_decreasing(lengths, 100)) <= len(first_fit_decreasing(lengths, 100))

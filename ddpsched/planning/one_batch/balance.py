@@ -187,8 +187,7 @@ def _result(ranks: list[list[Int]], bound: int, lengths: Int, cost: CostModel, p
     filled = [micros or [shortest] for micros in ranks]
     order = np.concatenate([micro for micros in filled for micro in micros])
     sizes = [[len(micro) for micro in micros] for micros in filled]
-    each = iter(cost.price_ranks(lengths[order], [[size] for rank in sizes for size in rank], packed))
-    by_rank = [[next(each) for _ in rank] for rank in sizes]
+    by_rank = cost.price_microbatches(lengths[order], sizes, packed)
     costs = np.array([sum(rank) for rank in by_rank], dtype=np.int64)
     makespan = sum(map(max, zip(*by_rank, strict=True))) if lockstep else int(costs.max())
     return Balance(

@@ -1,5 +1,7 @@
 """Plans of steps in which all ranks run their m-th micro-batches together."""
 
+from itertools import zip_longest
+
 import numpy as np
 
 from ddpsched.errors import InfeasibleError
@@ -28,16 +30,14 @@ def in_lockstep(batch: GlobalBatch, max_tokens: int | None, most: int | None, pa
     bound, status = 0, "feasible"
     try:
         ranks, bound = level_rows(items, size, max_tokens, most, packed)
-    except InfeasibleError:
+    except InfeasibleError:  # so many on each rank cannot be filled within the cap, but rows that differ by one can
         ranks = some_rows(items, size, max_tokens)
     turn = batch.step % size
     ranks = ranks[turn:] + ranks[:turn]
     sizes = tuple(tuple(map(len, rank)) for rank in ranks)
     positions = np.concatenate([micro for rank in ranks for micro in rank])
-    costs = iter(batch.cost.price_ranks(batch.lengths[positions], [[each] for rank in sizes for each in rank], packed))
-    by_rank = [[next(costs) for _ in rank] for rank in sizes]
-    levels = max(map(len, sizes))
-    makespan = sum(max((rank[m] for rank in by_rank if m < len(rank)), default=0) for m in range(levels))
+    by_rank = batch.cost.price_microbatches(batch.lengths[positions], sizes, packed)
+    makespan = sum(map(max, zip_longest(*by_rank, fillvalue=0)))
     if makespan == bound:
         status = "optimal"
     chosen = Assignment(
