@@ -20,12 +20,12 @@ KEPT = 16  # turns of one plan that a posting keeps
 class Turns:
     """The iterations of one process group, as this process knows them.
 
-    ``begun``: how many this process has begun. ``matched``: of each rank, by name, the latest turn that was compared.
-    ``open``: digests of iterations that began here and were not compared yet.
+    ``begun``: how many this process has begun. ``matched``: of each rank, by name, the latest turn that was compared,
+    and the digest of its plan. ``open``: digests of iterations that began here and were not compared yet.
     """
 
     begun: int = 0
-    matched: dict[str, int] = field(default_factory=dict)
+    matched: dict[str, tuple[int, str]] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
 
 
@@ -85,15 +85,26 @@ class Postings:
         self._theirs = {name: turn for name, (_, turn) in posts.items()}
         self._seen.open.discard(self._digest)
         for name, turn in self._theirs.items():
-            self._seen.matched[name] = max(turn, self._seen.matched.get(name, 0))
+            self._seen.matched[name] = max((turn, self._digest), self._seen.matched.get(name, (0, "")))
         return [posts[name][0] for name in self._others]
 
     def is_behind(self, name: str, latest: Mapping[str, Any]) -> bool:
-        """Return whether what a rank began latest was compared before, or is still to be compared here."""
-        return latest["turn"] <= self._before.get(name, 0) or latest["digest"] in self._seen.open
+        """Return whether what a rank began latest was compared before, or is still to be compared here.
+
+        A look at one batch may have been compared in place of the iteration after it, which is that rank's latest then.
+        """
+        turn, digest = self._before.get(name, (0, ""))
+        if latest["turn"] <= turn or latest["digest"] in self._seen.open:
+            return True
+        return latest["digest"] == digest and turn not in self._ended(digest, name)
 
     def _key(self, name: str, kind: str) -> str:
         return f"{self._digest}{kind}/{name}"
+
+    def _ended(self, digest: str, name: str) -> list[int]:
+        """Return the turns in which a rank handed out the last list of a plan."""
+        key = f"{digest}{OVER}/{name}"
+        return _turns_of(self._store.get(key)) if self._store.check([key]) else []
 
     def _posts(self, kind: str = "") -> dict[str, tuple[int, int]]:
         """Return the rank and turn that each name has posted."""
@@ -111,12 +122,11 @@ class Postings:
         later = [turn for turn in turns if turn >= self._least(name)]
         if len(later) < 2:
             return turns[-1]
-        key = self._key(name, OVER)  # a turn that was not ended, and is not the latest, was a look
-        over = _turns_of(self._store.get(key)) if self._store.check([key]) else []
+        over = self._ended(self._digest, name)  # a turn that was not ended, and is not the latest, was a look
         return next((turn for turn in later if turn in over), turns[-1])
 
     def _least(self, name: str) -> int:
-        return self._theirs.get(name, self._before.get(name, 0) + 1)
+        return self._theirs.get(name, self._before.get(name, (0, ""))[0] + 1)
 
     def _without(self, posts: Mapping[str, tuple[int, int]], kind: str) -> list[str]:
         late = [name for name in self._others if name not in posts or posts[name][1] < self._least(name)]

@@ -157,6 +157,28 @@ def test_a_look_on_one_rank_and_a_loop_on_one_rank() -> None:
     assert "world is rank 0 of 1, but the process group has 2 processes" in zero["of_one"][0]
 
 
+def looks_and_is_late() -> list[list[list[int]]]:
+    """Compare with a look that rank 0 had, in place of the epoch after it, and begin the next epoch before rank 0."""
+    rank, made = forget_launcher(), sampler()
+    if rank == 0:
+        next(iter(made))
+    dist.barrier()
+    epochs = []
+    for _ in range(2):
+        time.sleep(1.5 * (rank == 0))
+        epochs.append([ids for ids, _ in scaled(made)])
+    dist.barrier()
+    return epochs
+
+
+def test_a_look_that_was_compared_is_not_taken_for_another_plan() -> None:
+    for rank, epochs in enumerate(run_ranks(looks_and_is_late, 2)):
+        for number, epoch in enumerate(epochs):
+            expected = sampler(world=World(rank, 2))
+            expected.set_epoch(number)
+            assert epoch == list(expected)
+
+
 def passes_on_rank_0() -> dict[str, tuple[str, str]]:
     """Iterate one epoch more on rank 0 than on rank 1, so that it would stay an epoch ahead."""
     rank = forget_launcher()
