@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.figures import GREY, LONGEST_TITLE, MILLISECONDS
+from analysis.transfers import GATHER
 from analysis.waits import Timeline
 from ddpsched.errors import DataError
 from ddpsched.visible_text import visible
@@ -29,7 +30,6 @@ LETTER = 0.075  # inches of a letter in the steps' names
 # of Okabe and Ito's palette, as in the other figures; waiting is grey
 COMPUTE, STRAGGLER, EXPOSED, UPDATE, COMMUNICATION = "#56B4E9", "#D55E00", "#CC79A7", "#009E73", "#E69F00"
 WAIT, MEETING = "#D0D0D0", "#8C8C8C"
-GATHER = "gather"  # the label of collectives that bring weights
 PERHAPS = "hatched"
 BAR, THIN = (-0.40, 0.56), (0.20, 0.16)  # top and height of both lanes about a rank's line
 

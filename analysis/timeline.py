@@ -18,6 +18,7 @@ from analysis.draw import figures_folder, save
 from analysis.draw_timeline import chosen_steps, draw_timeline
 from analysis.terminal import command, console, number
 from analysis.trace import write_trace
+from analysis.transfers import GATHER
 from analysis.waits import MEANS, RESOLUTION_S, SHARES, Timeline, by_rank, leads, load_timeline
 from ddpsched.errors import DdpschedError
 
@@ -79,6 +80,8 @@ def _on_communication(timeline: Timeline) -> list[str]:
     if over.max() > RESOLUTION_S:
         rows = int((over > RESOLUTION_S).sum())
         lines.append(f"exposed communication below 0 was set to 0 in {rows} rows, by at most {over.max() * 1e6:.0f} µs")
+    if any(t.label == GATHER for moved in timeline.transfers.values() for t in moved):
+        lines.append("barriers are gathers of weights: a rank that comes early waits there, within its compute")
     if timed["comm_s"].notna().any() and not any(timeline.transfers.values()):
         lines.append(
             "communication includes waiting for ranks that launched later; executor.timeline=true separates the two"

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from analysis.run_files import TimelineLine, read_object_lines
 
+GATHER = "gather"  # the label of collectives that bring weights
+
 
 class Transfer(NamedTuple):
     """One collective on one rank: under way from the last rank's launch to its end here."""

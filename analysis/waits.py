@@ -25,6 +25,9 @@ happens between L and done_r, such as a barrier or copying. Where the run wrote 
 timeline files, communication is ``comm_s``, which begins at this rank's launch and
 so contains waiting too: an upper bound. Its hidden part is then unknown, and null.
 
+Where weights are gathered for each micro-batch (``sync.reshard``), each gather is a *barrier*: a rank waits there from
+its launch to the last rank's, within its compute.
+
 Virtual and simulated ranks begin a step together, at the sum of the steps
 before. Virtual ranks send nothing, so their communication is null. A simulated
 network's is all exposed, and null where it takes no time.
@@ -39,7 +42,7 @@ import pandas as pd
 
 from analysis.metrics import warmup_steps
 from analysis.run_files import clean, read_config, read_environment, read_records
-from analysis.transfers import Transfer, covered_s, timeline_lines, transfers
+from analysis.transfers import GATHER, Transfer, covered_s, timeline_lines, transfers
 from ddpsched.errors import DataError
 from ddpsched.records import RECORDS, read_lines
 from ddpsched.run_folder import read_status
@@ -178,6 +181,8 @@ def waits(
     ]
     table["comm_s"] = table["comm_s"].mask(measured, pd.Series(whole))
     table["hidden_s"] = table["hidden_s"].mask(measured, pd.Series(before))
+    met = [[t.begin_s - t.launched_s for t in spans if t.label == GATHER] for spans in spans_of_rows]
+    table["barrier_s"] = table["barrier_s"].mask(pd.Series(list(map(bool, met))), pd.Series(list(map(sum, met))))
     return table
 
 

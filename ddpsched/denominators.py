@@ -37,6 +37,7 @@ Int = npt.NDArray[np.int64]
 Target = Literal["sample_mean", "token_mean", "constant_length", "group_mean", "window_token_mean"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 BY_GROUP = ("group_mean", "window_token_mean")  # need the group of each sample
+HALVES = ("torch.bfloat16", "torch.float16")  # the first of which numpy does not know
 OF_A_MODEL = "its denominator is a sum of what the model puts out, known after forward only"
 REFUSED: Mapping[str, str] = {  # ratios of sums: the gradient of the denominator belongs to the gradient
     "self_normalised": OF_A_MODEL,
@@ -48,9 +49,9 @@ REFUSED: Mapping[str, str] = {  # ratios of sums: the gradient of the denominato
 
 def check_target(target: Any, name: str = "target") -> str:
     """Return the target. Raises ConfigError for one that there is not, and says why for ratios of sums."""
-    if target in TARGETS:
+    if isinstance(target, str) and target in TARGETS:
         return str(target)
-    if target in REFUSED:
+    if isinstance(target, str) and target in REFUSED:
         raise ConfigError(
             f"{name} = {target!r} is a ratio of sums over the batch: {REFUSED[target]}; parts of a step cannot be "
             f"scaled to it. Use one of {', '.join(TARGETS)}"
@@ -69,14 +70,16 @@ def token_weights(
     """Return the factor of each sample's label-token losses, (B,), for all samples of one optimizer step.
 
         weights = ddpsched.token_weights("group_mean", label_tokens, groups=prompt_ids, world_size=8)
-        for rows in micro_batches:                               # of this rank: positions in the step
-            (token_losses(model, rows) * weights[rows, None]).sum().backward()
+        for rows in ddpsched.micro_batches(ddp, parts.ranks[rank]):      # of ddpsched.balance: positions in the step
+            (token_losses(ddp, rows) * weights[rows, None]).sum().backward()
 
     ``label_tokens``: (B,) integers, of the samples of all ranks and micro-batches. ``groups``: (B,), for group_mean:
     equal for answers to one prompt. ``length``: for constant_length L; for window_token_mean (B,), the mean label
     tokens of the samples generated together with each. ``world_size``: G, where gradients are averaged over ranks, as
-    DDP and FSDP do; 1 where they are added. Raises ConfigError for a target that there is not, or that lacks what it
-    needs, and DataError for counts that cannot be used.
+    DDP and FSDP do; 1 where they are added. A micro-batch in ``Balance.stand_ins`` counts with weights of 0.
+
+    Raises ConfigError for a target that there is not, or that lacks what it needs, and DataError for counts that cannot
+    be used.
 
     >>> token_weights("sample_mean", [2, 6]).tolist(), token_weights("token_mean", [2, 6]).tolist()
     ([0.25, 0.08333333333333333], [0.125, 0.125])
@@ -85,8 +88,8 @@ def token_weights(
     """
     check_target(target)
     counts = _counts(label_tokens)
-    if world_size < 1:
-        raise ConfigError(f"token_weights: world_size = {world_size}, needs an integer of 1 or more")
+    if not isinstance(world_size, int | np.integer) or isinstance(world_size, bool) or world_size < 1:
+        raise ConfigError(f"token_weights: world_size = {world_size!r}, needs an integer of 1 or more")
     needed = {"groups": target == "group_mean", "length": target in ("constant_length", "window_token_mean")}
     for name, value in (("groups", groups), ("length", length)):
         if needed[name] != (value is not None):
@@ -98,35 +101,73 @@ def token_weights(
     elif target == "token_mean":
         weights = np.full(size, 1.0 / max(1, total))
     elif target == "group_mean":
-        kinds, group = np.unique(_each("groups", groups, size), return_inverse=True)
+        group, kinds = group_numbers(groups, size, "token_weights")
         of_group = np.bincount(group, weights=counts)
         weights = 1.0 / (len(kinds) * np.maximum(of_group, 1)[group])
     else:
-        lengths = _each("length", np.broadcast_to(np.asarray(_array(length)), (size,)), size).astype(np.float64)
+        lengths = _lengths(length, size)
         if wrong := np.flatnonzero(~(lengths > 0) | np.isinf(lengths)).tolist():
             raise DataError(f"token_weights: length {lengths[wrong[0]]} of sample {wrong[0]}, needs a number above 0")
         weights = 1.0 / (size * lengths)
     return world_size * weights
 
 
-def _array(values: Any) -> npt.NDArray[Any]:
-    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+def as_numpy(values: Any) -> npt.NDArray[Any]:
+    """Return the values of a list, an array or a tensor on any device, of any type."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = values.float() if str(values.dtype) in HALVES else values
+    return np.asarray(values)
 
 
-def _each(name: str, values: Any, size: int) -> npt.NDArray[Any]:
-    found = _array(values)
-    if found.shape != (size,):
-        raise DataError(f"token_weights: {name} of shape {found.shape}, needs ({size},), one for each sample")
-    return found
+def group_numbers(groups: Any, size: int, who: str) -> tuple[Int, list[Any]]:
+    """Return the group of each of ``size`` samples, numbered from 0 as they first come, and the groups' names.
+
+    Names may be of any type that can be compared, and are not made into another one: 1 and "1" are two groups. Raises
+    DataError where there is not one for each sample, or one is missing (None, NaN).
+    """
+    names = as_numpy(groups).tolist() if hasattr(groups, "__array__") or hasattr(groups, "detach") else groups
+    if isinstance(names, str | Mapping) or not hasattr(names, "__len__") or not hasattr(names, "__iter__"):
+        raise DataError(f"{who}: groups = {names!r:.60}, needs a name for each of {size} samples")
+    names = list(names)
+    if len(names) != size:
+        raise DataError(f"{who}: groups of {len(names)} samples, but there are {size}; give a name for each")
+    numbers: dict[Any, int] = {}
+    found = np.empty(size, dtype=np.int64)
+    for place, name in enumerate(names):
+        name = name.item() if getattr(name, "ndim", None) == 0 else name  # of a list of tensors
+        try:
+            missing = name is None or name != name
+            found[place] = numbers.setdefault(name, len(numbers))
+        except (TypeError, ValueError, RuntimeError):
+            missing = True
+        if missing:
+            raise DataError(
+                f"{who}: groups[{place}] = {name!r:.60} is no group; name each sample's by a number or a text, those "
+                "that stand alone by one of their own"
+            )
+    return found, list(numbers)
+
+
+def _lengths(length: Any, size: int) -> Floats:
+    try:
+        found = as_numpy(length).astype(np.float64)
+    except (TypeError, ValueError):
+        raise DataError(f"token_weights: length = {length!r:.60}, needs a number, or one for each sample") from None
+    if found.shape not in ((), (size,)):
+        raise DataError(f"token_weights: length of shape {found.shape}, needs () or ({size},), one for each sample")
+    return np.broadcast_to(found, (size,))
 
 
 def _counts(label_tokens: Any) -> Int:
-    found = _array(label_tokens)
+    found = as_numpy(label_tokens)
     if found.ndim != 1 or not len(found) or found.dtype.kind not in "iu":
         raise DataError(
             f"token_weights: label_tokens of shape {found.shape} and {found.dtype}; give one integer a sample, at "
             "least one, such as (labels[:, 1:] != -100).sum(1)"
         )
-    if found.min() < 0:
-        raise DataError(f"token_weights: sample {int(found.argmin())} has {found.min()} label tokens; 0 is the least")
+    for wrong in (found < 0, found >= 2**53):
+        if wrong.any():
+            where = int(wrong.argmax())
+            raise DataError(f"token_weights: sample {where} has {found[where]} label tokens, needs 0 to 2**53")
     return found.astype(np.int64)

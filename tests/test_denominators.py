@@ -81,7 +81,7 @@ def test_ratios_of_sums_are_refused_by_name(target: str) -> None:
         ("token_mean", [2, -1], {}, "sample 1 has -1 label tokens"),
         ("token_mean", [2], {"groups": [1]}, "'token_mean' takes no groups"),
         ("group_mean", [2], {}, "'group_mean' needs groups"),
-        ("group_mean", [2], {"groups": [1, 2]}, r"groups of shape \(2,\), needs \(1,\)"),
+        ("group_mean", [2], {"groups": [1, 2]}, r"groups of 2 samples, but there are 1"),
         ("constant_length", [2], {}, "'constant_length' needs length"),
         ("constant_length", [2, 1], {"length": 0}, "length 0.0 of sample 0, needs a number above 0"),
         ("window_token_mean", [2, 1], {"length": [3, float("nan")]}, "length nan of sample 1"),

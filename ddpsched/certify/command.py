@@ -66,9 +66,9 @@ def certify(request: Request) -> list[Certificate]:
     if World.launched():
         raise ConfigError("certify starts the ranks itself: run it as one process, not under torchrun")
     words = list(request.words)
-    if request.target is not None and not any((words, request.policy, request.trainer, request.loader)):
-        request = replace(request, policy="balanced")
     config = words.pop(0) if words and "=" not in words[0] else None
+    if request.target is not None and not any((config, request.policy, request.trainer, request.loader)):
+        request = replace(request, policy="balanced")
     subjects = {"CONFIG": config, "--policy": request.policy, "--trainer": request.trainer, "--loader": request.loader}
     given = [name for name, value in subjects.items() if value is not None]
     if len(given) != 1:
@@ -98,8 +98,11 @@ def certify(request: Request) -> list[Certificate]:
 
 
 def _of_target(target: str | None) -> dict[str, Any]:
-    """Return the keys of a run of --policy that has this target: on embedded sentences, of which four are a group."""
-    if target in (None, "sample_mean"):
+    """Return the keys of a run of --policy that has this target: a language model on embedded sentences.
+
+    Four of these are a group. Without a target it is a classifier.
+    """
+    if target is None:
         return {}
     train: dict[str, Any] = {"target": target} | ({"length": 16.0} if target == "constant_length" else {})
     data = {"size": 180} | ({"group": "group"} if target in BY_GROUP else {})

@@ -21,6 +21,8 @@ In a packed micro-batch each sample then costs ``sample(length)`` of its length.
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import ValidationError, model_validator
 
 from ddpsched.costs.calibration import KIND, Calibration
@@ -133,6 +135,18 @@ def check_range(cost: CostModel, batch_size: int, max_length: int) -> None:
             f"a step of {batch_size} samples of {max_length} tokens would cost up to {most:.3g} units with this "
             f"cost; costs are integers below {LARGEST_COST:.3g}: lower cost.alpha, cost.beta or cost.gamma (of a "
             "simulated clock executor.alpha_s, beta_s or gamma_s)"
+        )
+
+
+def check_sum(cost: CostModel, lengths: npt.NDArray[np.int64]) -> None:
+    """Raise ConfigError where these samples cost more than a 64-bit integer holds, each in a micro-batch of its own."""
+    longest = float(lengths.max())
+    sample = cost.delta + (cost.beta + cost.gamma * longest) * longest
+    whole = len(lengths) * (max(cost.floor, cost.alpha + sample)) * cost.scale
+    if not whole < LARGEST_COST:
+        raise ConfigError(
+            f"{len(lengths)} samples of up to {lengths.max()} tokens would cost up to {whole:.3g} units; costs are "
+            f"integers below {LARGEST_COST:.3g}: give a smaller gamma or alpha, or lengths in a coarser unit"
         )
 
 

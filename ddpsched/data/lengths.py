@@ -85,7 +85,7 @@ def as_array(lengths: Any) -> npt.NDArray[Any]:
     iterates = hasattr(lengths, "__iter__") or hasattr(lengths, "__getitem__")
     first = next(iter(lengths), None) if iterates and hasattr(lengths, "__len__") else None
     if isinstance(first, Mapping | str) or not iterates:
-        kind = "a data set" if iterates else "of no numbers"
+        kind = "of texts" if isinstance(first, str) else "a data set" if iterates else "of no numbers"
         raise DataError(
             f"lengths: a {type(lengths).__name__} is {kind}; give ddpsched.lengths(dataset), the tokens of each sample"
         )

@@ -216,6 +216,12 @@ def _embedded(config: DataConfig, wanted: Wanted, seed: int) -> Dataset:
             "set with data.path"
         )
 
+    if config.group not in (None, "group"):
+        raise DataError(
+            f"data.group = {config.group!r}: the embedded sentences have the column 'group' alone, of four sentences "
+            "each; write 'group', or name a data set with data.path"
+        )
+
     def composed(size: int, seed: int, limit: int | None = None) -> Split:
         texts, labels = compose(size, seed)
         groups = None if config.group is None else np.arange(len(texts[:limit])) // 4  # four in a row

@@ -107,6 +107,13 @@ def test_communication_before_the_last_rank_is_ready_is_hidden() -> None:
     assert table.loc[0, "comm_s"] == 1.5  # the others keep what they recorded
 
 
+def test_a_rank_waits_at_each_gather_until_the_last_one_comes() -> None:
+    moved = {(0, 1): [Transfer("gather", 8, 1.0, 1.5, 1.6), Transfer("gather", 8, 2.0, 2.25, 2.5)]}
+    table = waits(by_hand(), "distributed", {}, moved)
+    assert table.loc[1, "barrier_s"] == 0.75
+    assert table.drop(1)["barrier_s"].isna().all()
+
+
 @pytest.mark.parametrize("files", [True, False])
 def test_parts_add_up(tmp_path: Path, files: bool) -> None:
     timeline = load_timeline(run(tmp_path, files, steps=12, world_size=3))

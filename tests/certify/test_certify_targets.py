@@ -10,6 +10,7 @@ from step_cases import Case, StepCases
 
 from ddpsched import assert_gradient_exact
 from ddpsched.certify.command import Request, certify
+from ddpsched.denominators import TARGETS
 from ddpsched.errors import ConfigError
 from experiments.benchmarks.denominators import predictor_of_labels
 from experiments.denominator_faults import BATCHES, FAULTS, FLAT, MEANS, RANKS, own_means, weighted
@@ -41,9 +42,9 @@ def test_faults_that_others_had_are_named(cases: StepCases, name: str, monkeypat
     assert FAULTS[name].cause in " ".join(str(error.value).split())
 
 
-@pytest.mark.parametrize("target", ["constant_length", "group_mean", "window_token_mean"])
+@pytest.mark.parametrize("target", [*TARGETS[2:], "sample_mean", pytest.param("token_mean", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_runs_hold_on_real_ranks(target: str, size: int) -> None:
+def test_runs_of_a_language_model_hold_on_real_ranks(target: str, size: int) -> None:
     (certificate,) = certify(Request(words=(), target=target, world_size=size))
     assert certificate.holds, certificate.text()
     assert f"train.target = {target}: " in certificate.text()

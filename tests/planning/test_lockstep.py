@@ -90,12 +90,12 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "too few": (
         lambda: balance([5] * 8, 2, max_tokens=5, max_microbatches=3, lockstep=True),
         InfeasibleError,
-        "needs at least 4 micro-batches on each of 2 ranks within 5 tokens, but max_microbatches = 3; raise either",
+        "max_microbatches = 3, but lockstep needs 4 micro-batches of 5 tokens on each of 2 ranks; raise max_microb",
     ),
     "an odd one": (
         lambda: balance([5] * 7, 2, max_tokens=5, lockstep=True),
         InfeasibleError,
-        "needs 4 micro-batches on each of 2 ranks within 5 tokens, but 7 samples or groups cannot fill 8; raise max_to",
+        "needs 4 micro-batches of 5 tokens on each of 2 ranks, but 7 samples or groups cannot fill 8; raise max_to",
     ),
 }  # fmt: skip
 

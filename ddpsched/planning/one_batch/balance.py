@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
-from ddpsched.costs.config import CostConfig, cost_model
+from ddpsched.costs.config import CostConfig, check_sum, cost_model
 from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.planning.one_batch.items import Items, groups_of, lengths_of
-from ddpsched.planning.one_batch.levels import level_rows, some_rows
+from ddpsched.planning.one_batch.levels import level_rows
 from ddpsched.planning.one_batch.result import Balance
 from ddpsched.planning.one_batch.rows import packed_rows
 from ddpsched.planning.one_batch.spans import padded_spans
@@ -43,8 +44,8 @@ def balance(
     """Return a division of samples over ranks and micro-batches in which the costliest rank is cheap.
 
         parts = ddpsched.balance(lengths, world_size=8, max_tokens=16_384)
-        for positions in parts.ranks[rank]:                        # this rank's micro-batches
-            (parts.sum_scale() * summed_loss(model, batch[positions])).backward()
+        for positions in ddpsched.micro_batches(ddp, parts.ranks[rank]):    # gradients meet in the last one
+            (parts.sum_scale() * summed_loss(ddp, batch[positions])).backward()
 
         minimise  max_r sum_{m of rank r} cost(m),    cost(m) = alpha + sum_{i in m} (L_i + gamma L_i**2)
 
@@ -63,8 +64,8 @@ def balance(
 
     ``groups``: samples that stay together, such as the answers to one prompt: (B,) names, or lists of positions.
     ``groups_stay``: on one "rank", or in one "microbatch". ``equal_counts``: as many samples on each rank.
-    ``stand_ins``: where samples (or groups) are fewer than ranks, give a rank without any the shortest sample, at
-    weight 0; else that is refused.
+    ``stand_ins``: where samples (or groups) are too few for a micro-batch on each rank, or in lockstep for as many on
+    each, the shortest sample stands in at weight 0; else that is refused. ``Balance.sum_scale`` then takes the rank.
 
     Source: longest processing time first (Graham 1969), with swaps; first fit decreasing for rows.
 
@@ -79,28 +80,29 @@ def balance(
     given = lengths_of(lengths)
     model = _model(alpha, gamma, cost)
     _check(world_size, max_tokens, max_microbatches, groups_stay)
-    group = groups_of(groups, len(given))
+    check_sum(model, given)
+    group, names = groups_of(groups, len(given)) or (None, [])
     together = Items(given, model, group)  # what stays on one rank
     inner = together if groups_stay == "microbatch" else Items(given, model)  # what stays in one micro-batch
-    _check_fit(inner, max_tokens, packed)
+    _check_fit(inner, names, max_tokens, packed)
     _check_counts(together, world_size, equal_counts, stand_ins)
     if lockstep:
         _check_lockstep(groups, groups_stay, equal_counts)
-        if len(inner) < world_size:  # and stand_ins: a micro-batch of one each, beside which the others' weigh 0
-            alone = some_rows(inner, world_size, max_tokens)
-            return _result(alone, int(inner.costs.max()) + model.fixed, given, model, packed, True)
-        return _result(*level_rows(inner, world_size, max_tokens, max_microbatches, packed), given, model, packed, True)
+        levels = level_rows(inner, world_size, max_tokens, max_microbatches, packed, stand_ins)
+        return _result(*levels, given, model, packed, True)
     members = _members(together, world_size, equal_counts)
-    divide = packed_rows if packed else padded_spans
     free = group is None and not equal_counts
-    ranks, bound = divide(together, inner, members, max_tokens, max_microbatches, free)
+    if packed:
+        ranks, bound = packed_rows(together, inner, members, max_tokens, max_microbatches, free)
+    else:
+        ranks, bound = padded_spans(together, inner, members, max_tokens, max_microbatches, free, equal_counts)
     return _result(ranks, bound, given, model, packed, False)
 
 
 def _model(alpha: float, gamma: float, cost: str | Mapping[str, Any] | CostModel | None) -> CostModel:
     if cost is None:
         for name, value in (("alpha", alpha), ("gamma", gamma)):
-            if not (isinstance(value, int | float) and 0 <= value < 2**40):
+            if not (isinstance(value, Real) and not isinstance(value, bool) and 0 <= value < 2**40):
                 raise ConfigError(f"balance: {name} = {value!r}, needs a number from 0 to 2**40, in tokens")
         return CostModel(float(alpha), 1, float(gamma), scale=1)
     if alpha or gamma:
@@ -108,10 +110,16 @@ def _model(alpha: float, gamma: float, cost: str | Mapping[str, Any] | CostModel
             f"balance: alpha = {alpha} and gamma = {gamma} are of a cost in tokens, but cost is given; leave them out"
         )
     if not isinstance(cost, CostModel):
+        if not isinstance(cost, str | Mapping):
+            raise ConfigError(
+                f"balance: cost = {cost!r}, needs a CostModel, the name of a cost, or a table such as "
+                '{"kind": "calibrated", "path": "device.json"}'
+            )
         try:
             cost = cost_model(CostConfig.model_validate({"kind": cost} if isinstance(cost, str) else dict(cost)))
         except ValidationError as error:
-            raise ConfigError(f"balance: cost.{first_fault(error)}") from None
+            fault = first_fault(error).removeprefix("the whole = ")
+            raise ConfigError(f"balance: cost: {fault}") from None
     if not cost.linear:
         raise ConfigError(
             "balance: a squared cost does not add up over micro-batches; give gamma=, or a calibrated cost"
@@ -129,14 +137,14 @@ def _check(world_size: int, max_tokens: int | None, max_microbatches: int | None
         raise ConfigError(f"balance: groups_stay = {groups_stay!r} is none of {', '.join(map(repr, STAYS))}")
 
 
-def _check_fit(items: Items, max_tokens: int | None, packed: bool) -> None:
+def _check_fit(items: Items, names: list[str], max_tokens: int | None, packed: bool) -> None:
     needs = items.tokens if packed else items.counts * items.longest
     if max_tokens is not None and needs.max() > max_tokens:
         where = int(needs.argmax())
-        what = "sample" if items.group is None else "group"
+        what = f"sample {where}" if items.group is None else names[where]
         remedy = "cut it" if items.group is None else "let it stay on a rank (groups_stay='rank'), cut its samples"
         raise InfeasibleError(
-            f"balance: {what} {where} has {needs[where]} tokens, but max_tokens = {max_tokens}; {remedy}, or raise "
+            f"balance: {what} has {needs[where]} tokens, but max_tokens = {max_tokens}; {remedy}, or raise "
             f"max_tokens to {needs[where]}"
         )
 
@@ -150,8 +158,8 @@ def _check_counts(items: Items, world_size: int, equal_counts: bool, stand_ins: 
         )
     if equal_counts and len(items.lengths) % world_size:
         raise InfeasibleError(
-            f"balance: equal_counts, but {len(items.lengths)} samples are no multiple of {world_size} ranks; leave "
-            f"{len(items.lengths) % world_size} samples out, or equal_counts"
+            f"balance: equal_counts, but {len(items.lengths)} samples are no multiple of {world_size} ranks; give "
+            f"{-(-len(items.lengths) // world_size) * world_size}, or leave equal_counts out"
         )
 
 
@@ -183,13 +191,13 @@ def _check_lockstep(groups: Any, groups_stay: str, equal_counts: bool) -> None:
 
 def _result(ranks: list[list[Int]], bound: int, lengths: Int, cost: CostModel, packed: bool, lockstep: bool) -> Balance:
     shortest = np.array([lengths.argmin()], dtype=np.int64)
-    idle = frozenset(r for r, micros in enumerate(ranks) if not micros)
-    filled = [micros or [shortest] for micros in ranks]
+    needed = max(map(len, ranks)) if lockstep else 1  # of each rank
+    stand_ins = frozenset((r, m) for r, micros in enumerate(ranks) for m in range(len(micros), needed))
+    filled = [micros + [shortest] * (needed - len(micros)) for micros in ranks]
     order = np.concatenate([micro for micros in filled for micro in micros])
     sizes = [[len(micro) for micro in micros] for micros in filled]
     by_rank = cost.price_microbatches(lengths[order], sizes, packed)
     costs = np.array([sum(rank) for rank in by_rank], dtype=np.int64)
     makespan = sum(map(max, zip(*by_rank, strict=True))) if lockstep else int(costs.max())
-    return Balance(
-        tuple(map(tuple, filled)), lengths, costs, makespan, max(1, min(bound, makespan)), packed, lockstep, idle
-    )
+    assert bound <= makespan, f"bound {bound} of a makespan of {makespan}"
+    return Balance(tuple(map(tuple, filled)), lengths, costs, makespan, max(1, bound), packed, lockstep, stand_ins)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.data.lengths import as_array
+from ddpsched.denominators import as_numpy, group_numbers
 from ddpsched.errors import DataError
 
 
@@ -73,9 +74,7 @@ class Items:
 
 def lengths_of(lengths: Any) -> Int:
     """Return lengths, of a list, array or tensor, as int64 (B,). Raises DataError where they are none."""
-    if hasattr(lengths, "detach"):  # of torch, on any device
-        lengths = lengths.detach().cpu().numpy()
-    given = as_array(lengths)
+    given = as_array(as_numpy(lengths) if hasattr(lengths, "detach") else lengths)
     if given.ndim != 1 or not len(given):
         raise DataError(
             f"balance: lengths of shape {given.shape}; give the tokens of each sample, shape (B,), B at least 1"
@@ -89,36 +88,38 @@ def lengths_of(lengths: Any) -> Int:
             f"balance: length {where} is {given[where]}, needs 1 to 2**40; {int(wrong.sum())} of {len(given)} are like "
             "this; leave these samples out"
         )
-    return given.astype(np.int64, copy=False)
+    found = given.astype(np.int64)  # a copy, which the caller's changes do not reach
+    found.flags.writeable = False
+    return found
 
 
-def groups_of(groups: Any, size: int) -> Int | None:
-    """Return the group of each sample, (B,), numbered from 0; None without groups.
+def groups_of(groups: Any, size: int) -> tuple[Int, list[str]] | None:
+    """Return the group of each sample, (B,), numbered from 0, and words for each group; None without groups.
 
     ``groups``: (B,) names, equal ones of one group; or a list of lists of positions, samples of none being alone.
     Raises DataError where they overlap, or are not of these samples.
     """
     if groups is None:
         return None
-    if hasattr(groups, "detach"):
-        groups = groups.detach().cpu().numpy()
-    if len(groups) and all(isinstance(each, list | tuple | range | np.ndarray) for each in groups):
-        return _of_lists(groups, size)
-    names = np.asarray(groups)
-    if names.shape != (size,):
-        raise DataError(
-            f"balance: groups of shape {names.shape}, but there are {size} lengths; give a name for each sample, or "
-            "lists of positions"
-        )
-    return np.unique(names, return_inverse=True)[1].astype(np.int64)
+    if isinstance(groups, list | tuple) and len(groups) and all(map(_is_list, groups)):
+        return _of_lists([sorted(each) if isinstance(each, set | frozenset) else each for each in groups], size)
+    found, names = group_numbers(groups, size, "balance")
+    return found, [f"group {name!r}" for name in names]
 
 
-def _of_lists(groups: Sequence[Sequence[int]], size: int) -> Int:
+def _is_list(group: Any) -> bool:
+    return isinstance(group, list | tuple | range | set | frozenset) or getattr(group, "ndim", 0) == 1
+
+
+def _of_lists(groups: Sequence[Sequence[int]], size: int) -> tuple[Int, list[str]]:
     found = np.full(size, -1, dtype=np.int64)
     for number, group in enumerate(groups):
-        for position in group:
-            if not 0 <= position < size:
-                raise DataError(f"balance: group {number} has position {position}, needs 0 to {size - 1}")
+        for position in as_numpy(group).tolist() if hasattr(group, "dtype") else group:
+            if not is_index(position, size):
+                raise DataError(
+                    f"balance: group {number} has position {position!r}, needs integers from 0 to {size - 1}; or name "
+                    "each sample's group by a number or a text"
+                )
             if found[position] >= 0:
                 raise DataError(
                     f"balance: groups {found[position]} and {number} overlap, in position {position}; join them, or "
@@ -127,4 +128,11 @@ def _of_lists(groups: Sequence[Sequence[int]], size: int) -> Int:
             found[position] = number
     alone = np.flatnonzero(found < 0)
     found[alone] = np.arange(len(groups), len(groups) + len(alone))
-    return np.unique(found, return_inverse=True)[1].astype(np.int64)
+    kinds, numbers = np.unique(found, return_inverse=True)
+    words = [f"group {kind}" for kind in range(len(groups))] + [f"sample {position}" for position in alone.tolist()]
+    return numbers.astype(np.int64), [words[kind] for kind in kinds.tolist()]
+
+
+def is_index(value: object, size: int) -> bool:
+    """Return whether a value is a place in a list of this size."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= int(value) < size

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.costs.cost_model import Int
-from ddpsched.errors import DataError
+from ddpsched.denominators import as_numpy
+from ddpsched.errors import ConfigError, DataError
+from ddpsched.planning.one_batch.items import is_index
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,8 +28,8 @@ class Balance:
     ``ranks[r][m]``: int64 positions of the m-th micro-batch of rank r, rising. ``lengths``: (B,). ``costs``: (G,), what
     each rank pays, its barriers' waits left out. ``makespan``: what the step takes: the largest of the costs, or with
     ``lockstep`` the sum over micro-batches of the slowest rank's. ``lower_bound``: no division of these samples takes
-    less. ``packed``: micro-batches are rows without padding. ``stand_ins``: ranks without samples, each of which runs
-    the shortest one at weight 0.
+    less in as many micro-batches. ``packed``: micro-batches are rows without padding. ``stand_ins``: (r, m) of each
+    micro-batch in which the shortest sample runs at weight 0, as its rank lacks one.
 
     >>> from ddpsched import balance
     >>> found = balance([5, 60, 7, 8, 30, 6, 9, 10], world_size=2)
@@ -42,7 +44,7 @@ class Balance:
     lower_bound: int
     packed: bool
     lockstep: bool = False
-    stand_ins: frozenset[int] = frozenset()
+    stand_ins: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def world_size(self) -> int:
@@ -52,9 +54,11 @@ class Balance:
     @cached_property
     def counts(self) -> Int:
         """The samples of each rank, (G,); 0 for one that has a stand-in."""
-        return np.array(
-            [0 if r in self.stand_ins else sum(map(len, micros)) for r, micros in enumerate(self.ranks)], dtype=np.int64
-        )
+        return np.array([sum(map(len, self._real(r))) for r in range(self.world_size)], dtype=np.int64)
+
+    def _real(self, rank: int) -> list[Int]:
+        """Return the micro-batches of a rank without its stand-ins."""
+        return [micro for m, micro in enumerate(self.ranks[rank]) if (rank, m) not in self.stand_ins]
 
     @property
     def gap(self) -> float:
@@ -64,8 +68,7 @@ class Balance:
     @cached_property
     def reorder(self) -> Int:
         """(B,): ``batch[reorder]`` has the samples rank by rank, micro-batch by micro-batch."""
-        parts = [micro for r, micros in enumerate(self.ranks) if r not in self.stand_ins for micro in micros]
-        return np.concatenate(parts)
+        return np.concatenate([micro for r in range(self.world_size) for micro in self._real(r)])
 
     @cached_property
     def restore(self) -> Int:
@@ -74,20 +77,25 @@ class Balance:
         found[self.reorder] = np.arange(len(found))
         return found
 
-    def sum_scale(self, weights: npt.ArrayLike | None = None, rank: int | None = None) -> float:
+    def sum_scale(
+        self, weights: npt.ArrayLike | None = None, rank: int | None = None, microbatch: int | None = None
+    ) -> float:
         """Return G / sum of ``weights``: the factor of *summed* losses where gradients are averaged over ranks.
 
         ``weights``: (B,), of each sample in the mean that is meant: its label tokens for the mean over tokens; 1
-        without them, for the mean over samples. ``rank``: 0 for one that runs a stand-in. Raises DataError for weights
-        that are no numbers, negative, or all 0.
+        without them, for the mean over samples. ``rank``, ``microbatch``: where there are stand-ins, whose scale is 0,
+        the place of the micro-batch; the second is not needed where a rank runs either samples or a stand-in. Raises
+        DataError for weights that are no numbers, negative, or all 0, ConfigError for a place that there is not, or
+        that is needed and not given.
         """
-        if rank in self.stand_ins:
+        if self._stands_in(rank, microbatch):
             return 0.0
         if weights is None:
             return self.world_size / len(self.lengths)
-        if hasattr(weights, "detach"):
-            weights = weights.detach().cpu().numpy()
-        given = np.asarray(weights, dtype=np.float64)
+        try:
+            given = as_numpy(weights).astype(np.float64)
+        except (TypeError, ValueError):
+            raise DataError("sum_scale: weights are no numbers; give one for each sample, of 0 or more") from None
         if given.shape != self.lengths.shape:
             raise DataError(
                 f"sum_scale: weights of shape {given.shape}, needs {self.lengths.shape}, one for each sample"
@@ -98,15 +106,35 @@ class Balance:
             raise DataError(f"sum_scale: {which}; give numbers of 0 or more, at least one above 0")
         return float(self.world_size / given.sum())
 
+    def _stands_in(self, rank: int | None, microbatch: int | None) -> bool:
+        """Return whether the micro-batch at this place weighs nothing."""
+        if rank is not None and not is_index(rank, self.world_size):
+            raise ConfigError(f"sum_scale: rank = {rank!r}, needs an integer from 0 to {self.world_size - 1}")
+        most = max(map(len, self.ranks)) if rank is None else len(self.ranks[rank])
+        if microbatch is not None and not is_index(microbatch, most):
+            raise ConfigError(f"sum_scale: microbatch = {microbatch!r}, needs an integer from 0 to {most - 1}")
+        if not self.stand_ins:
+            return False
+        if rank is not None:
+            places = range(len(self.ranks[rank])) if microbatch is None else [microbatch]
+            kinds = {(rank, place) in self.stand_ins for place in places}
+            if len(kinds) == 1:
+                return kinds.pop()
+        some = min(self.stand_ins)
+        missing = "rank=" if rank is None else "microbatch="
+        raise ConfigError(
+            f"sum_scale: {len(self.stand_ins)} micro-batches stand in at weight 0, such as number {some[1]} of rank "
+            f"{some[0]}; give {missing}, the one that the loss is of"
+        )
+
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each sample, stand-ins left out: position, length, rank, micro-batch."""
         import pandas as pd
 
         places = [
             (position, r, m)
-            for r, micros in enumerate(self.ranks)
-            if r not in self.stand_ins
-            for m, micro in enumerate(micros)
+            for r in range(self.world_size)
+            for m, micro in enumerate(self._real(r))  # stand-ins are the last ones of a rank
             for position in micro.tolist()
         ]
         frame = pd.DataFrame(places, columns=["position", "rank", "microbatch"])
@@ -133,5 +161,7 @@ class Balance:
 
     def _bar(self, r: int) -> str:
         bar = "█" * round(WIDTH * float(self.costs[r]) / float(self.costs.max()))
-        what = "a stand-in" if r in self.stand_ins else f"{self.counts[r]:,} samples"
+        lacks = len(self.ranks[r]) - len(self._real(r))
+        what = f"{self.counts[r]:,} samples" if self.counts[r] else "a stand-in"
+        what += f", {lacks} stand-ins" * (lacks > 1 or bool(lacks and self.counts[r]))
         return f"  rank {r:<4} {bar:<{WIDTH}} {self.costs[r]:>12,}  {what}"

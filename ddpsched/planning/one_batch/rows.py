@@ -15,7 +15,7 @@ import numpy as np
 from ddpsched.costs.cost_model import Int
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.one_batch.items import Items
-from ddpsched.planning.solvers.partition.rooms import spread_within
+from ddpsched.planning.solvers.partition.rooms import fit_into, spread_within
 
 
 def packed_rows(
@@ -29,10 +29,10 @@ def packed_rows(
     """
     if max_tokens is None:
         return [[together.positions(items)] if items else [] for items in members], _bound(together, len(members), None)
-    rows = [first_fit(inner, inner.within(together, items), max_tokens) for items in members]
+    rows = [first_fit(inner, inner.within(together, items), max_tokens, most) for items in members]
     needed = max(map(len, rows))
     if most is not None and needed > most and free:
-        rows, needed = _filled_first(inner, len(members), max_tokens)
+        rows, needed = _filled_first(inner, len(members), max_tokens, most)
     if most is not None and needed > most:
         raise InfeasibleError(
             f"balance: max_microbatches = {most}, but the samples of a rank fill {needed} rows of {max_tokens} tokens; "
@@ -41,8 +41,11 @@ def packed_rows(
     return [[inner.positions(row) for row in rank] for rank in rows], _bound(together, len(members), max_tokens)
 
 
-def first_fit(items: Items, chosen: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Return rows of at most ``max_tokens``: each item, longest first, in the fullest row that has room for it."""
+def first_fit(items: Items, chosen: Sequence[int], max_tokens: int, most: int | None = None) -> list[list[int]]:
+    """Return rows of at most ``max_tokens``: each item, longest first, in the fullest row that has room for it.
+
+    Where these are more than ``most``, all ways are searched for as few (:func:`fit_into`), or else for the fewest.
+    """
     tokens = items.tokens
     order = sorted(chosen, key=lambda item: (-tokens[item], item))
     rows: list[list[int]] = []
@@ -57,12 +60,19 @@ def first_fit(items: Items, chosen: Sequence[int], max_tokens: int) -> list[list
             left, row = rooms.pop(place)
         rows[row].append(item)
         insort(rooms, (left - need, row))
+    if most is None or len(rows) <= most:
+        return rows
+    needs = tokens[order]
+    for count in range(max(most, -(-int(needs.sum()) // max_tokens)), len(rows)):
+        found = fit_into(needs, count, max_tokens)
+        if found is not None:
+            return [[order[place] for place in row] for row in found if row]
     return rows
 
 
-def _filled_first(inner: Items, world_size: int, max_tokens: int) -> tuple[list[list[list[int]]], int]:
+def _filled_first(inner: Items, world_size: int, max_tokens: int, most: int) -> tuple[list[list[list[int]]], int]:
     """Return each rank's rows, filled before they are placed, as evenly in number as can be, and the largest number."""
-    rows = first_fit(inner, range(len(inner)), max_tokens)
+    rows = first_fit(inner, range(len(inner)), max_tokens, most * world_size)
     room = -(-len(rows) // world_size)
     loads = np.array([inner.costs[row].sum() for row in rows])
     placed = spread_within(loads, np.ones(len(rows), dtype=np.int64), world_size, room)

@@ -21,11 +21,18 @@ UNREACHED = np.iinfo(np.int64).max // 4
 
 
 def padded_spans(
-    together: Items, inner: Items, members: list[list[int]], max_tokens: int | None, most: int | None, free: bool
+    together: Items,
+    inner: Items,
+    members: list[list[int]],
+    max_tokens: int | None,
+    most: int | None,
+    free: bool,
+    equal_counts: bool,
 ) -> tuple[list[list[Int]], int]:
     """Return each rank's micro-batches, as positions of samples, and a lower bound; arguments as of ``packed_rows``.
 
-    Raises InfeasibleError where ``most`` micro-batches a rank cannot hold the samples within ``max_tokens``.
+    ``equal_counts``: each rank has as many samples, and keeps as many. Raises InfeasibleError where ``most``
+    micro-batches a rank cannot hold the samples within ``max_tokens``.
     """
     world_size = len(members)
     limit = None if max_tokens is None else lambda lengths: max_tokens // lengths
@@ -38,7 +45,9 @@ def padded_spans(
         parts = iter(np.split(found.positions, ends[:-1]))
         assert found.lower_bound is not None
         return [[np.sort(next(parts)) for _ in rank] for rank in found.sizes], found.lower_bound
-    ways = members, _in_order(together, members)
+    ways, ordered = [members], _in_order(together, members)
+    if not equal_counts or all(together.counts[items].sum() == len(line) // world_size for items in ordered):
+        ways.append(ordered)
     ranks, _ = min([_cut(inner, together, way, max_tokens, most) for way in ways], key=lambda each: each[1])
     count = max(map(len, ranks))
     _refuse(most, count, max_tokens)

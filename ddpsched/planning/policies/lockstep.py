@@ -7,7 +7,7 @@ import numpy as np
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.one_batch.items import Items
-from ddpsched.planning.one_batch.levels import level_rows, some_rows
+from ddpsched.planning.one_batch.levels import level_rows
 from ddpsched.planning.steps.batches import GlobalBatch
 
 
@@ -27,20 +27,15 @@ def in_lockstep(batch: GlobalBatch, max_tokens: int | None, most: int | None, pa
         raise InfeasibleError(
             f"policy.max_tokens = {max_tokens}, but a sample has {longest}; raise it, or lower data.max_length"
         )
-    bound, status = 0, "feasible"
-    try:
-        ranks, bound = level_rows(items, size, max_tokens, most, packed)
-    except InfeasibleError:  # so many on each rank cannot be filled within the cap, but rows that differ by one can
-        ranks = some_rows(items, size, max_tokens)
+    ranks, bound = level_rows(items, size, max_tokens, most, packed, stand_ins=True)
     turn = batch.step % size
     ranks = ranks[turn:] + ranks[:turn]
     sizes = tuple(tuple(map(len, rank)) for rank in ranks)
     positions = np.concatenate([micro for rank in ranks for micro in rank])
     by_rank = batch.cost.price_microbatches(batch.lengths[positions], sizes, packed)
     makespan = sum(map(max, zip_longest(*by_rank, fillvalue=0)))
-    if makespan == bound:
-        status = "optimal"
+    status = "optimal" if makespan == bound else "feasible"
     chosen = Assignment(
-        positions, sizes, (makespan,) * size, bound or None, status, method="levels of rows", packed=packed
+        positions, sizes, (makespan,) * size, min(bound, makespan), status, method="levels of rows", packed=packed
     )
     return batch.assigned(chosen)
