@@ -70,6 +70,7 @@ def token_weights(
     """Return the factor of each sample's label-token losses, (B,), for all samples of one optimizer step.
 
         weights = ddpsched.token_weights("group_mean", label_tokens, groups=prompt_ids, world_size=8)
+        weights = torch.from_numpy(weights)
         for rows in ddpsched.micro_batches(ddp, parts.ranks[rank]):      # of ddpsched.balance: positions in the step
             (token_losses(ddp, rows) * weights[rows, None]).sum().backward()
 
@@ -86,15 +87,16 @@ def token_weights(
     >>> token_weights("group_mean", [2, 6, 8], groups=[7, 7, 9], world_size=2).tolist()
     [0.125, 0.125, 0.125]
     """
-    check_target(target)
+    check_target(target, "token_weights: target")
     counts = _counts(label_tokens)
-    if not isinstance(world_size, int | np.integer) or isinstance(world_size, bool) or world_size < 1:
-        raise ConfigError(f"token_weights: world_size = {world_size!r}, needs an integer of 1 or more")
+    if not isinstance(world_size, int | np.integer) or isinstance(world_size, bool) or not 1 <= world_size <= 2**40:
+        raise ConfigError(f"token_weights: world_size = {world_size!r:.60}, needs an integer from 1 to 2**40")
     needed = {"groups": target == "group_mean", "length": target in ("constant_length", "window_token_mean")}
     for name, value in (("groups", groups), ("length", length)):
         if needed[name] != (value is not None):
-            fault = "needs" if needed[name] else "takes no"
-            raise ConfigError(f"token_weights: target = {target!r} {fault} {name}")
+            what = {"groups": "the group of each sample", "length": "the tokens that sums are divided by"}[name]
+            fault = f"needs {name}, {what}" if needed[name] else f"takes no {name}; leave it out"
+            raise ConfigError(f"token_weights: target = {target!r} {fault}")
     size, total = len(counts), int(counts.sum())
     if target == "sample_mean":
         weights = 1.0 / (size * np.maximum(counts, 1))
@@ -105,9 +107,11 @@ def token_weights(
         of_group = np.bincount(group, weights=counts)
         weights = 1.0 / (len(kinds) * np.maximum(of_group, 1)[group])
     else:
-        lengths = _lengths(length, size)
+        lengths = _lengths(length, size, target)
         if wrong := np.flatnonzero(~(lengths > 0) | np.isinf(lengths)).tolist():
-            raise DataError(f"token_weights: length {lengths[wrong[0]]} of sample {wrong[0]}, needs a number above 0")
+            raise DataError(
+                f"token_weights: length {lengths[wrong[0]]} of sample {wrong[0]}, needs a finite number above 0"
+            )
         weights = 1.0 / (size * lengths)
     return world_size * weights
 
@@ -149,18 +153,24 @@ def group_numbers(groups: Any, size: int, who: str) -> tuple[Int, list[Any]]:
     return found, list(numbers)
 
 
-def _lengths(length: Any, size: int) -> Floats:
+def _lengths(length: Any, size: int, target: str) -> Floats:
+    each = "a number" if target == "constant_length" else f"a number, or ({size},), one for each sample"
     try:
-        found = as_numpy(length).astype(np.float64)
+        found = as_numpy(length)
+        if found.dtype.kind not in "iuf":
+            raise TypeError
     except (TypeError, ValueError):
-        raise DataError(f"token_weights: length = {length!r:.60}, needs a number, or one for each sample") from None
-    if found.shape not in ((), (size,)):
-        raise DataError(f"token_weights: length of shape {found.shape}, needs () or ({size},), one for each sample")
-    return np.broadcast_to(found, (size,))
+        raise DataError(f"token_weights: length = {length!r:.60}, needs {each}") from None
+    if found.shape not in ((), (size,))[: 1 if target == "constant_length" else 2]:
+        raise DataError(f"token_weights: target = {target!r}: length of shape {found.shape}, needs {each}")
+    return np.broadcast_to(found.astype(np.float64), (size,))
 
 
 def _counts(label_tokens: Any) -> Int:
-    found = as_numpy(label_tokens)
+    try:
+        found = as_numpy(label_tokens)
+    except (TypeError, ValueError):
+        raise DataError("token_weights: label_tokens are lists of several; give one integer a sample") from None
     if found.ndim != 1 or not len(found) or found.dtype.kind not in "iu":
         raise DataError(
             f"token_weights: label_tokens of shape {found.shape} and {found.dtype}; give one integer a sample, at "

@@ -83,9 +83,12 @@ def test_ratios_of_sums_are_refused_by_name(target: str) -> None:
         ("group_mean", [2], {}, "'group_mean' needs groups"),
         ("group_mean", [2], {"groups": [1, 2]}, r"groups of 2 samples, but there are 1"),
         ("constant_length", [2], {}, "'constant_length' needs length"),
-        ("constant_length", [2, 1], {"length": 0}, "length 0.0 of sample 0, needs a number above 0"),
+        ("constant_length", [2, 1], {"length": 0}, "length 0.0 of sample 0, needs a finite number above 0"),
         ("window_token_mean", [2, 1], {"length": [3, float("nan")]}, "length nan of sample 1"),
         ("token_mean", [2], {"world_size": 0}, "world_size = 0"),
+        ("constant_length", [2, 6], {"length": [2, 6]}, r"length of shape \(2,\), needs a number"),
+        ("constant_length", [2, 6], {"length": True}, "length = True, needs a number"),
+        ("token_mean", [[1], [2, 3]], {}, "lists of several"),
     ],
 )
 def test_refused(target: str, counts: Any, more: dict[str, Any], named: str) -> None:

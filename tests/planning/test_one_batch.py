@@ -167,7 +167,7 @@ def test_a_micro_batch_stands_in_where_lockstep_lacks_one() -> None:
     assert (found.stand_ins, found.counts.tolist(), found.makespan) == ({(1, 2)}, [3, 2], 24)
     assert [found.sum_scale(rank=1, microbatch=m) for m in range(3)] == [0.4, 0.4, 0.0]
     assert found.sum_scale(rank=0) == 0.4
-    assert "2 samples, 1 stand-ins" in repr(found)
+    assert "2 samples, 1 stand-in" in repr(found)
     assert len(found.to_frame()) == 5
     with pytest.raises(ConfigError, match=r"number 2 of rank 1; give microbatch=, the one that the loss is of"):
         found.sum_scale(rank=1)
@@ -215,6 +215,13 @@ def test_it_keeps_no_array_of_the_caller() -> None:
     assert found.lengths.tolist() == [5, 9]
     with pytest.raises(ValueError, match="read-only"):
         found.lengths[0] = 1
+
+
+def test_sums_of_groups_are_exact() -> None:
+    lengths = [2**19 + 17 * i for i in range(64)]
+    found = balance(lengths, 2, gamma=8191.37, groups=[0] * 40 + [1] * 24)
+    assert found.costs.sum() == sum(int(CostModel(0, 1, 8191.37, scale=1).sample(each)) for each in lengths)
+    assert balance([100] * 8, 2, max_tokens=np.int8(100)).makespan == 400
 
 
 def test_names_of_groups_are_kept_apart() -> None:

@@ -15,7 +15,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "fractions": (lambda: balance([1.5, 2.0], 2), DataError, "lengths are float64, needs integers"),
     "texts": (lambda: balance(["a", "b"], 2), DataError, r"is of texts; give ddpsched\.lengths"),
     "negative": (lambda: balance([3, -1, 0], 2), DataError, "length 1 is -1, needs 1 to .*; 2 of 3 are like this"),
-    "no ranks": (lambda: balance([3], 0), ConfigError, "world_size = 0, needs an integer of 1 or more"),
+    "no ranks": (lambda: balance([3], 0), ConfigError, "world_size = 0, needs an integer from 1 to 2"),
     "a rank of text": (lambda: balance([3], "2"), ConfigError, "world_size = '2', needs"),
     "no tokens": (lambda: balance([3], 1, max_tokens=0), ConfigError, "max_tokens = 0, needs"),
     "fewer samples": (
@@ -61,6 +61,19 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: balance([8] * 5, 2, max_tokens=10, lockstep=True),
         InfeasibleError,
         "5 samples or groups cannot fill 6; raise max_tokens, or give stand_ins=True",
+    ),
+    "mixed positions": (lambda: balance([3, 4], 1, groups=[{0, "a"}, {1}]), DataError, "position 'a', needs integers"),
+    "a text for a flag": (lambda: balance([3, 4], 1, lockstep="no"), ConfigError, "lockstep = 'no', needs True"),
+    "too many tokens": (lambda: balance([3, 4], 1, max_tokens=2**41), ConfigError, "needs an integer from 1 to 2"),
+    "a few rows of groups": (
+        lambda: balance([7, 9, 6, 1], 2, max_tokens=9, max_microbatches=1, groups=[2, 0, 1, 2]),
+        InfeasibleError,
+        "no division that keeps to groups and counts was found with fewer than .* raise max_microbatches to",
+    ),
+    "weights of another shape": (
+        lambda: balance([3], 2, stand_ins=True).sum_scale([1, 2], rank=1),
+        DataError,
+        r"weights of shape \(2,\), needs \(1,\)",
     ),
     "weights of text": (lambda: balance([3, 4], 1).sum_scale(["a", "b"]), DataError, "weights are no numbers"),
     "another rank": (lambda: balance([3, 4], 1).sum_scale(rank=1), ConfigError, "rank = 1, needs an integer from 0 to"),

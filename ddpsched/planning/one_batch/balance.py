@@ -55,9 +55,9 @@ def balance(
     are rows without padding; else all samples of one cost as much as its longest.
 
     ``max_tokens``: of a micro-batch, its padding included. ``max_microbatches``: the most a rank may run; without it,
-    as few as ``max_tokens`` needs, 1 if that is not given either. ``alpha``: what a micro-batch costs by itself, in
-    tokens. ``gamma``: of a token squared, for attention. ``cost``: in place of these two, a CostModel or as of
-    BatchSampler, such as ``{"kind": "calibrated", "path": "device.json"}``.
+    as few as first fit finds within ``max_tokens``, 1 if that is not given either. ``alpha``: what a micro-batch costs
+    by itself, in whole tokens. ``gamma``: of a token squared, for attention. ``cost``: in place of these two, a
+    CostModel or as of BatchSampler, such as ``{"kind": "calibrated", "path": "device.json"}``.
 
     ``lockstep``: all ranks run their m-th micro-batches together, as where each gathers sharded parameters; then each
     has as many, and the step takes sum_m max_r cost(m, r).
@@ -80,6 +80,12 @@ def balance(
     given = lengths_of(lengths)
     model = _model(alpha, gamma, cost)
     _check(world_size, max_tokens, max_microbatches, groups_stay)
+    for name, flag in (("packed", packed), ("lockstep", lockstep), ("equal_counts", equal_counts)):
+        _check_flag(name, flag)
+    _check_flag("stand_ins", stand_ins)
+    world_size = int(world_size)
+    max_tokens = None if max_tokens is None else int(max_tokens)
+    max_microbatches = None if max_microbatches is None else int(max_microbatches)
     check_sum(model, given)
     group, names = groups_of(groups, len(given)) or (None, [])
     together = Items(given, model, group)  # what stays on one rank
@@ -105,7 +111,7 @@ def _model(alpha: float, gamma: float, cost: str | Mapping[str, Any] | CostModel
             if not (isinstance(value, Real) and not isinstance(value, bool) and 0 <= value < 2**40):
                 raise ConfigError(f"balance: {name} = {value!r}, needs a number from 0 to 2**40, in tokens")
         return CostModel(float(alpha), 1, float(gamma), scale=1)
-    if alpha or gamma:
+    if (alpha, gamma) != (0, 0):
         raise ConfigError(
             f"balance: alpha = {alpha} and gamma = {gamma} are of a cost in tokens, but cost is given; leave them out"
         )
@@ -132,9 +138,14 @@ def _check(world_size: int, max_tokens: int | None, max_microbatches: int | None
         if value is None and name != "world_size":
             continue
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= 2**40:
-            raise ConfigError(f"balance: {name} = {value!r}, needs an integer of 1 or more")
+            raise ConfigError(f"balance: {name} = {value!r}, needs an integer from 1 to 2**40")
     if groups_stay not in STAYS:
         raise ConfigError(f"balance: groups_stay = {groups_stay!r} is none of {', '.join(map(repr, STAYS))}")
+
+
+def _check_flag(name: str, flag: object) -> None:
+    if not isinstance(flag, bool | np.bool_):
+        raise ConfigError(f"balance: {name} = {flag!r}, needs True or False")
 
 
 def _check_fit(items: Items, names: list[str], max_tokens: int | None, packed: bool) -> None:

@@ -69,7 +69,9 @@ class Items:
     def _summed(self, each: Int) -> Int:
         if self.group is None:
             return each
-        return np.bincount(self.group, weights=each, minlength=len(self)).astype(np.int64)
+        found = np.zeros(len(self), dtype=np.int64)
+        np.add.at(found, self.group, each)  # whole numbers, which weights of bincount are not beyond 2**53
+        return found
 
 
 def lengths_of(lengths: Any) -> Int:
@@ -101,20 +103,22 @@ def groups_of(groups: Any, size: int) -> tuple[Int, list[str]] | None:
     """
     if groups is None:
         return None
+    if hasattr(groups, "detach") or isinstance(groups, np.ndarray):
+        groups = as_numpy(groups).tolist()
     if isinstance(groups, list | tuple) and len(groups) and all(map(_is_list, groups)):
-        return _of_lists([sorted(each) if isinstance(each, set | frozenset) else each for each in groups], size)
+        return _of_lists([as_numpy(each).tolist() if hasattr(each, "ndim") else list(each) for each in groups], size)
     found, names = group_numbers(groups, size, "balance")
     return found, [f"group {name!r}" for name in names]
 
 
 def _is_list(group: Any) -> bool:
-    return isinstance(group, list | tuple | range | set | frozenset) or getattr(group, "ndim", 0) == 1
+    return isinstance(group, list | tuple | range | set | frozenset) or getattr(group, "ndim", 0) > 0
 
 
 def _of_lists(groups: Sequence[Sequence[int]], size: int) -> tuple[Int, list[str]]:
     found = np.full(size, -1, dtype=np.int64)
     for number, group in enumerate(groups):
-        for position in as_numpy(group).tolist() if hasattr(group, "dtype") else group:
+        for position in group:
             if not is_index(position, size):
                 raise DataError(
                     f"balance: group {number} has position {position!r}, needs integers from 0 to {size - 1}; or name "
@@ -123,7 +127,7 @@ def _of_lists(groups: Sequence[Sequence[int]], size: int) -> tuple[Int, list[str
             if found[position] >= 0:
                 raise DataError(
                     f"balance: groups {found[position]} and {number} overlap, in position {position}; join them, or "
-                    "take it out of one"
+                    "take it out of one. A group that is a list is one of positions: name groups by numbers or texts"
                 )
             found[position] = number
     alone = np.flatnonzero(found < 0)

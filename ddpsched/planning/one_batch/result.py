@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -88,10 +89,10 @@ class Balance:
         DataError for weights that are no numbers, negative, or all 0, ConfigError for a place that there is not, or
         that is needed and not given.
         """
-        if self._stands_in(rank, microbatch):
-            return 0.0
-        if weights is None:
-            return self.world_size / len(self.lengths)
+        total = float(len(self.lengths)) if weights is None else self._sum_of(weights)
+        return 0.0 if self._stands_in(rank, microbatch) else self.world_size / total
+
+    def _sum_of(self, weights: npt.ArrayLike) -> float:
         try:
             given = as_numpy(weights).astype(np.float64)
         except (TypeError, ValueError):
@@ -104,7 +105,10 @@ class Balance:
         if wrong.any() or not given.any():
             which = f"weight {int(wrong.argmax())} is {given[wrong.argmax()]}" if wrong.any() else "all weights are 0"
             raise DataError(f"sum_scale: {which}; give numbers of 0 or more, at least one above 0")
-        return float(self.world_size / given.sum())
+        total = float(given.sum())
+        if not math.isfinite(total):
+            raise DataError("sum_scale: the weights add up to more than float64 holds; give smaller ones")
+        return total
 
     def _stands_in(self, rank: int | None, microbatch: int | None) -> bool:
         """Return whether the micro-batch at this place weighs nothing."""
@@ -163,5 +167,6 @@ class Balance:
         bar = "█" * round(WIDTH * float(self.costs[r]) / float(self.costs.max()))
         lacks = len(self.ranks[r]) - len(self._real(r))
         what = f"{self.counts[r]:,} samples" if self.counts[r] else "a stand-in"
-        what += f", {lacks} stand-ins" * (lacks > 1 or bool(lacks and self.counts[r]))
+        if lacks > 1 or (lacks and self.counts[r]):
+            what += f", {lacks} stand-in{'s' * (lacks > 1)}"
         return f"  rank {r:<4} {bar:<{WIDTH}} {self.costs[r]:>12,}  {what}"

@@ -34,9 +34,11 @@ def packed_rows(
     if most is not None and needed > most and free:
         rows, needed = _filled_first(inner, len(members), max_tokens, most)
     if most is not None and needed > most:
+        what = f"the samples of a rank fill {needed} rows of {max_tokens} tokens"
+        if not free:
+            what = f"no division that keeps to groups and counts was found with fewer than {needed} rows a rank"
         raise InfeasibleError(
-            f"balance: max_microbatches = {most}, but the samples of a rank fill {needed} rows of {max_tokens} tokens; "
-            f"raise max_microbatches to {needed}, or max_tokens"
+            f"balance: max_microbatches = {most}, but {what}; raise max_microbatches to {needed}, or max_tokens"
         )
     return [[inner.positions(row) for row in rank] for rank in rows], _bound(together, len(members), max_tokens)
 

@@ -39,7 +39,8 @@ def padded_spans(
     line = line_of(together.lengths, together.cost, limit)
     fewest = fewest_microbatches(line, world_size)
     if free:
-        _refuse(most, fewest, max_tokens)
+        what = f"the samples of a rank need {fewest} padded micro-batches of at most {max_tokens} tokens"
+        _refuse(most, fewest, what)
         found = accumulate_split(line, world_size, fewest if most is None else most)
         ends = np.cumsum([size for rank in found.sizes for size in rank])
         parts = iter(np.split(found.positions, ends[:-1]))
@@ -50,7 +51,8 @@ def padded_spans(
         ways.append(ordered)
     ranks, _ = min([_cut(inner, together, way, max_tokens, most) for way in ways], key=lambda each: each[1])
     count = max(map(len, ranks))
-    _refuse(most, count, max_tokens)
+    what = f"no division that keeps to groups and counts was found with fewer than {count} padded ones a rank"
+    _refuse(most, count, what)
     return [[inner.positions(items) for items in rank] for rank in ranks], _bound(line, world_size, count)
 
 
@@ -58,11 +60,10 @@ def _bound(line: Line, world_size: int, count: int) -> int:
     return lower_bound(line, world_size, usable(line, world_size, count))
 
 
-def _refuse(most: int | None, needed: int, max_tokens: int | None) -> None:
+def _refuse(most: int | None, needed: int, what: str) -> None:
     if most is not None and needed > most:
         raise InfeasibleError(
-            f"balance: max_microbatches = {most}, but the samples of a rank need {needed} padded micro-batches of at "
-            f"most {max_tokens} tokens; raise max_microbatches to {needed}, or max_tokens"
+            f"balance: max_microbatches = {most}, but {what}; raise max_microbatches to {needed}, or max_tokens"
         )
 
 
