@@ -10,6 +10,7 @@ from ddpsched.costs.memory_cap import Cap
 from ddpsched.data.samples import Samples
 from ddpsched.exchange import Exchange, Flag
 from ddpsched.heartbeat import Heartbeat
+from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.records import StepRecord
 from ddpsched.recovery.keeper import Snapshot
 from ddpsched.simulated import SimulatedExecutor
@@ -64,17 +65,20 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-def executor_of(config: RunConfig, samples: Samples, world: World, force: bool) -> Executor:
-    """Return the executor that a config names; ``force``: with calibrations of another model or device."""
+def executor_of(config: RunConfig, samples: Samples, world: World, force: bool, menu: Menu = NO_MENU) -> Executor:
+    """Return the executor that a config names.
+
+    ``force``: with calibrations of another model or device. ``menu``: the shapes of micro-batches.
+    """
     if config.executor.kind == "simulated":
-        return SimulatedExecutor(config, samples.train)
+        return SimulatedExecutor(config, samples.train, menu)
     if config.executor.kind == "virtual":
         from ddpsched.training.virtual import VirtualExecutor
 
-        return VirtualExecutor(config, samples, force)
+        return VirtualExecutor(config, samples, force, menu)
     from ddpsched.training.distributed import DistributedExecutor
 
-    return DistributedExecutor(config, samples, world, force)
+    return DistributedExecutor(config, samples, world, force, menu)
 
 
 @contextmanager

@@ -41,7 +41,7 @@ class StepRecord:
     num_samples: int  # b_r, this rank's samples
     global_batch: int  # B, all ranks' samples in this step
     num_tokens: int  # real tokens of this rank
-    padded_tokens: int  # sum over micro-batches of count * longest
+    padded_tokens: int  # sum over micro-batches of count * longest; of a menu of shapes, rows * length of each
     num_targets: int | None = None  # n_r, label tokens of this rank; null for a classifier
     max_length: int  # longest sample of this rank; 0 where it had none
     num_microbatches: int
@@ -74,6 +74,7 @@ class StepRecord:
     grad_norm: float | None = None  # of the whole step, before clipping
     lr: float | None = None  # null where the step was skipped, as its gradient was not finite
     plan_hash: str = ""
+    recompiled: str | None = None  # why the model was compiled in this step, by the compiler's guards
 
 
 COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(StepRecord))

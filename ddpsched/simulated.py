@@ -9,10 +9,12 @@ from ddpsched.config import RunConfig
 from ddpsched.costs.config import check_range
 from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.memory_cap import UNLIMITED
+from ddpsched.costs.shape_menu import on_menu
 from ddpsched.data.lengths import Lengths
 from ddpsched.exchange import Flag, LocalExchange
 from ddpsched.heartbeat import Heartbeat
 from ddpsched.planning.record_columns import plan_columns
+from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.records import StepRecord
 from ddpsched.step_plan import StepPlan
 
@@ -26,14 +28,15 @@ class SimulatedExecutor:
     2(G-1)/G * bytes / bandwidth + 2(G-1) * latency.
     """
 
-    def __init__(self, config: RunConfig, lengths: Lengths) -> None:
+    def __init__(self, config: RunConfig, lengths: Lengths, menu: Menu = NO_MENU) -> None:
         clock = config.executor
         self.exchange = LocalExchange(config.world_size)
         budget = config.memory.budget_bytes
         self.caps = None if budget is None else [budget] * config.world_size
         self._config, self._lengths = config, lengths
         self._slowness = clock.slowness or [1.0] * config.world_size
-        self._time = CostModel(clock.alpha_s, clock.beta_s, clock.gamma_s)
+        seconds = CostModel(clock.alpha_s, clock.beta_s, clock.gamma_s)
+        self._time, self._cost = on_menu(seconds, menu.shapes) if menu.shapes else seconds, config.cost_on(menu.shapes)
         check_range(self._time, config.global_batch, config.data.max_length)
         chunk_s = clock.gradient_bytes / config.world_size / clock.bandwidth_bytes_per_s
         self._network_s = 2 * (config.world_size - 1) * (chunk_s + clock.latency_s)
@@ -63,7 +66,7 @@ class SimulatedExecutor:
             slowest = sum(map(max, zip_longest(*micros, fillvalue=0.0)))
         return [
             StepRecord(
-                **plan_columns(self._config.labels, plan, rank, self._lengths),
+                **plan_columns(self._config.labels, plan, rank, self._lengths, self._cost),
                 compute_s=seconds, wait_s=slowest - seconds + self._network_s,
                 step_s=slowest + self._network_s,
             )

@@ -69,7 +69,7 @@ def test_json() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("word", "remedy"), [("trian", "did you mean train"), ("xyzzy", "tables are cost, data")])
+@pytest.mark.parametrize(("word", "remedy"), [("trian", "did you mean train"), ("xyzzy", "tables are compile, cost")])
 def test_an_unknown_word(word: str, remedy: str) -> None:
     done = CliRunner().invoke(app, ["config", word])
     assert done.exit_code == 1

@@ -155,7 +155,7 @@ def model_folder(path: Path, marker: Path, **more: Any) -> Path:
 @pytest.mark.parametrize("weights", ["pretrained", "random"])
 @pytest.mark.parametrize("kind", ["distilbert", "unknown"])
 def test_a_model_folder(tmp_path: Path, marker: Path, weights: str, kind: str) -> None:
-    from ddpsched.config.run import ModelConfig
+    from ddpsched.config import ModelConfig
     from ddpsched.training.model import build_model
 
     shape = {"dim": 8, "n_heads": 2, "n_layers": 1, "hidden_dim": 8, "vocab_size": 8} if kind == "distilbert" else {}

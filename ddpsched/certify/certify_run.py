@@ -287,14 +287,15 @@ def work(
     by default they go to the process that started the rank.
     """
     samples = samples or config.load_samples()
+    menu = config.menu(samples.train)
     executor: DistributedExecutor | VirtualExecutor = (
-        DistributedExecutor(config, samples, World.detect(), force=True)
+        DistributedExecutor(config, samples, World.detect(), force=True, menu=menu)
         if config.executor.kind == "distributed"
-        else VirtualExecutor(config, samples, force=True)
+        else VirtualExecutor(config, samples, force=True, menu=menu)
     )
     with closing(executor):
         ranks, model = executor.exchange.ranks, executor.learner.model
-        plans, resumed = plan_epochs(config, samples, executor)
+        plans, resumed = plan_epochs(config, samples, executor, menu)
         epochs = [list(each) for _, each in groupby(plans, key=lambda plan: plan.epoch)]
         steps = [step for epoch in epochs[:2] for step in select_steps(epoch, samples)]
         middle = steps[1 % len(steps)]

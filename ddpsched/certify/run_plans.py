@@ -11,6 +11,7 @@ from ddpsched.config import RunConfig
 from ddpsched.data.samples import Samples
 from ddpsched.data.token_table import OnlineTokens
 from ddpsched.planning.planner import num_steps, plan_steps
+from ddpsched.planning.shapes.choose import Menu
 from ddpsched.step_plan import Position, StepPlan
 from ddpsched.training.distributed import DistributedExecutor
 from ddpsched.training.virtual import VirtualExecutor
@@ -20,13 +21,13 @@ BEYOND = 200  # steps that are planned again, at most, after each position that 
 
 
 def plan_epochs(
-    config: RunConfig, samples: Samples, executor: DistributedExecutor | VirtualExecutor
+    config: RunConfig, samples: Samples, executor: DistributedExecutor | VirtualExecutor, menu: Menu
 ) -> tuple[list[StepPlan], list[tuple[int, list[int]]]]:
-    """Return all plans, and ``resumed`` of ``Planned``.
+    """Return all plans, and ``resumed`` of ``Planned``. ``menu``: of shapes.
 
     Resumed are positions in the middle of two epochs, before the last step of each and between epochs, through JSON.
     """
-    spec = config.plan_spec(executor.caps)
+    spec = config.plan_spec(executor.caps, shapes=menu.shapes)
     executor.expect(num_steps(spec, samples.train))
     resumed = list[tuple[int, list[int]]]()
     with counted("planning"):

@@ -8,15 +8,17 @@ the policy's file.
 
 ::
 
-    run.py    RunConfig, the tables that training reads, and the checks between tables
-    read.py   a run from TOML and key=value words, and back to TOML
-    keys.py   every key with its default, type and sentence
+    run.py      RunConfig, and the checks between tables
+    tables.py   the tables that training reads
+    read.py     a run from TOML and key=value words, and back to TOML
+    keys.py     every key with its default, type and sentence
 """
 
 from ddpsched.config.read import apply_overrides, dump, load, parse, read_toml, set_key, validate
-from ddpsched.config.run import ExecutorConfig, LrConfig, ModelConfig, RunConfig, SyncConfig, TrainConfig
+from ddpsched.config.run import RunConfig
+from ddpsched.config.tables import CompileConfig, ExecutorConfig, LrConfig, ModelConfig, SyncConfig, TrainConfig
 
 __all__ = [
-    "ExecutorConfig", "LrConfig", "ModelConfig", "RunConfig", "SyncConfig", "TrainConfig",
+    "CompileConfig", "ExecutorConfig", "LrConfig", "ModelConfig", "RunConfig", "SyncConfig", "TrainConfig",
     "apply_overrides", "dump", "load", "parse", "read_toml", "set_key", "validate",
 ]  # fmt: skip

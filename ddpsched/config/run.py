@@ -1,171 +1,39 @@
-"""A run as one value, its tables that training reads, and the checks between tables."""
+"""A run as one value, and the checks between its tables."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
+from ddpsched.config.tables import CompileConfig, ExecutorConfig, LrConfig, ModelConfig, SyncConfig, TrainConfig
 from ddpsched.costs.config import CostConfig, MemoryConfig, caps_of, cost_model
+from ddpsched.costs.cost_model import CostModel
+from ddpsched.costs.shape_menu import Shape, on_menu
 from ddpsched.data.config import DataConfig
-from ddpsched.denominators import BY_GROUP, Target, check_target
+from ddpsched.data.lengths import Lengths
+from ddpsched.denominators import BY_GROUP
 from ddpsched.orders.config import OrderConfig
 from ddpsched.orders.epoch_order import Order
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.policies import AnyPolicy
 from ddpsched.planning.policies.minmax import Minmax
 from ddpsched.planning.policy import Setting
+from ddpsched.planning.shapes.choose import NO_MENU, Menu, choose_shapes
+from ddpsched.planning.shapes.cover import cover, covering_order
 from ddpsched.table import (
     BatchSize,
-    Float32,
     FolderName,
-    NonNegative,
     Positive,
     Ranks,
     Seed,
     Table,
     Text,
-    Threads,
-    Timeout,
 )
 
 if TYPE_CHECKING:
     from ddpsched.data.samples import Samples
-
-
-class ModelConfig(Table):
-    """[model]: the model that is trained, and how its weights begin."""
-
-    task: Literal["classification", "causal_lm"] = "classification"
-    """The learner's aim: the label of a text, or each next token."""
-    name: Text = "tiny"
-    """ "tiny", a hub name, or a folder."""
-    weights: Literal["pretrained", "random"] = "random"
-    """Where training begins: the model's published weights, or random ones."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """The rate of every dropout layer; None: the model's default."""
-    mask: Literal["key_padding", "per_sample", "shared"] = "key_padding"
-    """The attention mask, which hides padding: (B, T) of tokens, (B, T, T) of pairs, or one causal (T, T) for all."""
-
-    @model_validator(mode="after")
-    def _belong_together(self) -> "ModelConfig":
-        if self.mask == "shared" and self.task != "causal_lm":
-            fault = "mask = 'shared' hides padding only where tokens look to the left, as in task = 'causal_lm'"
-            raise ValueError(f"{fault}; use 'key_padding' or 'per_sample'")
-        return self
-
-
-class LrConfig(Table):
-    """[lr]: how the learning rate follows the size of a step whose global batch varies."""
-
-    kind: Literal["fixed", "linear", "sqrt"] = "fixed"
-    """The rate is fixed, or times size / reference, or times its root."""
-    per: Literal["samples", "tokens"] = "samples"
-    """The unit of a step's size."""
-    reference: Positive | None = None
-    """The size that train.learning_rate is meant for; of samples by default global_batch."""
-
-    @model_validator(mode="after")
-    def _has_a_reference(self) -> "LrConfig":
-        if self.kind == "fixed" and (self.reference is not None or self.per != "samples"):
-            raise ValueError("per and reference belong to kind = 'linear' or 'sqrt', not 'fixed'")
-        if self.kind != "fixed" and self.per == "tokens" and self.reference is None:
-            raise ValueError("per = 'tokens' needs reference, the tokens of a step that train.learning_rate is for")
-        return self
-
-
-class SyncConfig(Table):
-    """[sync]: how gradients are synchronised."""
-
-    kind: Literal["naive", "overlap", "bucketed", "ddp", "fsdp"] = "ddp"
-    """How gradients are added over ranks: after backward, each with it, in buckets, by torch's DDP, or sharded."""
-    bucket_mb: Annotated[float, Field(ge=2**-20, le=2**20)] = 25.0
-    """bucketed, ddp: MiB of gradients in one message."""
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """The type of gradients in messages; float64 ones keep theirs."""
-    reshard: bool = False
-    """fsdp: gather weights anew for each micro-batch, of which all ranks then need as many."""
-    barrier: bool = False
-    """naive: a barrier comes first, so that waiting and moving gradients are timed apart."""
-
-    @model_validator(mode="after")
-    def _belong_together(self) -> "SyncConfig":
-        if self.reshard and self.kind != "fsdp":
-            raise ValueError(f"reshard belongs to kind = 'fsdp', not {self.kind!r}, whose ranks have all weights")
-        if self.barrier and self.kind != "naive":
-            raise ValueError(f"barrier belongs to kind = 'naive', not {self.kind!r}, whose messages travel in backward")
-        return self
-
-
-class ExecutorConfig(Table):
-    """[executor]: the executor that runs the plans, and its device."""
-
-    kind: Literal["distributed", "virtual", "simulated"] = "virtual"
-    """Ranks are processes of torchrun, play on one device in turn, or are simulated."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """The device of each rank; auto takes CUDA where there is one."""
-    threads: Threads = 1
-    """Processor threads of each process; the same for every arm of a study."""
-    timeout_s: Timeout = 120.0
-    """Seconds of silence after which a rank has failed."""
-    elastic: bool = False
-    """Under torchrun: world_size is as many ranks as it started, now or after a restart."""
-    slowness: list[Annotated[float, Field(ge=1, le=1e6)]] | None = None
-    """How many times each rank does its work, for experiments; 2.0: twice."""
-    timeline: bool = False
-    """Note when each micro-batch and each message of gradients began and ended."""
-    alpha_s: NonNegative = 0.09
-    """Simulated: seconds per micro-batch; by default DistilBERT's on one CPU core."""
-    beta_s: NonNegative = 2.6e-3
-    """Simulated: seconds per padded token."""
-    gamma_s: NonNegative = 0.0
-    """Simulated: seconds per count * max_length**2."""
-    gradient_bytes: NonNegative = 0.0
-    """Simulated: bytes of one all-reduce."""
-    bandwidth_bytes_per_s: Annotated[float, Field(ge=1, le=1e15)] = 1e9
-    """Simulated: bytes per second of the network."""
-    latency_s: NonNegative = 0.0
-    """Simulated: seconds per message."""
-
-
-class TrainConfig(Table):
-    """[train]: the loss, the optimizer and evaluations."""
-
-    target: Target | None = None
-    """The mean that the gradient is of; None: token_mean for causal_lm, else sample_mean."""
-    length: Annotated[float, Field(gt=0, le=2**40)] | None = None
-    """constant_length: L, which each sample's sum over label tokens is divided by."""
-    learning_rate: Float32 = 2e-5
-    """AdamW's rate after the warm-up."""
-    weight_decay: NonNegative = 0.01
-    """AdamW's decay."""
-    warmup: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """The share of all steps in which the rate rises."""
-    max_grad_norm: Float32 = 1.0
-    """The norm to which gradients are clipped; 1e30: never."""
-    precision: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
-    """The type of arithmetic; auto: bfloat16 autocast on CUDA, else float32."""
-    non_finite: Literal["stop", "skip"] = "stop"
-    """Stop, or skip the step, on all ranks, at a gradient that is NaN or infinite."""
-    eval_every: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Steps between evaluations; 0: one, after the last step."""
-    checkpoint_every: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Steps between checkpoints, from which a run that was stopped goes on; 0: none."""
-    keep: Positive = 2
-    """The newest checkpoints that stay."""
-    save_model: bool = True
-    """Save the trained model, as from_pretrained reads it."""
-
-    @field_validator("target", mode="before")
-    @classmethod
-    def _is_known(cls, value: Any) -> Any:
-        return value if value is None else check_target(value, "target")
-
-    @model_validator(mode="after")
-    def _length_belongs_to_its_target(self) -> "TrainConfig":
-        if (self.target == "constant_length") != (self.length is not None):
-            raise ValueError("target = 'constant_length' and length belong together; give both, or leave both out")
-        return self
 
 
 class RunConfig(Table):
@@ -196,6 +64,7 @@ class RunConfig(Table):
     lr: LrConfig = LrConfig()
     cost: CostConfig = CostConfig()
     sync: SyncConfig = SyncConfig()
+    compile: CompileConfig = CompileConfig()
     executor: ExecutorConfig = ExecutorConfig()
     train: TrainConfig = TrainConfig()
     memory: MemoryConfig = MemoryConfig()
@@ -292,6 +161,42 @@ class RunConfig(Table):
             raise ValueError(f"{fault}; use 'bucketed' or 'ddp'")
         return self
 
+    @model_validator(mode="after")
+    def _can_be_compiled(self) -> "RunConfig":
+        kind = self.compile.kind
+        if kind == "eager":
+            return self
+        given = f"compile.kind = {kind!r}"
+        if self.executor.kind == "simulated" and kind == "dynamic":
+            raise ValueError(f"{given} changes nothing in a simulated run, which has no model; leave it out")
+        if self.policy.packs or self.data.within_documents:
+            fault = "specialises on shapes, and packed rows have as many lengths as there are rows of samples"
+            raise ValueError(f"{given} {fault}; use 'eager', or policy.kind = 'balanced'")
+        if self.sync.kind == "fsdp":
+            raise ValueError(f"{given} is not tried with sync.kind = 'fsdp'; use 'ddp' or 'bucketed'")
+        if self.executor.slowness:
+            raise ValueError(f"{given} compiles no repeated work of executor.slowness; leave out one of the two")
+        if kind == "dynamic":
+            return self
+        for name, value in (
+            ("memory", self.memory.path or self.memory.probe), ("cost.online", self.cost.online),
+            ("policy.lockstep", self.policy.in_lockstep),
+        ):  # fmt: skip
+            if value:
+                fault = f"plans on a menu of shapes, which {name} has no part in"
+                raise ValueError(f"{given} {fault}; leave out one of the two")
+        if self.data.lengths == "online" and self.compile.menu is None:
+            raise ValueError(f"{given} chooses its menu by all lengths; use data.lengths = 'known', or compile.menu")
+        if self.compile.cover == "order":
+            fault = ""
+            if self.policy.takes != "batches" or self.policy.batches_at_once > 1:
+                fault = f"policy.kind = {self.policy.kind!r} makes each step from what came before"
+            elif self.data.lengths == "online" or self.order.sorts:
+                fault = "an order that sorts, or lengths that are found online, cannot be arranged"
+            if fault:
+                raise ValueError(f"compile.cover = 'order' moves whole batches, but {fault}; use cover = 'warm_up'")
+        return self
+
     @property
     def target(self) -> str:
         """The mean that the gradient is of, one of ``ddpsched.denominators.TARGETS``."""
@@ -307,12 +212,38 @@ class RunConfig(Table):
         """The columns that every record of the run shares."""
         return {"run": self.name, "mode": self.executor.kind, "policy": self.policy.kind, "seed": self.seed}
 
-    def plan_spec(self, allowed: Sequence[int] | None = None, batch_ranks: int | None = None) -> PlanSpec:
+    def menu(self, lengths: Lengths, goes_on: bool = False) -> Menu:
+        """Return the menu of shapes that micro-batches are filled up to, and what runs before a step.
+
+        ``lengths``: of all training samples. ``goes_on``: after some of the steps, in another process; then all are.
+        Raises ConfigError where the policy plans on no menu.
+        """
+        if self.compile.kind != "static":
+            return NO_MENU
+        if self.compile.menu is not None:
+            shapes = tuple((rows, length) for rows, length in self.compile.menu)
+        else:
+            shapes = choose_shapes(self.plan_spec(), lengths, self.compile.shapes)
+        if self.compile.cover == "warm_up" or goes_on:
+            return Menu(shapes, shapes)
+        spec = replace(self.plan_spec(shapes=shapes), arrange=None)
+        found = cover(spec, lengths, spec.epoch_order(lengths, 0))
+        missed = [each for each in shapes if not all((rank, each) in found.met for rank in range(self.world_size))]
+        return Menu(shapes, tuple(missed), found.steps)
+
+    def cost_on(self, shapes: Sequence[Shape]) -> CostModel:
+        """Return the cost that plans rest on, of a menu of shapes where there is one."""
+        cost = cost_model(self.cost)
+        return on_menu(cost, shapes) if shapes else cost
+
+    def plan_spec(
+        self, allowed: Sequence[int] | None = None, batch_ranks: int | None = None, shapes: Sequence[Shape] = ()
+    ) -> PlanSpec:
         """Return the arguments of planning; a fitted cost, a calibration and an order are read from their files here.
 
         ``allowed``: each rank's memory limit, in bytes where ``memory.path`` names a calibration, else in samples of
         ``data.max_length``; None for no limit. ``batch_ranks``: of a run that goes on with another world size, the one
-        it began with. Raises ConfigError or DataError for files that cannot be read.
+        it began with. ``shapes``: those of :meth:`menu`. Raises ConfigError or DataError for files that cannot be read.
         """
         return PlanSpec(
             world_size=self.world_size,
@@ -322,13 +253,14 @@ class RunConfig(Table):
             epochs=self.epochs,
             steps=self.steps,
             order=Order.of(self.order),
-            cost=cost_model(self.cost),
+            cost=self.cost_on(shapes),
             caps=None if allowed is None else caps_of(self.memory, allowed, self.data.max_length),
             max_length=self.data.max_length,
             pad_to=self.data.max_length if self.data.pad_to == "max_length" else 0,
             refined=self.cost.online,
             lengths_known=self.data.lengths == "known",
             batch_ranks=batch_ranks,
+            arrange=covering_order if shapes and self.compile.cover == "order" else None,
         )
 
     def load_samples(self) -> "Samples":

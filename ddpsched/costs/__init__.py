@@ -4,6 +4,7 @@
 
     config.py             [cost] and [memory], and the models that they name
     cost_model.py         the cost of a micro-batch, in exact integers
+    shape_menu.py         the cost of a micro-batch that is filled up to one of a few shapes
     memory_cap.py         the memory of a micro-batch, and how many samples fit; planning/assignment.py refuses the rest
     rank_speed.py         the speed of a rank, measured while it trains
     calibration.py        the result of `ddpsched calibrate`, as a file

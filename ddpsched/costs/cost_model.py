@@ -79,7 +79,19 @@ class CostModel:
 
     def unpadded(self, lengths: Int) -> Int:
         """Return the cost of each sample without padding and without the fixed cost per micro-batch, (n,) -> (n,)."""
-        return self.sample(lengths) if self.linear else self.padded(1, lengths)
+        return self.padded(1, lengths) if self.squared else self.sample(lengths)
+
+    def shape(self, count: int, longest: int) -> tuple[int, int]:
+        """Return rows and length of the tensors of a padded micro-batch; a menu of shapes makes them larger."""
+        return count, longest
+
+    def computed(self, count: Any, longest: Any) -> Int:
+        """Return the tokens of padded micro-batches, those of padding included; arrays broadcast."""
+        return np.asarray(count, dtype=np.int64) * np.asarray(longest, dtype=np.int64)
+
+    def rounded(self, lengths: Int) -> Int:
+        """Return the lengths that samples are padded to even where they are the longest: their own."""
+        return lengths
 
     def prefixes(self, lengths: Int) -> Int:
         """Return the cost of the first k samples as one padded micro-batch, for k = 1..K, (K,) -> (K,).

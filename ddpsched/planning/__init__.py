@@ -5,6 +5,7 @@
     plan_spec.py        PlanSpec: the input of planning, as one value
     planner.py          plan_steps: the stream of plans of a run
     steps/              the input of policies, step by step
+    shapes/             menus of the few shapes that micro-batches are filled up to
     policies/           which rank runs which samples of a step: one file a policy
     policy.py           the base of all policies
     one_batch/          balance: a batch that exists already, over ranks at once

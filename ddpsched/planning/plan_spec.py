@@ -1,5 +1,6 @@
 """PlanSpec: the input of planning as one value, without paths, model or executor."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ddpsched.costs.config import check_range
@@ -36,6 +37,7 @@ class PlanSpec:
         last: where an epoch's last samples are fewer than the ranks, a "smaller" step, "join" or "drop"; "full" leaves
             them out wherever they are fewer than ``global_batch``.
         batch_ranks: ranks that global batches are made for, where a run goes on with another number; None for G.
+        arrange: what is done to each epoch's order, from this spec, the lengths and the order; None for nothing.
 
     Raises ConfigError where these do not agree.
     """
@@ -55,6 +57,7 @@ class PlanSpec:
     lengths_known: bool = True
     last: str = "smaller"
     batch_ranks: int | None = None
+    arrange: "Callable[[PlanSpec, Lengths, Ids], Ids] | None" = None
 
     def __post_init__(self) -> None:
         for name in ("world_size", "global_batch", "seed", "epochs", "steps", "batch_ranks"):
@@ -94,7 +97,8 @@ class PlanSpec:
         size, options = self.global_batch, self.order.options
         batches = max(1, min(options.mega_batches, len(lengths) // (4 * size)))
         ranks = self.ranks_of_batch
-        return ORDERS[options.kind](Draw(lengths, self.order, self.seed, epoch, ranks, size, size * batches))
+        order = ORDERS[options.kind](Draw(lengths, self.order, self.seed, epoch, ranks, size, size * batches))
+        return order if self.arrange is None else self.arrange(self, lengths, order)
 
     @property
     def ranks_of_batch(self) -> int:

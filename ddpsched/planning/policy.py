@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from ddpsched.costs.shape_menu import Shape
+from ddpsched.errors import ConfigError
 from ddpsched.planning.assignment import Assignment, Int
 from ddpsched.table import LARGEST_STEP, LARGEST_TABLE, Table
 
@@ -113,6 +115,16 @@ class Policy(Table):
     @abstractmethod
     def __call__(self, context: "Context") -> Iterator[Assignment]:
         """Yield the assignment of each step."""
+
+    def shapes(self, context: "Context", most: int) -> list[Shape]:
+        """Return at most ``most`` shapes, rows and length, on which these plans lose little, without memory limits.
+
+        Every micro-batch that is planned on them has one that holds it. Raises ConfigError where none can be promised.
+        """
+        raise ConfigError(
+            f"policy.kind = {self.kind!r} plans on no menu of shapes; use compile.kind = 'eager' or 'dynamic', or one "
+            "of 'static', 'balanced', 'minmax', 'token_budget', 'bins' and 'pool' without packing"
+        )
 
     def check(self, setting: Setting) -> None:
         """Raise ValueError where these options do not agree with the rest of a run."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ddpsched.costs.cost_model import CostModel
+from ddpsched.costs.cost_model import CostModel, padded_tokens
 from ddpsched.costs.memory_cap import Cap
 from ddpsched.data.lengths import Lengths
 from ddpsched.step_plan import StepPlan
@@ -19,8 +19,13 @@ def largest_need(cap: Cap, plan: StepPlan, rank: int, lengths: Lengths) -> int:
     return max((cap.need(micro, lengths.lengths(micro.ids)) for micro in plan.ranks[rank]), default=0)
 
 
-def plan_columns(labels: Mapping[str, Any], plan: StepPlan, rank: int, lengths: Lengths) -> dict[str, Any]:
-    """Return the columns of a record that a plan and the rank's lengths decide. ``labels``: columns of the run."""
+def plan_columns(
+    labels: Mapping[str, Any], plan: StepPlan, rank: int, lengths: Lengths, cost: CostModel = padded_tokens
+) -> dict[str, Any]:
+    """Return the columns of a record that a plan and the rank's lengths decide.
+
+    ``labels``: columns of the run. ``cost``: by which micro-batches are padded, where there is a menu of shapes.
+    """
     micro = [(each, lengths.lengths(each.ids)) for each in plan.ranks[rank]]
     return {
         **labels,
@@ -32,7 +37,10 @@ def plan_columns(labels: Mapping[str, Any], plan: StepPlan, rank: int, lengths: 
         "global_batch": plan.global_batch,
         "num_tokens": int(sum(lengths.sum() for _, lengths in micro)),
         "padded_tokens": int(
-            sum(lengths.sum() if each.packed else len(lengths) * each.padded_length(lengths) for each, lengths in micro)
+            sum(
+                lengths.sum() if each.packed else cost.computed(len(lengths), each.padded_length(lengths))
+                for each, lengths in micro
+            )
         ),
         "squared_tokens": int(sum(lengths @ lengths for _, lengths in micro)),
         "max_length": int(max((lengths.max() for _, lengths in micro), default=0)),

@@ -78,7 +78,7 @@ class Ruler:
             tokens = computed = int(lengths.sum())
             if not self._packed:
                 longest = np.maximum(np.maximum.reduceat(lengths, np.cumsum(counts) - counts), width)
-                computed = int((counts * longest).sum())
+                computed = int(self._cost.computed(counts, longest).sum())
             costs = self._cost.price_ranks(lengths, sizes, self._packed, width)
             slowest = self._slowest(self._cost, lengths, sizes, width)
             time = 0 if self._time is None else self._slowest(self._time, lengths, sizes, width)

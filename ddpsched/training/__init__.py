@@ -5,9 +5,11 @@
     distributed.py         this process is one rank under torchrun
     virtual.py             all ranks in turn on one device
     learner.py             model and optimizer on one device: forward, scaled loss, backward of micro-batches
+    rank_step.py           the loss, times and memory of a rank's share of a step
     collate.py             a micro-batch's tensors, padded or packed
     loss.py                the summed cross-entropy, and the derivation of its factor
     denominator.py         what the losses of a step are divided by, once counts are added up over ranks
+    compiled.py            torch.compile: programs for the shapes that steps have
     model.py               the model: from a built-in shape, a folder, a hub name; its weights' digest, its logits
     footprint.py           the memory that several models keep together, before they are built
     masks.py               attention masks that hide padding

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ddpsched.costs.cost_model import padded_tokens
 from ddpsched.data.token_table import SliceTable
 from ddpsched.step_plan import Ids
 from ddpsched.training.masks import attention_mask
@@ -85,6 +86,22 @@ class Batch:
         if self.packing is None:
             return {"input_ids": self.input_ids, "attention_mask": self.attention_mask}
         return {"input_ids": self.input_ids, "position_ids": self.position_ids, "packing": self.packing}
+
+
+def filled_up(rows: Arrays, labels: Labels, weights: Floats | None, count: int) -> tuple[Arrays, Labels, Floats | None]:
+    """Return ``count`` rows: these, and behind them rows of one token that no loss is computed of.
+
+    A row without any token would have nothing to attend to, and its softmax no value.
+    """
+    more = count - len(rows)
+    if more <= 0:
+        return rows, labels, weights
+    rest = [np.ones(1, dtype=np.int32)] * more
+    if isinstance(labels, np.ndarray):
+        labels = np.concatenate([labels, np.full(more, NOT_LEARNT)])
+    else:
+        labels = [*labels, *[np.full(1, NOT_LEARNT)] * more]
+    return [*rows, *rest], labels, None if weights is None else np.concatenate([weights, np.zeros(more)])
 
 
 def pad(
@@ -166,6 +183,8 @@ class Collator:
     rows.
 
     Slices whose tokens attend within documents are always packed, each document's piece as a sample of the row.
+
+    ``shape``: rows and length of a padded micro-batch, from its samples and the longest of them; by default these.
     """
 
     rows: Rows
@@ -174,6 +193,7 @@ class Collator:
     device: torch.device
     mask: str = "key_padding"
     weigh: Weigh | None = None
+    shape: Callable[[int, int], tuple[int, int]] = padded_tokens.shape
 
     def __call__(self, ids: Ids, packed: bool = False, pad_to: int = 0) -> Batch:
         """Return the batch of these samples; ``packed``: into one row, else padded to at least ``pad_to``."""
@@ -191,7 +211,9 @@ class Collator:
             weights = None if self.weigh is None else self.weigh(ids, label_tokens(labels))
         if packed:
             return pack(rows, labels, self.device, weights)
-        return pad(rows, labels, self.pad_id, self.device, pad_to, self.mask, weights)
+        count, length = self.shape(len(rows), max(pad_to, *map(len, rows)))
+        filled = filled_up(rows, labels, weights, count)
+        return pad(*filled[:2], self.pad_id, self.device, length, self.mask, filled[2])
 
     def some(self, ids: Ids, count: int) -> Ids:
         """Return ``count`` of these ids, spread evenly over their lengths, the longest among them."""
@@ -219,12 +241,13 @@ def _to_device(array: Any, device: torch.device) -> torch.Tensor:
 
 @contextmanager
 def without_trace(module: torch.nn.Module) -> Iterator[None]:
-    """Let the module run synthetic samples that neither draw dropout nor move running statistics."""
+    """Let the module run synthetic samples that draw no dropout, move no running statistics and compile nothing."""
     training = {part: part.training for part in module.modules()}
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     module.eval()
     try:
-        yield
+        with torch.compiler.set_stance("force_eager"):
+            yield
     finally:
         for part, mode in training.items():
             part.training = mode

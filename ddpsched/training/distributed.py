@@ -18,15 +18,17 @@ from ddpsched.exchange import Flag, differing, verdict, vote_row
 from ddpsched.heartbeat import Heartbeat
 from ddpsched.plan_difference import difference
 from ddpsched.planning.record_columns import largest_need, plan_columns
+from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.records import StepRecord
 from ddpsched.step_plan import StepPlan
 from ddpsched.training.calibrate import allowance, check_calibrations
 from ddpsched.training.clock import StepClock, pick_device
 from ddpsched.training.group_exchange import GroupExchange, start_group
-from ddpsched.training.learner import Evaluation, Learner, RankStep, step_seed
+from ddpsched.training.learner import Evaluation, Learner, step_seed
 from ddpsched.training.loss import Counts
 from ddpsched.training.meeting import wait_for_all
 from ddpsched.training.out_of_memory import flag_of
+from ddpsched.training.rank_step import RankStep
 from ddpsched.training.state import Snapshot
 from ddpsched.world import World
 
@@ -40,7 +42,9 @@ class DistributedExecutor:
     the next step's offers.
     """
 
-    def __init__(self, config: RunConfig, samples: Samples, world: World, force: bool = False) -> None:
+    def __init__(
+        self, config: RunConfig, samples: Samples, world: World, force: bool = False, menu: Menu = NO_MENU
+    ) -> None:
         self._config, self._lengths, self._world = config, samples.train, world
         self._slowness = (config.executor.slowness or [1.0] * world.size)[world.rank]
         device = pick_device(config, world.local_rank)
@@ -52,7 +56,7 @@ class DistributedExecutor:
             stack.callback(self.close)
             self.exchange = GroupExchange(world, config.executor.timeout_s)
             self.clock_offsets = self.exchange.clock_offsets()
-            self.learner = Learner(config, samples, device, synchronised=True)
+            self.learner = Learner(config, samples, device, synchronised=True, menu=menu)
             check_calibrations(config, self.learner, force)
             # after the synchroniser has taken its buffers, which are as large as the gradients
             gradients = sum(p.numel() * p.element_size() for p in self.learner.model.parameters() if p.requires_grad)
@@ -65,6 +69,7 @@ class DistributedExecutor:
         self.facts = {**self.learner.facts, "clocks": [asdict(clock) for clock in self.clock_offsets]}
         self.expect = self.learner.optimiser.schedule  # lets the learning rate fall over so many steps
         self.learner.forward = self.learner.sync.module
+        self.facts |= self.learner.compile()
         self._step = 0
         self._objection = Flag.OK  # raised between steps, for the next vote
         self._zero_s: float | None = None  # when the first step began on rank 0, by this host's clock
@@ -107,7 +112,7 @@ class DistributedExecutor:
         self._beat("vote")
         vote_begin = perf_counter()
         total = Counts(*summed.wait()[:3])
-        columns = plan_columns(self._config.labels, plan, rank, self._lengths)
+        columns = plan_columns(self._config.labels, plan, rank, self._lengths, self.learner.cost)
         self._vote(plan, columns, self._objection | flag, error)
         vote_s = perf_counter() - vote_begin
         assert step is not None

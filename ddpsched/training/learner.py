@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,9 +17,11 @@ from ddpsched.config import RunConfig
 from ddpsched.data.samples import Samples
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Flag
+from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.step_plan import Ids, Microbatch
 from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
 from ddpsched.training.collate import Batch, Collator, without_trace
+from ddpsched.training.compiled import Programs
 from ddpsched.training.denominator import Denominator
 from ddpsched.training.evaluate import Evaluation, evaluate
 from ddpsched.training.loss import Counts, loss_sum
@@ -30,77 +31,14 @@ from ddpsched.training.model import build_model, num_positions
 from ddpsched.training.optimise import Optimiser
 from ddpsched.training.out_of_memory import is_out_of_memory
 from ddpsched.training.packed import enable_packing
+from ddpsched.training.rank_step import RankStep
 from ddpsched.training.save import save_pretrained
 from ddpsched.training.state import Snapshot, restore
 from ddpsched.training.sync import SYNCS
-from ddpsched.training.sync.synchroniser import Collective, Synchroniser
+from ddpsched.training.sync.synchroniser import Synchroniser
 
 log = logging.getLogger("ddpsched")
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # buffers that forward changes in training
-
-
-@dataclass
-class RankStep:
-    """The loss, times and memory of a rank's share of a step.
-
-    Marks become seconds only after the step, when the device has passed them.
-    """
-
-    begin: Any
-    ready: Any  # the last gradient of this rank was computed
-    done: Any  # all ranks' gradients were added up
-    loss_sum: torch.Tensor  # of this rank's samples, or label tokens, on the device
-    spans: dict[str, list[tuple[Any, Any]]]  # marks around each "data", "forward" and "backward", in their order
-    cpu_s: float
-    peak_memory_bytes: int | None
-    collectives: list[Collective]
-    barrier: tuple[Any, Any] | None
-    sent: torch.Tensor | None  # the largest magnitude that this rank sent of its gradient; None where it sent nothing
-
-    @property
-    def is_own_gradient_finite(self) -> bool:
-        """Whether this rank's share of the gradient was finite before it was added to that of others."""
-        return self.sent is None or bool(torch.isfinite(self.sent))
-
-    def columns(self, clock: Clock, count: float) -> dict[str, Any]:
-        """Return columns of the record; ``count``: what the rank's loss is divided by, as ``Denominator.count``."""
-        return {
-            **{f"{name}_s": sum(clock.seconds(*span) for span in spans) for name, spans in self.spans.items()},
-            "compute_s": clock.seconds(self.begin, self.ready),
-            "barrier_s": None if self.barrier is None else clock.seconds(*self.barrier),
-            "comm_s": self._under_way(clock) if self.collectives else None,
-            "cpu_s": self.cpu_s,
-            "peak_memory_bytes": self.peak_memory_bytes,
-            "loss": float(self.loss_sum) / count if count else None,
-        }
-
-    def microbatches_s(self, clock: Clock) -> list[float]:
-        """Return the seconds of each micro-batch, from its collation to the end of its backward."""
-        firsts, lasts = (self.spans[name] for name in ("data", "backward"))
-        return [clock.seconds(first, last) for (first, _), (_, last) in zip(firsts, lasts, strict=True)]
-
-    def _under_way(self, clock: Clock) -> float:
-        """Return the seconds in which at least one collective was under way."""
-        total, until = 0.0, 0.0
-        for collective in self.collectives:  # in the order of their launch
-            begin, end = (clock.seconds(self.begin, mark) for mark in (collective.launched, collective.done))
-            total += max(0.0, end - max(begin, until))
-            until = max(until, end)
-        return total
-
-    def times(self, clock: Clock, zero_s: float) -> dict[str, Any]:
-        """Return a line of the timeline: when each part began and ended, in seconds of the host's clock."""
-
-        def at(mark: Any) -> float:
-            return round(clock.host_s(mark) - zero_s, 7)
-
-        micro = zip(*self.spans.values(), strict=True)
-        return {
-            "microbatches": [[at(d[0]), at(f[0]), at(b[0]), at(b[1])] for d, f, b in micro],
-            "collectives": [[c.label, c.num_bytes, at(c.launched), at(c.done)] for c in self.collectives],
-            "ready": at(self.ready),
-            "done": at(self.done),
-        }
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
@@ -116,7 +54,10 @@ class Learner:
     the dtype of mixed precision, or None for the model's dtype.
     """
 
-    def __init__(self, config: RunConfig, samples: Samples, device: torch.device, synchronised: bool = False) -> None:
+    def __init__(
+        self, config: RunConfig, samples: Samples, device: torch.device, synchronised: bool = False,
+        menu: Menu = NO_MENU,
+    ) -> None:  # fmt: skip
         torch.set_num_threads(config.executor.threads)
         torch.manual_seed(config.seed)
         model = build_model(config.model, config.data.num_labels, samples.vocab_size, samples.pad_id)
@@ -149,7 +90,11 @@ class Learner:
         labels = samples.dataset.train.labels
         self.denominator = Denominator(config, samples)
         weigh = self.denominator.weigh if self.denominator.weighs else None
-        self.collate = Collator(samples.train, labels, samples.pad_id, device, config.model.mask, weigh)
+        self.cost = config.cost_on(menu.shapes)
+        self.collate = Collator(
+            samples.train, labels, samples.pad_id, device, config.model.mask, weigh, self.cost.shape
+        )
+        self._programs = Programs(config.compile, menu)
         self.num_parameters = sum(p.numel() for p in self.model.parameters())
         # entries of environment.json; a CPU's name is in it already
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
@@ -167,11 +112,36 @@ class Learner:
     def begin_step(self) -> None:
         """Keep what forward changes beside gradients, for ``forget_step``; call it before ``run``."""
         self._before = [buffer.clone() for buffer in self._statistics]
+        self._programs.begin_step()
 
     def warm_up(self) -> None:
         """Run one synthetic forward and backward: first calls allocate and compile, which counts in no step."""
         self.loss_sum(self.collate.synthetic(2, 8)).backward()
         self.model.zero_grad(set_to_none=True)
+
+    def compile(self) -> dict[str, Any]:
+        """Compile the model, as the config says, for every shape that steps can have; all ranks call it together.
+
+        Returns an entry for environment.json. Raises ConfigError for a model that rows of weight 0 would change.
+        """
+        if self._config.compile.kind == "eager":
+            return {}
+        if self._statistics and self._config.compile.kind == "static":
+            raise ConfigError(
+                f"compile.kind = 'static' fills micro-batches up with rows of weight 0, which would count in the "
+                f"running statistics of {type(self.model).__name__}; use compile.kind = 'dynamic'"
+            )
+
+        def backward(rows: int, length: int) -> None:
+            with self.sync.trial():
+                self.loss_sum(self.collate.synthetic(rows, length, int(min(rows, length) > 1))).backward()
+
+        self.begin_step()
+        facts = self._programs.make(self.model, backward)
+        self.optimiser.clear()
+        self._restore_statistics()
+        wait_for_all("compiled its model")
+        return {"compile": facts}
 
     def fits(self, count: int, length: int, shorter: int = 0) -> bool:
         """Return whether the device has the memory for forward and backward of a synthetic batch; gradients stay.
@@ -225,12 +195,14 @@ class Learner:
         for position in range(len(microbatches), count):
             with without_trace(sync.module), sync.synchronise() if position == count - 1 else sync.accumulate():
                 (self.loss_sum(self.collate.synthetic(1, 4)) * 0.0).backward()
+        recompiled = self._programs.recompiled()  # before waiting: a rank that stops here still joins the others
         self.beat("gradients")
         sync.wait()
         done = self.clock.mark()
         cpu_s, peak = process_time() - cpu, self._memory.read()
         collectives, sent = sync.log.take()
-        return RankStep(begin, sync.ready, done, total, self._spans, cpu_s, peak, collectives, sync.barrier, sent)
+        spans, barrier = self._spans, sync.barrier
+        return RankStep(begin, sync.ready, done, total, spans, cpu_s, peak, collectives, barrier, sent, recompiled)
 
     def _backward(self, scale: Callable[[], float], loss: torch.Tensor) -> None:
         self.beat("backward")
@@ -303,12 +275,15 @@ class Learner:
     def forget_step(self) -> None:
         """Drop all effects of a step that broke off, and make the synchroniser fit for its repetition."""
         self.optimiser.clear()
-        with torch.no_grad():
-            for buffer, before in zip(self._statistics, self._before, strict=True):
-                buffer.copy_(before)
+        self._restore_statistics()
         self.sync.renew()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    @torch.no_grad()
+    def _restore_statistics(self) -> None:
+        for buffer, before in zip(self._statistics, self._before, strict=True):
+            buffer.copy_(before)
 
     def label_tokens(self, counts: Counts) -> int | None:
         """Return the label tokens for a record: None for a classifier, which has none."""

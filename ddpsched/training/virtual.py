@@ -13,13 +13,15 @@ from ddpsched.data.samples import Samples
 from ddpsched.exchange import Flag, LocalExchange, verdict, vote_row
 from ddpsched.heartbeat import Heartbeat
 from ddpsched.planning.record_columns import largest_need, plan_columns
+from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.records import StepRecord
 from ddpsched.step_plan import StepPlan
 from ddpsched.training.calibrate import allowance, check_calibrations
 from ddpsched.training.clock import StepClock, pick_device
-from ddpsched.training.learner import Learner, RankStep, step_seed
+from ddpsched.training.learner import Learner, step_seed
 from ddpsched.training.loss import Counts
 from ddpsched.training.out_of_memory import flag_of
+from ddpsched.training.rank_step import RankStep
 from ddpsched.training.state import Snapshot
 
 
@@ -32,11 +34,11 @@ class VirtualExecutor:
     G such devices with a perfect network would take.
     """
 
-    def __init__(self, config: RunConfig, samples: Samples, force: bool = False) -> None:
+    def __init__(self, config: RunConfig, samples: Samples, force: bool = False, menu: Menu = NO_MENU) -> None:
         self._config, self._lengths = config, samples.train
         self._slowness = config.executor.slowness or [1.0] * config.world_size
         self.exchange = LocalExchange(config.world_size)
-        self.learner = Learner(config, samples, pick_device(config, 0))
+        self.learner = Learner(config, samples, pick_device(config, 0), menu=menu)
         self.facts, self.timeline = {**self.learner.facts, "clocks": None}, None
         self.expect = self.learner.optimiser.schedule  # lets the learning rate fall over so many steps
         self.evaluate = self.learner.evaluate
@@ -44,6 +46,7 @@ class VirtualExecutor:
         allowed = allowance(self.learner, config)  # one device plays every rank, so all have the same
         self.caps = None if allowed is None else [allowed] * config.world_size
         self.learner.warm_up()
+        self.facts |= self.learner.compile()
         self.cap, self.needs = UNLIMITED, [0] * config.world_size
 
     def beat_into(self, heart: Heartbeat) -> None:
@@ -86,7 +89,8 @@ class VirtualExecutor:
             columns |= {"num_targets": self.learner.label_tokens(counts[rank]), **update}
             columns |= {"wait_s": slowest - columns["compute_s"], "step_s": slowest + update["optimizer_s"]}
             columns |= started.columns()
-        planned = (plan_columns(config.labels, plan, rank, self._lengths) for rank in range(size))
+        cost = self.learner.cost
+        planned = (plan_columns(config.labels, plan, rank, self._lengths, cost) for rank in range(size))
         return [StepRecord(**one, **other) for one, other in zip(planned, measured, strict=True)]
 
     repeats = True

@@ -20,6 +20,7 @@
     balance.py             ddpsched.balance beside what trainers of rollouts do
     resharding.py          lockstep plans under fully_shard: hangs, gradients, step time
     denominators.py        gradients of every denominator, and faults of others
+    shape_menus.py         the price of a menu of few shapes, by policy
     rollouts.py            lengths of rollouts, synthetic
     bookkeeping.py         the cost of timing and records
     checkpointing.py       step time with checkpoints against without

@@ -45,7 +45,7 @@ def shares(config: RunConfig, folder: str) -> list[float]:
     """Return bookkeeping over step time for each step. Runs on each rank; ``folder``: for the run's outputs."""
     from ddpsched import run_loop
     from ddpsched.records import RecordWriter
-    from ddpsched.training import clock, distributed, learner
+    from ddpsched.training import clock, distributed, rank_step
     from ddpsched.training.sync.synchroniser import CollectiveLog
 
     spent, steps = [0.0], []
@@ -53,7 +53,7 @@ def shares(config: RunConfig, folder: str) -> list[float]:
         (clock.Clock, ("mark", "anchor", "seconds", "host_s")),
         (clock.PeakMemory, ("reset", "read")),
         (CollectiveLog, ("launched", "finished", "take")),
-        (learner.RankStep, ("columns", "times")),
+        (rank_step.RankStep, ("columns", "times")),
         (RecordWriter, ("write",)),
     ):
         for name in names:

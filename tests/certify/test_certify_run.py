@@ -23,8 +23,9 @@ from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError
 from ddpsched.local_ranks import Outcome, free_port, post, run_ranks
 from ddpsched.step_plan import Microbatch
-from ddpsched.training.learner import Learner, RankStep
+from ddpsched.training.learner import Learner
 from ddpsched.training.optimise import Optimiser
+from ddpsched.training.rank_step import RankStep
 
 Case = tuple[RunConfig, Fault | None]
 POLICIES: dict[str, dict[str, Any]] = {

@@ -23,8 +23,9 @@ from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.run_loop import run
 from ddpsched.step_plan import Microbatch
-from ddpsched.training.learner import Learner, RankStep
+from ddpsched.training.learner import Learner
 from ddpsched.training.model import build_model
+from ddpsched.training.rank_step import RankStep
 
 STEPS = 3
 TARGETS = ("token_mean", "sample_mean")

@@ -4,16 +4,23 @@ from typing import Literal
 
 import numpy as np
 
+from ddpsched.costs.shape_menu import MenuCost, Shape
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.policies.batch_policy import BatchPolicy
 from ddpsched.planning.policies.lockstep import in_lockstep
+from ddpsched.planning.shapes.choose import falling_steps, rows_at_worst, sample_steps
+from ddpsched.planning.shapes.search import search_shapes
+from ddpsched.planning.shapes.trial_steps import CoverSteps, SortedSteps
 from ddpsched.planning.solvers.partition.heterogeneous import uneven_split
+from ddpsched.planning.solvers.partition.menu_cover import menu_split
 from ddpsched.planning.solvers.partition.several import accumulate_split
 from ddpsched.planning.solvers.partition.sorted_batch import line_of
 from ddpsched.planning.steps.batches import GlobalBatch
+from ddpsched.planning.steps.context import Context
 from ddpsched.table import Positive
 
+MOST_TRIALS, FEW_SAMPLES = 1024, 1280  # steps on which menus are judged; samples, where each is planned one by one
 SIMILAR_MEMORY = 0.95  # ranks whose memories differ by less are planned for as if all had the smallest
 
 
@@ -43,12 +50,27 @@ class Balanced(BatchPolicy):
     lockstep: bool = False
     """All ranks have as many micro-batches, and run them together."""
 
+    def shapes(self, context: Context, most: int) -> list[Shape]:
+        """Return rows and lengths on which trial steps of this epoch cost least."""
+        spec, lengths = context.spec, context.lengths.lengths(context.order)
+        at_worst = (rows_at_worst(spec, self.max_microbatches), int(lengths.max()))
+        if self.max_microbatches == 1:
+            batches = falling_steps(sample_steps(lengths, spec.global_batch, MOST_TRIALS))
+            return search_shapes(SortedSteps(spec.cost, batches, spec.world_size), most, at_worst)
+        batches = sample_steps(lengths, spec.global_batch, max(8, FEW_SAMPLES // spec.global_batch))
+        steps = CoverSteps(spec.cost, batches, spec.world_size, self.max_microbatches)
+        return search_shapes(steps, most, at_worst)
+
     def assign(self, batch: GlobalBatch) -> Assignment:
         """Return the split. Raises InfeasibleError where memory cannot hold the batch."""
         assert batch.lengths is not None, "check() refuses unknown lengths"
         if self.lockstep:
             return in_lockstep(batch, None, self.max_microbatches, packed=False)
         most, caps = self.max_microbatches, batch.caps
+        if isinstance(batch.cost, MenuCost):
+            assert (batch.slowness, caps) == (None, None), "the config refuses both beside a menu"
+            split = menu_split(batch.lengths, batch.cost, batch.world_size, most)
+            return _answer(batch, split, "menu of shapes", batch.step % batch.world_size)
         rooms = sorted([cap.room for cap in caps]) if caps else []
         if batch.slowness is not None or (rooms and rooms[0] / max(1, rooms[-1]) < SIMILAR_MEMORY):
             return _answer(batch, _uneven(batch, most), "uneven split", 0)

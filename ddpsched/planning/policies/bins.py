@@ -8,9 +8,13 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from ddpsched.costs.cost_model import Int
+from ddpsched.costs.shape_menu import Shape
 from ddpsched.errors import ConfigError
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.policies.filling import FillingPolicy, Supply, deal, most_samples
+from ddpsched.planning.shapes.length_menu import LengthMenus, length_menus, shared_out
+from ddpsched.planning.shapes.observed import observe
+from ddpsched.planning.steps.context import Context
 from ddpsched.table import Positive, Tokens
 
 SHARES = (2.0, 1.0, 0.75, 0.5)  # times the median batch: roughly as many tokens a batch in every bin
@@ -77,6 +81,22 @@ class Bins(FillingPolicy):
                 "itself; give one of the two"
             )
         return self
+
+    def shapes(self, context: Context, most: int) -> list[Shape]:
+        """Return each bin's batch size by the lengths that pad its micro-batches least; all bins share ``most``."""
+        lengths = context.lengths.lengths(context.order)
+        spans, observed = _spans(self, lengths), observe(self(context), lengths)
+        kinds: list[tuple[int, LengthMenus]] = []
+        for low, high, size in spans:
+            inside = lengths[(lengths >= low) & (lengths <= high)]
+            if len(inside):
+                here = (observed.longest >= low) & (observed.longest <= high)
+                longest = np.append(observed.longest[here], inside.max())
+                kinds.append((size, length_menus(longest, np.append(observed.counts[here], 0), most)))
+        if len(kinds) > most:
+            return [(size, each.menus[-1][-1]) for size, each in kinds]
+        menus = shared_out([each for _, each in kinds], most)
+        return [(size, length) for (size, _), menu in zip(kinds, menus, strict=True) for length in menu]
 
     def fill(self, supply: Supply) -> Iterator[Assignment]:
         """Yield each step. Raises ConfigError for a length without a bin, InfeasibleError for one over a memory."""

@@ -56,7 +56,7 @@ class FillingPolicy(Policy):
     def __call__(self, context: Context) -> Iterator[Assignment]:
         begin, spec, order = perf_counter(), context.spec, context.order
         supply = Supply(
-            context.lengths.lengths(order),
+            spec.cost.rounded(context.lengths.lengths(order)),
             spec.world_size,
             (spec.seed, context.start.epoch),
             context.lengths.parts(order) if self.bounds_parts else None,

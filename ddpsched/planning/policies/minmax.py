@@ -4,12 +4,18 @@ import itertools
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
+from ddpsched.costs.shape_menu import Shape
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.policy import Policy, Setting
+from ddpsched.planning.shapes.choose import sample_steps
+from ddpsched.planning.shapes.search import search_shapes
+from ddpsched.planning.shapes.trial_steps import WindowSteps
 from ddpsched.planning.solvers.allocation import solve
 from ddpsched.planning.steps.context import Context
 from ddpsched.planning.steps.windows import first_windows, gather, take
 from ddpsched.table import Positive
+
+MOST_TRIALS = 256  # steps on which menus are judged
 
 
 def usual_prefetch(global_batch: int, world_size: int) -> int:
@@ -53,6 +59,16 @@ class Minmax(Policy):
             chosen = solve(costs, size, caps=caps, method=self.solver)
             assignment, windows = take(context, windows, costs, chosen, self.prefetch)
             yield assignment
+
+    def shapes(self, context: Context, most: int) -> list[Shape]:
+        """Return rows and lengths on which trial steps of this epoch cost least."""
+        spec, lengths = context.spec, context.lengths.lengths(context.order)
+        at_worst = (min(self.prefetch, spec.global_batch - spec.world_size + 1), int(lengths.max()))
+        waiting = min(self.prefetch, max(1, len(lengths) // spec.world_size))
+        windows = sample_steps(lengths, waiting * spec.world_size, MOST_TRIALS)
+        windows = windows[:, : waiting * spec.world_size].reshape(len(windows), spec.world_size, waiting)
+        size = min(spec.global_batch, windows[0].size)
+        return search_shapes(WindowSteps(spec.cost, windows, size), most, at_worst)
 
     def resized(self, world_size: int, global_batch: int) -> "Minmax":
         """Return minmax with windows that fill a step of so many ranks."""

@@ -12,10 +12,14 @@ from pydantic import field_validator
 
 from ddpsched.costs.cost_model import Int
 from ddpsched.costs.memory_cap import Cap
+from ddpsched.costs.shape_menu import Shape
 from ddpsched.errors import DataError
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.policies.filling import FillingPolicy, Supply, most_samples
 from ddpsched.planning.policy import Setting
+from ddpsched.planning.shapes.choose import lengths_that_pad_least, within_budget
+from ddpsched.planning.shapes.observed import observe
+from ddpsched.planning.steps.context import Context
 from ddpsched.table import Positive, Tokens
 
 # A waiting sample is one integer: its length, and below that its youth, so that of equals the oldest is the largest.
@@ -90,6 +94,14 @@ class Pool(FillingPolicy):
                 f"policy.infinite_loop = false ends after one epoch, but epochs = {setting.epochs}; leave out one of "
                 "the two, or give steps, a most that one epoch may end before"
             )
+
+    def shapes(self, context: Context, most: int) -> list[Shape]:
+        """Return the lengths that pad this epoch's micro-batches least, each with as many rows as the budget holds."""
+        if self.sequence_packing:
+            return super().shapes(context, most)
+        lengths = context.lengths.lengths(context.order)
+        menu = lengths_that_pad_least(observe(self(context), lengths), lengths, most)
+        return within_budget(menu, self.max_tokens_for_batch)
 
     def fill(self, supply: Supply) -> Iterator[Assignment]:
         """Yield each step; a sample over the budget runs alone.

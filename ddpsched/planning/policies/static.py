@@ -7,10 +7,14 @@ import numpy as np
 from ddpsched.costs.cost_model import Int
 from ddpsched.costs.memory_cap import Cap
 from ddpsched.costs.rank_speed import slowed
+from ddpsched.costs.shape_menu import Shape
 from ddpsched.errors import InfeasibleError
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.policies.batch_policy import BatchPolicy
+from ddpsched.planning.shapes.choose import lengths_that_pad_least, rows_at_worst
+from ddpsched.planning.shapes.observed import observe
 from ddpsched.planning.steps.batches import GlobalBatch
+from ddpsched.planning.steps.context import Context
 
 
 class Static(BatchPolicy):
@@ -24,6 +28,12 @@ class Static(BatchPolicy):
     kind: Literal["static"] = "static"
     needs_lengths: ClassVar[bool] = False
     reads_cost: ClassVar[bool] = False
+
+    def shapes(self, context: Context, most: int) -> list[Shape]:
+        """Return an even share of rows by the lengths that pad this epoch's micro-batches least."""
+        lengths = context.lengths.lengths(context.order)
+        rows, observed = rows_at_worst(context.spec), observe(self(context), lengths)
+        return [(rows, length) for length in lengths_that_pad_least(observed, lengths, most)]
 
     def assign(self, batch: GlobalBatch) -> Assignment:
         """Return the equal shares. Raises InfeasibleError where memory cannot hold one: no other rank takes it over."""

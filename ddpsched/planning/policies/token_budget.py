@@ -7,10 +7,14 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from ddpsched.costs.cost_model import Int
+from ddpsched.costs.shape_menu import Shape
 from ddpsched.errors import ConfigError
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.policies.filling import FillingPolicy, Supply, deal, most_samples
 from ddpsched.planning.policy import Setting
+from ddpsched.planning.shapes.choose import lengths_that_pad_least, within_budget
+from ddpsched.planning.shapes.observed import observe
+from ddpsched.planning.steps.context import Context
 from ddpsched.table import Tokens
 
 Limit = tuple[Int, list[int]]  # lengths, and the most samples of a micro-batch by its longest
@@ -60,6 +64,21 @@ class TokenBudget(FillingPolicy):
                 f"policy.max_tokens_for_batch = {self.max_tokens_for_batch} bounds prompt and text; "
                 "name the prompt's column in data.prompt, or give one number"
             )
+
+    def shapes(self, context: Context, most: int) -> list[Shape]:
+        """Return the lengths that pad this epoch's micro-batches least, each with as many rows as the budget holds.
+
+        Raises ConfigError for a budget that does not bound rows times length.
+        """
+        if self.budget != "padded" or isinstance(self.max_tokens_for_batch, list):
+            raise ConfigError(
+                "policy.kind = 'token_budget' with budget = 'real' or two budgets fills any number of rows of any "
+                "length, which no menu of shapes holds; use one budget of padded tokens, or compile.kind = 'dynamic'"
+            )
+        assert self.max_tokens_for_batch is not None, "its validator refuses None"
+        lengths = context.lengths.lengths(context.order)
+        menu = lengths_that_pad_least(observe(self(context), lengths), lengths, most)
+        return within_budget(menu, self.max_tokens_for_batch)
 
     def fill(self, supply: Supply) -> Iterator[Assignment]:
         """Return the steps. Raises ConfigError for a sample over the budget, InfeasibleError for one over a memory."""

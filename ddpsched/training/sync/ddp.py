@@ -45,7 +45,8 @@ class DdpSync(Synchroniser):
 
     def _wrap(self, module: torch.nn.Module) -> None:
         """Let DDP lay out its buckets for a module; a collective, like each backward in it."""
-        self.module = DistributedDataParallel(module, **self._options)
+        with self._first_bucket():
+            self.module = DistributedDataParallel(module, **self._options)
         self.module.register_comm_hook(None, self._hook)
         for _ in range(2):  # DDP lays out its buckets anew after the first step
             self._launched.clear()
@@ -83,6 +84,21 @@ class DdpSync(Synchroniser):
         self._registry.check()
         with nullcontext() if last else self.module.no_sync():  # type: ignore[operator]
             yield
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        with self.module.no_sync(), self._first_bucket():  # type: ignore[operator]
+            yield
+
+    @contextmanager
+    def _first_bucket(self) -> Iterator[None]:
+        """Let DDP's first bucket, of 1 MiB, be as small as the others, as its splitter of compiled models demands."""
+        usual = dist._DEFAULT_FIRST_BUCKET_BYTES
+        dist._DEFAULT_FIRST_BUCKET_BYTES = min(usual, int(self._options["bucket_cap_mb"] * 2**20))
+        try:
+            yield
+        finally:
+            dist._DEFAULT_FIRST_BUCKET_BYTES = usual
 
     def wait(self) -> None:
         """Check that backward, which has waited for all buckets, has reduced all. Raises RunError where not."""

@@ -1,7 +1,7 @@
 """The base of all synchronisers, and their parts: which parameters are added up, and a log of the collectives."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
@@ -116,6 +116,10 @@ class Synchroniser:
     def synchronise(self) -> AbstractContextManager[Any]:
         """Return a context for the last backward of a step, which starts the exchange of gradients."""
         return self._backward(last=True)
+
+    def trial(self) -> AbstractContextManager[Any]:
+        """Return a context for a backward outside of steps, whose gradients are dropped."""
+        return nullcontext()
 
     def wait(self) -> None:
         """Return when every parameter's ``grad`` is the sum over all ranks."""

@@ -1,0 +1,11 @@
+"""Menus of shapes: the few (rows, length) that micro-batches are filled up to, chosen to lose little.
+
+::
+
+    choose.py        the menu of a run, by its policy
+    cover.py         an order in which the first steps meet every shape
+    observed.py      the micro-batches that a policy makes without a menu
+    length_menu.py   the lengths that pad least, exact
+    search.py        rows and lengths together, by search
+    trial_steps.py   steps on which a menu is judged
+"""

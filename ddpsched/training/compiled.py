@@ -1,0 +1,173 @@
+"""torch.compile of a run's model: programs for the shapes that steps have, made before the first of them.
+
+A program is specialised on shapes (``compile.kind = "static"``), one for each of the menu, or has symbols for them
+("dynamic"). The model is compiled in place, so that what wraps it, as DistributedDataParallel does, calls the program;
+the names of its parameters stay. Its first call with a new shape traces and compiles, backward with it. That takes
+seconds, and within a step all ranks would wait for the one that meets the shape: so every program is made at the start.
+
+A model that is compiled whole has one backward function, which releases all gradients together: hooks of ``bucketed``
+and ``overlap`` then overlap nothing. DistributedDataParallel's splitter (``compile.split``) cuts the program at the
+bounds of its buckets, so that a bucket travels while the next part runs backward; no part is larger than a bucket, and
+buckets must be small for the first one to be cut at all.
+"""
+
+import logging
+import os
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch._dynamo import config as dynamo_config
+from torch._dynamo import utils as dynamo_utils
+
+from ddpsched.config import CompileConfig
+from ddpsched.costs.shape_menu import Shape
+from ddpsched.errors import RunError
+from ddpsched.planning.shapes.choose import Menu
+from ddpsched.terminal import plain_console
+
+log = logging.getLogger("ddpsched")
+SPARE = 8  # programs of a function beyond those of the menu, before the compiler gives up
+COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
+TRIED: tuple[Shape, ...] = ((2, 8), (3, 12), (1, 5))  # for programs of any shape; one row is a case of its own
+
+
+class Programs:
+    """The compiled programs of one model."""
+
+    def __init__(self, options: CompileConfig, menu: Menu) -> None:
+        self._options, self._menu = options, menu
+        self._seen = self._steps = 0
+        self._is_compiled = False
+        self._reasons: dict[int, str] = {}
+
+    def make(self, model: torch.nn.Module, backward: Callable[[int, int], None]) -> dict[str, Any]:
+        """Compile ``model`` in place, and make its programs by ``backward(rows, length)``, forward and backward.
+
+        Returns what was made, for environment.json. Where the compiler fails, the model stays as it was, with one
+        warning, or RunError is raised, as ``on_failure`` says.
+        """
+        options = self._options
+        if options.cache is not None:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(options.cache)
+        _raise_limit(len(self._menu.shapes) + SPARE)
+        dynamo_config.optimize_ddp = options.split
+        inductor: dict[str, Any] = {} if options.mode == "default" else {"mode": options.mode}
+        model.compile(dynamic=options.kind == "dynamic", backend=options.backend, **inductor)
+        covered = self._menu.warm_up or self._menu.shapes[:1] or TRIED  # one at least, to see that the compiler works
+        begin, made = perf_counter(), list[dict[str, Any]]()
+        breaks_before = Counter(dynamo_utils.counters["graph_break"])
+        try:
+            for rows, length in _with_progress(covered):
+                start, before = perf_counter(), _parts()
+                backward(rows, length)
+                seconds = round(perf_counter() - start, 3)
+                made.append({"rows": rows, "length": length, "parts": _parts() - before, "seconds": seconds})
+        except Exception as error:
+            if not _is_of_compiler(error):
+                raise
+            self._fail(model, error)
+            return {"kind": "eager", "failed": _first_line(error)}
+        self._is_compiled, self._seen, self._reasons, self._steps = True, _graphs(), _reasons(), 0
+        breaks = Counter(dynamo_utils.counters["graph_break"]) - breaks_before
+        for reason in breaks:
+            log.warning("compile: the model breaks the graph, and runs in parts: %s", " ".join(reason.split()))
+        return {
+            "kind": options.kind,
+            "backend": options.backend,
+            "mode": options.mode,
+            "menu": [list(shape) for shape in self._menu.shapes],
+            "cover_steps": self._menu.cover_steps,
+            "programs": made,
+            "seconds": round(perf_counter() - begin, 3),
+            "breaks": [" ".join(reason.split()) for reason in breaks],
+        }
+
+    def begin_step(self) -> None:
+        """Count a step, of which the first ones may be there to meet every shape."""
+        self._steps += 1
+
+    def recompiled(self) -> str | None:
+        """Return why the model was compiled since the last call, a step before; None where it was not.
+
+        Raises RunError instead where the config says so, but not in the first steps, which are to meet every shape.
+        """
+        if not self._is_compiled or _graphs() == self._seen:
+            return None
+        self._seen, known, self._reasons = _graphs(), self._reasons, _reasons()
+        new = [reason for compilation, reason in self._reasons.items() if compilation not in known]
+        reason = "; ".join(new) or "the guards give no reason"
+        if self._options.on_recompile == "stop" and self._steps > self._menu.cover_steps:
+            raise RunError(
+                f"the model was compiled within a step ({reason}); let compile.cover meet every shape, or set "
+                "compile.on_recompile = 'record'"
+            )
+        return reason
+
+    def _fail(self, model: torch.nn.Module, error: Exception) -> None:
+        model._compiled_call_impl = None  # as torch.nn.Module.compile sets it
+        if self._options.on_failure == "stop":
+            raise RunError(
+                f"compile.backend = {self._options.backend!r} failed ({_first_line(error)}); set compile.kind = "
+                "'eager', compile.backend = 'aot_eager', which needs no C++ compiler, or compile.on_failure = 'eager'"
+            ) from error
+        log.warning(
+            "compile.backend = %r failed, the model runs eagerly: %s", self._options.backend, _first_line(error)
+        )
+
+
+def _with_progress(shapes: Sequence[Shape]) -> Iterator[Shape]:
+    """Yield the shapes, with a bar on a terminal."""
+    from rich.progress import track
+
+    console = plain_console(stderr=True)
+    yield from track(shapes, "compiling", console=console, disable=not console.is_terminal)
+
+
+def _raise_limit(programs: int) -> None:
+    """Let the compiler make so many more programs of a function; several models of a process share their functions."""
+    for new, old in (("recompile_limit", "cache_size_limit"), ("accumulated_recompile_limit",) * 2):
+        name = new if hasattr(dynamo_config, new) else old.replace("recompile_limit", "cache_size_limit")  # torch 2.6
+        setattr(dynamo_config, name, getattr(dynamo_config, name) + programs)
+
+
+def _graphs() -> int:
+    """Return how many graphs were captured in this process."""
+    return int(dynamo_utils.counters["stats"]["unique_graphs"])
+
+
+def _reasons() -> dict[int, str]:
+    """Return why functions were compiled anew, of the latest 64 compilations, which the compiler remembers."""
+    # by identity, as the numbers that the compiler gives them begin anew with each torch.compiler.reset()
+    found = {id(each): getattr(each, "recompile_reason", None) for each in dynamo_utils.get_compilation_metrics()}
+    return {compilation: " ".join(reason.split()) for compilation, reason in found.items() if reason}
+
+
+def _parts() -> int:
+    """Return how many programs were made in this process: a graph that is cut up is made in parts."""
+    return int(dynamo_utils.counters["aot_autograd"]["ok"])
+
+
+def _is_of_compiler(error: BaseException) -> bool:
+    """Return whether an error comes from the compiler, and not from what it compiles, as running out of memory does.
+
+    Some of the compiler's errors are plain assertions, which only the file that raised them tells apart.
+    """
+    if any(type(each).__module__.startswith(COMPILERS) for each in _chain(error)):
+        return True
+    last = traceback.extract_tb(error.__traceback__)[-1].filename
+    return any(f"{os.sep}{name.replace('.', os.sep)}{os.sep}" in last for name in COMPILERS)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"

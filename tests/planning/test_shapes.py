@@ -1,0 +1,214 @@
+"""Menus of shapes of each policy: every planned micro-batch has a shape, and the shapes lose little."""
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ddpsched.config import RunConfig, parse
+from ddpsched.costs.shape_menu import MenuCost, on_menu
+from ddpsched.data.lengths import KnownLengths
+from ddpsched.errors import ConfigError, InfeasibleError
+from ddpsched.exchange import LocalExchange
+from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.shapes.choose import choose_shapes
+from ddpsched.planning.shapes.cover import cover
+from ddpsched.step_plan import StepPlan
+
+LENGTHS = KnownLengths(np.random.default_rng(0).lognormal(2.4, 0.6, 640).clip(3, 66).astype(np.int64))
+POLICIES: dict[str, dict[str, Any]] = {
+    "static": {},
+    "balanced": {},
+    "balanced, M = 3": {"max_microbatches": 3},
+    "minmax": {"prefetch": 12},
+    "token_budget": {"max_tokens_for_batch": 130},
+    "token_budget, one shape": {"max_tokens_for_batch": 130, "same_shape": True},
+    "bins": {"median_batch": 4},
+    "bins of ranks": {"median_batch": 4, "per_rank_bins": True},
+    "pool": {"max_tokens_for_batch": 130, "pool_size": 8},
+    "pool of few tokens": {"max_tokens_for_batch": 40, "pool_size": 8},
+}
+
+
+def config_of(name: str, shapes: int = 6, **more: Any) -> RunConfig:
+    kind = name.split(" ")[0].rstrip(",")
+    table = {
+        "epochs": 2, "global_batch": 16, "world_size": 2, "policy": {"kind": kind, **POLICIES.get(name, {})},
+        "compile": {"kind": "static", "shapes": shapes},
+    }  # fmt: skip
+    return parse({**table, **more})
+
+
+def plans_on_a_menu(config: RunConfig) -> tuple[MenuCost, list[StepPlan]]:
+    spec = config.plan_spec(shapes=config.menu(LENGTHS).shapes)
+    assert isinstance(spec.cost, MenuCost)
+    return spec.cost, list(plan_steps(spec, LENGTHS, LocalExchange(config.world_size)))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_each_micro_batch_has_a_shape_and_each_sample_comes_once(name: str) -> None:
+    config = config_of(name)
+    cost, plans = plans_on_a_menu(config)
+    assert len(cost.shapes) <= 6
+    seen = [np.zeros(len(LENGTHS), dtype=int) for _ in range(2)]
+    for plan in plans:
+        seen[plan.epoch][plan.ids] += 1
+        priced = []
+        for rank in plan.ranks:
+            shapes = [cost.shape(len(micro), micro.padded_length(LENGTHS.lengths(micro.ids))) for micro in rank]
+            priced.append(sum(int(cost.model.padded(*shape)) for shape in shapes))
+        assert plan.predicted_cost == tuple(priced)
+    assert (np.array(seen) == 1).all()
+
+
+@pytest.mark.parametrize(("name", "loss"), [("static", 1.13), ("balanced", 1.45), ("minmax", 1.45), ("bins", 1.3)])
+def test_more_shapes_lose_less(name: str, loss: float) -> None:
+    config = config_of(name)
+    plain = list(plan_steps(config.plan_spec(), LENGTHS, LocalExchange(2)))
+    free = sum(max(plan.predicted_cost or ()) for plan in plain)
+    each = {}
+    for shapes in (4, 8, 24):
+        _, plans = plans_on_a_menu(config_of(name, shapes))
+        each[shapes] = sum(max(plan.predicted_cost or ()) for plan in plans) / free
+    assert each[24] < each[8] < each[4]
+    assert each[8] < loss
+    assert each[24] < 1 + 0.85 * (loss - 1)
+
+
+def test_a_plan_on_the_menu_costs_less_than_one_that_is_rounded_up_to_it() -> None:
+    for name in ("balanced", "balanced, M = 3"):
+        config = config_of(name, 8)
+        cost, plans = plans_on_a_menu(config)
+        planned = sum(max(plan.predicted_cost or ()) for plan in plans)
+        plain = plan_steps(config.plan_spec(), LENGTHS, LocalExchange(2))
+        rounded = sum(
+            max(sum(cost.price(micro, LENGTHS.lengths(micro.ids)) for micro in rank) for rank in plan.ranks)
+            for plan in plain
+        )
+        assert planned < 0.95 * rounded
+
+
+def test_equal_arguments_give_equal_menus() -> None:
+    for name in ("balanced", "minmax"):
+        spec = config_of(name).plan_spec()
+        assert choose_shapes(spec, LENGTHS, 6) == choose_shapes(spec, LENGTHS, 6)
+
+
+def test_a_given_menu_is_taken_as_it_is() -> None:
+    config = config_of("static", compile={"kind": "static", "menu": [[8, 70], [8, 20]]})
+    assert config.menu(LENGTHS).shapes == ((8, 70), (8, 20))
+    short = config_of("static", compile={"kind": "static", "menu": [[8, 40]]})
+    with pytest.raises(InfeasibleError, match=r"tokens,? fits? into none of the 1 shapes .* 8 rows and 40 tokens"):
+        list(plan_steps(short.plan_spec(shapes=short.menu(LENGTHS).shapes), LENGTHS, LocalExchange(2)))
+
+
+@pytest.mark.parametrize(
+    ("policy", "named"),
+    [
+        ({"kind": "token_budget", "max_tokens_for_batch": 99, "budget": "real"}, "budget = 'real' or two budgets"),
+        ({"kind": "bins", "median_batch": 4}, r"compile\.shapes = 2, but policy\.kind = 'bins' needs 4; raise compile"),
+        (
+            {"kind": "peer", "peer": "fairseq"},
+            "'peer' plans on no menu of shapes; use compile.kind = 'eager'",
+        ),
+    ],
+)
+def test_policies_without_a_menu_say_so(policy: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        config_of("", policy=policy, compile={"kind": "static", "shapes": 2}).menu(LENGTHS)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "packed": ({"policy": {"kind": "packed"}}, "packed rows have as many lengths .* use 'eager', or policy"),
+    "fsdp": ({"sync": {"kind": "fsdp"}}, "is not tried with sync.kind = 'fsdp'; use 'ddp' or 'bucketed'"),
+    "slowness": ({"executor": {"slowness": [1, 2]}}, "compiles no repeated work of executor.slowness"),
+    "memory": ({"memory": {"probe": True}}, "which memory has no part in; leave out one of the two"),
+    "online cost": (
+        {"policy": {"kind": "balanced"}, "cost": {"kind": "affine_quadratic", "beta": 1e-3, "online": True}},
+        "which cost.online has no part in",
+    ),
+    "lockstep": ({"policy": {"kind": "balanced", "lockstep": True}}, "which policy.lockstep has no part in"),
+    "online lengths": (
+        {"policy": {"kind": "minmax"}, "data": {"lengths": "online"}}, "use data.lengths = 'known', or compile.menu",
+    ),
+    "a cover of windows": (
+        {"policy": {"kind": "minmax"}, "compile": {"kind": "static", "cover": "order"}}, "use cover = 'warm_up'",
+    ),
+    "a cover of a sorted order": (
+        {"order": {"kind": "curriculum"}, "compile": {"kind": "static", "cover": "order"}},
+        "an order that sorts, .* use cover = 'warm_up'",
+    ),
+    "a menu of nothing": (
+        {"compile": {"kind": "eager", "menu": [[8, 8]]}}, r"menu = \[\[8, 8\]\] does nothing with kind = 'eager'",
+    ),
+    "a mode of eager": ({"compile": {"kind": "eager", "mode": "max-autotune"}}, "mode = 'max-autotune' does nothing"),
+    "more shapes than the limit": (
+        {"compile": {"kind": "static", "shapes": 1, "menu": [[8, 8], [8, 9]]}},
+        "menu has 2 shapes, more than shapes = 1; raise shapes, or leave some out",
+    ),
+    "a shape twice": ({"compile": {"kind": "static", "menu": [[8, 8], [8, 8]]}}, "names a shape twice; leave one out"),
+    "a mode of no inductor": (
+        {"compile": {"kind": "static", "backend": "aot_eager", "mode": "max-autotune"}}, "is of backend = 'inductor'",
+    ),
+    "a simulated program": (
+        {"executor": {"kind": "simulated"}, "compile": {"kind": "dynamic"}}, "which has no model; leave it out",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_compiled_is_refused_by_name(case: str) -> None:
+    more, named = REFUSED[case]
+    with pytest.raises(ConfigError, match=named):
+        config_of("static", **more)
+
+
+@pytest.mark.parametrize("name", ["static", "balanced", "balanced, M = 3"])
+def test_the_first_steps_meet_every_shape(name: str) -> None:
+    """Each sample still comes once, in the same global batches, and after the cover no rank meets a new shape."""
+    config = config_of(name, compile={"kind": "static", "shapes": 5, "cover": "order"}, epochs=1)
+    menu = config.menu(LENGTHS)
+    spec = config.plan_spec(shapes=menu.shapes)
+    cost = spec.cost
+    assert isinstance(cost, MenuCost)
+    assert 0 < menu.cover_steps < 20
+    plans = list(plan_steps(spec, LENGTHS, LocalExchange(2)))
+    met: list[set[tuple[int, int]]] = [set(menu.warm_up), set(menu.warm_up)]
+    for plan in plans:
+        for rank, micros in enumerate(plan.ranks):
+            shapes = {cost.shape(len(micro), int(LENGTHS.lengths(micro.ids).max())) for micro in micros}
+            assert plan.step < menu.cover_steps or shapes <= met[rank], "met in the first steps"
+            met[rank] |= shapes
+    usual = plan_steps(config_of(name, epochs=1).plan_spec(shapes=menu.shapes), LENGTHS, LocalExchange(2))
+    batches = {tuple(sorted(plan.ids.tolist())) for plan in usual}
+    assert {tuple(sorted(plan.ids.tolist())) for plan in plans} == batches
+    middle = plans[len(plans) // 2]
+    rest = plan_steps(spec, LENGTHS, LocalExchange(2), start=middle.after)
+    assert [plan.digest for plan in rest] == [plan.digest for plan in plans[middle.step + 1 :]]
+
+
+def test_a_cover_stays_where_a_run_goes_on_with_other_ranks() -> None:
+    config = config_of("balanced", compile={"kind": "static", "cover": "order"})
+    menu = config.menu(LENGTHS)
+    spec = config.plan_spec(shapes=menu.shapes)
+    other = parse({**config.model_dump(exclude_none=True), "world_size": 4}).plan_spec(
+        batch_ranks=2, shapes=menu.shapes
+    )
+    assert spec.epoch_order(LENGTHS, 1).tolist() == other.epoch_order(LENGTHS, 1).tolist()
+    found = cover(spec, LENGTHS, np.arange(len(LENGTHS)))
+    assert sorted(found.order.tolist()) == list(range(len(LENGTHS)))
+
+
+def test_a_menu_is_charged_in_the_yardstick_of_a_simulated_run() -> None:
+    config = config_of("static", executor={"kind": "simulated"})
+    menu = config.menu(LENGTHS)
+    cost = on_menu(config.cost_on(()), menu.shapes)
+    plan = next(islice(plan_steps(config.plan_spec(shapes=menu.shapes), LENGTHS, LocalExchange(2)), 1))
+    from ddpsched.simulated import SimulatedExecutor
+
+    records = SimulatedExecutor(config, LENGTHS, menu).execute(plan)
+    for rank, record in enumerate(records):
+        rows, length = cost.shape(8, int(LENGTHS.lengths(plan.ranks[rank][0].ids).max()))
+        assert record.padded_tokens == rows * length
+        assert record.compute_s == pytest.approx(0.09 + 2.6e-3 * rows * length)

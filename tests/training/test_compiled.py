@@ -1,0 +1,238 @@
+"""Compiled models: the gradient stays, programs are made before the first step, and what is compiled later is recorded.
+
+Most tests trace only (``aot_eager``); inductor's programs take 10 seconds each.
+"""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+
+from ddpsched.certify.certify_run import certify_run
+from ddpsched.config import RunConfig, parse
+from ddpsched.errors import ConfigError, RunError
+from ddpsched.planning.shapes.choose import Menu
+from ddpsched.records import read_json, read_lines
+from ddpsched.run_loop import run
+from ddpsched.training import collate, compiled
+from ddpsched.training.learner import Learner
+
+TRACED = {"kind": "static", "backend": "aot_eager", "shapes": 3}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def no_programs_of_other_tests() -> None:
+    torch._dynamo.reset()
+
+
+def config_of(folder: Path, compiled: dict[str, Any] = TRACED, **more: Any) -> RunConfig:
+    table: dict[str, Any] = {
+        "outputs": str(folder), "epochs": 1, "global_batch": 13, "world_size": 2, "data": {"size": 120},
+        "model": {"dropout": 0.0}, "policy": {"kind": "balanced"}, "compile": compiled,
+    }  # fmt: skip
+    return parse({**table, **more})
+
+
+CERTIFIED: dict[str, dict[str, Any]] = {
+    "balanced, several": {"policy": {"kind": "balanced", "max_microbatches": 2}},
+    "token_budget": {"policy": {"kind": "token_budget", "max_tokens_for_batch": 160}},
+    "language model": {"model": {"task": "causal_lm", "dropout": 0.0}, "train": {"target": "sample_mean"}},
+    "dynamic": {"compile": {"kind": "dynamic", "backend": "aot_eager"}},
+}
+
+
+@pytest.mark.parametrize("name", CERTIFIED)
+def test_the_gradient_is_the_eager_models(tmp_path: Path, name: str) -> None:
+    certificate = certify_run(config_of(tmp_path, **CERTIFIED[name]))
+    assert certificate.holds, certificate.text()
+    assert "<= 1e-12" in certificate.text()
+
+
+def test_rows_that_fill_up_would_show_if_they_weighed_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collate, "NOT_LEARNT", 0)
+    assert not certify_run(config_of(tmp_path)).holds
+
+
+def test_a_batch_is_filled_up_to_its_shape() -> None:
+    rows = [np.array([5, 6, 7]), np.array([8])]
+    filled, labels, weights = collate.filled_up(rows, np.array([1, 0]), None, 4)
+    assert [row.tolist() for row in filled] == [[5, 6, 7], [8], [1], [1]]
+    assert labels.tolist() == [1, 0, -100, -100]  # type: ignore[union-attr]
+    assert weights is None
+    _, labels, weights = collate.filled_up(rows, rows, np.array([0.5, 2.0]), 3)
+    assert [row.tolist() for row in labels] == [[5, 6, 7], [8], [-100]]
+    assert weights is not None
+    assert weights.tolist() == [0.5, 2.0, 0.0]
+    assert collate.filled_up(rows, rows, None, 2)[0] is rows
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [{"kind": "static"}, {"kind": "minmax", "prefetch": 13}],
+    ids=lambda policy: policy["kind"],
+)
+def test_nothing_is_compiled_within_a_step(tmp_path: Path, policy: dict[str, Any]) -> None:
+    folder = run(config_of(tmp_path, policy=policy))
+    entry = read_json(folder / "environment.json")["compile"]
+    assert 1 < len(entry["programs"]) <= 3
+    assert {each["parts"] for each in entry["programs"]} == {1}
+    assert entry["breaks"] == []
+    assert all(line["recompiled"] is None for line in read_lines(folder))
+    padded = sum(line["padded_tokens"] for line in read_lines(folder))
+    assert padded > sum(line["num_tokens"] for line in read_lines(folder))
+
+
+LENGTHS = ([10, 20, 30, 40, 10, 20], [10, 10, 20, 40, 30, 10], [20, 20, 10, 10, 40, 30])  # of each rank, step by step
+
+
+def worked_example(folder: Path, data: Path, covered: bool) -> str:
+    """Run three ranks of which each meets a length at another step; return the run's folder."""
+    table = {
+        "outputs": str(folder), "name": f"covered-{covered}", "epochs": 1, "global_batch": 3, "world_size": 3,
+        "data": {"path": str(data), "text": "sentence", "tokenizer": str(data.parent)},
+        "order": {"kind": "sequential"}, "policy": {"kind": "static"},
+        "compile": {**TRACED, "shapes": 4, "menu": [[1, length] for length in (10, 20, 30, 40)]},
+        "executor": {"kind": "distributed"},
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        if not covered:
+            menu = RunConfig.menu
+            patch.setattr(RunConfig, "menu", lambda *given: replace(menu(*given), warm_up=()))
+        return str(run(parse(table)))
+
+
+def test_a_length_that_is_new_to_a_rank_is_compiled_in_its_step_unless_covered(tmp_path: Path) -> None:
+    words = [[" ".join(["a"] * (length - 2)) for length in step] for step in zip(*LENGTHS, strict=True)]
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    data = tmp_path / "train.tsv"
+    data.write_text("label\tsentence\n" + "".join(f"0\t{text}\n" for step in words for text in step))
+    for covered in (False, True):
+        folder = Path(run_ranks(worked_example, 3, tmp_path, data, covered)[0])
+        lines = read_lines(folder)
+        assert [[line["max_length"] for line in lines if line["rank"] == rank] for rank in range(3)] == [*LENGTHS]
+        compiled_in = {(line["rank"], line["step"]) for line in lines if line["recompiled"]}
+        seen = [{10}, {10}, {10}]  # the first shape is always made
+        new = set()
+        for rank, lengths in enumerate(LENGTHS):
+            for step, length in enumerate(lengths):
+                if length not in seen[rank]:
+                    new.add((rank, step))
+                seen[rank].add(length)
+        assert compiled_in == (set() if covered else new)
+        if not covered:
+            reason = next(line["recompiled"] for line in lines if (line["rank"], line["step"]) == (0, 1))
+            assert "size mismatch at index 1. expected 10, actual 20" in reason
+
+
+def test_a_recompilation_may_stop_the_run(tmp_path: Path) -> None:
+    config = config_of(tmp_path, {**TRACED, "on_recompile": "stop"})
+    run(config)
+    torch._dynamo.reset()
+    menu = RunConfig.menu
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunConfig, "menu", lambda *given: replace(menu(*given), warm_up=()))
+        with pytest.raises(RunError, match=r"within a step \(.*size mismatch.*\); let compile.cover meet every"):
+            run(config, overwrite=True)
+
+
+def test_first_steps_that_cover_are_allowed_to_compile(tmp_path: Path) -> None:
+    folder = run(config_of(tmp_path, {**TRACED, "cover": "order", "on_recompile": "stop"}))
+    entry = read_json(folder / "environment.json")["compile"]
+    steps = {line["step"] for line in read_lines(folder) if line["recompiled"]}
+    assert steps
+    assert max(steps) < entry["cover_steps"]
+
+
+@pytest.mark.parametrize("on_failure", ["eager", "stop"])
+def test_no_compiler_of_cpp(tmp_path: Path, on_failure: str, caplog: pytest.LogCaptureFixture) -> None:
+    import torch._inductor.config as inductor
+
+    options = {"kind": "static", "shapes": 2, "on_failure": on_failure, "cache": str(tmp_path / "programs")}
+    config = config_of(tmp_path, options, steps=2, epochs=None)
+    missing = inductor.patch({"cpp.cxx": ("no-such-compiler",), "fx_graph_cache": False})
+    if on_failure == "stop":
+        with (
+            missing,
+            pytest.raises(RunError, match=r"'inductor' failed \(.*ompiler.*\); set compile.kind = 'eager', compile.b"),
+        ):
+            run(config)
+        return
+    with missing, caplog.at_level(logging.WARNING, "ddpsched"):
+        folder = run(config)
+    assert len([line for line in caplog.messages if "the model runs eagerly" in line]) == 1
+    assert "ompiler" in read_json(folder / "environment.json")["compile"]["failed"]
+    assert [line["recompiled"] for line in read_lines(folder)] == [None] * 4
+
+
+def test_a_model_that_breaks_the_graph_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = config_of(tmp_path, steps=1, epochs=None)
+    samples = config.load_samples()
+    learner = Learner(config, samples, CPU, menu=Menu(((4, 20),), ((4, 20),)))
+    forward = learner.model.forward
+
+    def broken_in_two(*args: Any, **inputs: Any) -> Any:
+        torch._dynamo.graph_break()
+        return forward(*args, **inputs)
+
+    monkeypatch.setattr(learner.model, "forward", broken_in_two)
+    with caplog.at_level(logging.WARNING, "ddpsched"):
+        facts = learner.compile()
+    assert facts["compile"]["breaks"]
+    assert any("breaks the graph" in line for line in caplog.messages)
+
+
+def test_running_statistics_are_refused(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    learner = Learner(config, config.load_samples(), CPU, menu=Menu(((4, 20),), ((4, 20),)))
+    learner._statistics = [torch.zeros(3)]
+    with pytest.raises(ConfigError, match="rows of weight 0, which would count in the running statistics"):
+        learner.compile()
+
+
+def parts_of(split: bool, bucket_mb: float, folder: Path) -> Any:
+    table = {
+        "outputs": str(folder), "name": f"split-{split}-{bucket_mb}", "steps": 2, "global_batch": 8, "world_size": 2,
+        "data": {"size": 40}, "policy": {"kind": "static"}, "executor": {"kind": "distributed"},
+        "sync": {"kind": "ddp", "bucket_mb": bucket_mb}, "compile": {**TRACED, "menu": [[4, 66]], "split": split},
+    }  # fmt: skip
+    done = run(parse(table))
+    return read_json(done / "environment.json")["compile"]["programs"]
+
+
+def test_ddps_splitter_cuts_a_program_at_its_buckets(tmp_path: Path) -> None:
+    for split, bucket_mb in ((True, 0.1), (False, 0.1)):
+        (program,) = run_ranks(parts_of, 2, split, bucket_mb, tmp_path)[0]
+        assert (program["rows"], program["length"]) == (4, 66)
+        assert (program["parts"] > 1) == split
+
+
+@pytest.mark.slow
+def test_inductors_programs_train_like_the_eager_model(tmp_path: Path) -> None:
+    more = {"steps": 6, "epochs": None, "train": {"precision": "float64"}}
+    menu = [[8, 66]]
+    eager = read_lines(run(config_of(tmp_path, {"kind": "static", "menu": menu, "backend": "aot_eager"}, **more)))
+    options = {"kind": "static", "menu": menu, "cache": str(tmp_path / "programs")}
+    folder = run(config_of(tmp_path, options, **more), overwrite=True)
+    for one, other in zip(eager, read_lines(folder), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-9)
+    assert any((tmp_path / "programs").rglob("*.so"))
+
+
+def test_the_limit_of_programs_is_raised_by_the_menu() -> None:
+    import torch._dynamo.config as limits
+
+    name = "recompile_limit" if hasattr(limits, "recompile_limit") else "cache_size_limit"
+    before = getattr(limits, name)
+    compiled._raise_limit(20)
+    assert getattr(limits, name) == before + 20
+    setattr(limits, name, before)
