@@ -10,7 +10,7 @@ from ddpsched.costs.memory_cap import Cap
 from ddpsched.data.samples import Samples
 from ddpsched.exchange import Exchange, Flag
 from ddpsched.heartbeat import Heartbeat
-from ddpsched.planning.shapes.choose import NO_MENU, Menu
+from ddpsched.planning.shapes.choose import Menu
 from ddpsched.records import StepRecord
 from ddpsched.recovery.keeper import Snapshot
 from ddpsched.simulated import SimulatedExecutor
@@ -37,6 +37,8 @@ class Executor(Protocol):
     def timeline(self) -> dict[str, Any] | None: ...  # of the last step, where it is kept
 
     cap: Cap  # by which votes tell what a micro-batch needs
+
+    def use(self, config: RunConfig, menu: Menu) -> None: ...  # the policy and cost of this config, on a menu of shapes
 
     def expect(self, total_steps: int, done: int = 0) -> None: ...  # over which the learning rate falls
 
@@ -65,20 +67,17 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-def executor_of(config: RunConfig, samples: Samples, world: World, force: bool, menu: Menu = NO_MENU) -> Executor:
-    """Return the executor that a config names.
-
-    ``force``: with calibrations of another model or device. ``menu``: the shapes of micro-batches.
-    """
+def executor_of(config: RunConfig, samples: Samples, world: World, force: bool) -> Executor:
+    """Return the executor that a config names; ``force``: with calibrations of another model or device."""
     if config.executor.kind == "simulated":
-        return SimulatedExecutor(config, samples.train, menu)
+        return SimulatedExecutor(config, samples.train)
     if config.executor.kind == "virtual":
         from ddpsched.training.virtual import VirtualExecutor
 
-        return VirtualExecutor(config, samples, force, menu)
+        return VirtualExecutor(config, samples, force)
     from ddpsched.training.distributed import DistributedExecutor
 
-    return DistributedExecutor(config, samples, world, force, menu)
+    return DistributedExecutor(config, samples, world, force)
 
 
 @contextmanager

@@ -97,8 +97,9 @@ def _run(
     guard.resources.enter_context(met(config, world))
     samples = config.load_samples()
     start = find_start(folder.path, identity_of(config, samples), folder.may_go_on())
+    executor = guard.resources.enter_context(closing(executor_of(config, samples, world, force)))
     train, menu = samples.train, config.menu(samples.train, start.goes_on)
-    executor = guard.resources.enter_context(closing(executor_of(config, samples, world, force, menu)))
+    executor.use(config, menu)
     exchange, spec = executor.exchange, config.plan_spec(executor.caps, start.batch_ranks, menu.shapes)
     executor.cap = UNLIMITED if spec.caps is None else spec.caps[world.rank]
     _agree(start, exchange)

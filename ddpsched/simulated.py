@@ -14,7 +14,7 @@ from ddpsched.data.lengths import Lengths
 from ddpsched.exchange import Flag, LocalExchange
 from ddpsched.heartbeat import Heartbeat
 from ddpsched.planning.record_columns import plan_columns
-from ddpsched.planning.shapes.choose import NO_MENU, Menu
+from ddpsched.planning.shapes.choose import Menu
 from ddpsched.records import StepRecord
 from ddpsched.step_plan import StepPlan
 
@@ -28,22 +28,27 @@ class SimulatedExecutor:
     2(G-1)/G * bytes / bandwidth + 2(G-1) * latency.
     """
 
-    def __init__(self, config: RunConfig, lengths: Lengths, menu: Menu = NO_MENU) -> None:
+    def __init__(self, config: RunConfig, lengths: Lengths) -> None:
         clock = config.executor
         self.exchange = LocalExchange(config.world_size)
         budget = config.memory.budget_bytes
         self.caps = None if budget is None else [budget] * config.world_size
         self._config, self._lengths = config, lengths
         self._slowness = clock.slowness or [1.0] * config.world_size
-        seconds = CostModel(clock.alpha_s, clock.beta_s, clock.gamma_s)
-        self._time, self._cost = on_menu(seconds, menu.shapes) if menu.shapes else seconds, config.cost_on(menu.shapes)
+        self._time = self.clock = CostModel(clock.alpha_s, clock.beta_s, clock.gamma_s)
+        self._cost = config.cost_on(())
         check_range(self._time, config.global_batch, config.data.max_length)
         chunk_s = clock.gradient_bytes / config.world_size / clock.bandwidth_bytes_per_s
-        self._network_s = 2 * (config.world_size - 1) * (chunk_s + clock.latency_s)
+        self.network_s = 2 * (config.world_size - 1) * (chunk_s + clock.latency_s)
 
     timeline = None
     cap, needs, repeats = UNLIMITED, (), False
     facts: Mapping[str, Any] = {"device": "none: simulated", "num_parameters": None, "clocks": None}
+
+    def use(self, config: RunConfig, menu: Menu) -> None:
+        """Take the policy and the cost of this config, and a menu of shapes."""
+        self._config, self._cost = config, config.cost_on(menu.shapes)
+        self._time = on_menu(self.clock, menu.shapes) if menu.shapes else self.clock
 
     def expect(self, total_steps: int, done: int = 0) -> None:
         """Do nothing, as there is no learning rate."""
@@ -67,8 +72,8 @@ class SimulatedExecutor:
         return [
             StepRecord(
                 **plan_columns(self._config.labels, plan, rank, self._lengths, self._cost),
-                compute_s=seconds, wait_s=slowest - seconds + self._network_s,
-                step_s=slowest + self._network_s,
+                compute_s=seconds, wait_s=slowest - seconds + self.network_s,
+                step_s=slowest + self.network_s,
             )
             for rank, seconds in enumerate(compute)
         ]  # fmt: skip

@@ -289,11 +289,12 @@ def work(
     samples = samples or config.load_samples()
     menu = config.menu(samples.train)
     executor: DistributedExecutor | VirtualExecutor = (
-        DistributedExecutor(config, samples, World.detect(), force=True, menu=menu)
+        DistributedExecutor(config, samples, World.detect(), force=True)
         if config.executor.kind == "distributed"
-        else VirtualExecutor(config, samples, force=True, menu=menu)
+        else VirtualExecutor(config, samples, force=True)
     )
     with closing(executor):
+        executor.use(config, menu)
         ranks, model = executor.exchange.ranks, executor.learner.model
         plans, resumed = plan_epochs(config, samples, executor, menu)
         epochs = [list(each) for _, each in groupby(plans, key=lambda plan: plan.epoch)]

@@ -49,6 +49,10 @@ class CostConfig(Table):
     """Per padded token, in seconds; 1 for padded_tokens."""
     gamma: NonNegative = 0.0
     """Per count * max_length**2, in alpha's unit."""
+    delta: NonNegative = 0.0
+    """affine_quadratic: per sample, in seconds."""
+    floor: NonNegative = 0.0
+    """affine_quadratic: the least of a micro-batch, in seconds."""
     online: bool = False
     """Each rank's speed, measured in each step, scales its cost."""
 
@@ -61,6 +65,8 @@ class CostConfig(Table):
             raise ValueError("affine_quadratic needs path, a fit, or at least one of alpha, beta and gamma, in seconds")
         if self.kind not in ("affine_quadratic", "calibrated") and (self.path or self.beta):
             raise ValueError(f"path and beta belong to kind = 'affine_quadratic', not {self.kind!r}")
+        if (self.delta or self.floor) and (self.kind != "affine_quadratic" or self.path):
+            raise ValueError("delta and floor belong to kind = 'affine_quadratic' with alpha, beta and gamma")
         if self.online and self.kind not in ("affine_quadratic", "calibrated"):
             raise ValueError("online compares measured with predicted seconds; use kind = 'calibrated'")
         if self.kind == "padded_tokens_squared" and given:
@@ -105,7 +111,7 @@ def cost_model(config: CostConfig) -> CostModel:
         whole = config.alpha.is_integer() and config.gamma.is_integer()
         return CostModel(config.alpha, 1, config.gamma, scale=1 if whole else 1000)
     if config.path is None:
-        return CostModel(config.alpha, config.beta, config.gamma)
+        return CostModel(config.alpha, config.beta, config.gamma, delta=config.delta, floor=config.floor)
     return Calibration.load(config.path).time if config.kind == "calibrated" else _fitted(config.path)
 
 

@@ -18,7 +18,7 @@ from ddpsched.exchange import Flag, differing, verdict, vote_row
 from ddpsched.heartbeat import Heartbeat
 from ddpsched.plan_difference import difference
 from ddpsched.planning.record_columns import largest_need, plan_columns
-from ddpsched.planning.shapes.choose import NO_MENU, Menu
+from ddpsched.planning.shapes.choose import Menu
 from ddpsched.records import StepRecord
 from ddpsched.step_plan import StepPlan
 from ddpsched.training.calibrate import allowance, check_calibrations
@@ -42,9 +42,7 @@ class DistributedExecutor:
     the next step's offers.
     """
 
-    def __init__(
-        self, config: RunConfig, samples: Samples, world: World, force: bool = False, menu: Menu = NO_MENU
-    ) -> None:
+    def __init__(self, config: RunConfig, samples: Samples, world: World, force: bool = False) -> None:
         self._config, self._lengths, self._world = config, samples.train, world
         self._slowness = (config.executor.slowness or [1.0] * world.size)[world.rank]
         device = pick_device(config, world.local_rank)
@@ -56,7 +54,7 @@ class DistributedExecutor:
             stack.callback(self.close)
             self.exchange = GroupExchange(world, config.executor.timeout_s)
             self.clock_offsets = self.exchange.clock_offsets()
-            self.learner = Learner(config, samples, device, synchronised=True, menu=menu)
+            self.learner = Learner(config, samples, device, synchronised=True)
             check_calibrations(config, self.learner, force)
             # after the synchroniser has taken its buffers, which are as large as the gradients
             gradients = sum(p.numel() * p.element_size() for p in self.learner.model.parameters() if p.requires_grad)
@@ -69,13 +67,17 @@ class DistributedExecutor:
         self.facts = {**self.learner.facts, "clocks": [asdict(clock) for clock in self.clock_offsets]}
         self.expect = self.learner.optimiser.schedule  # lets the learning rate fall over so many steps
         self.learner.forward = self.learner.sync.module
-        self.facts |= self.learner.compile()
         self._step = 0
         self._objection = Flag.OK  # raised between steps, for the next vote
         self._zero_s: float | None = None  # when the first step began on rank 0, by this host's clock
         self.timeline: dict[str, Any] | None = None  # of the last step
         self.cap, self.needs = UNLIMITED, [0] * world.size
         self._heart: Heartbeat | None = None
+
+    def use(self, config: RunConfig, menu: Menu) -> None:
+        """Take the policy and the cost of this config, and a menu of shapes; compile the model, as all ranks do."""
+        self._config = config
+        self.facts |= self.learner.use(config, menu)
 
     def beat_into(self, heart: Heartbeat) -> None:
         """Write from now on in which phase of a step this rank is."""

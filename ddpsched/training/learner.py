@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -56,7 +57,6 @@ class Learner:
 
     def __init__(
         self, config: RunConfig, samples: Samples, device: torch.device, synchronised: bool = False,
-        menu: Menu = NO_MENU,
     ) -> None:  # fmt: skip
         torch.set_num_threads(config.executor.threads)
         torch.manual_seed(config.seed)
@@ -90,11 +90,9 @@ class Learner:
         labels = samples.dataset.train.labels
         self.denominator = Denominator(config, samples)
         weigh = self.denominator.weigh if self.denominator.weighs else None
-        self.cost = config.cost_on(menu.shapes)
-        self.collate = Collator(
-            samples.train, labels, samples.pad_id, device, config.model.mask, weigh, self.cost.shape
-        )
-        self._programs = Programs(config.compile, menu)
+        self.cost = config.cost_on(())
+        self.collate = Collator(samples.train, labels, samples.pad_id, device, config.model.mask, weigh)
+        self._programs = Programs(config.compile, NO_MENU)
         self.num_parameters = sum(p.numel() for p in self.model.parameters())
         # entries of environment.json; a CPU's name is in it already
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
@@ -119,11 +117,14 @@ class Learner:
         self.loss_sum(self.collate.synthetic(2, 8)).backward()
         self.model.zero_grad(set_to_none=True)
 
-    def compile(self) -> dict[str, Any]:
-        """Compile the model, as the config says, for every shape that steps can have; all ranks call it together.
+    def use(self, config: RunConfig, menu: Menu) -> dict[str, Any]:
+        """Take the policy and the cost of this config, and compile the model for its menu; all ranks call it together.
 
         Returns an entry for environment.json. Raises ConfigError for a model that rows of weight 0 would change.
         """
+        self._config, self.cost = config, config.cost_on(menu.shapes)
+        self.collate = replace(self.collate, shape=self.cost.shape)
+        self._programs = Programs(config.compile, menu)
         if self._config.compile.kind == "eager":
             return {}
         if self._statistics and self._config.compile.kind == "static":

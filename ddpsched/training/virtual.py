@@ -13,7 +13,7 @@ from ddpsched.data.samples import Samples
 from ddpsched.exchange import Flag, LocalExchange, verdict, vote_row
 from ddpsched.heartbeat import Heartbeat
 from ddpsched.planning.record_columns import largest_need, plan_columns
-from ddpsched.planning.shapes.choose import NO_MENU, Menu
+from ddpsched.planning.shapes.choose import Menu
 from ddpsched.records import StepRecord
 from ddpsched.step_plan import StepPlan
 from ddpsched.training.calibrate import allowance, check_calibrations
@@ -34,11 +34,11 @@ class VirtualExecutor:
     G such devices with a perfect network would take.
     """
 
-    def __init__(self, config: RunConfig, samples: Samples, force: bool = False, menu: Menu = NO_MENU) -> None:
+    def __init__(self, config: RunConfig, samples: Samples, force: bool = False) -> None:
         self._config, self._lengths = config, samples.train
         self._slowness = config.executor.slowness or [1.0] * config.world_size
         self.exchange = LocalExchange(config.world_size)
-        self.learner = Learner(config, samples, pick_device(config, 0), menu=menu)
+        self.learner = Learner(config, samples, pick_device(config, 0))
         self.facts, self.timeline = {**self.learner.facts, "clocks": None}, None
         self.expect = self.learner.optimiser.schedule  # lets the learning rate fall over so many steps
         self.evaluate = self.learner.evaluate
@@ -46,8 +46,12 @@ class VirtualExecutor:
         allowed = allowance(self.learner, config)  # one device plays every rank, so all have the same
         self.caps = None if allowed is None else [allowed] * config.world_size
         self.learner.warm_up()
-        self.facts |= self.learner.compile()
         self.cap, self.needs = UNLIMITED, [0] * config.world_size
+
+    def use(self, config: RunConfig, menu: Menu) -> None:
+        """Take the policy and the cost of this config, and a menu of shapes; compile the model for them."""
+        self._config = config
+        self.facts |= self.learner.use(config, menu)
 
     def beat_into(self, heart: Heartbeat) -> None:
         """Do nothing, as nobody waits for this process."""

@@ -207,7 +207,9 @@ def test_a_menu_is_charged_in_the_yardstick_of_a_simulated_run() -> None:
     plan = next(islice(plan_steps(config.plan_spec(shapes=menu.shapes), LENGTHS, LocalExchange(2)), 1))
     from ddpsched.simulated import SimulatedExecutor
 
-    records = SimulatedExecutor(config, LENGTHS, menu).execute(plan)
+    executor = SimulatedExecutor(config, LENGTHS)
+    executor.use(config, menu)
+    records = executor.execute(plan)
     for rank, record in enumerate(records):
         rows, length = cost.shape(8, int(LENGTHS.lengths(plan.ranks[rank][0].ids).max()))
         assert record.padded_tokens == rows * length

@@ -177,7 +177,7 @@ def test_a_model_that_breaks_the_graph_is_named(
 ) -> None:
     config = config_of(tmp_path, steps=1, epochs=None)
     samples = config.load_samples()
-    learner = Learner(config, samples, CPU, menu=Menu(((4, 20),), ((4, 20),)))
+    learner = Learner(config, samples, CPU)
     forward = learner.model.forward
 
     def broken_in_two(*args: Any, **inputs: Any) -> Any:
@@ -186,17 +186,17 @@ def test_a_model_that_breaks_the_graph_is_named(
 
     monkeypatch.setattr(learner.model, "forward", broken_in_two)
     with caplog.at_level(logging.WARNING, "ddpsched"):
-        facts = learner.compile()
+        facts = learner.use(config, Menu(((4, 20),), ((4, 20),)))
     assert facts["compile"]["breaks"]
     assert any("breaks the graph" in line for line in caplog.messages)
 
 
 def test_running_statistics_are_refused(tmp_path: Path) -> None:
     config = config_of(tmp_path)
-    learner = Learner(config, config.load_samples(), CPU, menu=Menu(((4, 20),), ((4, 20),)))
+    learner = Learner(config, config.load_samples(), CPU)
     learner._statistics = [torch.zeros(3)]
     with pytest.raises(ConfigError, match="rows of weight 0, which would count in the running statistics"):
-        learner.compile()
+        learner.use(config, Menu(((4, 20),), ((4, 20),)))
 
 
 def parts_of(split: bool, bucket_mb: float, folder: Path) -> Any:
