@@ -46,6 +46,7 @@
     simulated.py     an executor that computes times instead of running a model
     guard.py         a run's logs, and the reason of its failure, as status.json has it
     certify/         checks that the gradient is exact and each sample runs once
+    advise/          which policy is fastest on this device: policy auto, ddpsched advise
     doctor/          checks of this machine: what training on it needs, tried
     compare/         policies and peers side by side, without training
     sort/            the difficulty of samples, and their order in a file

@@ -36,6 +36,9 @@ class Executor(Protocol):
     @property
     def timeline(self) -> dict[str, Any] | None: ...  # of the last step, where it is kept
 
+    @property
+    def packs(self) -> bool: ...  # whether the model runs packed rows
+
     cap: Cap  # by which votes tell what a micro-batch needs
 
     def use(self, config: RunConfig, menu: Menu) -> None: ...  # the policy and cost of this config, on a menu of shapes

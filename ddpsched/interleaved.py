@@ -49,7 +49,7 @@ def run_interleaved(
     first = configs[0]
     world = world_of(first)
     with watched(first, watch) as watch, ExitStack() as stack:
-        exchange = _shared_group(first, world, stack)
+        exchange = shared_group(first, world, stack)
         _say_memory(configs, world)
         launch = {
             "how": "interleaved",
@@ -156,7 +156,7 @@ def _end(steps: Steps, error: BaseException) -> None:
             log.warning("closing: %r", ended)
 
 
-def _shared_group(config: RunConfig, world: World, stack: ExitStack) -> Exchange:
+def shared_group(config: RunConfig, world: World, stack: ExitStack) -> Exchange:
     """Join the process group that all runs use, where there are ranks; return an exchange of its own for the turns."""
     if config.executor.kind != "distributed":
         return LocalExchange(config.world_size)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ddpsched.advise.choice import settled
 from ddpsched.config import RunConfig, dump, parse
 from ddpsched.costs.memory_cap import UNLIMITED
 from ddpsched.costs.rank_speed import Speed
@@ -98,12 +99,14 @@ def _run(
     samples = config.load_samples()
     start = find_start(folder.path, identity_of(config, samples), folder.may_go_on())
     executor = guard.resources.enter_context(closing(executor_of(config, samples, world, force)))
+    config, chosen = settled(config, executor, samples, folder.path if start.goes_on else None, force)
     train, menu = samples.train, config.menu(samples.train, start.goes_on)
     executor.use(config, menu)
     exchange, spec = executor.exchange, config.plan_spec(executor.caps, start.batch_ranks, menu.shapes)
     executor.cap = UNLIMITED if spec.caps is None else spec.caps[world.rank]
     _agree(start, exchange)
-    environment = _environment(config, samples, executor) | {"launch": None if launch is None else dict(launch)}
+    environment = _environment(config, samples, executor) | chosen
+    environment["launch"] = None if launch is None else dict(launch)
     speeds = [Speed() for _ in exchange.ranks] if spec.refined else None
     if start.checkpoint is not None:
         executor.restore(start.checkpoint)

@@ -41,7 +41,7 @@ class SimulatedExecutor:
         chunk_s = clock.gradient_bytes / config.world_size / clock.bandwidth_bytes_per_s
         self.network_s = 2 * (config.world_size - 1) * (chunk_s + clock.latency_s)
 
-    timeline = None
+    timeline, packs = None, True
     cap, needs, repeats = UNLIMITED, (), False
     facts: Mapping[str, Any] = {"device": "none: simulated", "num_parameters": None, "clocks": None}
 

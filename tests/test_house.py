@@ -24,7 +24,7 @@ ROOMS = {
     },
     "costs": {
         "calibration_grid": 0, "cost_model": 0, "rank_speed": 0, "memory_cap": 1, "shape_menu": 1,
-        "calibration": 2, "regression": 2, "config": 3, "fit_calibration": 3,
+        "calibration": 2, "regression": 2, "config": 3, "step_times": 3, "fit_calibration": 3,
     },
     "data": {
         "array_cache": 0, "config": 0, "embedded": 0, "hub": 0, "lengths": 0, "table_files": 0,
@@ -39,7 +39,7 @@ ROOMS = {
     },
     "planning": {
         "assignment": 0, "record_columns": 0, "yardstick": 0, "policy": 1, "solvers": 1, "one_batch": 2, "plan_spec": 2,
-        "steps": 3, "shapes": 4, "planner": 5, "policies": 5,
+        "steps": 3, "shapes": 4, "planner": 5, "policies": 5, "prediction": 6,
     },
     "config": {"tables": 0, "run": 1, "read": 2, "keys": 2},
     "recovery": {
@@ -50,10 +50,11 @@ ROOMS = {
         "attempt_store": 0, "clock": 0, "loss": 0, "model": 0, "out_of_memory": 0, "denominator": 1,
         "sample_sort": 0, "meeting": 1, "group_exchange": 2, "masks": 1, "variable_lr": 1, "collate": 2, "optimise": 2,
         "packed": 3, "sync": 3, "footprint": 1, "save": 0, "state": 0, "evaluate": 4, "compiled": 4, "rank_step": 4,
-        "learner": 5, "calibrate": 6, "distributed": 7, "virtual": 7,
+        "learner": 5, "calibrate": 6, "trial_times": 7, "distributed": 7, "virtual": 7,
     },
 }  # fmt: skip
 HALL = {
+    "advise",
     "run_loop",
     "run_totals",
     "executors",

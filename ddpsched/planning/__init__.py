@@ -11,6 +11,7 @@
     one_batch/          balance: a batch that exists already, over ranks at once
     assignment.py       Assignment: the result of solvers and policies; refuse_too_long: a sample over a memory cap
     solvers/            minmax's counts (allocation/tie_break.py); balanced's and packed's splits (partition/)
+    prediction.py       the predicted step times of policies
     yardstick.py        the figures by which batchings are compared
     record_columns.py   the columns of a record that follow from a plan
 """

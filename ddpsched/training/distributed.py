@@ -79,6 +79,11 @@ class DistributedExecutor:
         self._config = config
         self.facts |= self.learner.use(config, menu)
 
+    @property
+    def packs(self) -> bool:
+        """Whether the model runs packed rows."""
+        return self.learner.packs
+
     def beat_into(self, heart: Heartbeat) -> None:
         """Write from now on in which phase of a step this rank is."""
         self._heart = heart

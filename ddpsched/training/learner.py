@@ -18,6 +18,7 @@ from ddpsched.config import RunConfig
 from ddpsched.data.samples import Samples
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Flag
+from ddpsched.planning.policies.auto import Auto
 from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.step_plan import Ids, Microbatch
 from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
@@ -31,7 +32,7 @@ from ddpsched.training.meeting import wait_for_all
 from ddpsched.training.model import build_model, num_positions
 from ddpsched.training.optimise import Optimiser
 from ddpsched.training.out_of_memory import is_out_of_memory
-from ddpsched.training.packed import enable_packing
+from ddpsched.training.packed import can_pack, enable_packing
 from ddpsched.training.rank_step import RankStep
 from ddpsched.training.save import save_pretrained
 from ddpsched.training.state import Snapshot, restore
@@ -69,8 +70,11 @@ class Learner:
                 f"data.max_length = {config.data.max_length}, but {config.model.name!r} has {longest} positions; lower "
                 "data.max_length, or take a model with more"
             )
-        if config.policy.packs or config.data.within_documents:
+        self.packs = config.policy.packs or config.data.within_documents
+        if self.packs:
             enable_packing(model, config.model.name, config.data.max_length)
+        elif isinstance(config.policy, Auto) and config.policy.packed:
+            self.packs = can_pack(model, config.data.max_length)
         enable_mask(model, config.model.name, config.model.mask, config.data.max_length)
         self.device, self.clock = device, Clock(device)
         dtype = torch.float64 if precision == "float64" else torch.float32
@@ -139,10 +143,25 @@ class Learner:
 
         self.begin_step()
         facts = self._programs.make(self.model, backward)
-        self.optimiser.clear()
-        self._restore_statistics()
+        self.undo()
         wait_for_all("compiled its model")
         return {"compile": facts}
+
+    def lengths(self, ids: Ids) -> Ids:
+        """Return the tokens of these training samples, (n,)."""
+        return self._samples.train.lengths(ids)
+
+    def trial_step_s(self, length: int) -> float:
+        """Return the seconds of a whole step of one sample at weight 0, which changes nothing; all ranks call it."""
+        self.optimiser.clear()
+        begin = self.clock.mark()
+        with self.sync.synchronise():
+            (self.loss_sum(self.collate.synthetic(1, length)) * 0.0).backward()
+        self.sync.wait()
+        self.optimiser.try_step()
+        seconds = self.clock.seconds(begin, self.clock.mark())
+        self.sync.log.take()
+        return seconds
 
     def fits(self, count: int, length: int, shorter: int = 0) -> bool:
         """Return whether the device has the memory for forward and backward of a synthetic batch; gradients stay.
@@ -275,14 +294,15 @@ class Learner:
 
     def forget_step(self) -> None:
         """Drop all effects of a step that broke off, and make the synchroniser fit for its repetition."""
-        self.optimiser.clear()
-        self._restore_statistics()
+        self.undo()
         self.sync.renew()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     @torch.no_grad()
-    def _restore_statistics(self) -> None:
+    def undo(self) -> None:
+        """Drop what was run since ``begin_step``: gradients, and what forward changed."""
+        self.optimiser.clear()
         for buffer, before in zip(self._statistics, self._before, strict=True):
             buffer.copy_(before)
 

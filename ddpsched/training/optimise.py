@@ -62,7 +62,17 @@ class Optimiser:
         """
         for parameter in self._parameters:
             parameter.grad = torch.zeros_like(parameter)
+        self.try_step()
+
+    def try_step(self) -> None:
+        """Clip and step at rate 0 on the gradients that are there, which must be zeros; nothing is changed."""
+        rates = [group["lr"] for group in self._adamw.param_groups]
+        for group in self._adamw.param_groups:
+            group["lr"] = 0.0
+        self.gradient_norm()
         self._adamw.step()
+        for group, rate in zip(self._adamw.param_groups, rates, strict=True):
+            group["lr"] = rate
         for state in self._adamw.state.values():
             state["step"].zero_()
         self.clear()

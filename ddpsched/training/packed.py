@@ -70,6 +70,15 @@ def enable_packing(model: Any, name: str | None = None, max_length: int | None =
     enabled.add(model)
 
 
+def can_pack(model: Any, max_length: int) -> bool:
+    """Let ``model`` run packed batches beside padded ones, and return True; False where it cannot."""
+    try:
+        enable_packing(model, max_length=max_length)
+    except ConfigError:
+        return False
+    return True
+
+
 def _prepare_and_compare(model: Any, max_length: int) -> float:
     """Return the largest gap between the padded logits of a few samples, computed first, and the packed ones."""
     rows, pad_id, device = some_rows(model, max_length), model.config.pad_token_id or 0, model.device

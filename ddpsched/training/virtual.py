@@ -53,6 +53,11 @@ class VirtualExecutor:
         self._config = config
         self.facts |= self.learner.use(config, menu)
 
+    @property
+    def packs(self) -> bool:
+        """Whether the model runs packed rows."""
+        return self.learner.packs
+
     def beat_into(self, heart: Heartbeat) -> None:
         """Do nothing, as nobody waits for this process."""
 

@@ -13,7 +13,7 @@ from analysis.metrics import warmup_steps
 from ddpsched.compare import Question, compare
 from ddpsched.compare.arms import Row, fitted, measure
 from ddpsched.compare.show import COLUMNS
-from ddpsched.config import LrConfig, ModelConfig, RunConfig, parse
+from ddpsched.config import CompileConfig, LrConfig, ModelConfig, RunConfig, parse
 from ddpsched.data.config import DataConfig
 from ddpsched.orders.config import OrderConfig
 from ddpsched.planning.policies import POLICIES
@@ -25,7 +25,13 @@ NOTES = ROOT / "report" / "notes"
 PAGES = sorted(NOTES.glob("*.md"))
 KINDS = {kind: policy for kind, policy in POLICIES.items() if kind != "peer"}
 ORDERS = get_args(OrderConfig.model_fields["kind"].annotation)
-TABLES: dict[str, Any] = {"lr": LrConfig, "order": OrderConfig, "data": DataConfig, "model": ModelConfig}
+TABLES: dict[str, Any] = {
+    "lr": LrConfig,
+    "order": OrderConfig,
+    "data": DataConfig,
+    "model": ModelConfig,
+    "compile": CompileConfig,
+}
 
 
 def text_of(name: str) -> str:
@@ -114,7 +120,7 @@ def stated(page: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("page", [*KINDS, "orders", "concatenate", "masks"])
+@pytest.mark.parametrize("page", [*KINDS, "orders", "concatenate", "masks", "compile"])
 def test_keys_and_defaults_are_the_configs(page: str) -> None:
     told = stated(page)
     for key, (table, default) in told.items():

@@ -15,6 +15,7 @@ fill micro-batches of varying sizes, so that B varies.
     pool.py           samples of similar length, from each rank's pool
     peer.py           another package's batching
     lockstep.py       as many micro-batches on each rank, which run together
+    auto.py           the fastest of static, balanced and packed, measured when a run begins
     batch_policy.py   the base of policies that assign a batch
     filling.py        the base of policies that fill micro-batches
 """
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
+from ddpsched.planning.policies.auto import Auto
 from ddpsched.planning.policies.balanced import Balanced
 from ddpsched.planning.policies.bins import Bins
 from ddpsched.planning.policies.minmax import Minmax
@@ -42,6 +44,7 @@ POLICIES: dict[str, type[Policy]] = {
     "bins": Bins,
     "pool": Pool,
     "peer": PeerPolicy,
+    "auto": Auto,
 }
 
 if TYPE_CHECKING:

@@ -1,0 +1,197 @@
+"""The choice of policy auto: times of this model are measured or kept, each candidate predicted, the fastest taken."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from ddpsched.config import RunConfig
+from ddpsched.costs.calibration import Calibration, Seconds
+from ddpsched.costs.config import CostConfig
+from ddpsched.costs.cost_model import CostModel, padded_tokens
+from ddpsched.costs.shape_menu import Shape
+from ddpsched.costs.step_times import StepTimes, keep, kept_in, load_kept
+from ddpsched.data.lengths import Lengths
+from ddpsched.data.samples import Samples
+from ddpsched.environment import describe
+from ddpsched.errors import ConfigError
+from ddpsched.exchange import Exchange, LocalExchange
+from ddpsched.executors import Executor
+from ddpsched.planning.plan_spec import PlanSpec
+from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.policies import POLICIES
+from ddpsched.planning.policies.auto import Auto
+from ddpsched.planning.policy import Policy
+from ddpsched.planning.prediction import Prediction, predict
+from ddpsched.records import read_json
+from ddpsched.simulated import SimulatedExecutor
+from ddpsched.step_plan import Ids
+
+log = logging.getLogger("ddpsched")
+PLANNED = 48  # steps whose micro-batches are those that are measured
+SHAPES, ROWS = 16, 8  # padded micro-batches and packed rows that are measured
+ENTRY = "auto"  # of environment.json
+
+
+@dataclass(frozen=True)
+class Choice:
+    """``config``: with the policy that is taken, and its cost. ``ranking``: the fastest first. ``times``: measured."""
+
+    config: RunConfig
+    ranking: list[Prediction]
+    times: StepTimes
+
+    @property
+    def chosen(self) -> Prediction:
+        """The one that is taken: the fastest, or static where none is predicted to be faster."""
+        return taken(self.ranking)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """An entry of environment.json, from which a run that goes on takes the same choice."""
+        ranking = [
+            {"name": p.name, "step_s": p.step_s, "ratio": p.ratio, "band": p.band, "microbatches": p.microbatches}
+            for p in self.ranking
+        ]
+        changed = {"policy": self.config.policy.model_dump(), "cost": self.config.cost.model_dump()}
+        return {ENTRY: {"chosen": self.chosen.name, **changed, "ranking": ranking, "times": self.times.model_dump()}}
+
+    def table(self) -> Table:
+        """Return the ranking as a table."""
+        rows = Table(title="predicted, the fastest first", title_justify="left")
+        for head in ("policy", "step ms", "times static", "micro-batches", ""):
+            rows.add_column(head, justify="left" if head in ("policy", "") else "right")
+        for each in self.ranking:
+            band = "" if each.name == "static" else f" ± {each.band * each.ratio:.3f}"
+            mark = "taken" if each is self.chosen else ""
+            cells = f"{1e3 * each.step_s:.1f}", f"{each.ratio:.3f}{band}", f"{each.microbatches:.2f}"
+            rows.add_row(each.name, *cells, mark)
+        return rows
+
+
+def taken(ranking: Sequence[Prediction]) -> Prediction:
+    """Return the fastest prediction, or static's where none is below it."""
+    static = next(each for each in ranking if each.name == "static")
+    return ranking[0] if ranking[0].ratio < 1 else static
+
+
+def settled(
+    config: RunConfig, executor: Executor, samples: Samples, folder: Path | None, force: bool = False
+) -> tuple[RunConfig, dict[str, Any]]:
+    """Return the config that a run goes on with, and an entry for environment.json; all ranks call it together.
+
+    ``folder``: of a run that goes on, which has chosen before; else None. ``force``: measure anew, whatever is kept.
+    A config of another policy is returned as it is.
+    """
+    if not isinstance(config.policy, Auto):
+        return config, {}
+    if folder is not None and (before := read_json(folder / "environment.json").get(ENTRY)):
+        policy = POLICIES[before["policy"]["kind"]].model_validate(before["policy"])
+        cost = CostConfig.model_validate(before["cost"])
+        return config.model_copy(update={"policy": policy, "cost": cost}), {ENTRY: before}
+    choice = choose(config, executor, samples, force)
+    for each in choice.ranking:
+        log.info("auto: %s %.1f ms a step, %.3f of static's", each.name, 1e3 * each.step_s, each.ratio)
+    log.info("auto takes %s", choice.chosen.name)
+    return choice.config, choice.facts
+
+
+def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool = False) -> Choice:
+    """Return the choice for a config of policy auto; all ranks call it together, and rank 0's numbers decide."""
+    policy = config.policy
+    assert isinstance(policy, Auto)
+    spec, lengths = config.plan_spec(executor.caps), samples.train
+    candidates = policy.candidates(executor.packs)
+    times = _times(config, executor, lengths, spec, candidates, force)
+    if times.is_noisy:
+        log.warning(
+            "auto: passes over the same micro-batches differ by %.0f %% in the median, so the device is busy or noisy, "
+            "and predictions are rough; run it on a quiet one, or name a policy",
+            100 * times.spread,
+        )
+    ranking = predict(spec, lengths, candidates, times)
+    best = taken(ranking)
+    changed = {"policy": best.policy, "cost": as_config(best.cost)}
+    return Choice(config.model_copy(update=changed), ranking, times)
+
+
+def as_config(cost: CostModel) -> CostConfig:
+    """Return the [cost] of a config with these coefficients, in seconds."""
+    values = {name: getattr(cost, name) for name in Seconds.model_fields}
+    return CostConfig(kind="affine_quadratic", **values)
+
+
+def _times(
+    config: RunConfig, executor: Executor, lengths: Lengths, spec: PlanSpec, candidates: dict[str, Policy], force: bool
+) -> StepTimes:
+    """Return the times that rank 0 has, kept or measured."""
+    if isinstance(executor, SimulatedExecutor):
+        seconds = _of_cost(executor.clock)
+        return StepTimes(
+            identity=None, world_size=config.world_size, padded=seconds, packed=seconds, rest_s=executor.network_s,
+            error=0.0, noise=[1.0] * 10,
+        )  # fmt: skip
+    from ddpsched.training.calibrate import identity_of
+    from ddpsched.training.trial_times import measure_times
+
+    learner = getattr(executor, "learner")  # noqa: B009 - of all executors with a model
+    versions = describe()["versions"]
+    known = [versions.get(name) for name in ("python", "torch", "transformers")]
+    path = kept_in(identity_of(config, learner), config.world_size, config.executor.kind, known)
+    kept = None if force else load_kept(path)
+    if not _all(executor.exchange, kept is not None):
+        shapes, rows = _points(spec, lengths, candidates)
+        log.info("auto: measuring %d micro-batches of this model", len(shapes) + len(rows))
+        kept = measure_times(learner, config, shapes, rows)
+        keep(path, kept)
+    assert kept is not None
+    row = np.array([kept.as_row()], dtype=np.int64)
+    times = kept.with_row(executor.exchange.vote(np.repeat(row, len(executor.exchange.ranks), axis=0))[0].tolist())
+    return times if force else _with_given(config, times)
+
+
+def _with_given(config: RunConfig, times: StepTimes) -> StepTimes:
+    """Return the times with the calibration that the config names in place of those of padded micro-batches."""
+    if config.cost.kind != "calibrated":
+        return times
+    assert config.cost.path is not None
+    given = Calibration.load(config.cost.path)
+    return times.model_copy(update={"padded": given.seconds, "error": given.seconds_residuals.held_out_mean})
+
+
+def _of_cost(cost: CostModel) -> Seconds:
+    return Seconds(**{name: getattr(cost, name) for name in Seconds.model_fields})
+
+
+def _all(exchange: Exchange, holds: bool) -> bool:
+    """Return whether it holds on every rank."""
+    return bool(exchange.vote(np.full((len(exchange.ranks), 1), int(holds), dtype=np.int64)).all())
+
+
+def _points(spec: PlanSpec, lengths: Lengths, candidates: dict[str, Policy]) -> tuple[list[Shape], list[Ids]]:
+    """Return the micro-batches to measure: of those that the candidates plan, from the smallest to the largest."""
+    shapes, rows = set[Shape](), list[Ids]()
+    for policy in candidates.values():
+        trial = replace(spec, policy=policy, cost=padded_tokens, steps=PLANNED, epochs=None)
+        for plan in plan_steps(trial, lengths, LocalExchange(spec.world_size)):
+            for micro in (micro for rank in plan.ranks for micro in rank):
+                if micro.packed:
+                    rows.append(micro.ids)
+                else:
+                    shapes.add((len(micro), micro.padded_length(lengths.lengths(micro.ids))))
+    if not shapes:
+        raise ConfigError("policy.kind = 'auto' needs samples to plan with; there are none")
+    ordered = sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape))
+    rows.sort(key=lambda ids: int(lengths.lengths(ids).sum()))
+    return _spread(ordered, SHAPES), _spread(rows, ROWS)
+
+
+def _spread(items: list[Any], most: int) -> list[Any]:
+    """Return up to ``most`` of the items, from the first to the last, evenly."""
+    if not items:
+        return []
+    return [items[place] for place in np.unique(np.linspace(0, len(items) - 1, min(most, len(items))).astype(np.int64))]

@@ -1,0 +1,96 @@
+"""Runs in turn of the first policies of a ranking and of static: does the prediction hold?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as parquet
+from rich.table import Table
+
+from ddpsched.advise.choice import Choice, as_config
+from ddpsched.config import RunConfig, parse
+from ddpsched.errors import RunError
+from ddpsched.interleaved import run_interleaved
+from ddpsched.planning.prediction import Prediction
+from ddpsched.records import RECORDS
+
+FIRST = 2  # of the ranking that are measured, beside static
+ALIKE = 0.005  # of a ratio: no measurement tells them apart
+WARM_UP = 4  # steps that are left out
+HOLDS = 0.10  # of a ratio, by which a prediction may be off
+
+
+@dataclass(frozen=True)
+class Measured:
+    """``ratio``: a policy's mean step time over static's, whose steps ran in turn with its own.
+
+    ``low``, ``high``: the middle half of the ratios of single steps. ``predicted``: None for static again (A/A).
+    """
+
+    name: str
+    ratio: float
+    low: float
+    high: float
+    predicted: float | None
+
+
+def measure(choice: Choice, steps: int) -> list[Measured]:
+    """Run static twice and the first of the ranking, ``steps`` of each in turn; return their times over static's.
+
+    Runs are written to ``outputs/advise``, in place of those of an earlier call. Called by all ranks together.
+    Raises RunError where one of them fails.
+    """
+    static = next(each for each in choice.ranking if each.name == "static")
+    first: list[Prediction] = []
+    for each in choice.ranking:  # of alike predictions, as where more micro-batches do not pay, the first alone
+        if each is not static and not any(abs(each.ratio - other.ratio) < ALIKE for other in first):
+            first.append(each)
+    arms = [("static", static, None), ("static again", static, None), *((p.name, p, p.ratio) for p in first[:FIRST])]
+    configs = [_trial(choice.config, name, prediction, steps) for name, prediction, _ in arms]
+    failed = run_interleaved(configs, overwrite=True, about={"margin": HOLDS})
+    if failed:
+        name, why = next(iter(failed.items()))
+        raise RunError(f"advise: the run of {name} failed: {why}")
+    times = [_step_times(config.run_dir) for config in configs]
+    found = []
+    static_s = times[0][WARM_UP:]
+    for (name, _, predicted), seconds in zip(arms[1:], times[1:], strict=True):
+        low, high = np.percentile(seconds[WARM_UP:] / static_s, (25, 75)).tolist()
+        found.append(Measured(name, float(seconds[WARM_UP:].mean() / static_s.mean()), low, high, predicted))
+    return found
+
+
+def _trial(config: RunConfig, name: str, prediction: Prediction, steps: int) -> RunConfig:
+    """Return the config of a trial of one policy."""
+    table = config.model_dump(exclude_none=True)
+    table["policy"] = prediction.policy.model_dump(exclude_none=True)
+    table["cost"] = as_config(prediction.cost).model_dump(exclude_none=True)
+    table |= {"study": "advise", "name": name.replace(", M = ", "-").replace(" ", "-"), "steps": steps}
+    table["train"] |= {"save_model": False, "checkpoint_every": 0, "eval_every": 0}
+    table.pop("epochs", None)
+    return parse(table, "ddpsched advise")
+
+
+def _step_times(folder: Path) -> np.ndarray:
+    """Return the seconds of each step, of the slowest rank, (steps,)."""
+    table = parquet.read_table(folder / RECORDS, columns=["step", "step_s"]).to_pydict()
+    steps, seconds = np.array(table["step"]), np.array(table["step_s"], dtype=np.float64)
+    found = np.zeros(steps.max() + 1)
+    np.maximum.at(found, steps, seconds)
+    return found
+
+
+def table(measured: Sequence[Measured]) -> Table:
+    """Return what was measured beside what was predicted."""
+    rows = Table(title="measured in turn, times static's", title_justify="left")
+    for head in ("policy", "mean", "half of the steps", "predicted", ""):
+        rows.add_column(head, justify="left" if head in ("policy", "") else "right")
+    for each in measured:
+        predicted, verdict = "", "(A/A: what noise looks like)"
+        if each.predicted is not None:
+            off = each.predicted / each.ratio - 1
+            predicted = f"{each.predicted:.3f}"
+            verdict = f"the prediction {'held' if abs(off) <= HOLDS else 'did not hold'}: {off:+.1%}"
+        rows.add_row(each.name, f"{each.ratio:.3f}", f"{each.low:.3f} to {each.high:.3f}", predicted, verdict)
+    return rows

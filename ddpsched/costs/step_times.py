@@ -1,0 +1,101 @@
+"""StepTimes: the seconds of a model's micro-batches and steps on a device, which policy auto chooses by."""
+
+import os
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from ddpsched.costs.calibration import Identity, Seconds
+from ddpsched.costs.cost_model import CostModel
+from ddpsched.decode import decode_json
+from ddpsched.records import write_json
+from ddpsched.regular_file import read_regular
+from ddpsched.table import NonNegative, Positive, PositiveFloat, Table
+
+KEPT = "DDPSCHED_CACHE"  # the environment's name of the folder of measurements
+NOISY = 0.25  # of a time, by which passes may differ before a device is called noisy
+
+
+class StepTimes(Table):
+    """Times of one model on one device, measured when a run began.
+
+    ``padded``, ``packed``: of micro-batches, forward and backward; packed is null where the model cannot. ``rest_s``:
+    what a step takes beside these, of the optimizer and of ranks that meet. ``error``: the mean error of the fit at
+    points that were left out of it, as a share. ``noise``: times over the smallest of the same micro-batch, ten
+    quantiles, evenly spaced.
+    """
+
+    kind: Literal["step_times"] = "step_times"
+    version: Literal[1] = 1
+    identity: Identity | None
+    world_size: Positive
+    padded: Seconds
+    packed: Seconds | None
+    rest_s: NonNegative
+    error: NonNegative
+    noise: Annotated[list[PositiveFloat], Field(min_length=10, max_length=10)]
+
+    @property
+    def cost(self) -> CostModel:
+        """The cost of padded micro-batches, in nanoseconds."""
+        return CostModel(**self.padded.model_dump())
+
+    @property
+    def packed_cost(self) -> CostModel | None:
+        """The cost of packed rows, in nanoseconds."""
+        return None if self.packed is None else CostModel(**self.packed.model_dump())
+
+    @property
+    def spread(self) -> float:
+        """By how much the median time is above the smallest, as a share."""
+        return (self.noise[4] + self.noise[5]) / 2 - 1
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether times differed so much that a fit says little."""
+        return self.spread > NOISY
+
+    def as_row(self) -> list[int]:
+        """Return all numbers as 64-bit integers, as votes carry them."""
+        packed = [0.0] * 5 if self.packed is None else list(self.packed.model_dump().values())
+        values = [*self.padded.model_dump().values(), *packed, self.rest_s, self.error, *self.noise]
+        whole: list[int] = np.array(values, dtype=np.float64).view(np.int64).tolist()
+        return [*whole, int(self.packed is not None)]
+
+    def with_row(self, row: Sequence[int]) -> "StepTimes":
+        """Return these times with the numbers of another rank's ``as_row``."""
+        *whole, packs = row
+        values = np.array(whole, dtype=np.int64).view(np.float64).tolist()
+        names = list(Seconds.model_fields)
+        padded, packed = (Seconds(**dict(zip(names, values[i : i + 5], strict=True))) for i in (0, 5))
+        rest_s, error, *noise = values[10:]
+        changed: dict[str, Any] = {"padded": padded, "packed": packed if packs else None, "rest_s": rest_s}
+        return self.model_copy(update={**changed, "error": error, "noise": noise})
+
+
+def kept_in(identity: Identity, world_size: int, kind: str, versions: Sequence[str | None]) -> Path:
+    """Return the file in which such a measurement is kept. ``kind``: of the executor."""
+    folder = os.environ.get(KEPT) or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ddpsched"
+    known = f"{identity.model_dump_json()} {world_size} {kind} {list(versions)}"
+    return Path(folder) / "step_times" / f"{blake2b(known.encode(), digest_size=12).hexdigest()}.json"
+
+
+def load_kept(path: Path) -> StepTimes | None:
+    """Return a measurement that is kept; None where there is none, or the file is no such."""
+    try:
+        return StepTimes.model_validate(decode_json(read_regular(path)))
+    except (OSError, ValueError, ValidationError):
+        return None
+
+
+def keep(path: Path, times: StepTimes) -> None:
+    """Keep a measurement for later runs, where the folder can be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, times.model_dump())
+    except OSError:
+        return

@@ -1,0 +1,64 @@
+"""The predicted step times of policies that keep static's gradient, from plans of some steps and measured costs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from ddpsched.costs.cost_model import CostModel
+from ddpsched.costs.shape_menu import Shape
+from ddpsched.costs.step_times import StepTimes
+from ddpsched.data.lengths import Lengths
+from ddpsched.exchange import LocalExchange
+from ddpsched.planning.plan_spec import PlanSpec
+from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.policy import Policy
+
+STEPS = 128  # of the first epoch that are planned
+DRAWS = 16  # of noise for each of them
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """``step_s``: mean seconds of a step. ``ratio``: to static's, and ``band``, by how much it may be off, as a share.
+
+    ``microbatches``: mean of a rank in a step. ``cost``: what the policy plans with.
+    """
+
+    name: str
+    policy: Policy
+    cost: CostModel
+    step_s: float
+    ratio: float
+    band: float
+    microbatches: float
+    shapes: tuple[Shape, ...] = ()
+
+
+def predict(spec: PlanSpec, lengths: Lengths, candidates: Mapping[str, Policy], times: StepTimes) -> list[Prediction]:
+    """Return the predictions, the fastest first. ``spec``: of the run; ``candidates``: by name, static among them.
+
+    A step takes as long as its slowest rank, each with noise as measured, and ``times.rest_s``. The band adds the error
+    of the fit, which hits both arms of a ratio alike only in part, and the standard error over the planned steps.
+    """
+    noise = np.random.default_rng(0).choice(times.noise, (DRAWS, STEPS, spec.world_size))
+    steps: dict[str, np.ndarray] = {}
+    found: dict[str, tuple[Policy, CostModel, float]] = {}
+    for name, policy in candidates.items():
+        cost = times.packed_cost if policy.packs else times.cost
+        if cost is None:
+            continue
+        planned = replace(spec, policy=policy, cost=cost, steps=STEPS, epochs=None)
+        plans = list(islice(plan_steps(planned, lengths, LocalExchange(spec.world_size)), STEPS))
+        costs = np.array([plan.predicted_cost for plan in plans], dtype=np.float64) / cost.scale  # (steps, ranks)
+        steps[name] = (costs * noise[:, : len(plans)]).max(2).mean(0) + times.rest_s
+        found[name] = policy, cost, float(np.mean([len(micros) for plan in plans for micros in plan.ranks]))
+    static = steps["static"]
+    predictions = []
+    for name, (policy, cost, micro) in found.items():
+        ratio = float(steps[name].mean() / static.mean())
+        of_steps = float((steps[name] - ratio * static).std() / (static.mean() * len(static) ** 0.5))
+        band = 0.0 if name == "static" else float(np.hypot(times.error, of_steps / ratio))
+        predictions.append(Prediction(name, policy, cost, float(steps[name].mean()), ratio, band, micro))
+    return sorted(predictions, key=lambda each: (each.step_s, each.name != "static"))

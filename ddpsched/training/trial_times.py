@@ -1,0 +1,108 @@
+"""The seconds of a model's micro-batches and steps on this device, measured in less than a minute.
+
+Micro-batches are those that the candidates of policy ``auto`` would plan, so that a fit interpolates; all ranks measure
+at once, as they will run. Passes over all of them follow each other in different orders. A fit is of each point's
+smallest time, as disturbances only ever add to it; how far the others lie above is kept as noise, since a step waits
+for the slowest of its ranks, which noise decides where a plan has made them alike.
+"""
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from ddpsched.config import RunConfig
+from ddpsched.costs.calibration import Seconds
+from ddpsched.costs.cost_model import CostModel
+from ddpsched.costs.regression import fit_time
+from ddpsched.costs.shape_menu import Shape
+from ddpsched.costs.step_times import StepTimes
+from ddpsched.step_plan import Ids
+from ddpsched.training.calibrate import identity_of
+from ddpsched.training.learner import Learner
+
+PASSES, MOST_PASSES = 3, 12
+BUDGET_S = 25.0  # after which no pass begins, beyond the first three
+TRIALS = 5  # steps of one short sample, whose median is what a step takes beside its micro-batches
+HELD_OUT = 4  # each fourth point is left out of the fit
+
+Point = tuple[int, int, Ids | None]  # samples, the longest, and the ids of a packed row
+
+
+def measure_times(learner: Learner, config: RunConfig, shapes: Sequence[Shape], rows: Sequence[Ids]) -> StepTimes:
+    """Measure padded micro-batches of these shapes and packed ``rows``, and fit their costs; all ranks call it at once.
+
+    ``rows``: () for a model that cannot run them.
+    """
+    learner.begin_step()
+    points: list[Point] = [(count, length, None) for count, length in shapes]
+    points += [(len(ids), 0, ids) for ids in rows]
+    for point in points:  # first calls allocate, and choose kernels
+        _seconds(learner, point)
+    seconds: list[list[float]] = [[] for _ in points]
+    begin = perf_counter()
+    for number in range(MOST_PASSES):
+        if number >= PASSES and perf_counter() - begin > BUDGET_S:
+            break
+        for place in np.random.default_rng(number).permutation(len(points)).tolist():
+            seconds[place].append(_seconds(learner, points[place]))
+    least = np.array([min(each) for each in seconds])
+    noise = np.concatenate([np.array(each) / min(each) for each in seconds])
+    count, length = np.array(shapes, dtype=np.float64).T
+    padded, error = _fit(count, length, least[: len(shapes)])
+    packed = None
+    if len(rows):
+        sizes = [learner.lengths(ids) for ids in rows]
+        packed = _fit_rows(sizes, least[len(shapes) :])
+    rest_s = _rest_s(learner, padded, min(int(each) for _, each in shapes))
+    learner.undo()
+    return StepTimes(
+        identity=identity_of(config, learner), world_size=config.world_size, padded=padded, packed=packed,
+        rest_s=rest_s, error=error, noise=np.quantile(noise, np.linspace(0.05, 0.95, 10)).tolist(),
+    )  # fmt: skip
+
+
+def _fit(count: Any, length: Any, seconds: Any) -> tuple[Seconds, float]:
+    """Return the model of all points, and the mean error at those that a fit of the others did not see."""
+    held = np.arange(len(seconds)) % HELD_OUT == HELD_OUT // 2
+    trial = fit_time(count[~held], length[~held], seconds[~held])
+    error = float(np.abs(trial.seconds(count[held], length[held]) / seconds[held] - 1).mean())
+    return _seconds_of(fit_time(count, length, seconds)), error
+
+
+def _fit_rows(sizes: Sequence[Any], seconds: Any) -> Seconds:
+    """Fit seconds of packed rows, by relative error, to a fixed cost, one of each sample, token and token squared."""
+    from scipy.optimize import nnls
+
+    columns = [(1.0, len(each), each.sum(), (each.astype(np.float64) ** 2).sum()) for each in sizes]
+    design = np.array(columns, dtype=np.float64) / seconds[:, None]
+    norm = np.linalg.norm(design, axis=0)
+    alpha, delta, beta, gamma = nnls(design / norm, np.ones(len(seconds)))[0] / norm
+    return Seconds(alpha=alpha, beta=beta, gamma=gamma, delta=delta, floor=0.0)
+
+
+def _seconds_of(model: CostModel) -> Seconds:
+    return Seconds(**{name: getattr(model, name) for name in Seconds.model_fields})
+
+
+def _seconds(learner: Learner, point: Point) -> float:
+    """Return the seconds of collation, forward and backward, without earlier gradients."""
+    count, length, ids = point
+    learner.optimiser.clear()
+    if learner.device.type == "cuda":
+        torch.cuda.synchronize(learner.device)
+    with learner.sync.trial():
+        begin = learner.clock.mark()
+        shorter = int(min(count, length) > 1)
+        batch = learner.collate.synthetic(count, length, shorter) if ids is None else learner.collate(ids, packed=True)
+        learner.loss_sum(batch).backward()
+        return learner.clock.seconds(begin, learner.clock.mark())
+
+
+def _rest_s(learner: Learner, padded: Seconds, shortest: int) -> float:
+    """Return what a step takes beside its micro-batches: gradients that meet, their norm, the optimizer."""
+    alone = float(CostModel(**padded.model_dump()).seconds(1, shortest))
+    found = [learner.trial_step_s(shortest) for _ in range(TRIALS)]
+    return max(0.0, float(np.median(found)) - alone)

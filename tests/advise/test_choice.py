@@ -1,0 +1,186 @@
+"""The choice of policy auto: the fastest as measured, rank 0's on all ranks, and the same when a run goes on."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import run_ranks
+from typer.testing import CliRunner
+
+from ddpsched.cli import app
+from ddpsched.config import RunConfig, parse
+from ddpsched.costs.calibration import Seconds
+from ddpsched.costs.step_times import KEPT, StepTimes
+from ddpsched.errors import RunStopped
+from ddpsched.records import read_json, read_lines
+from ddpsched.run_loop import run
+from ddpsched.training import trial_times
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(KEPT, str(tmp_path / "kept"))
+    return tmp_path / "kept"
+
+
+def config_of(folder: Path, **more: Any) -> RunConfig:
+    table = {
+        "outputs": str(folder), "steps": 4, "global_batch": 8, "world_size": 2, "data": {"size": 200},
+        "policy": {"kind": "auto"},
+    }  # fmt: skip
+    return parse({**table, **more})
+
+
+def chosen(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = read_json(folder / "environment.json")["auto"]
+    return found
+
+
+def test_a_simulated_run_chooses_by_its_clock(tmp_path: Path) -> None:
+    for alpha, kind in ((0.0, "packed"), (5.0, "balanced")):
+        clock = {"kind": "simulated", "alpha_s": alpha, "beta_s": 1e-3, "gradient_bytes": 1e6}
+        policy = {"kind": "auto", "packed": not alpha, "max_microbatches": 1}
+        folder = run(config_of(tmp_path, executor=clock, policy=policy, name=f"alpha-{alpha}"))
+        assert chosen(folder)["policy"]["kind"] == kind
+        assert {line["policy"] for line in read_lines(folder)} == {kind}
+        names = [each["name"] for each in chosen(folder)["ranking"]]
+        assert names[-1] == "static"
+        assert chosen(folder)["times"]["rest_s"] > 0
+
+
+def given_times(beta: float, packed: float | None = None) -> StepTimes:
+    rows = None if packed is None else Seconds(alpha=packed, beta=beta, gamma=0, delta=0, floor=0)
+    return StepTimes(
+        identity=None, world_size=2, padded=Seconds(alpha=1e-4, beta=beta, gamma=0, delta=0, floor=0), packed=rows,
+        rest_s=1e-3, error=0.0, noise=[1.0] * 10,
+    )  # fmt: skip
+
+
+def test_it_measures_once_and_takes_what_is_kept(
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "ddpsched"):
+        first = run(config_of(tmp_path, name="first"))
+    assert any(line.startswith("auto: measuring") for line in caplog.messages)
+    assert any(line.startswith("auto takes") for line in caplog.messages)
+    (path,) = (kept / "step_times").iterdir()
+    entry = chosen(first)
+    assert entry["ranking"][0]["name"] == entry["chosen"] or entry["chosen"] == "static"
+    assert entry["times"]["noise"][0] >= 1
+    assert entry["times"]["packed"] is not None
+    monkeypatch.setattr(trial_times, "measure_times", lambda *_: pytest.fail("measured again"))
+    second = run(config_of(tmp_path, name="second"))
+    assert chosen(second) == entry
+    path.write_text(given_times(1e-5, packed=9.0).model_dump_json())
+    assert chosen(run(config_of(tmp_path, name="third")))["policy"]["kind"] == "balanced"
+
+
+def test_static_is_taken_where_nothing_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = given_times(0.0, packed=9.0)  # every micro-batch costs the same, so plans have nothing to gain
+    monkeypatch.setattr(trial_times, "measure_times", lambda *_: slow)
+    folder = run(config_of(tmp_path))
+    assert chosen(folder)["chosen"] == "static"
+    assert {line["policy"] for line in read_lines(folder)} == {"static"}
+
+
+def test_a_noisy_device_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    noisy = given_times(1e-5).model_copy(update={"noise": [1.0] * 3 + [1.5] * 7})
+    monkeypatch.setattr(trial_times, "measure_times", lambda *_: noisy)
+    with caplog.at_level(logging.WARNING, "ddpsched"):
+        run(config_of(tmp_path))
+    assert any("differ by 50 % in the median, so the device is busy" in line for line in caplog.messages)
+
+
+def test_a_calibration_that_is_given_counts(tmp_path: Path) -> None:
+    path = tmp_path / "device.json"
+    done = CliRunner().invoke(app, ["calibrate", str(toml(tmp_path)), "--output", str(path), "--passes", "1"])
+    assert done.exit_code == 0, done.output
+    folder = run(config_of(tmp_path, cost={"kind": "calibrated", "path": str(path)}))
+    assert chosen(folder)["times"]["padded"] == read_json(path)["seconds"]
+
+
+def toml(folder: Path, **more: Any) -> Path:
+    path = folder / "run.toml"
+    path.write_text(f'outputs = "{folder}"\nsteps = 4\nglobal_batch = 8\nworld_size = 2\ndata = {{ size = 60 }}\n')
+    return path
+
+
+def on_two_ranks(folder: Path, cache: Path) -> dict[str, Any]:
+    """Let rank 1 measure times by which it would choose otherwise."""
+    import os
+
+    from ddpsched.world import World
+
+    os.environ[KEPT] = str(cache)
+    rank = World.detect().rank
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial_times, "measure_times", lambda *_: given_times(1e-5 if rank == 0 else 0.0))
+        done = run(config_of(folder, executor={"kind": "distributed"}))
+    return {"policies": sorted({line["policy"] for line in read_lines(done)}), **chosen(done)}
+
+
+def test_rank_0_decides_for_all(tmp_path: Path) -> None:
+    zero, one = run_ranks(on_two_ranks, 2, tmp_path, tmp_path / "kept")
+    assert zero["policies"] == one["policies"] == ["balanced"]
+    assert zero["chosen"] == one["chosen"]
+
+
+def test_a_run_that_goes_on_keeps_its_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(tmp_path, train={"checkpoint_every": 2}, steps=6)
+    whole = run(config_of(tmp_path, train={"checkpoint_every": 2}, steps=6, name="whole"))
+    from ddpsched.training.virtual import VirtualExecutor
+
+    execute = VirtualExecutor.execute
+
+    def stop_at_4(self: VirtualExecutor, plan: Any) -> Any:
+        if plan.step == 4:
+            raise RunStopped("as if by a signal")
+        return execute(self, plan)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(VirtualExecutor, "execute", stop_at_4)
+        with pytest.raises(RunStopped):
+            run(config)
+    monkeypatch.setattr(trial_times, "measure_times", lambda *_: pytest.fail("measured again"))
+    folder = run(config)
+    assert chosen(folder)["chosen"] == chosen(whole)["chosen"]
+    assert [line["loss"] for line in read_lines(folder)] == [line["loss"] for line in read_lines(whole)]
+
+
+def test_advise_predicts_and_measures(tmp_path: Path) -> None:
+    words = ["advise", str(toml(tmp_path)), "--steps", "8", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout[done.stdout.index("{") :])
+    assert {each["name"] for each in found["ranking"]} >= {"static", "balanced", "packed"}
+    again, *first = found["measured"]
+    assert again["name"] == "static again"
+    assert again["predicted"] is None
+    assert 1 <= len(first) <= 2
+    assert all(each["ratio"] > 0 and each["predicted"] for each in first)
+    assert sorted(path.name for path in (tmp_path / "advise").iterdir())[-2:] == ["static", "static-again"]
+
+
+def test_advise_says_what_it_predicts_alone(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["advise", str(toml(tmp_path)), "--steps", "0"])
+    assert done.exit_code == 0, done.output
+    assert "predicted, the fastest first" in done.output
+    assert "measured" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["executor.kind=simulated"], "executor.kind = 'simulated' has"),
+        (["--steps", "3"], "--steps 3: the first 4 are left out"),
+        (["executor.kind=distributed"], "world_size = 2, but 1 process(es) were started"),
+    ],
+)
+def test_advise_refuses(tmp_path: Path, words: list[str], named: str) -> None:
+    done = CliRunner().invoke(app, ["advise", str(toml(tmp_path)), *words])
+    assert done.exit_code != 0
+    assert named in " ".join(done.output.split())

@@ -1,0 +1,60 @@
+"""Measured times of a model: as a row that ranks exchange, and kept for later runs."""
+
+from pathlib import Path
+
+import pytest
+
+from ddpsched.costs.calibration import Identity, Seconds
+from ddpsched.costs.step_times import KEPT, StepTimes, keep, kept_in, load_kept
+
+IDENTITY = Identity(model="tiny", parameters=7, precision="float32", threads=1, max_length=128)
+PADDED = Seconds(alpha=1e-3, beta=1e-5, gamma=1e-9, delta=1e-4, floor=0.0)
+
+
+def times(packed: bool = True, **more: float) -> StepTimes:
+    values = {
+        "identity": IDENTITY, "world_size": 2, "padded": PADDED,
+        "packed": Seconds(alpha=2e-3, beta=2e-5, gamma=0.0, delta=0.0, floor=1e-3) if packed else None,
+        "rest_s": 0.01, "error": 0.02, "noise": [1 + place / 100 for place in range(10)],
+    }  # fmt: skip
+    return StepTimes.model_validate(values | more)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_row_carries_every_number(packed: bool) -> None:
+    given, other = times(packed), times(rest_s=1.0, error=0.5)
+    row = given.as_row()
+    assert all(type(value) is int for value in row)
+    assert other.with_row(row) == given
+    assert (given.packed_cost is None) == (not packed)
+    assert given.cost.padded(3, 20) == round(1e9 * (1e-3 + 3 * (1e-4 + 20 * 1e-5 + 400 * 1e-9)))
+
+
+def test_noise_tells_a_busy_device() -> None:
+    assert times().spread == pytest.approx(0.045)
+    assert not times().is_noisy
+    assert times(noise=[1.0] * 3 + [1.4] * 7).is_noisy
+
+
+def test_what_is_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEPT, str(tmp_path / "kept"))
+    path = kept_in(IDENTITY, 2, "virtual", ["3.11", "2.13"])
+    assert path.is_relative_to(tmp_path / "kept")
+    assert load_kept(path) is None
+    keep(path, times())
+    assert load_kept(path) == times()
+    others = [
+        kept_in(IDENTITY, 4, "virtual", ["3.11", "2.13"]), kept_in(IDENTITY, 2, "distributed", ["3.11", "2.13"]),
+        kept_in(IDENTITY, 2, "virtual", ["3.11", "2.14"]),
+        kept_in(IDENTITY.model_copy(update={"threads": 2}), 2, "virtual", ["3.11", "2.13"]),
+    ]  # fmt: skip
+    assert len({path, *others}) == 5
+    for damaged in ("", "{", '{"kind": "step_times"}', path.read_text().replace("0.01", "-1")):
+        path.write_text(damaged)
+        assert load_kept(path) is None
+
+
+def test_a_folder_that_cannot_be_written_costs_a_measurement_only(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    keep(tmp_path / "file" / "times.json", times())
+    assert load_kept(tmp_path / "file" / "times.json") is None

@@ -1,0 +1,87 @@
+"""Predicted step times: those of the plans, with the costs that were measured."""
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ddpsched import BatchSampler, World
+from ddpsched.costs.calibration import Seconds
+from ddpsched.costs.step_times import StepTimes
+from ddpsched.data.lengths import KnownLengths
+from ddpsched.errors import ConfigError
+from ddpsched.exchange import LocalExchange
+from ddpsched.planning.plan_spec import PlanSpec
+from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.policies.auto import Auto
+from ddpsched.planning.policies.balanced import Balanced
+from ddpsched.planning.prediction import STEPS, Prediction, predict
+
+LENGTHS = KnownLengths(np.random.default_rng(0).lognormal(2.4, 0.6, 3000).clip(3, 66).astype(np.int64))
+
+
+def times(alpha: float, packed: Any = None, noise: float = 0.0, rest_s: float = 0.0) -> StepTimes:
+    seconds = Seconds(alpha=alpha, beta=1e-5, gamma=0, delta=0, floor=0)
+    return StepTimes(
+        identity=None, world_size=4, padded=seconds, packed=packed, rest_s=rest_s, error=0.01,
+        noise=[1 + noise * place for place in range(10)],
+    )  # fmt: skip
+
+
+def ranking(given: StepTimes, packs: bool = False, lengths: KnownLengths = LENGTHS) -> dict[str, Prediction]:
+    spec = PlanSpec(world_size=4, global_batch=16, policy=Auto(), epochs=1, max_length=66)
+    found = predict(spec, lengths, Auto().candidates(packs), given)
+    assert [each.step_s for each in found] == sorted(each.step_s for each in found)
+    return {each.name: each for each in found}
+
+
+def test_a_step_takes_as_long_as_its_slowest_rank_and_the_rest() -> None:
+    found = ranking(times(1e-4, rest_s=0.002))
+    spec = PlanSpec(world_size=4, global_batch=16, policy=Balanced(), epochs=1, cost=times(1e-4).cost, max_length=66)
+    plans = islice(plan_steps(spec, LENGTHS, LocalExchange(4)), STEPS)
+    mean = float(np.mean([max(plan.predicted_cost or ()) for plan in plans])) / 1e9 + 0.002
+    assert found["balanced"].step_s == pytest.approx(mean, rel=1e-9)
+    assert found["static"].ratio == 1
+    assert found["balanced"].ratio == pytest.approx(mean / found["static"].step_s)
+    assert 0.01 <= found["balanced"].band < 0.05
+
+
+def test_the_fixed_cost_of_a_micro_batch_decides_how_many() -> None:
+    cheap, dear = ranking(times(0.0)), ranking(times(1e-3))
+    assert cheap["balanced, M = 4"].step_s < 0.9 * cheap["balanced"].step_s
+    assert cheap["balanced, M = 4"].microbatches > 2
+    assert dear["balanced, M = 4"].microbatches == 1
+    assert dear["balanced"].ratio < 1
+
+
+def test_packed_rows_have_costs_of_their_own() -> None:
+    fast = Seconds(alpha=1e-5, beta=1e-6, gamma=0, delta=0, floor=0)
+    assert min(ranking(times(1e-4, fast), packs=True).items(), key=lambda each: each[1].step_s)[0] == "packed"
+    slow = Seconds(alpha=1.0, beta=1e-5, gamma=0, delta=0, floor=0)
+    assert ranking(times(1e-4, slow), packs=True)["packed"].ratio > 1
+    assert "packed" not in ranking(times(1e-4), packs=True)
+    assert "packed" not in ranking(times(1e-4, fast), packs=False)
+
+
+def test_noise_costs_plans_more_that_have_made_ranks_alike() -> None:
+    quiet, noisy = ranking(times(0.0)), ranking(times(0.0, noise=0.05))
+    assert noisy["balanced, M = 4"].ratio > quiet["balanced, M = 4"].ratio + 0.02
+
+
+def test_nothing_is_gained_where_all_samples_are_as_long() -> None:
+    found = ranking(times(1e-4), lengths=KnownLengths([20] * 400))
+    assert {round(each.ratio, 9) for each in found.values()} == {1.0}
+
+
+def test_the_candidates_are_static_and_balanced_up_to_m() -> None:
+    assert [*Auto(max_microbatches=6).candidates(True)] == [
+        "static", "balanced", "balanced, M = 2", "balanced, M = 4", "balanced, M = 6", "packed",
+    ]  # fmt: skip
+    assert [*Auto(max_microbatches=1, packed=False).candidates(True)] == ["static", "balanced"]
+
+
+def test_a_loader_has_no_device_to_measure() -> None:
+    policy = {"kind": "auto", "max_microbatches": 1}
+    with pytest.raises(ConfigError, match="'auto' measures a model on its device when a run begins"):
+        list(BatchSampler([3, 4, 5, 6], global_batch=2, world=World(0, 2), policy=policy))
