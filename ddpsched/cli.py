@@ -83,16 +83,17 @@ def advise(
     config: Annotated[str, Argument(help="TOML file of the run")],
     overrides: Words = None,
     steps: Annotated[int, Option(help="steps of each arm that are measured in turn; 0: predict alone")] = 40,
+    first: Annotated[int, AtLeast1(help="policies of the ranking that are measured, beside static")] = 2,
     force: Annotated[bool, Option("--force", help="measure the model anew, whatever is kept")] = False,
     json: Json = False,
 ) -> None:
-    """Predict which policy is fastest for this model, data and device, then measure the first two beside static.
+    """Predict which policy is fastest for this model, data and device, then measure the first beside static.
 
     Under torchrun (`-m ddpsched advise ...`) on real ranks. A run with policy.kind=auto takes the fastest by itself.
     """
     from ddpsched.advise.command import Request, answer
 
-    answer(Request(config, overrides or [], steps, force, json))
+    answer(Request(config, overrides or [], steps, first, force, json))
 
 
 @command

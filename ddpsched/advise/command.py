@@ -18,11 +18,15 @@ from ddpsched.terminal import plain_console
 
 @dataclass(frozen=True)
 class Request:
-    """The options of ``ddpsched advise``. ``steps``: that are measured of each arm; 0 for predictions alone."""
+    """The options of ``ddpsched advise``.
+
+    ``steps``: that are measured of each arm; 0 for predictions alone. ``first``: policies of the ranking to measure.
+    """
 
     config: str
     words: Sequence[str] = ()
     steps: int = 40
+    first: int = 2
     force: bool = False
     json: bool = False
 
@@ -49,7 +53,7 @@ def answer(request: Request) -> None:
         with closing(executor_of(config, samples, world, request.force)) as executor:
             choice = choose(config, executor, samples, request.force)
         del executor
-        measured = measure(choice, request.steps) if request.steps else []
+        measured = measure(choice, request.steps, request.first) if request.steps else []
     if not world.is_main:
         return
     if request.json:

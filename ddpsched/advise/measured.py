@@ -15,7 +15,6 @@ from ddpsched.interleaved import run_interleaved
 from ddpsched.planning.prediction import Prediction
 from ddpsched.records import RECORDS
 
-FIRST = 2  # of the ranking that are measured, beside static
 ALIKE = 0.005  # of a ratio: no measurement tells them apart
 WARM_UP = 4  # steps that are left out
 HOLDS = 0.10  # of a ratio, by which a prediction may be off
@@ -35,18 +34,18 @@ class Measured:
     predicted: float | None
 
 
-def measure(choice: Choice, steps: int) -> list[Measured]:
-    """Run static twice and the first of the ranking, ``steps`` of each in turn; return their times over static's.
+def measure(choice: Choice, steps: int, first: int) -> list[Measured]:
+    """Run static twice and the ``first`` of the ranking, ``steps`` of each in turn; return their times over static's.
 
     Runs are written to ``outputs/advise``, in place of those of an earlier call. Called by all ranks together.
     Raises RunError where one of them fails.
     """
     static = next(each for each in choice.ranking if each.name == "static")
-    first: list[Prediction] = []
+    others: list[Prediction] = []
     for each in choice.ranking:  # of alike predictions, as where more micro-batches do not pay, the first alone
-        if each is not static and not any(abs(each.ratio - other.ratio) < ALIKE for other in first):
-            first.append(each)
-    arms = [("static", static, None), ("static again", static, None), *((p.name, p, p.ratio) for p in first[:FIRST])]
+        if each is not static and not any(abs(each.ratio - other.ratio) < ALIKE for other in others):
+            others.append(each)
+    arms = [("static", static, None), ("static again", static, None), *((p.name, p, p.ratio) for p in others[:first])]
     configs = [_trial(choice.config, name, prediction, steps) for name, prediction, _ in arms]
     failed = run_interleaved(configs, overwrite=True, about={"margin": HOLDS})
     if failed:

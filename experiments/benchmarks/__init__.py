@@ -21,6 +21,8 @@
     resharding.py          lockstep plans under fully_shard: hangs, gradients, step time
     denominators.py        gradients of every denominator, and faults of others
     shape_menus.py         the price of a menu of few shapes, by policy
+    auto.py                what policy auto takes against the best of its candidates
+    compiled.py            step times of a compiled model beside the eager one
     rollouts.py            lengths of rollouts, synthetic
     bookkeeping.py         the cost of timing and records
     checkpointing.py       step time with checkpoints against without
