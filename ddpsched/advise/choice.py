@@ -105,7 +105,7 @@ def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool 
     policy = config.policy
     assert isinstance(policy, Auto)
     spec, lengths = config.plan_spec(executor.caps), samples.train
-    candidates = policy.candidates(executor.packs)
+    candidates = policy.candidates(executor.packs and config.compile.kind == "eager")
     times = _times(config, executor, lengths, spec, candidates, force)
     if times.is_noisy:
         log.warning(
@@ -113,7 +113,7 @@ def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool 
             "and predictions are rough; run it on a quiet one, or name a policy",
             100 * times.spread,
         )
-    ranking = predict(spec, lengths, candidates, times)
+    ranking = predict(spec, lengths, candidates, times, lambda each: config.shapes_of(each, lengths))
     best = taken(ranking)
     changed = {"policy": best.policy, "cost": as_config(best.cost)}
     return Choice(config.model_copy(update=changed), ranking, times)

@@ -218,18 +218,23 @@ class RunConfig(Table):
         ``lengths``: of all training samples. ``goes_on``: after some of the steps, in another process; then all are.
         Raises ConfigError where the policy plans on no menu.
         """
-        if self.compile.kind != "static":
+        shapes = self.shapes_of(self.plan_spec(), lengths)
+        if not shapes:
             return NO_MENU
-        if self.compile.menu is not None:
-            shapes = tuple((rows, length) for rows, length in self.compile.menu)
-        else:
-            shapes = choose_shapes(self.plan_spec(), lengths, self.compile.shapes)
         if self.compile.cover == "warm_up" or goes_on:
             return Menu(shapes, shapes)
         spec = replace(self.plan_spec(shapes=shapes), arrange=None)
         found = cover(spec, lengths, spec.epoch_order(lengths, 0))
         missed = [each for each in shapes if not all((rank, each) in found.met for rank in range(self.world_size))]
         return Menu(shapes, tuple(missed), found.steps)
+
+    def shapes_of(self, spec: PlanSpec, lengths: Lengths) -> tuple[Shape, ...]:
+        """Return the shapes of a menu for plans of ``spec``; () where models are not compiled for one."""
+        if self.compile.kind != "static":
+            return ()
+        if self.compile.menu is not None:
+            return tuple((rows, length) for rows, length in self.compile.menu)
+        return choose_shapes(spec, lengths, self.compile.shapes)
 
     def cost_on(self, shapes: Sequence[Shape]) -> CostModel:
         """Return the cost that plans rest on, of a menu of shapes where there is one."""

@@ -1,13 +1,13 @@
 """The predicted step times of policies that keep static's gradient, from plans of some steps and measured costs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 
 from ddpsched.costs.cost_model import CostModel
-from ddpsched.costs.shape_menu import Shape
+from ddpsched.costs.shape_menu import Shape, on_menu
 from ddpsched.costs.step_times import StepTimes
 from ddpsched.data.lengths import Lengths
 from ddpsched.exchange import LocalExchange
@@ -33,11 +33,14 @@ class Prediction:
     ratio: float
     band: float
     microbatches: float
-    shapes: tuple[Shape, ...] = ()
 
 
-def predict(spec: PlanSpec, lengths: Lengths, candidates: Mapping[str, Policy], times: StepTimes) -> list[Prediction]:
+def predict(
+    spec: PlanSpec, lengths: Lengths, candidates: Mapping[str, Policy], times: StepTimes,
+    menu: Callable[[PlanSpec], Sequence[Shape]] = lambda spec: (),
+) -> list[Prediction]:  # fmt: skip
     """Return the predictions, the fastest first. ``spec``: of the run; ``candidates``: by name, static among them.
+    ``menu``: of the shapes that plans of a spec are made for, () for none.
 
     A step takes as long as its slowest rank, each with noise as measured, and ``times.rest_s``. The band adds the error
     of the fit, which hits both arms of a ratio alike only in part, and the standard error over the planned steps.
@@ -50,6 +53,8 @@ def predict(spec: PlanSpec, lengths: Lengths, candidates: Mapping[str, Policy], 
         if cost is None:
             continue
         planned = replace(spec, policy=policy, cost=cost, steps=STEPS, epochs=None)
+        if shapes := menu(planned):
+            planned = replace(planned, cost=on_menu(cost, shapes))
         plans = list(islice(plan_steps(planned, lengths, LocalExchange(spec.world_size)), STEPS))
         costs = np.array([plan.predicted_cost for plan in plans], dtype=np.float64) / cost.scale  # (steps, ranks)
         steps[name] = (costs * noise[:, : len(plans)]).max(2).mean(0) + times.rest_s

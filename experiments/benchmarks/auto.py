@@ -3,9 +3,9 @@
     python -m experiments.benchmarks.auto DIR [--steps 60] [--models tiny distilbert-base-uncased] [--data sst2 gsm8k]
                                           [--ranks gloo virtual]
 
-DIR holds `sst2/`, `gsm8k/` and `bert-uncased/`. Each setting is one `ddpsched advise`, in which static, static again (A/A)
-and all candidates run in turn; 2 gloo ranks or 4 virtual ones, 32 samples a step. Times are over static's: of what was
-taken, of the fastest measured, and of A/A; then the largest error of a prediction, and the policy that it is of.
+DIR holds `sst2/`, `gsm8k/` and `bert-uncased/`. Each setting is one `ddpsched advise`, in which static, static again
+(A/A) and all candidates run in turn; 2 gloo ranks or 4 virtual ones, 32 samples a step. Times are over static's: of
+what was taken, of the fastest measured, and of A/A; then the largest error of a prediction, and whose it is.
 """
 
 import argparse

@@ -50,6 +50,16 @@ def test_a_simulated_run_chooses_by_its_clock(tmp_path: Path) -> None:
         assert chosen(folder)["times"]["rest_s"] > 0
 
 
+def test_a_compiled_model_is_predicted_on_its_menu(tmp_path: Path) -> None:
+    clock = {"kind": "simulated", "alpha_s": 1e-3, "beta_s": 1e-3}
+    plain = run(config_of(tmp_path, executor=clock, name="plain"))
+    folder = run(config_of(tmp_path, executor=clock, name="menu", compile={"kind": "static", "shapes": 4}))
+    ratios = [{each["name"]: each["step_s"] for each in chosen(path)["ranking"]} for path in (plain, folder)]
+    assert "packed" in ratios[0]
+    assert "packed" not in ratios[1]
+    assert all(ratios[1][name] > ratios[0][name] for name in ratios[1])
+
+
 def given_times(beta: float, packed: float | None = None) -> StepTimes:
     rows = None if packed is None else Seconds(alpha=packed, beta=beta, gamma=0, delta=0, floor=0)
     return StepTimes(
