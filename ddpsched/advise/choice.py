@@ -121,8 +121,7 @@ def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool 
 
 def as_config(cost: CostModel) -> CostConfig:
     """Return the [cost] of a config with these coefficients, in seconds."""
-    values = {name: getattr(cost, name) for name in Seconds.model_fields}
-    return CostConfig(kind="affine_quadratic", **values)
+    return CostConfig(kind="affine_quadratic", **Seconds.of(cost).model_dump())
 
 
 def _times(
@@ -130,7 +129,7 @@ def _times(
 ) -> StepTimes:
     """Return the times that rank 0 has, kept or measured."""
     if isinstance(executor, SimulatedExecutor):
-        seconds = _of_cost(executor.clock)
+        seconds = Seconds.of(executor.clock)
         return StepTimes(
             identity=None, world_size=config.world_size, padded=seconds, packed=seconds, rest_s=executor.network_s,
             error=0.0, noise=[1.0] * 10,
@@ -161,10 +160,6 @@ def _with_given(config: RunConfig, times: StepTimes) -> StepTimes:
     assert config.cost.path is not None
     given = Calibration.load(config.cost.path)
     return times.model_copy(update={"padded": given.seconds, "error": given.seconds_residuals.held_out_mean})
-
-
-def _of_cost(cost: CostModel) -> Seconds:
-    return Seconds(**{name: getattr(cost, name) for name in Seconds.model_fields})
 
 
 def _all(exchange: Exchange, holds: bool) -> bool:

@@ -60,6 +60,11 @@ class Seconds(Table):
     delta: NonNegative
     floor: NonNegative
 
+    @classmethod
+    def of(cls, cost: CostModel) -> "Seconds":
+        """Return the coefficients of a cost model that counts in seconds."""
+        return cls(**{name: getattr(cost, name) for name in cls.model_fields})
+
 
 class Residuals(Table):
     """The errors of a model, as shares of the measured values."""

@@ -34,7 +34,7 @@ def fit_calibration(points: Sequence[Measured], identity: Identity, versions: di
     return Calibration(
         identity=identity,
         versions=versions,
-        seconds=Seconds(**{name: getattr(time, name) for name in Seconds.model_fields}),
+        seconds=Seconds.of(time),
         bytes=memory,
         seconds_residuals=_residuals(time.seconds(count, length), seconds, held),
         bytes_residuals=memory_residuals,

@@ -69,7 +69,7 @@ def _fit(count: Any, length: Any, seconds: Any) -> tuple[Seconds, float]:
     held = np.arange(len(seconds)) % HELD_OUT == HELD_OUT // 2
     trial = fit_time(count[~held], length[~held], seconds[~held])
     error = float(np.abs(trial.seconds(count[held], length[held]) / seconds[held] - 1).mean())
-    return _seconds_of(fit_time(count, length, seconds)), error
+    return Seconds.of(fit_time(count, length, seconds)), error
 
 
 def _fit_rows(sizes: Sequence[Any], seconds: Any) -> Seconds:
@@ -81,10 +81,6 @@ def _fit_rows(sizes: Sequence[Any], seconds: Any) -> Seconds:
     norm = np.linalg.norm(design, axis=0)
     alpha, delta, beta, gamma = nnls(design / norm, np.ones(len(seconds)))[0] / norm
     return Seconds(alpha=alpha, beta=beta, gamma=gamma, delta=delta, floor=0.0)
-
-
-def _seconds_of(model: CostModel) -> Seconds:
-    return Seconds(**{name: getattr(model, name) for name in Seconds.model_fields})
 
 
 def _seconds(learner: Learner, point: Point) -> float:
