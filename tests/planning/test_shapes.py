@@ -151,6 +151,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a mode of no inductor": (
         {"compile": {"kind": "static", "backend": "aot_eager", "mode": "max-autotune"}}, "is of backend = 'inductor'",
     ),
+    "graphs of several ranks": (
+        {"executor": {"kind": "distributed"}, "compile": {"kind": "dynamic", "mode": "max-autotune"}},
+        "records CUDA graphs, .*; use 'max-autotune-no-cudagraphs' on several ranks",
+    ),
     "a simulated program": (
         {"executor": {"kind": "simulated"}, "compile": {"kind": "dynamic"}}, "which has no model; leave it out",
     ),
