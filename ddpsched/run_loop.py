@@ -100,9 +100,9 @@ def _run(
     start = find_start(folder.path, identity_of(config, samples), folder.may_go_on())
     executor = guard.resources.enter_context(closing(executor_of(config, samples, world, force)))
     config, chosen = settled(config, executor, samples, folder.path if start.goes_on else None, force)
-    train, menu = samples.train, config.menu(samples.train, start.goes_on)
+    train, menu = samples.train, config.menu(samples.train, start.goes_on, start.batch_ranks)
     executor.use(config, menu)
-    exchange, spec = executor.exchange, config.plan_spec(executor.caps, start.batch_ranks, menu.shapes)
+    exchange, spec = executor.exchange, config.plan_spec(executor.caps, start.batch_ranks, menu)
     executor.cap = UNLIMITED if spec.caps is None else spec.caps[world.rank]
     _agree(start, exchange)
     environment = _environment(config, samples, executor) | chosen

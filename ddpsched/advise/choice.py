@@ -107,7 +107,7 @@ def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool 
     spec, lengths = config.plan_spec(executor.caps), samples.train
     candidates = policy.candidates(executor.packs and config.compile.kind == "eager")
     times = _times(config, executor, lengths, spec, candidates, force)
-    if times.is_noisy:
+    if times.is_noisy and 0 in executor.exchange.ranks:
         log.warning(
             "auto: passes over the same micro-batches differ by %.0f %% in the median, so the device is busy or noisy, "
             "and predictions are rough; run it on a quiet one, or name a policy",
@@ -140,12 +140,15 @@ def _times(
     learner = getattr(executor, "learner")  # noqa: B009 - of all executors with a model
     versions = describe()["versions"]
     known = [versions.get(name) for name in ("python", "torch", "transformers")]
-    path = kept_in(identity_of(config, learner), config.world_size, config.executor.kind, known)
+    setting = f"{config.executor.kind} {config.sync.kind} {config.global_batch} {config.data.pad_to}"
+    path = kept_in(identity_of(config, learner), config.world_size, setting, known)
     kept = None if force else load_kept(path)
+    if kept is not None and kept.packed is None and any(policy.packs for policy in candidates.values()):
+        kept = None  # of a run that tried no packed rows
     if not _all(executor.exchange, kept is not None):
         shapes, rows = _points(spec, lengths, candidates)
         log.info("auto: measuring %d micro-batches of this model", len(shapes) + len(rows))
-        kept = measure_times(learner, config, shapes, rows)
+        kept = measure_times(learner, config, shapes, rows, lambda more: _first(executor.exchange, more))
         keep(path, kept)
     assert kept is not None
     row = np.array([kept.as_row()], dtype=np.int64)
@@ -165,6 +168,11 @@ def _with_given(config: RunConfig, times: StepTimes) -> StepTimes:
 def _all(exchange: Exchange, holds: bool) -> bool:
     """Return whether it holds on every rank."""
     return bool(exchange.vote(np.full((len(exchange.ranks), 1), int(holds), dtype=np.int64)).all())
+
+
+def _first(exchange: Exchange, holds: bool) -> bool:
+    """Return whether it holds on rank 0."""
+    return bool(exchange.vote(np.full((len(exchange.ranks), 1), int(holds), dtype=np.int64))[0, 0])
 
 
 def _points(spec: PlanSpec, lengths: Lengths, candidates: dict[str, Policy]) -> tuple[list[Shape], list[Ids]]:

@@ -27,7 +27,7 @@ def plan_epochs(
 
     Resumed are positions in the middle of two epochs, before the last step of each and between epochs, through JSON.
     """
-    spec = config.plan_spec(executor.caps, shapes=menu.shapes)
+    spec = config.plan_spec(executor.caps, menu=menu)
     executor.expect(num_steps(spec, samples.train))
     resumed = list[tuple[int, list[int]]]()
     with counted("planning"):

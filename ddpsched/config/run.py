@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,7 +156,12 @@ class RunConfig(Table):
             fault = f"policy.kind = {self.policy.kind!r} with {self.policy.most_microbatches} micro-batches a rank"
             has = any(name == "lockstep" for name in type(self.policy).model_fields)
             remedy = "set policy.lockstep = true" if has else "use 'packed' or 'balanced' with lockstep = true"
+            if self.policy.kind == "auto":
+                remedy = "set policy.max_microbatches = 1"
             raise ValueError(f"sync.reshard = true needs as many on each rank, and {fault} may differ; {remedy}")
+        if self.policy.kind == "auto" and slowness:
+            fault = "policy.kind = 'auto' measures ranks as they are, and executor.slowness makes them slower"
+            raise ValueError(f"{fault}; name a policy, or leave executor.slowness out")
         if self.sync.kind == "fsdp" and (slowness or self.memory.probe or self.memory.path):
             fault = "executor.slowness and memory run the model outside a step, but sync.kind = 'fsdp' shards it"
             raise ValueError(f"{fault}; use 'bucketed' or 'ddp'")
@@ -216,21 +222,25 @@ class RunConfig(Table):
         """The columns that every record of the run shares."""
         return {"run": self.name, "mode": self.executor.kind, "policy": self.policy.kind, "seed": self.seed}
 
-    def menu(self, lengths: Lengths, goes_on: bool = False) -> Menu:
+    def menu(self, lengths: Lengths, goes_on: bool = False, batch_ranks: int | None = None) -> Menu:
         """Return the menu of shapes that micro-batches are filled up to, and what runs before a step.
 
         ``lengths``: of all training samples. ``goes_on``: after some of the steps, in another process; then all are.
-        Raises ConfigError where the policy plans on no menu.
+        ``batch_ranks``: as of :meth:`plan_spec`. Raises ConfigError where the policy plans on no menu.
         """
-        shapes = self.shapes_of(self.plan_spec(), lengths)
+        spec = self.plan_spec()
+        shapes = self.shapes_of(spec, lengths)
         if not shapes:
             return NO_MENU
-        if self.compile.cover == "warm_up" or goes_on:
+        if self.compile.cover == "warm_up":
             return Menu(shapes, shapes)
-        spec = replace(self.plan_spec(shapes=shapes), arrange=None)
-        found = cover(spec, lengths, spec.epoch_order(lengths, 0))
+        begun = replace(spec, world_size=batch_ranks or self.world_size)
+        first = shapes if begun.world_size == self.world_size else self.shapes_of(begun, lengths)
+        if goes_on:
+            return Menu(shapes, shapes, cover=first)
+        found = cover(begun, lengths, begun.epoch_order(lengths, 0), first)
         missed = [each for each in shapes if not all((rank, each) in found.met for rank in range(self.world_size))]
-        return Menu(shapes, tuple(missed), found.steps)
+        return Menu(shapes, tuple(missed), found.steps, first)
 
     def shapes_of(self, spec: PlanSpec, lengths: Lengths) -> tuple[Shape, ...]:
         """Return the shapes of a menu for plans of ``spec``; () where models are not compiled for one."""
@@ -246,13 +256,13 @@ class RunConfig(Table):
         return on_menu(cost, shapes) if shapes else cost
 
     def plan_spec(
-        self, allowed: Sequence[int] | None = None, batch_ranks: int | None = None, shapes: Sequence[Shape] = ()
+        self, allowed: Sequence[int] | None = None, batch_ranks: int | None = None, menu: Menu = NO_MENU
     ) -> PlanSpec:
         """Return the arguments of planning; a fitted cost, a calibration and an order are read from their files here.
 
         ``allowed``: each rank's memory limit, in bytes where ``memory.path`` names a calibration, else in samples of
         ``data.max_length``; None for no limit. ``batch_ranks``: of a run that goes on with another world size, the one
-        it began with. ``shapes``: those of :meth:`menu`. Raises ConfigError or DataError for files that cannot be read.
+        it began with. ``menu``: of :meth:`menu`. Raises ConfigError or DataError for files that cannot be read.
         """
         return PlanSpec(
             world_size=self.world_size,
@@ -262,14 +272,14 @@ class RunConfig(Table):
             epochs=self.epochs,
             steps=self.steps,
             order=Order.of(self.order),
-            cost=self.cost_on(shapes),
+            cost=self.cost_on(menu.shapes),
             caps=None if allowed is None else caps_of(self.memory, allowed, self.data.max_length),
             max_length=self.data.max_length,
             pad_to=self.data.max_length if self.data.pad_to == "max_length" else 0,
             refined=self.cost.online,
             lengths_known=self.data.lengths == "known",
             batch_ranks=batch_ranks,
-            arrange=covering_order if shapes and self.compile.cover == "order" else None,
+            arrange=partial(covering_order, menu.cover) if menu.cover else None,
         )
 
     def load_samples(self) -> "Samples":

@@ -79,7 +79,9 @@ class CompileConfig(Table):
     """Not at all, one program for all shapes, or one for each shape of a menu."""
     shapes: Annotated[int, Field(ge=1, le=256)] = 8
     """static: the most shapes of the menu."""
-    menu: list[Annotated[list[Positive], Field(min_length=2, max_length=2)]] | None = None
+    menu: Annotated[list[Annotated[list[Positive], Field(min_length=2, max_length=2)]], Field(min_length=1)] | None = (
+        None
+    )
     """static: the menu itself, [rows, length] of each shape; None: the one that loses least."""
     cover: Literal["warm_up", "order"] = "warm_up"
     """static: run every shape once before the first step, or let the first steps of an epoch meet every shape."""

@@ -77,10 +77,10 @@ class StepTimes(Table):
         return self.model_copy(update={**changed, "error": error, "noise": noise})
 
 
-def kept_in(identity: Identity, world_size: int, kind: str, versions: Sequence[str | None]) -> Path:
-    """Return the file in which such a measurement is kept. ``kind``: of the executor."""
+def kept_in(identity: Identity, world_size: int, setting: str, versions: Sequence[str | None]) -> Path:
+    """Return the file in which such a measurement is kept. ``setting``: what else of a run it depends on."""
     folder = os.environ.get(KEPT) or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ddpsched"
-    known = f"{identity.model_dump_json()} {world_size} {kind} {list(versions)}"
+    known = f"{identity.model_dump_json()} {world_size} {setting} {list(versions)}"
     return Path(folder) / "step_times" / f"{blake2b(known.encode(), digest_size=12).hexdigest()}.json"
 
 

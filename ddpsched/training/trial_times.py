@@ -6,7 +6,7 @@ smallest time, as disturbances only ever add to it; how far the others lie above
 for the slowest of its ranks, which noise decides where a plan has made them alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -31,10 +31,13 @@ HELD_OUT = 4  # each fourth point is left out of the fit
 Point = tuple[int, int, Ids | None]  # samples, the longest, and the ids of a packed row
 
 
-def measure_times(learner: Learner, config: RunConfig, shapes: Sequence[Shape], rows: Sequence[Ids]) -> StepTimes:
+def measure_times(
+    learner: Learner, config: RunConfig, shapes: Sequence[Shape], rows: Sequence[Ids], decided: Callable[[bool], bool]
+) -> StepTimes:
     """Measure padded micro-batches of these shapes and packed ``rows``, and fit their costs; all ranks call it at once.
 
-    ``rows``: () for a model that cannot run them.
+    ``rows``: () for a model that cannot run them. ``decided``: what rank 0 decides, as ranks whose model is sharded
+    meet in each micro-batch, and so need as many passes.
     """
     learner.begin_step()
     points: list[Point] = [(count, length, None) for count, length in shapes]
@@ -44,7 +47,7 @@ def measure_times(learner: Learner, config: RunConfig, shapes: Sequence[Shape], 
     seconds: list[list[float]] = [[] for _ in points]
     begin = perf_counter()
     for number in range(MOST_PASSES):
-        if number >= PASSES and perf_counter() - begin > BUDGET_S:
+        if number >= PASSES and not decided(perf_counter() - begin < BUDGET_S):
             break
         for place in np.random.default_rng(number).permutation(len(points)).tolist():
             seconds[place].append(_seconds(learner, points[place]))

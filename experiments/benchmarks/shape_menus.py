@@ -9,7 +9,6 @@ the real tokens. `static, all ranks` adds the padding of all ranks, in place of 
 """
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from ddpsched.costs.shape_menu import Shape, on_menu
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.planning.shapes.search import search_shapes
 from experiments.benchmarks.yardstick import lengths_of
 
@@ -71,9 +71,9 @@ class FinishedSteps:
         return float(ranks.reshape(len(self.steps), -1).max(1).mean())
 
 
-def planned(config: RunConfig, lengths: KnownLengths, shapes: Sequence[Shape] = ()) -> Steps:
+def planned(config: RunConfig, lengths: KnownLengths, menu: Menu = NO_MENU) -> Steps:
     """Return the micro-batches of an epoch."""
-    plans = plan_steps(config.plan_spec(shapes=shapes), lengths, LocalExchange(config.world_size))
+    plans = plan_steps(config.plan_spec(menu=menu), lengths, LocalExchange(config.world_size))
     return [
         [[(len(micro), int(lengths.lengths(micro.ids).max())) for micro in rank] for rank in plan.ranks]
         for plan in plans
@@ -111,9 +111,9 @@ def main() -> None:
             worst = (max(c for step in finished for rank in step for c, _ in rank), 66)
             for shapes in SHAPES:
                 config = parse({**table, "compile": {"kind": "static", "shapes": shapes}})
-                menu = config.menu(lengths).shapes
+                menu = config.menu(lengths)
                 steps = planned(config, lengths, menu)
-                cost = on_menu(padded_tokens, menu)
+                cost = on_menu(padded_tokens, menu.shapes)
                 laid = float("nan")
                 if arm.startswith("balanced"):
                     trial = FinishedSteps(padded_tokens, finished[::4])

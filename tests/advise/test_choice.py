@@ -87,6 +87,14 @@ def test_it_measures_once_and_takes_what_is_kept(
     assert chosen(run(config_of(tmp_path, name="third")))["policy"]["kind"] == "balanced"
 
 
+def test_what_is_kept_without_packed_rows_is_measured_again_for_them(tmp_path: Path) -> None:
+    without = run(config_of(tmp_path, name="without", policy={"kind": "auto", "packed": False}))
+    assert chosen(without)["times"]["packed"] is None
+    assert chosen(run(config_of(tmp_path, name="with")))["times"]["packed"] is not None
+    again = run(config_of(tmp_path, name="again", policy={"kind": "auto", "packed": False}))
+    assert "packed" not in {each["name"] for each in chosen(again)["ranking"]}
+
+
 def test_static_is_taken_where_nothing_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = given_times(0.0, packed=9.0)  # every micro-batch costs the same, so plans have nothing to gain
     monkeypatch.setattr(trial_times, "measure_times", lambda *_: slow)

@@ -13,7 +13,6 @@ from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.shapes.choose import choose_shapes
-from ddpsched.planning.shapes.cover import cover
 from ddpsched.step_plan import StepPlan
 
 LENGTHS = KnownLengths(np.random.default_rng(0).lognormal(2.4, 0.6, 640).clip(3, 66).astype(np.int64))
@@ -41,7 +40,7 @@ def config_of(name: str, shapes: int = 6, **more: Any) -> RunConfig:
 
 
 def plans_on_a_menu(config: RunConfig) -> tuple[MenuCost, list[StepPlan]]:
-    spec = config.plan_spec(shapes=config.menu(LENGTHS).shapes)
+    spec = config.plan_spec(menu=config.menu(LENGTHS))
     assert isinstance(spec.cost, MenuCost)
     return spec.cost, list(plan_steps(spec, LENGTHS, LocalExchange(config.world_size)))
 
@@ -100,7 +99,7 @@ def test_a_given_menu_is_taken_as_it_is() -> None:
     assert config.menu(LENGTHS).shapes == ((8, 70), (8, 20))
     short = config_of("static", compile={"kind": "static", "menu": [[8, 40]]})
     with pytest.raises(InfeasibleError, match=r"tokens,? fits? into none of the 1 shapes .* 8 rows and 40 tokens"):
-        list(plan_steps(short.plan_spec(shapes=short.menu(LENGTHS).shapes), LENGTHS, LocalExchange(2)))
+        list(plan_steps(short.plan_spec(menu=short.menu(LENGTHS)), LENGTHS, LocalExchange(2)))
 
 
 @pytest.mark.parametrize(
@@ -147,6 +146,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"compile": {"kind": "static", "shapes": 1, "menu": [[8, 8], [8, 9]]}},
         "menu has 2 shapes, more than shapes = 1; raise shapes, or leave some out",
     ),
+    "a menu without shapes": ({"compile": {"kind": "static", "menu": []}}, "at least 1 item"),
+    "auto of slow ranks": (
+        {"policy": {"kind": "auto"}, "executor": {"slowness": [1, 2]}, "compile": {"kind": "eager"}},
+        "measures ranks as they are, and executor.slowness makes them slower; name a policy",
+    ),
+    "auto under resharding": (
+        {"policy": {"kind": "auto"}, "sync": {"kind": "fsdp", "reshard": True}, "compile": {"kind": "eager"}},
+        "set policy.max_microbatches = 1",
+    ),
     "a shape twice": ({"compile": {"kind": "static", "menu": [[8, 8], [8, 8]]}}, "names a shape twice; leave one out"),
     "a mode of no inductor": (
         {"compile": {"kind": "static", "backend": "aot_eager", "mode": "max-autotune"}}, "is of backend = 'inductor'",
@@ -173,7 +181,7 @@ def test_the_first_steps_meet_every_shape(name: str) -> None:
     """Each sample still comes once, in the same global batches, and after the cover no rank meets a new shape."""
     config = config_of(name, compile={"kind": "static", "shapes": 5, "cover": "order"}, epochs=1)
     menu = config.menu(LENGTHS)
-    spec = config.plan_spec(shapes=menu.shapes)
+    spec = config.plan_spec(menu=menu)
     cost = spec.cost
     assert isinstance(cost, MenuCost)
     assert 0 < menu.cover_steps < 20
@@ -184,7 +192,7 @@ def test_the_first_steps_meet_every_shape(name: str) -> None:
             shapes = {cost.shape(len(micro), int(LENGTHS.lengths(micro.ids).max())) for micro in micros}
             assert plan.step < menu.cover_steps or shapes <= met[rank], "met in the first steps"
             met[rank] |= shapes
-    usual = plan_steps(config_of(name, epochs=1).plan_spec(shapes=menu.shapes), LENGTHS, LocalExchange(2))
+    usual = plan_steps(config_of(name, epochs=1).plan_spec(menu=menu), LENGTHS, LocalExchange(2))
     batches = {tuple(sorted(plan.ids.tolist())) for plan in usual}
     assert {tuple(sorted(plan.ids.tolist())) for plan in plans} == batches
     middle = plans[len(plans) // 2]
@@ -192,23 +200,32 @@ def test_the_first_steps_meet_every_shape(name: str) -> None:
     assert [plan.digest for plan in rest] == [plan.digest for plan in plans[middle.step + 1 :]]
 
 
-def test_a_cover_stays_where_a_run_goes_on_with_other_ranks() -> None:
-    config = config_of("balanced", compile={"kind": "static", "cover": "order"})
-    menu = config.menu(LENGTHS)
-    spec = config.plan_spec(shapes=menu.shapes)
-    other = parse({**config.model_dump(exclude_none=True), "world_size": 4}).plan_spec(
-        batch_ranks=2, shapes=menu.shapes
-    )
-    assert spec.epoch_order(LENGTHS, 1).tolist() == other.epoch_order(LENGTHS, 1).tolist()
-    found = cover(spec, LENGTHS, np.arange(len(LENGTHS)))
-    assert sorted(found.order.tolist()) == list(range(len(LENGTHS)))
+@pytest.mark.parametrize(("begun", "ranks"), [(2, 3), (3, 2)])
+def test_a_cover_stays_where_a_run_goes_on_with_other_ranks(begun: int, ranks: int) -> None:
+    options = {"kind": "static", "shapes": 4, "cover": "order"}
+    first = config_of("balanced", world_size=begun, compile=options)
+    spec = first.plan_spec(menu=first.menu(LENGTHS))
+    later = config_of("balanced", world_size=ranks, compile=options)
+    menu = later.menu(LENGTHS, goes_on=True, batch_ranks=begun)
+    other = later.plan_spec(batch_ranks=begun, menu=menu)
+    assert menu.shapes != menu.cover == first.menu(LENGTHS).shapes
+    assert menu.warm_up == menu.shapes
+    for epoch in range(2):
+        order = spec.epoch_order(LENGTHS, epoch).tolist()
+        assert other.epoch_order(LENGTHS, epoch).tolist() == order
+        assert sorted(order) == list(range(len(LENGTHS)))
+    plans = list(plan_steps(spec, LENGTHS, LocalExchange(begun)))
+    middle = plans[9].after
+    rest = list(plan_steps(other, LENGTHS, LocalExchange(ranks), start=middle, ranks_before=begun))
+    ids = [sorted(plan.ids.tolist()) for plan in rest]
+    assert ids == [sorted(plan.ids.tolist()) for plan in plans[10:]], "the same global batches, each once"
 
 
 def test_a_menu_is_charged_in_the_yardstick_of_a_simulated_run() -> None:
     config = config_of("static", executor={"kind": "simulated"})
     menu = config.menu(LENGTHS)
     cost = on_menu(config.cost_on(()), menu.shapes)
-    plan = next(islice(plan_steps(config.plan_spec(shapes=menu.shapes), LENGTHS, LocalExchange(2)), 1))
+    plan = next(islice(plan_steps(config.plan_spec(menu=menu), LENGTHS, LocalExchange(2)), 1))
     from ddpsched.simulated import SimulatedExecutor
 
     executor = SimulatedExecutor(config, LENGTHS)

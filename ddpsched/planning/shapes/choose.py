@@ -22,12 +22,14 @@ class Menu:
     """``shapes``: what micro-batches are filled up to; () where they stay as they come.
 
     ``warm_up``: the shapes that are run before the first step. ``cover_steps``: the first steps, in which ranks meet
-    the others.
+    the others. ``cover``: the shapes by which epochs are arranged, () where they are not: those of the ranks that a run
+    began with, so that its order stays when it goes on with another number.
     """
 
     shapes: tuple[Shape, ...] = ()
     warm_up: tuple[Shape, ...] = ()
     cover_steps: int = 0
+    cover: tuple[Shape, ...] = ()
 
 
 NO_MENU = Menu()

@@ -4,12 +4,12 @@ An epoch's global batches stay as they are, and come in another order: those fir
 have not met. So each sample still comes once an epoch, and what is compiled in a step is compiled in the first ones.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ddpsched.costs.shape_menu import MenuCost, Shape
+from ddpsched.costs.shape_menu import MenuCost, Shape, on_menu
 from ddpsched.data.lengths import Lengths
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.plan_spec import PlanSpec
@@ -31,15 +31,14 @@ class Cover:
     met: frozenset[Pair]
 
 
-def cover(spec: PlanSpec, lengths: Lengths, order: Ids) -> Cover:
+def cover(spec: PlanSpec, lengths: Lengths, order: Ids, shapes: Sequence[Shape]) -> Cover:
     """Return the order with those batches first that show most ranks new shapes, one after another, greedily.
 
-    ``spec``: of a policy that assigns batches, with a menu. Which rank gets which share may change from step to step,
-    by turns that repeat after G steps; so the shapes of each batch are looked at for each turn. The cover is that of
-    the ranks that batches are made for, and does not change where a run goes on with another number.
+    ``spec``: of a policy that assigns batches. ``shapes``: of the menu of the ranks that batches are made for; neither
+    changes where a run goes on with another number, and so the cover does not. Which rank gets which share may change
+    from step to step, by turns that repeat after G steps; so the shapes of each batch are looked at for each turn.
     """
-    cost = spec.cost
-    assert isinstance(cost, MenuCost), "the config asks for a menu"
+    cost = on_menu(spec.cost.model if isinstance(spec.cost, MenuCost) else spec.cost, shapes)
     assign: Callable[[GlobalBatch], Assignment] = getattr(spec.policy, "assign")  # noqa: B009
     size, ranks = spec.global_batch, spec.ranks_of_batch
     number = len(order) // size
@@ -75,6 +74,6 @@ def _pairs(chosen: Assignment, lengths: np.ndarray, cost: MenuCost) -> list[Pair
     return found
 
 
-def covering_order(spec: PlanSpec, lengths: Lengths, order: Ids) -> Ids:
-    """Return the order of :func:`cover`, as ``PlanSpec.arrange`` takes it."""
-    return cover(spec, lengths, order).order
+def covering_order(shapes: Sequence[Shape], spec: PlanSpec, lengths: Lengths, order: Ids) -> Ids:
+    """Return the order of :func:`cover`; with its shapes given, as ``PlanSpec.arrange`` takes it."""
+    return cover(spec, lengths, order, shapes).order
