@@ -87,8 +87,10 @@ class Programs:
         }
 
     def begin_step(self) -> None:
-        """Count a step, of which the first ones may be there to meet every shape."""
+        """Count a step, of which the first ones may be there to meet every shape; forget what other runs compiled."""
         self._steps += 1
+        if self._is_compiled and _graphs() != self._seen:  # of runs that take turns in this process
+            self._seen, self._reasons = _graphs(), _reasons()
 
     def recompiled(self) -> str | None:
         """Return why the model was compiled since the last call, a step before; None where it was not.

@@ -16,6 +16,7 @@ from ranks import run_ranks
 from ddpsched.certify.certify_run import certify_run
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError, RunError
+from ddpsched.interleaved import run_interleaved
 from ddpsched.planning.shapes.choose import Menu
 from ddpsched.records import read_json, read_lines
 from ddpsched.run_loop import run
@@ -141,6 +142,14 @@ def test_a_recompilation_may_stop_the_run(tmp_path: Path) -> None:
         patch.setattr(RunConfig, "menu", lambda *given: replace(menu(*given), warm_up=()))
         with pytest.raises(RunError, match=r"within a step \(.*size mismatch.*\); let compile.cover meet every"):
             run(config, overwrite=True)
+
+
+def test_what_runs_compile_that_take_turns_is_their_own(tmp_path: Path) -> None:
+    options = {**TRACED, "on_recompile": "stop"}
+    configs = [config_of(tmp_path, {**options, "shapes": shapes}, name=f"N-{shapes}") for shapes in (2, 3)]
+    assert run_interleaved(configs) == {}
+    for config in configs:
+        assert [line["recompiled"] for line in read_lines(config.run_dir) if line["recompiled"]] == []
 
 
 def test_first_steps_that_cover_are_allowed_to_compile(tmp_path: Path) -> None:
