@@ -20,7 +20,7 @@ from typing import Any
 RANKS = {"gloo": (2, "distributed"), "virtual": (4, "virtual")}
 DATA = {
     "sst2": ("sst2/train.tsv", {"text": "sentence"}, "classification"),
-    "gsm8k": ("gsm8k/train.jsonl", {"text": "answer", "prompt": "question"}, "causal_lm"),
+    "gsm8k": ("gsm8k/train.jsonl", {"text": "answer", "prompt": "question", "max_length": "256"}, "causal_lm"),
 }
 LANGUAGE_MODELS = {"distilbert-base-uncased": "distilgpt2"}  # of about the same size, where the task is another
 
