@@ -135,9 +135,12 @@ def _times(
             error=0.0, noise=[1.0] * 10,
         )  # fmt: skip
     from ddpsched.training.calibrate import identity_of
+    from ddpsched.training.distributed import DistributedExecutor
     from ddpsched.training.trial_times import measure_times
+    from ddpsched.training.virtual import VirtualExecutor
 
-    learner = getattr(executor, "learner")  # noqa: B009 - of all executors with a model
+    assert isinstance(executor, VirtualExecutor | DistributedExecutor), "all others are simulated"
+    learner = executor.learner
     versions = describe()["versions"]
     known = [versions.get(name) for name in ("python", "torch", "transformers")]
     setting = f"{config.executor.kind} {config.sync.kind} {config.global_batch} {config.data.pad_to}"
@@ -145,10 +148,10 @@ def _times(
     kept = None if force else load_kept(path)
     if kept is not None and kept.packed is None and any(policy.packs for policy in candidates.values()):
         kept = None  # of a run that tried no packed rows
-    if not _all(executor.exchange, kept is not None):
+    if not _votes(executor.exchange, kept is not None).all():
         shapes, rows = _points(spec, lengths, candidates)
         log.info("auto: measuring %d micro-batches of this model", len(shapes) + len(rows))
-        kept = measure_times(learner, config, shapes, rows, lambda more: _first(executor.exchange, more))
+        kept = measure_times(learner, config, shapes, rows, lambda more: bool(_votes(executor.exchange, more)[0]))
         keep(path, kept)
     assert kept is not None
     row = np.array([kept.as_row()], dtype=np.int64)
@@ -165,14 +168,9 @@ def _with_given(config: RunConfig, times: StepTimes) -> StepTimes:
     return times.model_copy(update={"padded": given.seconds, "error": given.seconds_residuals.held_out_mean})
 
 
-def _all(exchange: Exchange, holds: bool) -> bool:
-    """Return whether it holds on every rank."""
-    return bool(exchange.vote(np.full((len(exchange.ranks), 1), int(holds), dtype=np.int64)).all())
-
-
-def _first(exchange: Exchange, holds: bool) -> bool:
-    """Return whether it holds on rank 0."""
-    return bool(exchange.vote(np.full((len(exchange.ranks), 1), int(holds), dtype=np.int64))[0, 0])
+def _votes(exchange: Exchange, holds: bool) -> Ids:
+    """Return whether it holds on each rank, (world_size,), 1 or 0."""
+    return exchange.vote(np.full((len(exchange.ranks), 1), int(holds), dtype=np.int64))[:, 0]
 
 
 def _points(spec: PlanSpec, lengths: Lengths, candidates: dict[str, Policy]) -> tuple[list[Shape], list[Ids]]:

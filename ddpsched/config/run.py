@@ -184,7 +184,7 @@ class RunConfig(Table):
             raise ValueError(f"{given} compiles no repeated work of executor.slowness; leave out one of the two")
         mode = self.compile.mode
         if self.executor.kind == "distributed" and mode in ("reduce-overhead", "max-autotune"):
-            fault = f"compile.mode = {mode!r} records CUDA graphs, into which gradients that travel do not fit"
+            fault = f"compile.mode = {mode!r} records CUDA graphs, of which messages between ranks cannot be part"
             raise ValueError(f"{fault}; use 'max-autotune-no-cudagraphs' on several ranks")
         if kind == "dynamic":
             return self

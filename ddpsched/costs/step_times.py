@@ -88,7 +88,7 @@ def load_kept(path: Path) -> StepTimes | None:
     """Return a measurement that is kept; None where there is none, or the file is no such."""
     try:
         return StepTimes.model_validate(decode_json(read_regular(path)))
-    except (OSError, ValueError, ValidationError):
+    except (OSError, ValueError, ValidationError):  # absent, damaged or of another version: it is measured again
         return None
 
 
@@ -97,5 +97,5 @@ def keep(path: Path, times: StepTimes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, times.model_dump())
-    except OSError:
+    except OSError:  # a full disk or a folder of others: this run has its times, and later ones measure again
         return

@@ -66,7 +66,7 @@ class Programs:
                 backward(rows, length)
                 seconds = round(perf_counter() - start, 3)
                 made.append({"rows": rows, "length": length, "parts": _parts() - before, "seconds": seconds})
-        except Exception as error:
+        except Exception as error:  # the compiler's are of many types; all others are raised again
             if not _is_of_compiler(error):
                 raise
             self._fail(model, error)

@@ -74,7 +74,7 @@ def can_pack(model: Any, max_length: int) -> bool:
     """Let ``model`` run packed batches beside padded ones, and return True; False where it cannot."""
     try:
         enable_packing(model, max_length=max_length)
-    except ConfigError:
+    except ConfigError:  # whatever the reason is: packed rows are only one of several candidates here
         return False
     return True
 

@@ -39,7 +39,7 @@ def cover(spec: PlanSpec, lengths: Lengths, order: Ids, shapes: Sequence[Shape])
     from step to step, by turns that repeat after G steps; so the shapes of each batch are looked at for each turn.
     """
     cost = on_menu(spec.cost.model if isinstance(spec.cost, MenuCost) else spec.cost, shapes)
-    assign: Callable[[GlobalBatch], Assignment] = getattr(spec.policy, "assign")  # noqa: B009
+    assign: Callable[[GlobalBatch], Assignment] = getattr(spec.policy, "assign")  # noqa: B009 - policies stand above
     size, ranks = spec.global_batch, spec.ranks_of_batch
     number = len(order) // size
     batches, rest = order[: number * size].reshape(number, size), order[number * size :]
