@@ -12,7 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) +
 # pip compiles every module of every package, most of which is never imported; Python compiles what is, at first use
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test checks nightly matrix peers slow study report reproduce wheel lint clean
+.PHONY: demo test checks nightly matrix peers slow study report reproduce gpu-wheels wheel lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m experiments.sweep experiments/demo.toml --overwrite $(ARGS)
@@ -22,10 +22,11 @@ demo: $(VENV)/installed
 test: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# five minutes: the checks of reliability that need real launches, in short; every example, certified
+# five minutes: the checks of reliability that need real launches, in short; every example, certified; the kit for a GPU
 checks: $(VENV)/installed
 	$(BIN)/python -m experiments.reliability.nightly --short
 	$(BIN)/python -m pytest -m slow tests/experiments/test_examples.py -k "exact or before_runs or torchrun"
+	$(BIN)/python -m experiments.gpu --smoke --output $(OUTPUTS)/gpu-smoke
 
 # hours: every check of reliability in full
 nightly: $(VENV)/installed
@@ -55,6 +56,13 @@ report: $(VENV)/installed
 
 reproduce: $(VENV)/installed
 	$(BIN)/python -m report.reproduce $(ARGS)
+
+# wheels/: what experiments.gpu needs beside torch and transformers, for an image with Python 3.12 and without a network
+GPU_WHEELS := pydantic pydantic-core annotated-types typing-inspection typing-extensions tomli-w pulp datasets dill multiprocess
+gpu-wheels:
+	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+		--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+		--dest wheels $(GPU_WHEELS)
 
 # dist/ddpsched-*.whl, whose commands need no checkout
 wheel:

@@ -14,6 +14,7 @@
     batches.py        figures of the notes on micro-batches
     walks.py          the two walks in CONTRIBUTING.md
     examples/         other people's loops before and after, `python -m experiments.examples`
+    gpu/              all that is claimed on CPUs, on one GPU, `python -m experiments.gpu`
     reliability/      checks of reliability: kills, faults, damaged files, soaks
     benchmarks/       `python -m experiments.benchmarks.NAME`
 """

@@ -10,6 +10,7 @@
     wording.py          phrases from numbers
     compared_words.py   sentences on the comparison of policies
     reliability.py      the reliability card, from frozen findings
+    on_gpu.py           what was measured on GPUs
     set_up.py           the table of settings
     render.py           Markdown and HTML
     front.py            the table in the README

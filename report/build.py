@@ -1,7 +1,7 @@
 """``python -m report.build [STUDY ...] [--output DIR]``: the report as Markdown and one HTML page.
 
 Without a study it reads the local ``outputs/study*`` that have finished (and
-``outputs/yardstick*`` beside them) and ``outputs/policies*``, and for what is missing the results
+``outputs/yardstick*`` beside them), ``outputs/policies*`` and ``outputs/gpu*``, and for what is missing the results
 frozen in ``report/results/``. ``--freeze`` makes these: it writes into ``report/`` itself and fills
 the README's table; parts without a study stay as they are.
 """
@@ -13,10 +13,11 @@ from pathlib import Path
 
 from analysis.load import load_study
 from ddpsched.errors import DataError, DdpschedError
+from ddpsched.records import read_json
 from ddpsched.visible_text import visible
 from report import front
 from report.render import markdown, page
-from report.results import COMPARISON, Results, collect, filled, read, write
+from report.results import COMPARISON, GPU, MEASURED, Results, collect, filled, read, write
 
 HERE = Path(__file__).parent
 FROZEN = HERE / "results"
@@ -39,7 +40,13 @@ def finished(outputs: Path) -> list[Path]:
         [folder for folder in sorted(outputs.glob(f"{name}*")) if _is_done(folder)]
         for name in ("study", "yardstick", COMPARISON)
     )
-    return studies + (yardsticks if studies else []) + comparisons
+    gpus = [folder for folder in sorted(outputs.glob(f"{GPU}*")) if _is_of_gpu(folder)]
+    return studies + (yardsticks if studies else []) + comparisons + gpus
+
+
+def _is_of_gpu(folder: Path) -> bool:
+    """Return whether experiments.gpu wrote this folder, and not in a trial on a CPU."""
+    return (folder / MEASURED).exists() and not read_json(folder / MEASURED).get("smoke", True)
 
 
 def _is_done(folder: Path) -> bool:

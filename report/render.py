@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from analysis.settings import AA
 from ddpsched.visible_text import visible
-from report import compared, compared_words, reliability, wording
+from report import compared, compared_words, on_gpu, reliability, wording
 from report.conclusions import conclusions, ratio
 from report.results import Results, figure_names, loss_figure
 from report.set_up import set_up
@@ -60,6 +60,7 @@ def markdown(results: Results, figures_folder: str) -> str:
         synchronisers=results.synchronisers,
         comparison=results.comparison,
         findings=results.findings,
+        gpus=results.gpus,
         conclusions=conclusions(results.settings),
         compared_conclusions=compared.conclusions(results.comparison),
         captions=CAPTIONS,
@@ -125,6 +126,7 @@ def _phrases() -> dict[str, Any]:
         "compared": compared,
         "says": compared_words,
         "reliability": reliability,
+        "on_gpu": on_gpu,
     }
 
 

@@ -15,12 +15,13 @@ from analysis.figures import FIGURES
 from analysis.load import Study, load_study
 from analysis.settings import settings
 from ddpsched.errors import DataError
-from ddpsched.records import write_json
+from ddpsched.records import read_json, write_json
 from experiments.reliability.findings import Finding, frozen
-from report import compared
+from report import compared, on_gpu
 from report.conclusions import Conclusion, conclusions
 
 RELIABILITY = "reliability"  # the folder of frozen findings
+GPU, MEASURED = "gpu", "gpu.json"  # the folder of what was measured on GPUs, and the file of one of them
 COMPARISON = "policies"  # the prefix of the folders of studies that compare all policies
 
 # A path from the root or from folders above, but not the tail of a URL: the place of files on one
@@ -40,6 +41,7 @@ class Results:
         synchronisers: the tables of experiments.benchmarks.syncs.
         comparison: a table for each setting of the studies of all policies.
         findings: of the checks of reliability, by name.
+        gpus: of experiments.gpu, one of each device.
     """
 
     settings: list[dict[str, Any]]
@@ -49,12 +51,19 @@ class Results:
     synchronisers: list[dict[str, Any]] = field(default_factory=list)
     comparison: list[dict[str, Any]] = field(default_factory=list)
     findings: Mapping[str, Finding] = field(default_factory=dict)
+    gpus: list[dict[str, Any]] = field(default_factory=list)
 
 
 def collect(studies: Sequence[Path]) -> Results:
-    """Return the results of finished studies. Raises DataError where one of them has no finished run."""
+    """Return the results of finished studies, and of folders of experiments.gpu.
+
+    Raises DataError where one of them has no finished run.
+    """
     results = Results([], {}, {}, {})
     for folder in studies:
+        if (folder / MEASURED).exists():
+            results.gpus.append(portable(read_json(folder / MEASURED)))
+            continue
         study = load_study(folder)
         results.left_out.update({f"{folder.name}/{name}": portable(why) for name, why in study.left_out.items()})
         if folder.name.startswith(COMPARISON):
@@ -95,6 +104,7 @@ def filled(results: Results, frozen: Results) -> Results:
         synchronisers=results.synchronisers or frozen.synchronisers,
         comparison=results.comparison or frozen.comparison,
         findings=results.findings or frozen.findings,
+        gpus=results.gpus or frozen.gpus,
     )
     shown = {name for setting in results.settings for name in figure_names(setting["slug"]).values()}
     shown |= {loss_figure(setting) for setting in results.comparison}
@@ -113,8 +123,9 @@ def read(folder: Path) -> Results:
     file = folder / "comparison.json"
     arms = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     findings = frozen(folder / RELIABILITY)
+    gpus = [read_json(path) for path in sorted((folder / GPU).glob("*.json"))]
     return Results(
-        content["settings"], set_ups, content["left_out"], figures, read_synchronisers(folder), arms, findings
+        content["settings"], set_ups, content["left_out"], figures, read_synchronisers(folder), arms, findings, gpus
     )
 
 
@@ -137,6 +148,9 @@ def write(results: Results, folder: Path) -> None:
     for name, finding in results.findings.items():
         (folder / RELIABILITY).mkdir(exist_ok=True)
         write_json(folder / RELIABILITY / f"{name}.json", asdict(finding))
+    for measured in results.gpus:
+        (folder / GPU).mkdir(exist_ok=True)
+        write_json(folder / GPU / f"{on_gpu.slug(measured)}.json", measured)
     (folder / "figures").mkdir(exist_ok=True)
     for stale in (folder / "figures").glob("*.png"):
         stale.unlink()

@@ -21,6 +21,8 @@ class ModelConfig(Table):
     """The rate of every dropout layer; None: the model's default."""
     mask: Literal["key_padding", "per_sample", "shared"] = "key_padding"
     """The attention mask, which hides padding: (B, T) of tokens, (B, T, T) of pairs, or one causal (T, T) for all."""
+    packed_attention: Literal["auto", "sdpa"] = "auto"
+    """Packed rows attend by torch's kernel for varying lengths, where it can, or by SDPA for each length."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> "ModelConfig":

@@ -72,9 +72,9 @@ class Learner:
             )
         self.packs = config.policy.packs or config.data.within_documents
         if self.packs:
-            enable_packing(model, config.model.name, config.data.max_length)
+            enable_packing(model, config.model.name, config.data.max_length, config.model.packed_attention)
         elif isinstance(config.policy, Auto) and config.policy.packed:
-            self.packs = can_pack(model, config.data.max_length)
+            self.packs = can_pack(model, config.data.max_length, config.model.packed_attention)
         enable_mask(model, config.model.name, config.model.mask, config.data.max_length)
         self.device, self.clock = device, Clock(device)
         dtype = torch.float64 if precision == "float64" else torch.float32

@@ -16,7 +16,8 @@ their attention; padded batches bring none and run as under plain SDPA.
 """
 
 import inspect
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 from weakref import WeakSet
 
 import numpy as np
@@ -38,17 +39,23 @@ VARLEN = frozenset(() if varlen_attn is None else inspect.signature(varlen_attn)
 
 Row = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # query, key and value of a packed row
 
-NAME = "ddpsched_packed"  # in transformers' registers of attention and mask functions
+NAMES = {"auto": "ddpsched_packed", "sdpa": "ddpsched_packed_sdpa"}  # in transformers' registers of attention and masks
 enabled: WeakSet[Any] = WeakSet()  # models that run packed batches
 
 
-def enable_packing(model: Any, name: str | None = None, max_length: int | None = None) -> None:
+Attention = Literal["auto", "sdpa"]
+
+
+def enable_packing(
+    model: Any, name: str | None = None, max_length: int | None = None, attention: Attention = "auto"
+) -> None:
     """Let ``model`` run packed batches beside padded ones; it classifies, or predicts tokens.
 
     ``model``: of transformers, or torch's DDP of one; a second call changes nothing. ``name``: the model's, for
-    messages. ``max_length``: of samples, in tokens; by default the positions that the model has. Raises ConfigError,
-    with the reason, where its packed logits are not the padded ones it had before; that is found by computing both, in
-    float64 and without dropout.
+    messages. ``max_length``: of samples, in tokens; by default the positions that the model has. ``attention``: torch's
+    kernel for rows of varying lengths wherever it can compute it ("auto"), or SDPA for all samples of one length at a
+    time. Raises ConfigError, with the reason, where its packed logits are not the padded ones it had before; that is
+    found by computing both, in float64 and without dropout.
     """
     if isinstance(model, DistributedDataParallel):
         model = model.module
@@ -62,7 +69,9 @@ def enable_packing(model: Any, name: str | None = None, max_length: int | None =
     name = name or type(model).__name__
     max_length = max_length or num_positions(model) or 512
     differs, fails = "its packed logits differ from its padded ones", "a packed batch fails in it"
-    why = _missing(model, max_length) or objection(lambda: _prepare_and_compare(model, max_length), differs, fails)
+    why = _missing(model, max_length) or objection(
+        lambda: _prepare_and_compare(model, max_length, attention), differs, fails
+    )
     if why is not None:
         raise ConfigError(
             f"model {name!r} cannot run packed: {why}; use policy.kind = 'balanced' without data.within_documents"
@@ -70,16 +79,16 @@ def enable_packing(model: Any, name: str | None = None, max_length: int | None =
     enabled.add(model)
 
 
-def can_pack(model: Any, max_length: int) -> bool:
+def can_pack(model: Any, max_length: int, attention: Attention = "auto") -> bool:
     """Let ``model`` run packed batches beside padded ones, and return True; False where it cannot."""
     try:
-        enable_packing(model, max_length=max_length)
+        enable_packing(model, max_length=max_length, attention=attention)
     except ConfigError:  # whatever the reason is: packed rows are only one of several candidates here
         return False
     return True
 
 
-def _prepare_and_compare(model: Any, max_length: int) -> float:
+def _prepare_and_compare(model: Any, max_length: int, attention: Attention) -> float:
     """Return the largest gap between the padded logits of a few samples, computed first, and the packed ones."""
     rows, pad_id, device = some_rows(model, max_length), model.config.pad_token_id or 0, model.device
     order = np.arange(len(rows))  # labels that number the samples, as packing changes their order
@@ -87,7 +96,7 @@ def _prepare_and_compare(model: Any, max_length: int) -> float:
     assert row.packing is not None
     expected = exact_logits(model, **padded.inputs)
     classifies = expected.dim() == 2  # (count, num_labels); a language model's are (count, longest, words)
-    _prepare(model, classifies)
+    _prepare(model, classifies, attention)
     result = exact_logits(model, **row.inputs)
     if classifies:
         return gap(result, expected[row.labels])
@@ -108,11 +117,11 @@ def _missing(model: Any, max_length: int) -> str | None:
     return None
 
 
-def _prepare(model: Any, classifies: bool) -> None:
+def _prepare(model: Any, classifies: bool, attention: Attention) -> None:
     """Exchange the attention, shift the positions, and hand a classifier's head the first token of each sample."""
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, _mask)
-    model.set_attn_implementation(NAME)
+    AttentionInterface.register(NAMES[attention], partial(_attend, kernel=attention == "auto"))
+    AttentionMaskInterface.register(NAMES[attention], _mask)
+    model.set_attn_implementation(NAMES[attention])
     base = model.base_model
     shift = first_position(model)
     if shift:
@@ -144,7 +153,7 @@ def _mask(attention_mask: torch.Tensor | None = None, **options: Any) -> torch.T
     return None if attention_mask is None else sdpa_mask(attention_mask=attention_mask, **options)
 
 
-def attention(
+def _attend(
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -152,13 +161,15 @@ def attention(
     attention_mask: torch.Tensor | None,
     packing: Packing | None = None,
     sliding_window: int | None = None,
+    kernel: bool = True,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Compute SDPA, in a packed row of each sample to itself; in a causal model of each token to those before it.
 
     ``query``, ``key``, ``value``: (rows, heads, tokens, head_dim), rows = 1 where
     packed; the latter two may have fewer heads. ``sliding_window``: tokens reach only
-    those fewer than that many away. Returns (rows, tokens, heads, head_dim) and no weights.
+    those fewer than that many away. ``kernel``: take torch's for varying lengths where it can. Returns
+    (rows, tokens, heads, head_dim) and no weights.
     """
     if packing is None:
         if attention_mask is None:
@@ -166,7 +177,7 @@ def attention(
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     # (1, heads, tokens, head_dim) -> (tokens, heads, head_dim), three views
     row = (query.squeeze(0).transpose(0, 1), key.squeeze(0).transpose(0, 1), value.squeeze(0).transpose(0, 1))
-    keywords = _for_kernel(module, query, sliding_window, options)
+    keywords = _for_kernel(module, query, sliding_window, options) if kernel else None
     if keywords is not None:
         ends, longest = packing.offsets, packing.lengths[-1]
         attended: Any = varlen_attn(*row, ends, ends, longest, longest, **keywords)

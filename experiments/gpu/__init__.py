@@ -1,0 +1,12 @@
+"""A kit for a machine with one GPU: all that is claimed on CPUs, measured there in one call of nine minutes.
+
+::
+
+    __main__.py     python -m experiments.gpu: the parts in turn, each in a process of its own, into one file
+    parts.py        the parts by name, in the order of their worth
+    sizes.py        how large each part is on a GPU, and in a trial on a CPU
+    settings.py     the configs of the arms of each part
+    long_texts.py   texts of a hundred to a thousand tokens, and GPT-2's shape with four layers
+    measure.py      the process of one part
+    arm_tables.py   the rows of arms that ran in turn: time, tokens, memory, what was predicted
+"""

@@ -1,0 +1,75 @@
+"""The configs of the arms of each part."""
+
+from pathlib import Path
+from typing import Any
+
+from ddpsched.config import RunConfig, parse
+from experiments.gpu.long_texts import write_model, write_texts
+from experiments.gpu.sizes import Size
+
+TOKENS = {"distilbert": 16, "gpt2": 0}  # of a sample of token_budget, padded: of the short texts, and of the long ones
+AGAIN, BY_SDPA = "static again", "packed by SDPA"
+
+
+def base(model: str, size: Size, work: Path) -> dict[str, Any]:
+    """Return what all configs of a model share. ``work``: where texts and runs are written."""
+    shared: dict[str, Any] = {"study": "gpu", "outputs": str(work / "outputs"), "train": {"save_model": False}}
+    if model == "distilbert":
+        return {**shared, "model": {"name": size.classifier, "dropout": 0.0}, "data": {"size": size.samples}}
+    data = {"path": str(write_texts(work, size)), "text": "text", "max_length": size.longest}
+    name = str(write_model(work, size))
+    return {**shared, "model": {"name": name, "task": "causal_lm", "dropout": 0.0}, "data": data}
+
+
+def calibrated(model: str, size: Size, work: Path) -> RunConfig:
+    """Return the config whose model is calibrated."""
+    most = max(batch for name, _, batch in size.speed if name == model)
+    return parse({**base(model, size, work), "steps": 1, "global_batch": most, "world_size": 1, "name": model})
+
+
+def speed_arms(
+    model: str, world_size: int, global_batch: int, size: Size, work: Path, calibration: Path
+) -> dict[str, RunConfig]:
+    """Return the arms by name. ``calibration``: of this model; without it costs are padded tokens."""
+    shared = base(model, size, work) | {
+        "steps": size.steps_of(global_batch), "global_batch": global_batch, "world_size": world_size,
+    }  # fmt: skip
+    cost = {"kind": "calibrated", "path": str(calibration)} if calibration.exists() else {"kind": "padded_tokens"}
+    budget = global_batch // world_size * (TOKENS[model] or size.longest // 2)
+    policies: dict[str, dict[str, Any]] = {
+        "static": {"policy": {"kind": "static"}},
+        AGAIN: {"policy": {"kind": "static"}},
+        "batch_rebalance": {"policy": {"kind": "peer", "peer": "batch_rebalance"}},
+        "token_budget": {"policy": {"kind": "token_budget", "max_tokens_for_batch": max(budget, size.longest)}},
+        "balanced": {"policy": {"kind": "balanced"}, "cost": cost},
+        "balanced, M = 4": {"policy": {"kind": "balanced", "max_microbatches": 4}, "cost": cost},
+        "packed": {"policy": {"kind": "packed"}},
+        BY_SDPA: {"policy": {"kind": "packed"}, "model": {**shared["model"], "packed_attention": "sdpa"}},
+        "auto": {"policy": {"kind": "auto"}, "cost": cost},
+    }
+    return {name: _named(name, shared | arm) for name, arm in policies.items()}
+
+
+def compiled_arms(size: Size, work: Path) -> dict[str, RunConfig]:
+    """Return eager and compiled arms of static and balanced, and one that records CUDA graphs, by name."""
+    _, world_size, global_batch = size.speed[0]
+    shared = base("distilbert", size, work) | {
+        "steps": size.steps_of(global_batch), "global_batch": global_batch, "world_size": world_size,
+    }  # fmt: skip
+    compiler = {"backend": size.backend}
+    tables: dict[str, dict[str, Any]] = {"eager": {}, "dynamic": {"kind": "dynamic", **compiler}}
+    for shapes in size.compiled:
+        tables[f"N = {shapes}"] = {"kind": "static", "shapes": shapes, **compiler}
+    if size.backend == "inductor":
+        graphs = {"kind": "static", "shapes": size.compiled[-1], "mode": "reduce-overhead", **compiler}
+        tables[f"N = {size.compiled[-1]}, CUDA graphs"] = graphs
+    arms = {"static": {**shared, "policy": {"kind": "static"}}, AGAIN: {**shared, "policy": {"kind": "static"}}}
+    for policy in ("static", "balanced"):
+        for name, table in tables.items():
+            if (policy, name) != ("static", "eager"):
+                arms[f"{policy}, {name}"] = {**shared, "policy": {"kind": policy}, "compile": table}
+    return {name: _named(name, values) for name, values in arms.items()}
+
+
+def _named(name: str, values: dict[str, Any]) -> RunConfig:
+    return parse({**values, "name": name.lower().replace(" = ", "-").replace(", ", "-").replace(" ", "-")})

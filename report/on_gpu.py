@@ -1,0 +1,90 @@
+"""The section on GPUs: what experiments.gpu measured there, as rows and sentences."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from report.wording import ABSENT, number, percent, size
+
+MODELS = {"distilbert": "DistilBERT's shape, short sentences", "gpt2": "GPT-2's shape with 4 layers, long texts"}
+HOLDS = 0.1  # of a ratio, by which a prediction may be off
+
+
+def device(measured: Mapping[str, Any]) -> str:
+    """Return the name of the device, as its driver gives it."""
+    facts = measured["parts"]["device"]
+    return str((facts.get("gpu") or {}).get("name") or facts.get("cpu", "unknown device"))
+
+
+def slug(measured: Mapping[str, Any]) -> str:
+    """Return the device's name as that of a file.
+
+    >>> slug({"parts": {"device": {"gpu": {"name": "NVIDIA H100 80GB HBM3"}}}})
+    'nvidia-h100-80gb-hbm3'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", device(measured).lower()).strip("-")
+
+
+def of_kind(measured: Mapping[str, Any], kind: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the parts of a kind, with what comes behind it in their names."""
+    for name, part in measured["parts"].items():
+        if name.split()[0] == kind:
+            yield name.partition(" ")[2], part
+
+
+def heading(part: Mapping[str, Any]) -> str:
+    """Return the setting of arms that ran in turn."""
+    model = MODELS.get(part["model"], part["model"])
+    return f"{model}, {part['world_size']} virtual ranks, {part['global_batch']:,} samples a step"
+
+
+def cells(arm: Mapping[str, Any]) -> list[str]:
+    """Return the cells of an arm: its time, throughput over static's, what was predicted, padding and memory."""
+    if "failed" in arm:
+        return [f"failed: {arm['failed']}", "", "", "", ""]
+    predicted, peak = arm["predicted"], arm["peak_memory_bytes"]
+    return [
+        f"{1e3 * arm['step_s']:.1f}", _throughput(arm),
+        ABSENT if predicted is None or arm["arm"].startswith("static") else number(predicted),
+        number(arm["padding"]), ABSENT if peak is None else size(peak),
+    ]  # fmt: skip
+
+
+def compiled_cells(arm: Mapping[str, Any]) -> list[str]:
+    """Return the cells of an eager or compiled arm."""
+    if "failed" in arm:
+        return [f"failed: {arm['failed']}", "", "", "", ""]
+    seconds = ABSENT if arm["compiling_s"] is None else number(arm["compiling_s"])
+    ran = f"; ran eagerly: {arm['compile_failed']}" if arm["compile_failed"] else ""
+    within, padding = str(arm["within_steps"]), number(arm["padding"])
+    return [f"{1e3 * arm['step_s']:.1f}", _throughput(arm) + ran, seconds, within, padding]
+
+
+def _throughput(arm: Mapping[str, Any]) -> str:
+    return f"{number(arm['throughput'])} ({number(arm['low'])} to {number(arm['high'])})"
+
+
+def judged(part: Mapping[str, Any]) -> str:
+    """Return sentences on a setting: which arm was fastest, how noisy it was, and whether predictions held."""
+    arms: Sequence[Mapping[str, Any]] = [arm for arm in part["arms"] if "failed" not in arm]
+    again = next((arm for arm in arms if arm["arm"] == "static again"), None)
+    rest = [arm for arm in arms if not arm["arm"].startswith("static")]
+    if again is None or not rest:
+        return ""
+    noise = abs(again["throughput"] - 1)
+    best = max(rest, key=lambda arm: arm["throughput"])
+    words = [f"Fastest is {best['arm']}, {number(best['throughput'])} times static's throughput"]
+    if best["throughput"] - 1 <= noise:
+        words[0] += ", which the A/A pair does not tell from static"
+    off = {arm["arm"]: arm["predicted"] / arm["throughput"] - 1 for arm in rest if arm["predicted"] is not None}
+    if off:
+        worst = max(off, key=lambda name: abs(off[name]))
+        held = sum(abs(each) <= HOLDS for each in off.values())
+        words.append(
+            f"{held} of {len(off)} predictions are within {percent(HOLDS)} of what was measured; the worst is that of "
+            f"{worst}, off by {off[worst]:+.1%}"
+        )
+    auto = next((arm for arm in arms if arm["chosen"]), None)
+    if auto is not None:
+        words.append(f"auto took {auto['chosen']}")
+    return ". ".join(words) + "."

@@ -1,0 +1,79 @@
+"""The section on GPUs: what was measured stands in it, what failed says why, and a report without any says so."""
+
+from pathlib import Path
+from typing import Any
+
+from ddpsched.records import write_json
+from report.build import build, finished
+from report.on_gpu import judged, slug
+from report.render import markdown
+from report.results import Results, collect, filled, read
+
+
+def arm(name: str, **changed: Any) -> dict[str, Any]:
+    """Return an arm's row."""
+    row = {
+        "arm": name, "chosen": None, "steps": 20, "step_s": 0.02, "tokens_per_s": 1e5, "throughput": 1.0, "low": 0.98,
+        "high": 1.03, "predicted": None, "padding": 1.5, "peak_memory_bytes": 2**30, "compiling_s": None,
+        "compile_failed": None, "within_steps": 0,
+    }  # fmt: skip
+    return row | changed
+
+
+ARMS = [
+    arm("static"), arm("static again", throughput=1.01), arm("balanced", throughput=1.5, predicted=1.9),
+    arm("packed", throughput=2.0, predicted=2.1), arm("auto", throughput=1.98, predicted=2.1, chosen="packed"),
+    {"arm": "token_budget", "failed": "it ran <out>"},
+]  # fmt: skip
+SETTING = {"model": "distilbert", "world_size": 4, "global_batch": 2048, "seconds": 30.0}
+VERSIONS = {"torch": "2.11", "transformers": "5.17"}
+EAGERLY = arm("static, N = 4", compiling_s=31.0, compile_failed="no C++")
+MEASURED: dict[str, Any] = {
+    "smoke": False, "date": "2026-02-03",
+    "parts": {
+        "device": {"gpu": {"name": "GPU Z9 80GB"}, "cpu": "a processor", "versions": VERSIONS},
+        "tests": {"exit_code": 1, "last_line": "6 passed, 1 failed", "failed_tests": ["tests/a.py::b"]},
+        "calibration distilbert": {"held_out_mean": 0.031, "identity": {"precision": "bfloat16"}},
+        "speed distilbert 4 2048": {**SETTING, "arms": ARMS},
+        "speed gpt2 4 32": {"failed": "it took more than 120 s"},
+        "compiled": {**SETTING, "arms": [arm("static"), EAGERLY]},
+    },
+}  # fmt: skip
+
+
+def test_the_report_shows_the_device(tmp_path: Path) -> None:
+    for name in ("gpu", "gpu-smoke"):
+        (tmp_path / "outputs" / name).mkdir(parents=True)
+    write_json(tmp_path / "outputs" / "gpu" / "gpu.json", MEASURED)
+    write_json(tmp_path / "outputs" / "gpu-smoke" / "gpu.json", MEASURED | {"smoke": True})
+    folders = finished(tmp_path / "outputs")
+    assert [folder.name for folder in folders] == ["gpu"]  # a trial on a CPU is no result
+    results = collect(folders)
+    page = build(results, tmp_path / "report")
+    text = page.with_suffix(".md").read_text()
+    assert "### GPU Z9 80GB" in text
+    assert "6 passed, 1 failed; failed: tests/a.py::b" in text
+    assert "| packed | 20.0 | 2.00 (0.98 to 1.03) | 2.10 | 1.50 |" in text
+    assert "| auto (packed) |" in text
+    assert "within 3.1 % on average" in text
+    assert "speed gpt2" not in text
+    assert "**gpt2 4 32** was not measured: it took more than 120 s." in text
+    assert "ran eagerly: no C++" in text
+    assert "it ran <out>" not in page.read_text()  # escaped
+    assert read(tmp_path / "report" / "results").gpus == [MEASURED]
+    assert filled(Results([], {}, {}, {}), results).gpus == [MEASURED]
+    assert slug(MEASURED) == "gpu-z9-80gb"
+
+
+def test_predictions_are_held_against_what_was_measured() -> None:
+    words = judged(MEASURED["parts"]["speed distilbert 4 2048"])
+    assert "Fastest is packed, 2.00 times" in words
+    assert "2 of 3 predictions are within 10.0 %" in words
+    assert "that of balanced, off by +26.7%" in words
+    assert "auto took packed" in words
+    noisy = {"arms": [arm("static"), arm("static again", throughput=1.2), arm("balanced", throughput=1.1)]}
+    assert "does not tell from static" in judged(noisy)
+
+
+def test_a_report_without_a_gpu_says_so() -> None:
+    assert "No GPU was measured" in markdown(Results([], {}, {}, {}), "f")
