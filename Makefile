@@ -58,11 +58,11 @@ reproduce: $(VENV)/installed
 	$(BIN)/python -m report.reproduce $(ARGS)
 
 # wheels/: what experiments.gpu needs beside torch and transformers, for an image with Python 3.12 and without a network
-GPU_WHEELS := pydantic pydantic-core annotated-types typing-inspection typing-extensions tomli-w pulp datasets dill multiprocess
+FOR_GPU := --quiet --only-binary=:all: --python-version 3.12 --implementation cp --platform manylinux_2_28_x86_64 \
+	--platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --constraint constraints.txt --dest wheels
 gpu-wheels:
-	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
-		--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-		--dest wheels $(GPU_WHEELS)
+	$(PYTHON) -m pip download $(FOR_GPU) pydantic tomli-w
+	$(PYTHON) -m pip download $(FOR_GPU) --no-deps pulp==3.3.2 datasets dill multiprocess
 
 # dist/ddpsched-*.whl, whose commands need no checkout
 wheel:
