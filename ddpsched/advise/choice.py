@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from ddpsched.config import RunConfig
+from ddpsched.config import CompileConfig, RunConfig
 from ddpsched.costs.calibration import Calibration, Seconds
 from ddpsched.costs.config import CostConfig
 from ddpsched.costs.cost_model import CostModel, padded_tokens
@@ -35,15 +35,21 @@ log = logging.getLogger("ddpsched")
 PLANNED = 48  # steps whose micro-batches are those that are measured
 SHAPES, ROWS = 16, 8  # padded micro-batches and packed rows that are measured
 ENTRY = "auto"  # of environment.json
+CHANGED = ("policy", "cost", "compile")  # tables of the config that a choice sets
 
 
 @dataclass(frozen=True)
 class Choice:
-    """``config``: with the policy that is taken, and its cost. ``ranking``: the fastest first. ``times``: measured."""
+    """``given``: the config of policy auto. ``ranking``: the fastest first. ``times``: measured."""
 
-    config: RunConfig
+    given: RunConfig
     ranking: list[Prediction]
     times: StepTimes
+
+    @property
+    def config(self) -> RunConfig:
+        """The config that a run goes on with: with the policy that is taken, its cost, and compiled or not."""
+        return as_predicted(self.given, self.chosen)
 
     @property
     def chosen(self) -> Prediction:
@@ -57,7 +63,7 @@ class Choice:
             {"name": p.name, "step_s": p.step_s, "ratio": p.ratio, "band": p.band, "microbatches": p.microbatches}
             for p in self.ranking
         ]
-        changed = {"policy": self.config.policy.model_dump(), "cost": self.config.cost.model_dump()}
+        changed = {name: getattr(self.config, name).model_dump() for name in CHANGED}
         return {ENTRY: {"chosen": self.chosen.name, **changed, "ranking": ranking, "times": self.times.model_dump()}}
 
     def table(self) -> Table:
@@ -91,8 +97,8 @@ def settled(
         return config, {}
     if folder is not None and (before := read_json(folder / "environment.json").get(ENTRY)):
         policy = POLICIES[before["policy"]["kind"]].model_validate(before["policy"])
-        cost = CostConfig.model_validate(before["cost"])
-        return config.model_copy(update={"policy": policy, "cost": cost}), {ENTRY: before}
+        cost, compiled = CostConfig.model_validate(before["cost"]), CompileConfig.model_validate(before["compile"])
+        return config.model_copy(update={"policy": policy, "cost": cost, "compile": compiled}), {ENTRY: before}
     choice = choose(config, executor, samples, force)
     for each in choice.ranking:
         log.info("auto: %s %.1f ms a step, %.3f of static's", each.name, 1e3 * each.step_s, each.ratio)
@@ -105,7 +111,7 @@ def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool 
     policy = config.policy
     assert isinstance(policy, Auto)
     spec, lengths = config.plan_spec(executor.caps), samples.train
-    candidates = policy.candidates(executor.packs and config.compile.kind == "eager")
+    candidates = policy.candidates(executor.packs)
     times = _times(config, executor, lengths, spec, candidates, force)
     if times.is_noisy and 0 in executor.exchange.ranks:
         log.warning(
@@ -114,9 +120,13 @@ def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool 
             100 * times.spread,
         )
     ranking = predict(spec, lengths, candidates, times, lambda each: config.shapes_of(each, lengths))
-    best = taken(ranking)
-    changed = {"policy": best.policy, "cost": as_config(best.cost)}
-    return Choice(config.model_copy(update=changed), ranking, times)
+    return Choice(config, ranking, times)
+
+
+def as_predicted(config: RunConfig, prediction: Prediction) -> RunConfig:
+    """Return the config with the policy, the cost and the compilation that were predicted."""
+    changed = {"policy": prediction.policy, "cost": as_config(prediction.cost)}
+    return config.model_copy(update=changed if prediction.compiled else {**changed, "compile": CompileConfig()})
 
 
 def as_config(cost: CostModel) -> CostConfig:
@@ -132,7 +142,7 @@ def _times(
         seconds = Seconds.of(executor.clock)
         return StepTimes(
             identity=None, world_size=config.world_size, padded=seconds, packed=seconds, rest_s=executor.network_s,
-            error=0.0, noise=[1.0] * 10,
+            error=0.0, noise=[1.0] * 10, compiled=None if config.compile.kind == "eager" else 1.0,
         )  # fmt: skip
     from ddpsched.training.calibrate import identity_of
     from ddpsched.training.distributed import DistributedExecutor
@@ -143,7 +153,8 @@ def _times(
     learner = executor.learner
     versions = describe()["versions"]
     known = [versions.get(name) for name in ("python", "torch", "transformers")]
-    setting = f"{config.executor.kind} {config.sync.kind} {config.global_batch} {config.data.pad_to}"
+    compiler = config.compile.model_dump_json(include={"kind", "backend", "mode", "split"})
+    setting = f"{config.executor.kind} {config.sync.kind} {config.global_batch} {config.data.pad_to} {compiler}"
     path = kept_in(identity_of(config, learner), config.world_size, setting, known)
     kept = None if force else load_kept(path)
     if kept is not None and kept.packed is None and any(policy.packs for policy in candidates.values()):

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as parquet
 from rich.table import Table
 
-from ddpsched.advise.choice import Choice, as_config
+from ddpsched.advise.choice import Choice, as_predicted
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import RunError
 from ddpsched.interleaved import run_interleaved
@@ -46,7 +46,7 @@ def measure(choice: Choice, steps: int, first: int) -> list[Measured]:
         if each is not static and not any(abs(each.ratio - other.ratio) < ALIKE for other in others):
             others.append(each)
     arms = [("static", static, None), ("static again", static, None), *((p.name, p, p.ratio) for p in others[:first])]
-    configs = [_trial(choice.config, name, prediction, steps) for name, prediction, _ in arms]
+    configs = [_trial(choice.given, name, prediction, steps) for name, prediction, _ in arms]
     failed = run_interleaved(configs, overwrite=True, about={"margin": HOLDS})
     if failed:
         name, why = next(iter(failed.items()))
@@ -62,9 +62,7 @@ def measure(choice: Choice, steps: int, first: int) -> list[Measured]:
 
 def _trial(config: RunConfig, name: str, prediction: Prediction, steps: int) -> RunConfig:
     """Return the config of a trial of one policy."""
-    table = config.model_dump(exclude_none=True)
-    table["policy"] = prediction.policy.model_dump(exclude_none=True)
-    table["cost"] = as_config(prediction.cost).model_dump(exclude_none=True)
+    table = as_predicted(config, prediction).model_dump(exclude_none=True)
     table |= {"study": "advise", "name": name.replace(", M = ", "-").replace(" ", "-"), "steps": steps}
     table["train"] |= {"save_model": False, "checkpoint_every": 0, "eval_every": 0}
     table.pop("epochs", None)

@@ -26,7 +26,8 @@ class StepTimes(Table):
     ``padded``, ``packed``: of micro-batches, forward and backward; packed is null where the model cannot. ``rest_s``:
     what a step takes beside these, of the optimizer and of ranks that meet. ``error``: the mean error of the fit at
     points that were left out of it, as a share. ``noise``: times over the smallest of the same micro-batch, ten
-    quantiles, evenly spaced.
+    quantiles, evenly spaced. ``compiled``: time of the compiled model over the eager one's, of the same micro-batch;
+    null where it was not compiled.
     """
 
     kind: Literal["step_times"] = "step_times"
@@ -38,6 +39,7 @@ class StepTimes(Table):
     rest_s: NonNegative
     error: NonNegative
     noise: Annotated[list[PositiveFloat], Field(min_length=10, max_length=10)]
+    compiled: PositiveFloat | None = None
 
     @property
     def cost(self) -> CostModel:
@@ -48,6 +50,13 @@ class StepTimes(Table):
     def packed_cost(self) -> CostModel | None:
         """The cost of packed rows, in nanoseconds."""
         return None if self.packed is None else CostModel(**self.packed.model_dump())
+
+    @property
+    def compiled_cost(self) -> CostModel | None:
+        """The cost of padded micro-batches of the compiled model, in nanoseconds."""
+        if self.compiled is None:
+            return None
+        return CostModel(**{name: self.compiled * each for name, each in self.padded.model_dump().items()})
 
     @property
     def spread(self) -> float:
@@ -62,7 +71,14 @@ class StepTimes(Table):
     def as_row(self) -> list[int]:
         """Return all numbers as 64-bit integers, as votes carry them."""
         packed = [0.0] * 5 if self.packed is None else list(self.packed.model_dump().values())
-        values = [*self.padded.model_dump().values(), *packed, self.rest_s, self.error, *self.noise]
+        values = [
+            *self.padded.model_dump().values(),
+            *packed,
+            self.rest_s,
+            self.error,
+            self.compiled or 0.0,
+            *self.noise,
+        ]
         whole: list[int] = np.array(values, dtype=np.float64).view(np.int64).tolist()
         return [*whole, int(self.packed is not None)]
 
@@ -72,8 +88,9 @@ class StepTimes(Table):
         values = np.array(whole, dtype=np.int64).view(np.float64).tolist()
         names = list(Seconds.model_fields)
         padded, packed = (Seconds(**dict(zip(names, values[i : i + 5], strict=True))) for i in (0, 5))
-        rest_s, error, *noise = values[10:]
+        rest_s, error, compiled, *noise = values[10:]
         changed: dict[str, Any] = {"padded": padded, "packed": packed if packs else None, "rest_s": rest_s}
+        changed["compiled"] = compiled or None
         return self.model_copy(update={**changed, "error": error, "noise": noise})
 
 

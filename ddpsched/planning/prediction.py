@@ -23,7 +23,8 @@ DRAWS = 16  # of noise for each of them
 class Prediction:
     """``step_s``: mean seconds of a step. ``ratio``: to static's, and ``band``, by how much it may be off, as a share.
 
-    ``microbatches``: mean of a rank in a step. ``cost``: what the policy plans with.
+    ``microbatches``: mean of a rank in a step. ``cost``: what the policy plans with. ``compiled``: whether by the
+    compiled model, on its menu of shapes where it has one.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Prediction:
     ratio: float
     band: float
     microbatches: float
+    compiled: bool = False
 
 
 def predict(
@@ -40,30 +42,34 @@ def predict(
     menu: Callable[[PlanSpec], Sequence[Shape]] = lambda spec: (),
 ) -> list[Prediction]:  # fmt: skip
     """Return the predictions, the fastest first. ``spec``: of the run; ``candidates``: by name, static among them.
-    ``menu``: of the shapes that plans of a spec are made for, () for none.
+    ``menu``: of the shapes that a compiled model's plans of a spec are made for, () for none. Where times of a compiled
+    model are known, padded candidates are predicted with it, too.
 
     A step takes as long as its slowest rank, each with noise as measured, and ``times.rest_s``. The band adds the error
     of the fit, which hits both arms of a ratio alike only in part, and the standard error over the planned steps.
     """
     noise = np.random.default_rng(0).choice(times.noise, (DRAWS, STEPS, spec.world_size))
     steps: dict[str, np.ndarray] = {}
-    found: dict[str, tuple[Policy, CostModel, float]] = {}
-    for name, policy in candidates.items():
-        cost = times.packed_cost if policy.packs else times.cost
+    found: dict[str, tuple[Policy, CostModel, float, bool]] = {}
+    arms = [(n, policy, times.packed_cost if policy.packs else times.cost, False) for n, policy in candidates.items()]
+    padded = [(name, policy) for name, policy in candidates.items() if not policy.packs]
+    arms += [(f"{name}, compiled", policy, times.compiled_cost, True) for name, policy in padded]
+    for name, policy, cost, compiled in arms:
         if cost is None:
             continue
         planned = replace(spec, policy=policy, cost=cost, steps=STEPS, epochs=None)
-        if shapes := menu(planned):
+        if compiled and (shapes := menu(planned)):
             planned = replace(planned, cost=on_menu(cost, shapes))
         plans = list(islice(plan_steps(planned, lengths, LocalExchange(spec.world_size)), STEPS))
         costs = np.array([plan.predicted_cost for plan in plans], dtype=np.float64) / cost.scale  # (steps, ranks)
         steps[name] = (costs * noise[:, : len(plans)]).max(2).mean(0) + times.rest_s
-        found[name] = policy, cost, float(np.mean([len(micros) for plan in plans for micros in plan.ranks]))
+        mean = float(np.mean([len(micros) for plan in plans for micros in plan.ranks]))
+        found[name] = policy, cost, mean, compiled
     static = steps["static"]
     predictions = []
-    for name, (policy, cost, micro) in found.items():
+    for name, (policy, cost, mean, compiled) in found.items():
         ratio = float(steps[name].mean() / static.mean())
         of_steps = float((steps[name] - ratio * static).std() / (static.mean() * len(static) ** 0.5))
         band = 0.0 if name == "static" else float(np.hypot(times.error, of_steps / ratio))
-        predictions.append(Prediction(name, policy, cost, float(steps[name].mean()), ratio, band, micro))
+        predictions.append(Prediction(name, policy, cost, float(steps[name].mean()), ratio, band, mean, compiled))
     return sorted(predictions, key=lambda each: (each.step_s, each.name != "static"))

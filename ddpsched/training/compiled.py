@@ -16,6 +16,7 @@ import os
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -110,7 +111,7 @@ class Programs:
         return reason
 
     def _fail(self, model: torch.nn.Module, error: Exception) -> None:
-        model._compiled_call_impl = None  # as torch.nn.Module.compile sets it
+        uncompile(model)
         if self._options.on_failure == "stop":
             raise RunError(
                 f"compile.backend = {self._options.backend!r} failed ({_first_line(error)}); set compile.kind = "
@@ -119,6 +120,22 @@ class Programs:
         log.warning(
             "compile.backend = %r failed, the model runs eagerly: %s", self._options.backend, _first_line(error)
         )
+
+
+def uncompile(model: torch.nn.Module) -> None:
+    """Let the model run eagerly again."""
+    model._compiled_call_impl = None  # as torch.nn.Module.compile sets it
+
+
+@contextmanager
+def run_eagerly(model: torch.nn.Module) -> Iterator[None]:
+    """Let a compiled model run eagerly within the context."""
+    compiled = model._compiled_call_impl
+    uncompile(model)
+    try:
+        yield
+    finally:
+        model._compiled_call_impl = compiled
 
 
 def _with_progress(shapes: Sequence[Shape]) -> Iterator[Shape]:

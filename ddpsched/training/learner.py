@@ -23,7 +23,7 @@ from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.step_plan import Ids, Microbatch
 from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
 from ddpsched.training.collate import Batch, Collator, without_trace
-from ddpsched.training.compiled import Programs
+from ddpsched.training.compiled import Programs, uncompile
 from ddpsched.training.denominator import Denominator
 from ddpsched.training.evaluate import Evaluation, evaluate
 from ddpsched.training.loss import Counts, loss_sum
@@ -129,6 +129,7 @@ class Learner:
         self._config, self.cost = config, config.cost_on(menu.shapes)
         self.collate = replace(self.collate, shape=self.cost.shape)
         self._programs = Programs(config.compile, menu)
+        uncompile(self.model)
         if self._config.compile.kind == "eager":
             return {}
         if self._statistics and self._config.compile.kind == "static":

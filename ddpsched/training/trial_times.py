@@ -19,13 +19,16 @@ from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.regression import fit_time
 from ddpsched.costs.shape_menu import Shape
 from ddpsched.costs.step_times import StepTimes
+from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.step_plan import Ids
 from ddpsched.training.calibrate import identity_of
+from ddpsched.training.compiled import run_eagerly
 from ddpsched.training.learner import Learner
 
 PASSES, MOST_PASSES = 3, 12
 BUDGET_S = 25.0  # after which no pass begins, beyond the first three
 TRIALS = 5  # steps of one short sample, whose median is what a step takes beside its micro-batches
+PAIRS = 8  # of compiled and eager passes in turn
 HELD_OUT = 4  # each fourth point is left out of the fit
 
 Point = tuple[int, int, Ids | None]  # samples, the longest, and the ids of a packed row
@@ -61,9 +64,10 @@ def measure_times(
         packed = _fit_rows(sizes, least[len(shapes) :])
     rest_s = _rest_s(learner, padded, min(int(each) for _, each in shapes))
     learner.undo()
+    compiled = _compiled_over_eager(learner, config, shapes[len(shapes) // 2])
     return StepTimes(
         identity=identity_of(config, learner), world_size=config.world_size, padded=padded, packed=packed,
-        rest_s=rest_s, error=error, noise=np.quantile(noise, np.linspace(0.05, 0.95, 10)).tolist(),
+        rest_s=rest_s, error=error, compiled=compiled, noise=np.quantile(noise, np.linspace(0.05, 0.95, 10)).tolist(),
     )  # fmt: skip
 
 
@@ -98,6 +102,25 @@ def _seconds(learner: Learner, point: Point) -> float:
         batch = learner.collate.synthetic(count, length, shorter) if ids is None else learner.collate(ids, packed=True)
         learner.loss_sum(batch).backward()
         return learner.clock.seconds(begin, learner.clock.mark())
+
+
+def _compiled_over_eager(learner: Learner, config: RunConfig, shape: Shape) -> float | None:
+    """Return the time of the compiled model over the eager one's at one shape, as each more is another compilation.
+
+    None where it is not to be compiled, or cannot be.
+    """
+    if config.compile.kind == "eager":
+        return None
+    menu = Menu((shape,), (shape,)) if config.compile.kind == "static" else NO_MENU
+    if "failed" in learner.use(config, menu)["compile"]:
+        return None
+    point, compiled, eager = (*shape, None), list[float](), list[float]()
+    for _ in range(PAIRS):
+        compiled.append(_seconds(learner, point))
+        with run_eagerly(learner.model):
+            eager.append(_seconds(learner, point))
+    learner.undo()
+    return min(compiled) / min(eager)
 
 
 def _rest_s(learner: Learner, padded: Seconds, shortest: int) -> float:

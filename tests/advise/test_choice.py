@@ -54,10 +54,11 @@ def test_a_compiled_model_is_predicted_on_its_menu(tmp_path: Path) -> None:
     clock = {"kind": "simulated", "alpha_s": 1e-3, "beta_s": 1e-3}
     plain = run(config_of(tmp_path, executor=clock, name="plain"))
     folder = run(config_of(tmp_path, executor=clock, name="menu", compile={"kind": "static", "shapes": 4}))
-    ratios = [{each["name"]: each["step_s"] for each in chosen(path)["ranking"]} for path in (plain, folder)]
-    assert "packed" in ratios[0]
-    assert "packed" not in ratios[1]
-    assert all(ratios[1][name] > ratios[0][name] for name in ratios[1])
+    alone, both = ({each["name"]: each["step_s"] for each in chosen(path)["ranking"]} for path in (plain, folder))
+    assert {name: both[name] for name in alone} == alone
+    assert both.keys() - alone.keys() == {f"{name}, compiled" for name in alone if name != "packed"}
+    assert all(both[f"{name}, compiled"] > alone[name] for name in alone if name != "packed")
+    assert chosen(folder)["compile"]["kind"] == "eager"  # as a simulated model gains nothing
 
 
 def given_times(beta: float, packed: float | None = None) -> StepTimes:
@@ -66,6 +67,25 @@ def given_times(beta: float, packed: float | None = None) -> StepTimes:
         identity=None, world_size=2, padded=Seconds(alpha=1e-4, beta=beta, gamma=0, delta=0, floor=0), packed=rows,
         rest_s=1e-3, error=0.0, noise=[1.0] * 10,
     )  # fmt: skip
+
+
+def test_a_compiled_model_is_taken_where_it_is_faster_than_its_menu_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = {"kind": "static", "shapes": 2, "backend": "aot_eager"}
+    folder = run(config_of(tmp_path, name="measured", compile=compiler))
+    assert 0.1 < chosen(folder)["times"]["compiled"] < 10
+    fast = given_times(1e-5, packed=9.0).model_copy(update={"compiled": 0.01})
+    monkeypatch.setattr(trial_times, "measure_times", lambda *_: fast)
+    begun = config_of(
+        tmp_path, name="fast", compile=compiler | {"split": False}, train={"checkpoint_every": 2}, steps=4
+    )
+    folder = run(begun)
+    assert chosen(folder)["chosen"].endswith(", compiled")
+    made = read_json(folder / "environment.json")["compile"]
+    assert made["kind"] == "static"
+    assert len(made["menu"]) <= 2
+    assert {line.get("recompiled") for line in read_lines(folder)} == {None}
 
 
 def test_it_measures_once_and_takes_what_is_kept(
