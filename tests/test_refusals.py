@@ -31,6 +31,8 @@ FILE = Path(__file__).with_name("refusals.txt")
 LENGTHS = [5, 9, 3, 7, 8, 4, 6, 2]
 ALONE, TWO = World(0, 1), World(0, 2)
 BUDGET = {"kind": "token_budget", "max_tokens_for_batch": 16}
+SEVERAL, ROWS = {"kind": "auto", "max_microbatches": 2}, {"kind": "auto", "packed": True}
+SECONDS, MISSING = {"kind": "affine_quadratic", "beta": 1e-5}, {"kind": "calibrated", "path": "device.json"}
 
 
 def config(*words: str) -> Any:
@@ -154,6 +156,12 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
     ("BatchSampler policy without kind", partial(sampler, 4, ALONE, {"pool_size": 3})),
     ("BatchSampler policy='peer'", partial(sampler, 4, ALONE, "peer")),
     ("BatchSampler of several micro-batches", partial(sampler, 4, ALONE, {"kind": "balanced", "max_microbatches": 2})),
+    ("BatchSampler policy='auto' without seconds", partial(sampler, 4, ALONE, "auto")),
+    ("BatchSampler policy='auto' of a missing calibration", partial(sampler, 4, ALONE, "auto", cost=MISSING)),
+    ("BatchSampler policy='auto' of several", partial(sampler, 4, ALONE, SEVERAL, cost=SECONDS)),
+    ("BatchSampler policy='auto' and speeds", partial(sampler, 4, TWO, "auto", cost=SECONDS, speeds=(1.0, 0.5))),
+    ("StepLoader policy='auto' without global_batch", partial(loader, policy="auto", cost=SECONDS)),
+    ("StepLoader policy='auto' of packed", partial(loader, global_batch=4, policy=ROWS, cost=SECONDS)),
     ("BatchSampler order='random'", partial(sampler, 4, ALONE, order="random")),
     ("BatchSampler last='keep'", partial(sampler, 4, ALONE, last="keep")),
     ("BatchSampler last='drop' of minmax", partial(sampler, 4, ALONE, "minmax", last="drop")),

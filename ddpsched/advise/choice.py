@@ -1,7 +1,6 @@
 """The choice of policy auto: times of this model are measured or kept, each candidate predicted, the fastest taken."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policies import POLICIES
 from ddpsched.planning.policies.auto import Auto
 from ddpsched.planning.policy import Policy
-from ddpsched.planning.prediction import Prediction, predict
+from ddpsched.planning.prediction import Prediction, predict, taken
 from ddpsched.records import read_json
 from ddpsched.simulated import SimulatedExecutor
 from ddpsched.step_plan import Ids
@@ -77,12 +76,6 @@ class Choice:
             cells = f"{1e3 * each.step_s:.1f}", f"{each.ratio:.3f}{band}", f"{each.microbatches:.2f}"
             rows.add_row(each.name, *cells, mark)
         return rows
-
-
-def taken(ranking: Sequence[Prediction]) -> Prediction:
-    """Return the fastest prediction, or static's where none is below it."""
-    static = next(each for each in ranking if each.name == "static")
-    return ranking[0] if ranking[0].ratio < 1 else static
 
 
 def settled(

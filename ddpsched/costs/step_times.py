@@ -1,7 +1,7 @@
 """StepTimes: the seconds of a model's micro-batches and steps on a device, which policy auto chooses by."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -92,6 +92,15 @@ class StepTimes(Table):
         changed: dict[str, Any] = {"padded": padded, "packed": packed if packs else None, "rest_s": rest_s}
         changed["compiled"] = compiled or None
         return self.model_copy(update={**changed, "error": error, "noise": noise})
+
+
+def noise_of(seconds: Iterable[Sequence[float]]) -> list[float]:
+    """Return ten evenly spaced quantiles of times over the smallest of the same micro-batch.
+
+    ``seconds``: the times of each micro-batch, at least one of one.
+    """
+    ratios = np.concatenate([np.array(each) / min(each) for each in seconds])
+    return np.quantile(ratios, np.linspace(0.05, 0.95, 10)).tolist()
 
 
 def kept_in(identity: Identity, world_size: int, setting: str, versions: Sequence[str | None]) -> Path:

@@ -25,6 +25,7 @@
     identity.py          the values that must be equal on all ranks, and of a state and its loader
     agree.py             a sum over ranks in each step, for streams that end
     loader_arguments.py  their arguments, checked like a config's tables
+    auto_choice.py       the policy that "auto" takes, by a calibration
     plan_source.py       the plans of samplers and loaders, and their state
     step_share.py        one rank's share of a step, in numbers
     world_size.py        a state for another number of ranks

@@ -154,6 +154,11 @@ class BalancedLoader:
         return self.steps.step
 
     @property
+    def policy(self) -> dict[str, Any]:
+        """The policy that plans, as :attr:`BatchSampler.policy`."""
+        return self.steps.plan_source.taken
+
+    @property
     def epoch(self) -> int:
         """The epoch in which the next iteration begins or continues, as a loop's ``range(loader.epoch, epochs)``."""
         return self.steps.epoch

@@ -48,7 +48,8 @@ class BatchSampler:
     of its ``kind`` and options, as the table [policy] of a config has them. "token_budget", "bins" and "pool" fill
     micro-batches of sizes that vary, and take no global batch:
     ``policy={"kind": "pool", "max_tokens_for_batch": 4096, "pool_size": 256}``. A step is one micro-batch a rank here;
-    options that give a rank several are refused: use StepLoader.
+    options that give a rank several are refused: use StepLoader. "auto" takes the fastest of "static" and "balanced",
+    as predicted by a ``cost`` in seconds for the ranks there are; a state goes on with what was taken before.
 
     ``order``: "shuffled", "sequential", "length_grouped" or "curriculum", or a mapping likewise, such as
     ``{"kind": "curriculum", "path": "order.npy"}`` of a file of `ddpsched sort`, which is not checked to be of these
@@ -78,8 +79,9 @@ class BatchSampler:
     of those it hands out: take the state of ``ddpsched.scaled(loader)`` there; here it is refused while workers run.
     torchdata's StatefulDataLoader keeps and loads the state of an iterator itself.
 
-    Attributes: ``last``, ``order`` (its kind; "sequential" and "curriculum" may be the same in every epoch), and
-    ``over_budget``, samples that are longer than the budget of a pool and run alone; 0 for other policies.
+    Attributes: ``policy`` (what plans, as the argument; of "auto" what it takes), ``last``, ``order`` (its kind;
+    "sequential" and "curriculum" may be the same in every epoch), and ``over_budget``, samples that are longer than the
+    budget of a pool and run alone; 0 for other policies.
 
     >>> ranks = [BatchSampler([3, 9, 4, 8, 5, 7], global_batch=3, world=World(r, 2), seed=1) for r in range(2)]
     >>> sorted(i for rank in ranks for ids in rank for i in ids)
@@ -118,8 +120,8 @@ class BatchSampler:
         speeds: Sequence[float] | None = None,
     ) -> None:
         self.plan_source = plan_source = PlanSource(
-            "BatchSampler", lengths, world, last, policy=policy, order=order, seed=seed, global_batch=global_batch,
-            cost=cost, memory=memory, speeds=speeds,
+            "BatchSampler", lengths, world, last, several=False, policy=policy, order=order, seed=seed,
+            global_batch=global_batch, cost=cost, memory=memory, speeds=speeds,
         )  # fmt: skip
         most = plan_source.policy.most_microbatches
         if most > 1:
@@ -167,6 +169,11 @@ class BatchSampler:
         return self
 
     sampler = batch_sampler
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """The policy that plans, as the argument takes it; of "auto" what it takes for the ranks there are now."""
+        return self.plan_source.taken
 
     @property
     def epoch(self) -> int:

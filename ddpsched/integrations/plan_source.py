@@ -12,17 +12,22 @@ import numpy.typing as npt
 
 from ddpsched.costs.config import cost_model
 from ddpsched.costs.rank_speed import Speed
+from ddpsched.costs.step_times import StepTimes
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import LocalExchange
 from ddpsched.integrations.agreement import Agreement, LoaderWorld, warn_of_dropping
+from ddpsched.integrations.auto_choice import calibrated_times, check_auto, choose_policy
 from ddpsched.integrations.identity import check_keys, check_same
 from ddpsched.integrations.loader_arguments import Arguments
 from ddpsched.orders.epoch_order import Order
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import check_position, plan_steps
+from ddpsched.planning.policies.auto import Auto
 from ddpsched.planning.policies.minmax import usual_prefetch
+from ddpsched.planning.policy import Policy
 from ddpsched.step_plan import Position, StepPlan
+from ddpsched.table import Table
 from ddpsched.world import World
 
 GROUPED = 32  # samples that orders take for a batch, where the policy lets its size vary
@@ -32,11 +37,14 @@ class PlanSource(LoaderWorld):
     """The plans of any epoch, equal on every rank; nothing is communicated.
 
     ``owner``, ``world``: as of :class:`LoaderWorld`. ``lengths``: (N,), or (N, 2) of two parts, as
-    :class:`KnownLengths` takes them. ``last``: as of BatchSampler. ``values``: of :class:`Arguments`;
+    :class:`KnownLengths` takes them. ``last``: as of BatchSampler. ``several``: whether the owner can yield several
+    micro-batches a rank and step. ``values``: of :class:`Arguments`;
     ``policy``, ``order`` and ``cost`` are names, or mappings of ``kind`` and its options, as tables of a config have
     them, and ``memory`` is such a mapping; ``speeds``: of each rank, relative to the others. ``global_batch`` is None
     for the policies that fill micro-batches, whose B varies.
 
+    ``policy``: as given; of "auto", what all its candidates have in common. ``taken``: the one that plans. What "auto"
+    takes depends on the number of ranks, and is chosen when these are first planned for; a state keeps its own.
     ``stand_in``: the id of the shortest sample, which a rank without samples can put through its model, times zero.
     ``over_budget``: samples that are longer than the budget of a pool, and run alone; 0 for other policies.
 
@@ -44,7 +52,9 @@ class PlanSource(LoaderWorld):
     once it is.
     """
 
-    def __init__(self, owner: str, lengths: npt.ArrayLike, world: World | None, last: str, **values: Any) -> None:
+    def __init__(
+        self, owner: str, lengths: npt.ArrayLike, world: World | None, last: str, several: bool, **values: Any
+    ) -> None:
         super().__init__(owner, world)
         self._expected: int | None = None  # the world size of a state that was loaded before the world was known
         self.lengths = KnownLengths(lengths)
@@ -52,6 +62,14 @@ class PlanSource(LoaderWorld):
         self._digest = blake2b(np.ascontiguousarray(lengths, dtype="<i8").data, digest_size=16).hexdigest()
         self.arguments = arguments = Arguments.of(owner, **values)
         self.policy, self.last = arguments.policy, last
+        self._times: StepTimes | None = None  # of policy auto
+        self._chosen: dict[tuple[int, int], Policy] = {}  # by auto: for ranks, and the ranks of batches
+        self._kept: Policy | None = None  # what auto has taken in a loaded state, which goes on with it
+        if isinstance(self.policy, Auto):
+            check_auto(owner, self.policy, arguments.cost, arguments.speeds)
+            self._times = calibrated_times(arguments.cost)
+            if not several and "max_microbatches" not in self.policy.model_fields_set:
+                self.policy = self.policy.model_copy(update={"max_microbatches": 1})
         self._check()
         tokens = self.lengths.lengths(np.arange(len(self.lengths)))
         self.stand_in, self._longest = int(tokens.argmin()), int(tokens.max())
@@ -61,7 +79,7 @@ class PlanSource(LoaderWorld):
         self._speeds = [Speed.constant(each) for each in arguments.slowness] or None
         self._batch_ranks: int | None = None  # of a state of another number of ranks: those that batches are made for
         self._specs: dict[tuple[int, int | None], PlanSpec] = {}  # by world size, and the ranks of batches
-        self._spec_of(len(self._speeds or [0]) if world is None else world.size)
+        self._given_spec(len(self._speeds or [0]) if world is None else world.size)
         self._weights: dict[tuple[int, World], list[float]] = {}  # of epochs that were planned for them
 
     def _check(self) -> None:
@@ -92,6 +110,18 @@ class PlanSource(LoaderWorld):
         return world
 
     def _spec_of(self, world_size: int) -> PlanSpec:
+        """Return the input of planning for so many ranks, for which auto chooses here."""
+        spec = self._given_spec(world_size)
+        if not isinstance(spec.policy, Auto):
+            return spec
+        key = (world_size, spec.ranks_of_batch)
+        if self._kept is None and key not in self._chosen:
+            assert self._times is not None, "made with the policy"
+            candidates, is_main = spec.policy.candidates(packs=False), self.world.rank == 0
+            self._chosen[key] = choose_policy(self.owner, spec, self.lengths, candidates, self._times, is_main)
+        return replace(spec, policy=self._kept or self._chosen[key])
+
+    def _given_spec(self, world_size: int) -> PlanSpec:
         ranks = self._batch_ranks or world_size
         if (world_size, ranks) not in self._specs:
             size, policy = self.arguments.global_batch or GROUPED, self.policy
@@ -171,9 +201,17 @@ class PlanSource(LoaderWorld):
         return self.world.size / size if size and self.policy.takes == "batches" and index < steps - 1 else None
 
     @property
+    def taken(self) -> dict[str, Any]:
+        """The policy that plans for the ranks there are, as the argument ``policy`` takes it."""
+        policy = self._spec_of(self.world.size).policy
+        return {"kind": policy.kind, **policy.model_dump(exclude_defaults=True, mode="json")}
+
+    @property
     def config(self) -> dict[str, Any]:
-        """The tables of a run's config that make these plans, as far as they are given."""
-        tables = {name: getattr(self.arguments, name) for name in ("policy", "order", "cost")}
+        """The tables of a run's config that make these plans, as far as they are given; of auto what it takes."""
+        tables: dict[str, Table] = {name: getattr(self.arguments, name) for name in ("policy", "order", "cost")}
+        if isinstance(self.policy, Auto):
+            tables["policy"] = self._spec_of(self.world.size).policy
         numbers = {"seed": self.arguments.seed, "global_batch": self.arguments.global_batch}
         values: dict[str, Any] = {name: number for name, number in numbers.items() if number is not None}
         return values | {name: table.model_dump(exclude_none=True, mode="json") for name, table in tables.items()}
@@ -194,7 +232,7 @@ class PlanSource(LoaderWorld):
         return {**self._identity(self.world.size), **more, "position": position.as_dict()}
 
     def position(self, state: Mapping[str, Any], *more: str) -> Position:
-        """Return the position in ``state``, which must have the keys ``more`` too.
+        """Return the position in ``state``, which must have the keys ``more`` too; auto keeps what it took there.
 
         Raises ConfigError where it is of other data or another policy, seed, order or world size; the state of another
         world size is first made ready by ``for_world_size``.
@@ -202,12 +240,19 @@ class PlanSource(LoaderWorld):
         ranks = state.get("batch_ranks") if isinstance(state, Mapping) else None
         if ranks is not None and (type(ranks) is not int or ranks < 1):
             raise ConfigError(f"the state's batch_ranks = {ranks!r}, needs an integer of 1 or more")
-        before, self._batch_ranks = self._batch_ranks, ranks
+        before = self._batch_ranks, self._kept
+        self._batch_ranks, self._kept = ranks, self._candidate(state)
         try:
             return self._checked_position(state, more)
         except ConfigError:
-            self._batch_ranks = before
+            self._batch_ranks, self._kept = before
             raise
+
+    def _candidate(self, state: Any) -> Policy | None:
+        """Return the policy of a state where auto could have taken it; else None, and the state is compared."""
+        given = state.get("policy") if isinstance(state, Mapping) else None
+        candidates = self.policy.candidates(packs=False) if isinstance(self.policy, Auto) else {}
+        return next((each for each in candidates.values() if _options(each) == given), None)
 
     def _checked_position(self, state: Mapping[str, Any], more: Sequence[str]) -> Position:
         # of a state that was dealt to as many ranks as it began with elsewhere, it differs from the world's size alone
@@ -230,14 +275,13 @@ class PlanSource(LoaderWorld):
 
     def _identity(self, world_size: int) -> dict[str, Any]:
         spec = self._spec_of(world_size)
-        # infinite_loop limits how long a run is, and changes no step
-        options = spec.policy.model_dump(exclude={"infinite_loop"}, exclude_defaults=True)
+        options = _options(spec.policy)
         if "prefetch" not in self.policy.model_fields_set:
             options.pop("prefetch", None)  # it follows from B and the number of ranks
         begun = {} if self._batch_ranks in (None, world_size) else {"batch_ranks": self._batch_ranks}
         return {
             **begun,
-            "policy": options | {"kind": spec.policy.kind},
+            "policy": options,
             "order": self._order_identity,
             "cost": asdict(self._cost),
             "memory": self._memory_identity,
@@ -261,6 +305,11 @@ class PlanSource(LoaderWorld):
             return options.model_dump(include={"kind", "mega_batches"})
         values = options.model_dump(exclude_defaults=True) | {"kind": options.kind}
         return values if file is None else values | {"path": file.digest}
+
+
+def _options(policy: Policy) -> dict[str, Any]:
+    """Return the options that its steps follow from: infinite_loop limits how long a run is, and changes no step."""
+    return policy.model_dump(exclude={"infinite_loop"}, exclude_defaults=True) | {"kind": policy.kind}
 
 
 def and_last(plans: Iterator[StepPlan]) -> Iterator[tuple[StepPlan, bool]]:

@@ -47,7 +47,7 @@ class StepLoader:
     ``speeds``: as of BatchSampler, and ranks of a process group agree likewise. A mapping may give a rank several
     micro-batches, as ``{"kind": "balanced", "max_microbatches": 4}``, of which the cost decides how many are worth it;
     or ``{"kind": "pool", "max_tokens_for_batch": 4096, "batches_per_optimizer_step": 4}``, with which an epoch's last
-    step may hold fewer than the others.
+    step may hold fewer than the others. "auto" takes "static" or "balanced" with 1, 2, ... ``max_microbatches`` (4).
 
     *How long*: ``max_num_steps`` optimizer steps, through as many epochs as these take (``infinite_loop=False``: to the
     end of the first at most, for all ranks alike); or ``epochs``; with neither, one epoch an iteration. Once the last
@@ -63,8 +63,7 @@ class StepLoader:
     whatever workers have loaded ahead, and is the same on every rank; with it loaded, the next iteration continues
     there without the steps before.
 
-    Attributes: ``order`` (its kind; "sequential" and "curriculum" may be the same in every epoch), and ``over_budget``,
-    samples that are longer than the budget of a pool and run alone; 0 for other policies.
+    Attributes: ``policy``, ``order`` and ``over_budget``, as of BatchSampler.
 
     Raises ConfigError or DataError for arguments out of range.
 
@@ -102,8 +101,8 @@ class StepLoader:
         **loader_options: Any,
     ) -> None:
         self.plan_source = plan_source = PlanSource(
-            "StepLoader", lengths, world, last, policy=policy, order=order, seed=seed, global_batch=global_batch,
-            max_num_steps=max_num_steps, epochs=epochs, cost=cost, memory=memory, speeds=speeds,
+            "StepLoader", lengths, world, last, several=True, policy=policy, order=order, seed=seed, cost=cost,
+            global_batch=global_batch, max_num_steps=max_num_steps, epochs=epochs, memory=memory, speeds=speeds,
         )  # fmt: skip
         _check_data(dataset, len(plan_source.lengths))
         self._infinite = infinite_loop and plan_source.policy.endless
@@ -146,6 +145,11 @@ class StepLoader:
         self._reached: Position | None = None  # after the list yielded last; None before any, and after an epoch
         self.step: StepShare | None = None
         self.plan: StepPlan | None = None  # of the list yielded last
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """The policy that plans, as the argument takes it; of "auto" what it takes for the ranks there are now."""
+        return self.plan_source.taken
 
     @property
     def epoch(self) -> int:

@@ -37,6 +37,12 @@ class Prediction:
     compiled: bool = False
 
 
+def taken(ranking: Sequence[Prediction]) -> Prediction:
+    """Return the fastest prediction, or static's where none is below it."""
+    static = next(each for each in ranking if each.name == "static")
+    return ranking[0] if ranking[0].ratio < 1 else static
+
+
 def predict(
     spec: PlanSpec, lengths: Lengths, candidates: Mapping[str, Policy], times: StepTimes,
     menu: Callable[[PlanSpec], Sequence[Shape]] = lambda spec: (),

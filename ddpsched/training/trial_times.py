@@ -18,7 +18,7 @@ from ddpsched.costs.calibration import Seconds
 from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.regression import fit_time
 from ddpsched.costs.shape_menu import Shape
-from ddpsched.costs.step_times import StepTimes
+from ddpsched.costs.step_times import StepTimes, noise_of
 from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.step_plan import Ids
 from ddpsched.training.calibrate import identity_of
@@ -55,7 +55,6 @@ def measure_times(
         for place in np.random.default_rng(number).permutation(len(points)).tolist():
             seconds[place].append(_seconds(learner, points[place]))
     least = np.array([min(each) for each in seconds])
-    noise = np.concatenate([np.array(each) / min(each) for each in seconds])
     count, length = np.array(shapes, dtype=np.float64).T
     padded, error = _fit(count, length, least[: len(shapes)])
     packed = None
@@ -67,7 +66,7 @@ def measure_times(
     compiled = _compiled_over_eager(learner, config, shapes[len(shapes) // 2])
     return StepTimes(
         identity=identity_of(config, learner), world_size=config.world_size, padded=padded, packed=packed,
-        rest_s=rest_s, error=error, compiled=compiled, noise=np.quantile(noise, np.linspace(0.05, 0.95, 10)).tolist(),
+        rest_s=rest_s, error=error, noise=noise_of(seconds), compiled=compiled,
     )  # fmt: skip
 
 

@@ -59,12 +59,14 @@ def disagreements() -> dict[str, tuple[str, str]]:
     rank = forget_launcher()
     agreement.timeout_of = lambda c10d: timedelta(seconds=20)
     policy = {"kind": "token_budget", "max_tokens_for_batch": 60 + rank}
+    seconds = {"kind": "affine_quadratic", "alpha": 1.0, "beta": 0.1 * rank}  # as of two calibrations
     work = {
         "rank": (lambda: list(sampler(world=World(0, 2), seed=10))),
         "size": (lambda: list(sampler(world=World(rank, 2 + rank), seed=11))),
         "seed": (lambda: list(sampler(seed=rank))),
         "data": (lambda: list(sampler(lengths=LENGTHS[::-1] if rank else LENGTHS))),
         "policy": (lambda: list(sampler(policy="static" if rank else "balanced"))),
+        "device": (lambda: list(sampler(policy="auto", cost=seconds))),
         "order": (lambda: list(sampler(order="sequential" if rank else "shuffled"))),
         "batch": (lambda: list(sampler(global_batch=16 + rank))),
         "last": (lambda: list(sampler(last="join" if rank else "drop"))),
@@ -93,6 +95,7 @@ def test_ranks_that_would_follow_different_plans_all_stop() -> None:
         "size": "on process 1 world_size = 3, on this one 2",
         "seed": "seed = 1, on this one 0", "data": r"on process 1 data \(the digest of its lengths\) = '",
         "policy": "policy.kind = 'static', on this",
+        "device": "policy.kind = 'balanced', on this one 'static'; cost.beta = 0.1, on this one 0.0",
         "order": "order.kind = 'sequential', on this one 'shuffled'", "batch": "global_batch = 17, on this one 16",
         "last": "last = 'join', on this one 'drop'", "loader": "policy.max_tokens_for_batch = 61, on this one 60",
         "stream": "pool_size = 5, on this one 4", "kind": "loader = 'StepLoader', on this one 'BatchSampler'",

@@ -49,6 +49,7 @@ class MeanOfMeans(BalancedTrainerMixin, Trainer):
         return ((losses * learnt).sum(1) / learnt.sum(1).clamp(min=1)).mean()
 
 
+SECONDS = {"kind": "affine_quadratic", "beta": 1e-5}
 TWO, THREE = {"gradient_accumulation_steps": 2}, {"gradient_accumulation_steps": 3}
 CASES: dict[str, Case] = {
     "own model": ("own", {}, {}),
@@ -61,6 +62,7 @@ CASES: dict[str, Case] = {
     "language model, accumulation of 2": ("language", {}, TWO),
     "static": ("classifier", {"policy": "static"}, {}),
     "minmax": ("language", {"policy": "minmax"}, {}),
+    "auto, accumulation of 2": ("classifier", {"policy": "auto", "cost": SECONDS}, TWO),
     "packed classifier": ("classifier", {"policy": "packed"}, {"given": {"data_collator": default_data_collator}}),
     "packed language model": ("language", {"policy": "packed"}, {"given": {"data_collator": default_data_collator}}),
     "bins": ("classifier", {"policy": {"kind": "bins", "median_batch": 5}}, {}),

@@ -196,6 +196,7 @@ LOOPS: dict[str, Any] = {
     "balanced": lambda: torch_loop("balanced"),
     "static, with workers": lambda: torch_loop("static", workers=1),
     "minmax": lambda: torch_loop("minmax"),
+    "auto": lambda: torch_loop("auto", cost={"kind": "affine_quadratic", "beta": 1e-5}),
     "last = join": lambda: torch_loop("balanced", last="join"),
     "last = drop": lambda: torch_loop("balanced", last="drop"),
     "resumed by its state": lambda: resumed(stateful=False),

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddpsched import BatchSampler, World
 from ddpsched.costs.calibration import Seconds
 from ddpsched.costs.step_times import StepTimes
 from ddpsched.data.lengths import KnownLengths
@@ -81,7 +80,7 @@ def test_the_candidates_are_static_and_balanced_up_to_m() -> None:
     assert [*Auto(max_microbatches=1, packed=False).candidates(True)] == ["static", "balanced"]
 
 
-def test_a_loader_has_no_device_to_measure() -> None:
-    policy = {"kind": "auto", "max_microbatches": 1}
-    with pytest.raises(ConfigError, match="'auto' measures a model on its device when a run begins"):
-        list(BatchSampler([3, 4, 5, 6], global_batch=2, world=World(0, 2), policy=policy))
+def test_auto_itself_plans_nothing() -> None:
+    spec = PlanSpec(world_size=2, global_batch=4, policy=Auto(), epochs=1, max_length=66)
+    with pytest.raises(ConfigError, match="'auto' takes the fastest by measured times, and plans nothing itself"):
+        next(plan_steps(spec, LENGTHS, LocalExchange(2)))

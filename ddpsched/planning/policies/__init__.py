@@ -15,7 +15,7 @@ fill micro-batches of varying sizes, so that B varies.
     pool.py           samples of similar length, from each rank's pool
     peer.py           another package's batching
     lockstep.py       as many micro-batches on each rank, which run together
-    auto.py           the fastest of static, balanced and packed, measured when a run begins
+    auto.py           the fastest of static, balanced and packed, as measured
     batch_policy.py   the base of policies that assign a batch
     filling.py        the base of policies that fill micro-batches
 """

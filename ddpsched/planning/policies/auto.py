@@ -1,4 +1,4 @@
-"""auto: the fastest of the policies that keep static's gradient, on this device, as measured when a run begins."""
+"""auto: the fastest of the policies that keep static's gradient, on this device, as measured."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -19,7 +19,8 @@ class Auto(Policy):
         step  =  mean over steps of max_r cost(rank r)  +  what a step takes beside forward and backward
 
     Costs are seconds, fitted to micro-batches of this model that are measured when the run begins, in less than a
-    minute, or taken from an earlier measurement of the same model, device, precision and threads. The candidates have
+    minute, or taken from an earlier measurement of the same model, device, precision and threads; a loader in another
+    loop has them from a calibration, which knows no packed rows. The candidates have
     the same global batches, each sample weighing 1/B, so the gradient is static's whichever is taken: static, balanced
     with up to 1, 2, ... micro-batches a rank (the cost then decides how many in each step), and packed where the
     model can. One that is predicted to be slower than static is never taken, and rank 0's choice is that of all ranks.
@@ -47,6 +48,6 @@ class Auto(Policy):
 
     def __call__(self, context: Context) -> Iterator[Assignment]:
         raise ConfigError(
-            "policy.kind = 'auto' measures a model on its device when a run begins, and plans nothing itself; use "
-            "`ddpsched run` or `ddpsched advise`, or one of 'static', 'balanced' and 'packed'"
+            "policy.kind = 'auto' takes the fastest by measured times, and plans nothing itself; use `ddpsched run`, "
+            "`ddpsched advise`, or a loader with a calibrated cost; or name one of 'static', 'balanced' and 'packed'"
         )
