@@ -16,7 +16,7 @@ from ddpsched.errors import DataError, DdpschedError
 from ddpsched.visible_text import visible
 from report import front
 from report.render import markdown, page
-from report.results import COMPARISON, Results, collect, filled, read, write
+from report.results import COMPARISON, Results, collect, filled, read, redrawn, write
 
 HERE = Path(__file__).parent
 FROZEN = HERE / "results"
@@ -25,6 +25,7 @@ DEFAULT_OUTPUT = Path("outputs/paper")
 
 def build(results: Results, output: Path) -> Path:
     """Write ``report.md``, ``report.html`` and ``results/`` under ``output``; return the path of the page."""
+    results = redrawn(results)
     write(results, output / "results")
     text = markdown(results, "results/figures")
     (output / "report.md").write_text(text, encoding="utf-8")

@@ -22,7 +22,7 @@ from report.wording import change, learning, outcome
 ARMS = ("static", "minmax", "balanced")
 HEADINGS = [
     "Abstract", "Introduction", "Problem formulation", "Solution", "Loss scaling", "Out-of-memory control", "Set-up",
-    "Results", "Policies compared", "Reliability", "Discussion", "Conclusion", "References",
+    "Results", "Policies compared", "Compiled models", "Reliability", "Discussion", "Conclusion", "References",
 ]  # fmt: skip
 
 
