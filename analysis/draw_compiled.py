@@ -52,7 +52,10 @@ def _panel(ax: Axes, launch: Mapping[str, Any], arms: Sequence[Mapping[str, Any]
         ax.plot([place, place], [ratio["low"], ratio["high"]], color=shade, lw=2.5, solid_capstyle="butt")
         ax.plot([place], [ratio["ratio"]], "o", color=shade, ms=5)
         above = place, max(ratio["ratio"], ratio["high"])
-        ax.annotate(f"{ratio['ratio']:.2f}", above, (0, 5), textcoords="offset points", ha="center", fontsize=7)
+        ax.annotate(
+            f"{ratio['ratio']:.2f}", above, (0, 5), textcoords="offset points", ha="center", fontsize=7,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+        )  # fmt: skip
     names = [f"N = {row['shapes']}" if row["kind"] == STATIC else row["kind"] for row in arms]
     ax.set_xticks(range(len(arms)), names, rotation=90, fontsize=8)
     ax.set_xlim(-0.6, len(arms) - 0.4)

@@ -74,15 +74,16 @@ def pays(study: Study) -> str:
     if faster:
         best = min(faster, key=lambda row: float(row["break_even_steps"]))
         text = (
-            f"On {devices}, {len(faster)} of {len(rows)} compiled arms have a shorter step than the eager model with "
-            f"their policy: {listed([_name(row) for row in faster])}. The first to have paid for its compiling is "
-            f"{_name(best)}, {number(best['to_eager']['ratio'], 3)} of the eager step, after {even(best)}."
+            f"On {devices}, compiling shortens the step of {len(faster)} of {len(rows)} compiled arms, against the "
+            f"eager model with the same policy: {listed([_name(row) for row in faster])}. The first to have paid for "
+            f"its compiling is {_name(best)}, {number(best['to_eager']['ratio'], 3)} of the eager step, after "
+            f"{even(best)}."
         )
     else:
         best = min(rows, key=lambda row: float(row["to_eager"]["ratio"]))
         text = (
             f"On {devices}, compiling does not pay: none of {len(rows)} compiled arms has a shorter step than the "
-            f"eager model with its policy, beyond what A/A shows. Nearest is {_name(best)} with "
+            f"eager model with the same policy, beyond what A/A shows. Nearest is {_name(best)} with "
             f"{number(best['to_eager']['ratio'], 3)} of it."
         )
     seconds = [row["compile_s"] for row in rows]

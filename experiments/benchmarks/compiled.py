@@ -3,9 +3,9 @@
     python -m experiments.benchmarks.compiled DIR [--policies static balanced auto] [--shapes 4 8 16] [--steps 600]
         [--model tiny] [--backend inductor] [--world-size 4] [--output outputs/compiled] [--freeze]
 
-DIR holds `sst2/train.tsv` and `bert-uncased/`. Each policy is a launch in a process of its own, with its own cache of
-programs, so that compiling counts in full. Its arms take turns step by step: static eager, static eager again (A/A),
-the policy's eager model, dynamic, and static with each number of shapes. `--steps 0` runs a whole epoch, `--alone` the
+DIR holds `sst2/train.tsv` and `bert-uncased/`. Each policy is a launch in a process of its own with an empty
+cache, so that compiling counts in full. Its arms take turns step by step: static eager, static eager again (A/A), the
+policy's eager model, dynamic, and static with each number of shapes. `--steps 0` runs a whole epoch, `--alone` the
 policy's eager and static arms alone. `--freeze` writes each launch into `report/results/compiled/` as it ends, where it
 takes the place of an earlier one with its policy: a stopped command goes on with the policies that are left.
 """
@@ -51,11 +51,11 @@ def arms(policy: str, shapes: Sequence[int], alone: bool) -> list[Arm]:
     return [*found, *(Arm(policy, STATIC, number) for number in shapes)]
 
 
-def config_of(arm: Arm, given: argparse.Namespace, cache: Path) -> RunConfig:
+def config_of(arm: Arm, given: argparse.Namespace, programs: Path) -> RunConfig:
     """Return the config of an arm. Raises ConfigError where its policy cannot be compiled for a menu."""
     table: dict[str, Any] = {}
     if arm.kind in (DYNAMIC, STATIC):
-        table = {"kind": arm.kind, "backend": given.backend, "cache": str(cache), "on_failure": "stop"}
+        table = {"kind": arm.kind, "backend": given.backend, "cache": str(programs), "on_failure": "stop"}
     if arm.kind == STATIC:
         table["shapes"] = arm.shapes
     data = {"path": str(given.folder / "sst2" / "train.tsv"), "text": "sentence"}
@@ -74,14 +74,16 @@ def measure(given: argparse.Namespace, policy: str, seed: int = 0) -> dict[str, 
 
     ``seed``: as :func:`experiments.benchmarks.bench.launched` gives it; there is one launch.
     """
-    cache = given.output.absolute() / "programs" / policy
+    cache = given.output.absolute() / "cache" / policy
     shutil.rmtree(cache, ignore_errors=True)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)  # as the runs set it: the compiler starts there too
+    programs = cache / "programs"
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(programs)  # as the runs set it: the compiler starts there too
+    os.environ["DDPSCHED_CACHE"] = str(cache)  # policy auto chooses by times of now
     planned, refused = dict[str, RunConfig](), dict[str, str]()
     wanted = arms(policy, given.shapes, given.alone)
     for arm in wanted:
         try:
-            planned[arm.name] = config_of(arm, given, cache)
+            planned[arm.name] = config_of(arm, given, programs)
         except ConfigError as error:
             refused[arm.name] = str(error)
     start_s = start_compiler(given.backend)

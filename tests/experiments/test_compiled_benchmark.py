@@ -45,10 +45,16 @@ def test_each_launch_is_frozen_as_it_ends(
 
 
 def test_a_launch_on_real_texts(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "given back")
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "DDPSCHED_CACHE"):  # which it sets, for this process
+        monkeypatch.setenv(name, str(tmp_path))
+    few = tmp_path / "few"
+    (few / "sst2").mkdir(parents=True)
+    lines = (data_dir / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (few / "sst2" / "train.tsv").write_text("".join(lines[:400]), encoding="utf-8")
+    (few / "bert-uncased").symlink_to((data_dir / "bert-uncased").resolve())
     given = argparse.Namespace(
-        folder=data_dir, shapes=[1, 2], steps=6, model="tiny", backend="aot_eager", world_size=2, alone=True,
-        output=tmp_path,
+        folder=few, shapes=[1, 2], steps=6, model="tiny", backend="aot_eager", world_size=2, alone=True,
+        output=tmp_path / "outputs",
     )  # fmt: skip
     launch = measure(given, "balanced")
     eager, one, two = launch["rows"]
