@@ -18,6 +18,8 @@
     curves.py          training loss against samples and time
     draw_curves.py     these curves as a figure
     stability.py       spread of gradient norms, and rises of the loss
+    compiled.py        arms of a compiled model beside eager ones
+    draw_compiled.py   their step times as a figure
     comparison.py      `python -m analysis.comparison`: all arms of each setting
     terminal.py        the comparison as a table in the terminal
     timeline.py        `python -m analysis.timeline`: the timeline of a run

@@ -9,6 +9,7 @@
     compared.py         conclusions on the comparison of policies
     wording.py          phrases from numbers
     compared_words.py   sentences on the comparison of policies
+    compiled.py         sentences and cells on compiled models
     reliability.py      the reliability card, from frozen findings
     on_gpu.py           what was measured on GPUs
     set_up.py           the table of settings

@@ -17,7 +17,7 @@ from ddpsched.records import read_json
 from ddpsched.visible_text import visible
 from report import front
 from report.render import markdown, page
-from report.results import COMPARISON, GPU, MEASURED, Results, collect, filled, read, write
+from report.results import COMPARISON, GPU, MEASURED, Results, collect, filled, read, redrawn, write
 
 HERE = Path(__file__).parent
 FROZEN = HERE / "results"
@@ -26,6 +26,7 @@ DEFAULT_OUTPUT = Path("outputs/paper")
 
 def build(results: Results, output: Path) -> Path:
     """Write ``report.md``, ``report.html`` and ``results/`` under ``output``; return the path of the page."""
+    results = redrawn(results)
     write(results, output / "results")
     text = markdown(results, "results/figures")
     (output / "report.md").write_text(text, encoding="utf-8")

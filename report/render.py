@@ -20,9 +20,9 @@ from markupsafe import Markup
 
 from analysis.settings import AA
 from ddpsched.visible_text import visible
-from report import compared, compared_words, on_gpu, reliability, wording
+from report import compared, compared_words, compiled, on_gpu, reliability, wording
 from report.conclusions import conclusions, ratio
-from report.results import Results, figure_names, loss_figure
+from report.results import Results, compiled_figure, figure_names, loss_figure
 from report.set_up import set_up
 
 HERE = Path(__file__).parent
@@ -61,6 +61,7 @@ def markdown(results: Results, figures_folder: str) -> str:
         comparison=results.comparison,
         findings=results.findings,
         gpus=results.gpus,
+        compiled=results.compiled,
         conclusions=conclusions(results.settings),
         compared_conclusions=compared.conclusions(results.comparison),
         captions=CAPTIONS,
@@ -107,12 +108,17 @@ def _lookups(results: Results, figures_folder: str) -> dict[str, Callable[..., A
         return " or ".join(map(str, counts))
 
     def curves(setting: Mapping[str, Any]) -> str | None:
-        file = loss_figure(setting)
+        return linked(loss_figure(setting))
+
+    def compiled_steps(study: Mapping[str, Any]) -> str | None:
+        return linked(compiled_figure(study))
+
+    def linked(file: str) -> str | None:
         return Markup(f"{figures_folder}/{file}") if file in results.figures else None
 
     functions: Sequence[Callable[..., Any]] = (
         figures, static, others, pairs, listed_yardsticks, learning, warmups,
-        tag, forced, ratio, set_up, curves,
+        tag, forced, ratio, set_up, curves, compiled_steps,
     )  # fmt: skip
     return {function.__name__: function for function in functions}
 
@@ -125,6 +131,7 @@ def _phrases() -> dict[str, Any]:
     return {name: getattr(wording, name) for name in names} | {
         "compared": compared,
         "says": compared_words,
+        "compiling": compiled,
         "reliability": reliability,
         "on_gpu": on_gpu,
     }

@@ -10,7 +10,8 @@ from typing import Any
 
 from analysis import comparison, tables
 from analysis.arms import compare_all
-from analysis.draw import draw_setting
+from analysis.draw import draw_setting, save
+from analysis.draw_compiled import draw_compiled
 from analysis.figures import FIGURES
 from analysis.load import Study, load_study
 from analysis.settings import settings
@@ -18,10 +19,12 @@ from ddpsched.errors import DataError
 from ddpsched.records import read_json, write_json
 from experiments.reliability.findings import Finding, frozen
 from report import compared, on_gpu
+from report.compiled import measured_on
 from report.conclusions import Conclusion, conclusions
 
 RELIABILITY = "reliability"  # the folder of frozen findings
 GPU, MEASURED = "gpu", "gpu.json"  # the folder of what was measured on GPUs, and the file of one of them
+SYNCHRONISERS, COMPILED = "synchronisers", "compiled"  # the folders of benchmarks' tables
 COMPARISON = "policies"  # the prefix of the folders of studies that compare all policies
 
 # A path from the root or from folders above, but not the tail of a URL: the place of files on one
@@ -42,6 +45,7 @@ class Results:
         comparison: a table for each setting of the studies of all policies.
         findings: of the checks of reliability, by name.
         gpus: of experiments.gpu, one of each device.
+        compiled: the tables of experiments.benchmarks.compiled, one for each model.
     """
 
     settings: list[dict[str, Any]]
@@ -52,6 +56,7 @@ class Results:
     comparison: list[dict[str, Any]] = field(default_factory=list)
     findings: Mapping[str, Finding] = field(default_factory=dict)
     gpus: list[dict[str, Any]] = field(default_factory=list)
+    compiled: list[dict[str, Any]] = field(default_factory=list)
 
 
 def collect(studies: Sequence[Path]) -> Results:
@@ -105,9 +110,11 @@ def filled(results: Results, frozen: Results) -> Results:
         comparison=results.comparison or frozen.comparison,
         findings=results.findings or frozen.findings,
         gpus=results.gpus or frozen.gpus,
+        compiled=results.compiled or frozen.compiled,
     )
     shown = {name for setting in results.settings for name in figure_names(setting["slug"]).values()}
     shown |= {loss_figure(setting) for setting in results.comparison}
+    shown |= {compiled_figure(study) for study in results.compiled}
     figures = {name: content for name, content in frozen.figures.items() if name in shown}
     return replace(results, figures=figures | results.figures)
 
@@ -123,15 +130,15 @@ def read(folder: Path) -> Results:
     file = folder / "comparison.json"
     arms = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     findings = frozen(folder / RELIABILITY)
-    gpus = [read_json(path) for path in sorted((folder / GPU).glob("*.json"))]
+    synchronisers, gpus, compiled = (read_tables(folder / name) for name in (SYNCHRONISERS, GPU, COMPILED))
     return Results(
-        content["settings"], set_ups, content["left_out"], figures, read_synchronisers(folder), arms, findings, gpus
+        content["settings"], set_ups, content["left_out"], figures, synchronisers, arms, findings, gpus, compiled
     )
 
 
-def read_synchronisers(folder: Path) -> list[dict[str, Any]]:
-    """Return the tables of ``experiments.benchmarks.syncs --output FOLDER/synchronisers/NAME.json``, by name."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((folder / "synchronisers").glob("*.json"))]
+def read_tables(folder: Path) -> list[dict[str, Any]]:
+    """Return the tables of a benchmark, a file for each model or device, by name."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
 
 
 def write(results: Results, folder: Path) -> None:
@@ -142,9 +149,10 @@ def write(results: Results, folder: Path) -> None:
     (folder / "comparison.json").unlink(missing_ok=True)
     if results.comparison:
         write_json(folder / "comparison.json", results.comparison)
-    for table in results.synchronisers:
-        (folder / "synchronisers").mkdir(exist_ok=True)
-        write_json(folder / "synchronisers" / f"{table['model'].rpartition('/')[2]}.json", table)
+    for room, found in ((SYNCHRONISERS, results.synchronisers), (COMPILED, results.compiled)):
+        for table in found:
+            (folder / room).mkdir(exist_ok=True)
+            write_json(table_file(folder / room, table["model"]), table)
     for name, finding in results.findings.items():
         (folder / RELIABILITY).mkdir(exist_ok=True)
         write_json(folder / RELIABILITY / f"{name}.json", asdict(finding))
@@ -158,6 +166,22 @@ def write(results: Results, folder: Path) -> None:
         (folder / "figures" / name).write_bytes(content)
 
 
+def table_file(folder: Path, model: str) -> Path:
+    """Return the file of a model's table in a benchmark's folder."""
+    return folder / f"{model.rpartition('/')[2]}.json"
+
+
+def redrawn(results: Results) -> Results:
+    """Return the results with the figures that are drawn from frozen tables."""
+    figures = dict(results.figures)
+    for study in results.compiled:
+        with tempfile.TemporaryDirectory() as drawn:
+            path = Path(drawn) / compiled_figure(study)
+            save(draw_compiled(study["launches"], f"{study['model']}, compiled: {measured_on(study)}"), path)
+            figures[path.name] = path.read_bytes()
+    return replace(results, figures=figures)
+
+
 def all_conclusions(results: Results) -> list[Conclusion]:
     """Return the conclusions on the studies, and on the comparison of policies."""
     return [*conclusions(results.settings), *compared.conclusions(results.comparison)]
@@ -166,6 +190,11 @@ def all_conclusions(results: Results) -> list[Conclusion]:
 def loss_figure(setting: Mapping[str, Any]) -> str:
     """Return the file name of a compared setting's loss curves."""
     return f"{setting['slug']}-loss.png"
+
+
+def compiled_figure(study: Mapping[str, Any]) -> str:
+    """Return the file name of a compiled model's step times."""
+    return f"compiled-{study['model'].rpartition('/')[2]}.png"
 
 
 def figure_names(slug: str) -> dict[str, str]:

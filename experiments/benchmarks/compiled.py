@@ -1,28 +1,39 @@
-"""Step times of a compiled model beside the eager one, as Markdown: arms in turn, virtual ranks on one device.
+"""Step times of a compiled model beside the eager one, by policy, as Markdown: arms in turn, virtual ranks.
 
-    python -m experiments.benchmarks.compiled DIR [--steps 300] [--policy static] [--model tiny] [--shapes 4 8 16]
-                                               [--backend inductor] [--world-size 4] [--output outputs/compiled]
+    python -m experiments.benchmarks.compiled DIR [--policies static balanced auto] [--shapes 4 8 16] [--steps 600]
+        [--model tiny] [--backend inductor] [--world-size 4] [--output outputs/compiled] [--freeze]
 
-DIR holds `sst2/train.tsv` and `bert-uncased/`. The arms are eager, eager again (A/A), dynamic, and static with each
-number of shapes. For each: the seconds of compiling before the first step; what was compiled within a step; tokens
-computed over real ones; the mean step over eager's in the same launch, with the middle half of the ratios of single
-steps; and after how many steps the time won has paid for compiling. `--steps 0` runs a whole epoch, `--alone` eager and
-static alone.
+DIR holds `sst2/train.tsv` and `bert-uncased/`. Each policy is a launch in a process of its own with an empty
+cache, so that compiling counts in full. Its arms take turns step by step: static eager, static eager again (A/A), the
+policy's eager model, dynamic, and static with each number of shapes. `--steps 0` runs a whole epoch, `--alone` the
+policy's eager and static arms alone. `--freeze` writes each launch into `report/results/compiled/` as it ends, where it
+takes the place of an earlier one with its policy: a stopped command goes on with the policies that are left.
 """
 
 import argparse
+import os
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from analysis.compiled import AGAIN, DYNAMIC, EAGER, STATIC, WARM_UP, Arm, rows
+from ddpsched.command_exit import guarded
 from ddpsched.config import RunConfig, parse
+from ddpsched.errors import ConfigError, RunError
 from ddpsched.interleaved import run_interleaved
-from ddpsched.records import read_json
+from ddpsched.records import read_json, write_json
+from experiments.benchmarks.bench import launched
+from experiments.reliability.findings import stamp
+from report.compiled import HEADINGS, cells
+from report.results import COMPILED, portable, table_file
 
-WARM_UP = 0.1  # of the steps
+FROZEN = Path(__file__).parents[2] / "report" / "results" / COMPILED
+GLOBAL_BATCH = 32
 POLICIES: dict[str, dict[str, Any]] = {
     "token_budget": {"max_tokens_for_batch": 256},
     "bins": {"median_batch": 8},
@@ -30,73 +41,129 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 
-def arms(given: argparse.Namespace) -> dict[str, RunConfig]:
-    """Return the config of each arm, by name."""
-    folder = given.folder
-    base: dict[str, Any] = {
-        "study": "compiled", "outputs": str(given.output), "global_batch": 32, "world_size": given.world_size,
-        "data": {
-            "path": str(folder / "sst2" / "train.tsv"), "text": "sentence", "tokenizer": str(folder / "bert-uncased"),
-        },
-        "policy": {"kind": given.policy, **POLICIES.get(given.policy, {})}, "model": {"name": given.model},
-        "train": {"save_model": False}, **({"steps": given.steps} if given.steps else {"epochs": 1}),
-    }  # fmt: skip
-    compiled = {"backend": given.backend, "cache": str(given.output / "programs")}
-    tables: dict[str, dict[str, Any]] = {"eager": {}}
-    if not given.alone:
-        tables |= {"eager again": {}, "dynamic": {"kind": "dynamic", **compiled}}
-    for shapes in given.shapes:
-        tables[f"static, N = {shapes}"] = {"kind": "static", "shapes": shapes, **compiled}
-    return {
-        name: parse({**base, "name": name.replace(", N = ", "-").replace(" ", "-"), "compile": table})
-        for name, table in tables.items()
-    }
+def arms(policy: str, shapes: Sequence[int], alone: bool) -> list[Arm]:
+    """Return the arms of a policy's launch, the baseline and its A/A first."""
+    found = [] if alone else [Arm("static", EAGER), Arm("static", AGAIN)]
+    if alone or policy != "static":
+        found.append(Arm(policy, EAGER))
+    if not alone:
+        found.append(Arm(policy, DYNAMIC))
+    return [*found, *(Arm(policy, STATIC, number) for number in shapes)]
 
 
-def step_times(records: pd.DataFrame) -> np.ndarray:
-    """Return the seconds of each step, (steps,)."""
-    return records.groupby("step")["step_s"].max().to_numpy()
+def config_of(arm: Arm, given: argparse.Namespace, programs: Path) -> RunConfig:
+    """Return the config of an arm. Raises ConfigError where its policy cannot be compiled for a menu."""
+    table: dict[str, Any] = {}
+    if arm.kind in (DYNAMIC, STATIC):
+        table = {"kind": arm.kind, "backend": given.backend, "cache": str(programs), "on_failure": "stop"}
+    if arm.kind == STATIC:
+        table["shapes"] = arm.shapes
+    data = {"path": str(given.folder / "sst2" / "train.tsv"), "text": "sentence"}
+    return parse({
+        "study": "compiled", "name": arm.name.replace(", N = ", "-").replace(" ", "-"), "outputs": str(given.output),
+        "global_batch": GLOBAL_BATCH, "world_size": given.world_size,
+        "data": {**data, "tokenizer": str(given.folder / "bert-uncased")},
+        "policy": {"kind": arm.policy, **POLICIES.get(arm.policy, {})}, "model": {"name": given.model},
+        "train": {"save_model": False}, "compile": table,
+        **({"steps": given.steps} if given.steps else {"epochs": 1}),
+    })  # fmt: skip
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Run all arms in turn, and print the table."""
+def measure(given: argparse.Namespace, policy: str, seed: int = 0) -> dict[str, Any]:
+    """Return the facts and rows of a policy's launch, run in this process. Raises RunError where its baseline fails.
+
+    ``seed``: as :func:`experiments.benchmarks.bench.launched` gives it; there is one launch.
+    """
+    cache = given.output.absolute() / "cache" / policy
+    shutil.rmtree(cache, ignore_errors=True)
+    programs = cache / "programs"
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(programs)  # as the runs set it: the compiler starts there too
+    os.environ["DDPSCHED_CACHE"] = str(cache)  # policy auto chooses by times of now
+    planned, refused = dict[str, RunConfig](), dict[str, str]()
+    wanted = arms(policy, given.shapes, given.alone)
+    for arm in wanted:
+        try:
+            planned[arm.name] = config_of(arm, given, programs)
+        except ConfigError as error:
+            refused[arm.name] = str(error)
+    start_s = start_compiler(given.backend)
+    failed = run_interleaved(list(planned.values()), overwrite=True)
+    refused |= {name: failed[config.name] for name, config in planned.items() if config.name in failed}
+    if wanted[0].name in refused:
+        raise RunError(f"{wanted[0].name}: {refused[wanted[0].name]}; without it there is nothing to compare with")
+    ended = [
+        Arm(arm.policy, arm.kind, arm.shapes, portable(" ".join(refused[arm.name].split())))
+        if arm.name in refused
+        else read_arm(arm, planned[arm.name].run_dir)
+        for arm in wanted
+    ]
+    about = {"policy": policy, **stamp(), "backend": given.backend, "world_size": given.world_size}
+    assert ended[0].records is not None, "the baseline has not failed"
+    about |= {"global_batch": GLOBAL_BATCH, "num_steps": int(ended[0].records["step"].nunique()), "warm_up": WARM_UP}
+    return {**about, "start_s": start_s, "rows": rows(ended, start_s)}
+
+
+def start_compiler(backend: str) -> float:
+    """Return the seconds until a first small program is made, most of which are the compiler's own start."""
+    import torch
+
+    begin = perf_counter()
+    layer = torch.nn.Linear(8, 8)
+    layer.compile(backend=backend)
+    layer(torch.ones(2, 8)).sum().backward()
+    return perf_counter() - begin
+
+
+def read_arm(arm: Arm, folder: Path) -> Arm:
+    """Return the arm with what its run left."""
+    records, environment = pd.read_parquet(folder / "records.parquet"), read_json(folder / "environment.json")
+    return Arm(arm.policy, arm.kind, arm.shapes, None, records, environment)
+
+
+def freeze(model: str, launch: dict[str, Any], folder: Path) -> Path:
+    """Write a launch into its model's file, in the place of an earlier one with its policy; return the path."""
+    path = table_file(folder, model)
+    before = read_json(path)["launches"] if path.exists() else []
+    by_policy = {each["policy"]: each for each in before} | {launch["policy"]: launch}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"model": model, "launches": list(by_policy.values())})
+    return path
+
+
+def markdown(model: str, launch: dict[str, Any]) -> str:
+    """Return a launch as a table in Markdown, under a line of its facts."""
+    title = f"{model}, {launch['policy']}, {launch['backend']}, {launch['num_steps']} steps"
+    lines = [" | ".join(HEADINGS), "|".join(":--" if name in HEADINGS[:2] else "--:" for name in HEADINGS)]
+    lines += [" | ".join(cells(row)) for row in launch["rows"]]
+    return "\n".join(
+        [f"\n{title}, the compiler's start {launch['start_s']:.1f} s\n", *(f"| {line} |" for line in lines)]
+    )
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the launches, print the table of each and freeze it; return the exit code."""
     parser = argparse.ArgumentParser(description="Step times of a compiled model beside the eager one.")
     parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--policy", default="static")
-    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--policies", nargs="+", default=["static"])
     parser.add_argument("--shapes", type=int, nargs="+", default=[4, 8, 16])
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--model", default="tiny")
     parser.add_argument("--backend", default="inductor")
     parser.add_argument("--world-size", type=int, default=4)
-    parser.add_argument("--alone", action="store_true", help="eager and static arms alone")
+    parser.add_argument("--alone", action="store_true", help="the policy's eager and static arms alone")
     parser.add_argument("--output", type=Path, default=Path("outputs/compiled"))
+    parser.add_argument("--freeze", action="store_true", help="write each launch into report/results/compiled/")
     given = parser.parse_args(words)
-    configs = arms(given)
-    failed = run_interleaved(list(configs.values()), overwrite=True)
-    if failed:
-        raise SystemExit(f"failed: {failed}")
-    base = None
-    print(f"\n{given.model}, {given.policy}, {given.backend}, {given.world_size} virtual ranks\n")
-    print("| arm | compiling s | within steps | computed / real tokens | step / eager's | break-even |")
-    print("|:--|--:|--:|--:|:--|--:|")
-    for name, config in configs.items():
-        records = pd.read_parquet(config.run_dir / "records.parquet")
-        made = read_json(config.run_dir / "environment.json").get("compile", {})
-        times = step_times(records)
-        base = times if base is None else base
-        warm = int(len(times) * WARM_UP)
-        steps = min(len(times), len(base))  # on other menus, steps of varying size may be another number
-        ratio = times[warm:].mean() / base[warm:].mean()
-        low, high = np.percentile(times[warm:steps] / base[warm:steps], (25, 75))
-        won = base[warm:].mean() - times[warm:].mean()
-        seconds = made.get("seconds", 0.0)
-        even = f"{seconds / won:,.0f} steps" if seconds and won > 0 else "never" if seconds else ""
-        within = int(records["recompiled"].notna().sum())
-        computed = records["padded_tokens"].sum() / records["num_tokens"].sum()
-        print(
-            f"| {name} | {seconds:.1f} | {within} | {computed:.3f} | {ratio:.3f} ({low:.3f} to {high:.3f}) | {even} |"
-        )
+
+    def body() -> None:
+        for policy in given.policies:
+            (launch,) = launched(measure, given, policy, launches=1)  # what is compiled stays in a process
+            print(markdown(given.model, launch), flush=True)
+            if given.freeze:
+                print(f"\nwritten to {freeze(given.model, launch, FROZEN)}", flush=True)
+
+    return guarded(body)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

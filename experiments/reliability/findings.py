@@ -47,13 +47,18 @@ def report(finding: Finding, freeze: bool, folder: Path = FROZEN) -> int:
     """Print a finding, and ``freeze`` it; return the exit code of its check: 0 where it holds."""
     print(f"{finding.title}: {finding.measured} (asked: {finding.asked})", flush=True)
     if freeze:
-        facts = describe()
-        machine = {key: facts[key] for key in ("cpu", "cores")}
-        machine |= {key: facts["versions"][key] for key in ("python", "torch")}
-        dated = asdict(finding) | {"date": datetime.now(UTC).date().isoformat(), "machine": machine}
+        dated = asdict(finding) | stamp()
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / f"{finding.name}.json", dated)
     return 0 if finding.holds else 1
+
+
+def stamp() -> dict[str, Any]:
+    """Return the date and machine of what is measured now: processor, cores and versions."""
+    facts = describe()
+    machine = {key: facts[key] for key in ("cpu", "cores")}
+    machine |= {key: facts["versions"][key] for key in ("python", "torch")}
+    return {"date": datetime.now(UTC).date().isoformat(), "machine": machine}
 
 
 def frozen(folder: Path = FROZEN) -> dict[str, Finding]:

@@ -22,7 +22,8 @@ from report.wording import change, learning, outcome
 ARMS = ("static", "minmax", "balanced")
 HEADINGS = [
     "Abstract", "Introduction", "Problem formulation", "Solution", "Loss scaling", "Out-of-memory control", "Set-up",
-    "Results", "Policies compared", "On a GPU", "Reliability", "Discussion", "Conclusion", "References",
+    "Results", "Policies compared", "Compiled models", "On a GPU", "Reliability", "Discussion", "Conclusion",
+    "References",
 ]  # fmt: skip
 
 

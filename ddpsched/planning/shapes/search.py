@@ -27,6 +27,8 @@ def search_shapes(steps: TrialSteps, most: int, at_worst: Shape) -> list[Shape]:
 
     ``at_worst``: a shape that stays in the menu, and that holds whatever no other does.
     """
+    if most == 1:
+        return [at_worst]
     tries = int(np.clip(OPERATIONS // steps.work, FEWEST, MOST))
     best, least = [at_worst], steps.judge([at_worst])
     for grid in _grids(steps, most, at_worst):
