@@ -235,3 +235,11 @@ def test_a_menu_is_charged_in_the_yardstick_of_a_simulated_run() -> None:
         rows, length = cost.shape(8, int(LENGTHS.lengths(plan.ranks[rank][0].ids).max()))
         assert record.padded_tokens == rows * length
         assert record.compute_s == pytest.approx(0.09 + 2.6e-3 * rows * length)
+
+
+@pytest.mark.parametrize("name", ["balanced", "balanced, M = 3", "minmax", "static"])
+def test_one_shape_is_enough(name: str) -> None:
+    cost, plans = plans_on_a_menu(config_of(name, shapes=1))
+    ((rows, length),) = cost.shapes
+    assert length == int(LENGTHS.lengths(np.arange(len(LENGTHS))).max())
+    assert all(len(micro) <= rows for plan in plans for rank in plan.ranks for micro in rank)
