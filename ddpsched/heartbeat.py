@@ -16,7 +16,18 @@ from time import monotonic
 from ddpsched.decode import decode_json
 
 # in the order in which a step passes through them
-PHASES = ("plan", "forward", "backward", "gradients", "vote", "optimizer", "records", "checkpoint", "evaluation")
+PHASES = (
+    "plan",
+    "compile",
+    "forward",
+    "backward",
+    "gradients",
+    "vote",
+    "optimizer",
+    "records",
+    "checkpoint",
+    "evaluation",
+)
 WIDTH = 160  # bytes
 Beat = Callable[[str, int], None]
 

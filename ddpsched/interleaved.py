@@ -84,6 +84,11 @@ def check(configs: Sequence[RunConfig], block: int) -> None:
             "checkpoint would be written during another's step; leave it out, or run them apart (a study's "
             "compare.how=apart), where each goes on"
         )
+    if live := next((config.compile.live for config in configs if config.compile.live is not None), None):
+        raise ConfigError(
+            f"compile.live = {live} resets the compiler, whose programs all runs that take turns share; leave it out, "
+            "or run them apart (a study's compare.how=apart)"
+        )
     names = [config.name for config in configs]
     if len(set(names)) < len(names):
         raise ConfigError(f"runs share a name: {', '.join(sorted(names))}; give each another name=...")

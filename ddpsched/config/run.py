@@ -195,6 +195,12 @@ class RunConfig(Table):
             if value:
                 fault = f"plans on a menu of shapes, which {name} has no part in"
                 raise ValueError(f"{given} {fault}; leave out one of the two")
+        if self.compile.live is not None and not self.order.sorts:
+            fault = f"compile.live = {self.compile.live} makes programs anew when steps need others"
+            remedy = (
+                f"order.kind = {self.order.kind!r} needs all of them at any time; use 'curriculum', or leave it out"
+            )
+            raise ValueError(f"{fault}, and {remedy}")
         if self.data.lengths == "online" and self.compile.menu is None:
             raise ValueError(f"{given} chooses its menu by all lengths; use data.lengths = 'known', or compile.menu")
         if self.compile.cover == "order":

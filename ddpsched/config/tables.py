@@ -99,11 +99,13 @@ class CompileConfig(Table):
     """Record a compilation within a step, with its reason, or stop at it."""
     cache: Text | None = None
     """The folder of compiled programs, which later runs take them from; None: torch's own."""
+    live: Annotated[int, Field(ge=1, le=256)] | None = None
+    """static: the most programs at a time, where samples come by length; others need a reset of the compiler."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> "CompileConfig":
         fields = type(self).model_fields
-        foreign = {"eager": [*fields][1:], "dynamic": ["shapes", "menu", "cover"], "static": []}[self.kind]
+        foreign = {"eager": [*fields][1:], "dynamic": ["shapes", "menu", "cover", "live"], "static": []}[self.kind]
         changed = [name for name in foreign if getattr(self, name) != fields[name].default]
         if changed:
             fault = f"{changed[0]} = {getattr(self, changed[0])!r} does nothing with kind = {self.kind!r}"

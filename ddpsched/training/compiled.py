@@ -15,7 +15,7 @@ import logging
 import os
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
@@ -28,6 +28,7 @@ from ddpsched.config import CompileConfig
 from ddpsched.costs.shape_menu import Shape
 from ddpsched.errors import RunError
 from ddpsched.planning.shapes.choose import Menu
+from ddpsched.planning.shapes.groups import group_of
 from ddpsched.terminal import plain_console
 
 log = logging.getLogger("ddpsched")
@@ -41,6 +42,8 @@ class Programs:
 
     def __init__(self, options: CompileConfig, menu: Menu) -> None:
         self._options, self._menu = options, menu
+        self._live: list[Shape] = []  # shapes that have programs, where few may
+        self._groups: list[dict[str, Any]] = []
         self._seen = self._steps = 0
         self._is_compiled = False
         self._reasons: dict[int, str] = {}
@@ -58,7 +61,9 @@ class Programs:
         dynamo_config.optimize_ddp = options.split
         inductor: dict[str, Any] = {} if options.mode == "default" else {"mode": options.mode}
         model.compile(dynamic=options.kind == "dynamic", backend=options.backend, **inductor)
-        covered = self._menu.warm_up or self._menu.shapes[:1] or TRIED  # one at least, to see that the compiler works
+        self._live = list(self._menu.shapes[: options.live] if options.live else ())
+        # one at least, to see that the compiler works
+        covered = self._live or self._menu.warm_up or self._menu.shapes[:1] or TRIED
         begin, made = perf_counter(), list[dict[str, Any]]()
         breaks_before = Counter(dynamo_utils.counters["graph_break"])
         try:
@@ -85,7 +90,32 @@ class Programs:
             "programs": made,
             "seconds": round(perf_counter() - begin, 3),
             "breaks": [" ".join(reason.split()) for reason in breaks],
+            **({} if options.live is None else {"groups": self._groups}),
         }
+
+    @property
+    def are_few(self) -> bool:
+        """Whether only some programs are there at a time."""
+        return self._is_compiled and self._options.live is not None
+
+    def exchange(self, needed: Collection[Shape], step: int, backward: Callable[[int, int], None]) -> bool:
+        """Let the programs of a step's shapes be there; return whether that took others in place of those there were.
+
+        ``backward``: as in :meth:`make`. Dropped programs give their memory back; those of other models of this
+        process are dropped, too. What was made is in the entry that ``make`` returned, with the seconds it took.
+        """
+        assert self._options.live is not None
+        if set(needed) <= set(self._live):
+            return False
+        self._live = group_of(self._menu.shapes, needed, self._options.live, self._live)
+        begin = perf_counter()
+        torch.compiler.reset()
+        for rows, length in self._live:
+            backward(rows, length)
+        shapes, seconds = [list(shape) for shape in self._live], round(perf_counter() - begin, 3)
+        self._groups.append({"step": step, "shapes": shapes, "seconds": seconds})
+        self._seen, self._reasons = _graphs(), _reasons()
+        return True
 
     def begin_step(self) -> None:
         """Count a step, of which the first ones may be there to meet every shape; forget what other runs compiled."""

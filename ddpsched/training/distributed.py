@@ -105,6 +105,8 @@ class DistributedExecutor:
         Raises on every rank alike: StepOutOfMemory, NonFiniteError or the error of a rank that fails, once all have
         voted; then no weights were changed.
         """
+        self._step = plan.step
+        self.learner.prepare(plan)
         meetings = meetings_of(plan) if self.learner.sync.meets else 0
         begin, started = perf_counter(), StepClock()
         rank, denominator = self._world.rank, self.learner.denominator
@@ -112,7 +114,6 @@ class DistributedExecutor:
         summed = self.exchange.sum_batch(denominator.step_counts(plan, counts, plan.rank_ids(rank)))
         denominator.begin(plan, summed.wait)
         self.learner.begin_step()
-        self._step = plan.step
         self._beat("forward")
         step, error = self._run(plan, rank, denominator.scale, meetings)
         flag = flag_of(error) if error is not None else self.learner.objection(step) if step else Flag.OK

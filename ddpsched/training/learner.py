@@ -20,7 +20,7 @@ from ddpsched.errors import ConfigError
 from ddpsched.exchange import Flag
 from ddpsched.planning.policies.auto import Auto
 from ddpsched.planning.shapes.choose import NO_MENU, Menu
-from ddpsched.step_plan import Ids, Microbatch
+from ddpsched.step_plan import Ids, Microbatch, StepPlan
 from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
 from ddpsched.training.collate import Batch, Collator, without_trace
 from ddpsched.training.compiled import Programs, uncompile
@@ -138,31 +138,30 @@ class Learner:
                 f"running statistics of {type(self.model).__name__}; use compile.kind = 'dynamic'"
             )
 
-        def backward(rows: int, length: int) -> None:
-            with self.sync.trial():
-                self.loss_sum(self.collate.synthetic(rows, length, int(min(rows, length) > 1))).backward()
-
         self.begin_step()
-        facts = self._programs.make(self.model, backward)
+        facts = self._programs.make(self.model, self._try)
         self.undo()
         wait_for_all("compiled its model")
         return {"compile": facts}
 
+    def _try(self, rows: int, length: int) -> None:
+        self.beat("compile")
+        with self.sync.trial():
+            self.loss_sum(self.collate.synthetic(rows, length, int(min(rows, length) > 1))).backward()
+
+    def prepare(self, plan: StepPlan) -> None:
+        """Have the programs of this step's shapes, where only some may be there; all ranks call it together."""
+        if not self._programs.are_few:
+            return
+        micros = [micro for rank in plan.ranks for micro in rank]
+        needed = {self.cost.shape(len(micro), micro.padded_length(self.lengths(micro.ids))) for micro in micros}
+        if self._programs.exchange(needed, plan.step, self._try):
+            self.optimiser.clear()
+            wait_for_all("compiled its model")
+
     def lengths(self, ids: Ids) -> Ids:
         """Return the tokens of these training samples, (n,)."""
         return self._samples.train.lengths(ids)
-
-    def trial_step_s(self, length: int) -> float:
-        """Return the seconds of a whole step of one sample at weight 0, which changes nothing; all ranks call it."""
-        self.optimiser.clear()
-        begin = self.clock.mark()
-        with self.sync.synchronise():
-            (self.loss_sum(self.collate.synthetic(1, length)) * 0.0).backward()
-        self.sync.wait()
-        self.optimiser.try_step()
-        seconds = self.clock.seconds(begin, self.clock.mark())
-        self.sync.log.take()
-        return seconds
 
     def fits(self, count: int, length: int, shorter: int = 0) -> bool:
         """Return whether the device has the memory for forward and backward of a synthetic batch; gradients stay.

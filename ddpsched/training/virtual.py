@@ -67,6 +67,7 @@ class VirtualExecutor:
 
     def execute(self, plan: StepPlan) -> list[StepRecord]:
         """Run the step; return one record per rank, in rank order."""
+        self.learner.prepare(plan)
         config, size, started = self._config, plan.world_size, StepClock()
         counts = [self.learner.counts(plan.rank_ids(rank)) for rank in range(size)]
         total = Counts(*map(sum, zip(*counts, strict=True)))

@@ -77,7 +77,7 @@ def test_a_compiled_model_is_taken_where_it_is_faster_than_its_menu_costs(
     assert 0.1 < chosen(folder)["times"]["compiled"] < 10
     fast = given_times(1e-5, packed=9.0).model_copy(update={"compiled": 0.01})
     monkeypatch.setattr(trial_times, "measure_times", lambda *_: fast)
-    folder = run(config_of(tmp_path, name="fast", compile=compiler))
+    folder = run(config_of(tmp_path, name="fast", compile=compiler | {"split": False}))
     assert chosen(folder)["chosen"].endswith(", compiled")
     made = read_json(folder / "environment.json")["compile"]
     assert made["kind"] == "static"

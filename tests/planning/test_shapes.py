@@ -141,6 +141,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a menu of nothing": (
         {"compile": {"kind": "eager", "menu": [[8, 8]]}}, r"menu = \[\[8, 8\]\] does nothing with kind = 'eager'",
     ),
+    "few programs of a shuffled order": (
+        {"compile": {"kind": "static", "live": 2}}, "order.kind = 'shuffled' needs all of them .*; use 'curriculum'",
+    ),
+    "few programs of any shape": ({"compile": {"kind": "dynamic", "live": 2}}, "live = 2 does nothing with kind"),
     "a mode of eager": ({"compile": {"kind": "eager", "mode": "max-autotune"}}, "mode = 'max-autotune' does nothing"),
     "more shapes than the limit": (
         {"compile": {"kind": "static", "shapes": 1, "menu": [[8, 8], [8, 9]]}},

@@ -91,6 +91,26 @@ def test_nothing_is_compiled_within_a_step(tmp_path: Path, policy: dict[str, Any
     assert padded > sum(line["num_tokens"] for line in read_lines(folder))
 
 
+def test_few_programs_at_a_time_follow_samples_that_come_by_length(tmp_path: Path) -> None:
+    options = {**TRACED, "shapes": 4, "live": 2}
+    few = config_of(tmp_path, options, name="few", order={"kind": "curriculum"}, policy={"kind": "static"})
+    folder = run(few)
+    entry = read_json(folder / "environment.json")["compile"]
+    assert len(entry["menu"]) == 4
+    assert len(entry["programs"]) == 2
+    assert entry["groups"]
+    assert all(len(group["shapes"]) == 2 and group["seconds"] > 0 for group in entry["groups"])
+    assert entry["groups"][-1]["shapes"][-1] == entry["menu"][-1]
+    assert len(entry["groups"]) <= 3  # samples that rise in length need each group once
+    torch._dynamo.reset()
+    whole = run(config_of(tmp_path, name="all", order={"kind": "curriculum"}, policy={"kind": "static"}))
+    lines, others = read_lines(folder), read_lines(whole)
+    assert {line["recompiled"] for line in lines} == {None}
+    assert [line["loss"] for line in lines] == pytest.approx([line["loss"] for line in others], rel=1e-5)
+    with pytest.raises(ConfigError, match=r"compile.live = 2 resets the compiler, whose programs all runs"):
+        run_interleaved([few])
+
+
 LENGTHS = ([10, 20, 30, 40, 10, 20], [10, 10, 20, 40, 30, 10], [20, 20, 10, 10, 40, 30])  # of each rank, step by step
 
 
