@@ -4,6 +4,7 @@ import math
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from subprocess import DEVNULL
@@ -15,8 +16,8 @@ PACKAGES = ("ddpsched", "torch", "transformers", "tokenizers", "datasets", "nump
 def describe() -> dict[str, Any]:
     """Return the versions of Python and packages, the CPU, cores, memory, platform and the working tree's commit."""
     return {
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-        "cpu": _cpu(),
+        "versions": dict(versions()),
+        "cpu": cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_bytes": _sysconf("SC_PAGE_SIZE", "SC_PHYS_PAGES"),
         "platform": platform.platform(),
@@ -24,11 +25,19 @@ def describe() -> dict[str, Any]:
     }
 
 
+@cache
+def versions() -> dict[str, str | None]:
+    """Return the versions of Python and of the packages that a run rests on."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+
+
 def _version(package: str) -> str | None:
     return next((each.version for each in metadata.distributions(name=package)), None)
 
 
-def _cpu() -> str:
+@cache
+def cpu() -> str:
+    """Return the processor's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

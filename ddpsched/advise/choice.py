@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from ddpsched.costs.calibration import Calibration, Seconds
 from ddpsched.costs.config import CostConfig
 from ddpsched.costs.cost_model import CostModel, padded_tokens
 from ddpsched.costs.shape_menu import Shape
-from ddpsched.costs.step_times import StepTimes, keep, kept_in, load_kept
+from ddpsched.costs.step_times import StepTimes, evenly, keep, kept_in, load_kept
 from ddpsched.data.lengths import Lengths
 from ddpsched.data.samples import Samples
-from ddpsched.environment import describe
+from ddpsched.environment import versions
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Exchange, LocalExchange
 from ddpsched.executors import Executor
@@ -39,11 +40,16 @@ CHANGED = ("policy", "cost", "compile")  # tables of the config that a choice se
 
 @dataclass(frozen=True)
 class Choice:
-    """``given``: the config of policy auto. ``ranking``: the fastest first. ``times``: measured."""
+    """The choice of a run.
+
+    ``given``: the config of policy auto. ``ranking``: the fastest first. ``times``: measured. ``seconds``: that
+    choosing took, the measurement aside.
+    """
 
     given: RunConfig
     ranking: list[Prediction]
     times: StepTimes
+    seconds: float
 
     @property
     def config(self) -> RunConfig:
@@ -63,7 +69,8 @@ class Choice:
             for p in self.ranking
         ]
         changed = {name: getattr(self.config, name).model_dump() for name in CHANGED}
-        return {ENTRY: {"chosen": self.chosen.name, **changed, "ranking": ranking, "times": self.times.model_dump()}}
+        known = {"chosen": self.chosen.name, "seconds": round(self.seconds, 4)}
+        return {ENTRY: {**known, **changed, "ranking": ranking, "times": self.times.model_dump()}}
 
     def table(self) -> Table:
         """Return the ranking as a table."""
@@ -112,8 +119,9 @@ def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool 
             "and predictions are rough; run it on a quiet one, or name a policy",
             100 * times.spread,
         )
+    begin = perf_counter()
     ranking = predict(spec, lengths, candidates, times, lambda each: config.shapes_of(each, lengths))
-    return Choice(config, ranking, times)
+    return Choice(config, ranking, times, perf_counter() - begin)
 
 
 def as_predicted(config: RunConfig, prediction: Prediction) -> RunConfig:
@@ -144,8 +152,7 @@ def _times(
 
     assert isinstance(executor, VirtualExecutor | DistributedExecutor), "all others are simulated"
     learner = executor.learner
-    versions = describe()["versions"]
-    known = [versions.get(name) for name in ("python", "torch", "transformers")]
+    known = [versions()[name] for name in ("python", "torch", "transformers")]
     compiler = config.compile.model_dump_json(include={"kind", "backend", "mode", "split"})
     setting = f"{config.executor.kind} {config.sync.kind} {config.global_batch} {config.data.pad_to} {compiler}"
     path = kept_in(identity_of(config, learner), config.world_size, setting, known)
@@ -192,11 +199,4 @@ def _points(spec: PlanSpec, lengths: Lengths, candidates: dict[str, Policy]) -> 
         raise ConfigError("policy.kind = 'auto' needs samples to plan with; there are none")
     ordered = sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape))
     rows.sort(key=lambda ids: int(lengths.lengths(ids).sum()))
-    return _spread(ordered, SHAPES), _spread(rows, ROWS)
-
-
-def _spread(items: list[Any], most: int) -> list[Any]:
-    """Return up to ``most`` of the items, from the first to the last, evenly."""
-    if not items:
-        return []
-    return [items[place] for place in np.unique(np.linspace(0, len(items) - 1, min(most, len(items))).astype(np.int64))]
+    return evenly(ordered, SHAPES), evenly(rows, ROWS)

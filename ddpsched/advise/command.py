@@ -58,7 +58,7 @@ def answer(request: Request) -> None:
         return
     if request.json:
         found = {"ranking": choice.facts["auto"]["ranking"], "measured": [asdict(each) for each in measured]}
-        print(json.dumps({"chosen": choice.chosen.name, **found}, indent=2))
+        print(json.dumps({"chosen": choice.chosen.name, "seconds": choice.seconds, **found}, indent=2))
         return
     console = plain_console(at_least=100)
     console.print(f"{choice.times.identity}, {config.world_size} ranks, {config.global_batch} samples a step")

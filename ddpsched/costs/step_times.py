@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -18,6 +18,20 @@ from ddpsched.table import NonNegative, Positive, PositiveFloat, Table
 
 KEPT = "DDPSCHED_CACHE"  # the environment's name of the folder of measurements
 NOISY = 0.25  # of a time, by which passes may differ before a device is called noisy
+
+
+Item = TypeVar("Item")
+
+
+def evenly(items: Sequence[Item], most: int) -> list[Item]:
+    """Return up to ``most`` of the items, from the first to the last, evenly.
+
+    >>> evenly("abcdefg", 3)
+    ['a', 'd', 'g']
+    """
+    if not items:
+        return []
+    return [items[place] for place in np.unique(np.linspace(0, len(items) - 1, min(most, len(items))).astype(np.int64))]
 
 
 class StepTimes(Table):

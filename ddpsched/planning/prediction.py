@@ -15,7 +15,7 @@ from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policy import Policy
 
-STEPS = 128  # of the first epoch that are planned
+STEPS = 64  # of the first epoch that are planned: choosing is to take less than 1 % of a short run of a tiny model
 DRAWS = 16  # of noise for each of them
 
 
@@ -52,7 +52,8 @@ def predict(
     model are known, padded candidates are predicted with it, too.
 
     A step takes as long as its slowest rank, each with noise as measured, and ``times.rest_s``. The band adds the error
-    of the fit, which hits both arms of a ratio alike only in part, and the standard error over the planned steps.
+    of the fit, which hits both arms of a ratio alike only in part, and the standard error over the planned steps. Where
+    a second micro-batch never pays, more are taken not to pay either, and are not planned.
     """
     noise = np.random.default_rng(0).choice(times.noise, (DRAWS, STEPS, spec.world_size))
     steps: dict[str, np.ndarray] = {}
@@ -60,8 +61,12 @@ def predict(
     arms = [(n, policy, times.packed_cost if policy.packs else times.cost, False) for n, policy in candidates.items()]
     padded = [(name, policy) for name, policy in candidates.items() if not policy.packs]
     arms += [(f"{name}, compiled", policy, times.compiled_cost, True) for name, policy in padded]
+    alone: dict[tuple[str, bool], str] = {}  # of policies that may have several micro-batches and have one
     for name, policy, cost, compiled in arms:
         if cost is None:
+            continue
+        if (same := alone.get((policy.kind, compiled))) is not None:
+            steps[name], found[name] = steps[same], (policy, *found[same][1:])
             continue
         planned = replace(spec, policy=policy, cost=cost, steps=STEPS, epochs=None)
         if compiled and (shapes := menu(planned)):
@@ -71,6 +76,8 @@ def predict(
         steps[name] = (costs * noise[:, : len(plans)]).max(2).mean(0) + times.rest_s
         mean = float(np.mean([len(micros) for plan in plans for micros in plan.ranks]))
         found[name] = policy, cost, mean, compiled
+        if mean == 1 < policy.most_microbatches:
+            alone[policy.kind, compiled] = name
     static = steps["static"]
     predictions = []
     for name, (policy, cost, mean, compiled) in found.items():

@@ -19,7 +19,7 @@ from ddpsched.config import RunConfig
 from ddpsched.costs.calibration import Calibration, Identity, Measured
 from ddpsched.costs.calibration_grid import SHORTEST, GridPoint, calibration_grid
 from ddpsched.costs.fit_calibration import fit_calibration
-from ddpsched.environment import describe
+from ddpsched.environment import cpu, versions
 from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.records import write_json
 from ddpsched.training.clock import PeakMemory, pick_device, return_freed_memory
@@ -62,7 +62,7 @@ def calibrate_to(
     # as many samples as a plan could give to one rank; up to the limit, where micro-batches fill by tokens
     most = limit // SHORTEST if config.policy.varies else config.global_batch - config.world_size + 1
     points = measure(learner, calibration_grid(max(1, most), config.data.max_length, limit), passes)
-    calibration = fit_calibration(points, identity_of(config, learner), describe()["versions"])
+    calibration = fit_calibration(points, identity_of(config, learner), versions())
     write_json(output, calibration.model_dump())
     return calibration
 
@@ -78,7 +78,7 @@ def identity_of(config: RunConfig, learner: Learner) -> Identity:
         values |= {key: value for key, value in shape.to_dict().items() if "dropout" in key or "pdrop" in key}
     if config.model.mask != "key_padding":  # attention takes other kernels, and memory for pairs of tokens
         values["mask"] = config.model.mask
-    name, threads = torch.cuda.get_device_name(device) if cuda else describe()["cpu"], config.executor.threads
+    name, threads = torch.cuda.get_device_name(device) if cuda else cpu(), config.executor.threads
     return Identity(
         model=config.model.name, parameters=learner.num_parameters, shape=values, device=name, precision=precision,
         threads=None if cuda else threads, max_length=config.data.max_length,

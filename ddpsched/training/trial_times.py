@@ -18,15 +18,17 @@ from ddpsched.costs.calibration import Seconds
 from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.regression import fit_time
 from ddpsched.costs.shape_menu import Shape
-from ddpsched.costs.step_times import StepTimes, noise_of
+from ddpsched.costs.step_times import StepTimes, evenly, noise_of
 from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.step_plan import Ids
 from ddpsched.training.calibrate import identity_of
 from ddpsched.training.compiled import run_eagerly
 from ddpsched.training.learner import Learner
 
-PASSES, MOST_PASSES = 3, 12
-BUDGET_S = 25.0  # after which no pass begins, beyond the first three
+MOST_PASSES = 12
+BUDGET_S = 30.0  # after which no pass begins
+SLOW_S = 12.0  # of a pass, beyond which fewer points are measured
+FEW_SHAPES, FEW_ROWS = 8, 4
 TRIALS = 5  # steps of one short sample, whose median is what a step takes beside its micro-batches
 PAIRS = 8  # of compiled and eager passes in turn
 HELD_OUT = 4  # each fourth point is left out of the fit
@@ -39,21 +41,25 @@ def measure_times(
 ) -> StepTimes:
     """Measure padded micro-batches of these shapes and packed ``rows``, and fit their costs; all ranks call it at once.
 
-    ``rows``: () for a model that cannot run them. ``decided``: what rank 0 decides, as ranks whose model is sharded
-    meet in each micro-batch, and so need as many passes.
+    ``shapes``, ``rows``: from the smallest to the largest; of a slow model fewer are measured. ``rows`` is () for a
+    model that cannot run them. ``decided``: what rank 0 decides, as ranks whose model is sharded meet in each
+    micro-batch, and so need as many passes.
     """
     learner.begin_step()
+    begin = perf_counter()
+    largest_s = [_seconds(learner, (*shapes[-1], None)) for _ in range(2)][1]  # the first call allocates
+    if not decided(largest_s * (len(shapes) + len(rows)) / 2 < SLOW_S):
+        shapes, rows = evenly(shapes, FEW_SHAPES), evenly(rows, FEW_ROWS)
     points: list[Point] = [(count, length, None) for count, length in shapes]
     points += [(len(ids), 0, ids) for ids in rows]
-    for point in points:  # first calls allocate, and choose kernels
-        _seconds(learner, point)
+    first = [[_seconds(learner, point)] for point in points]  # which chooses kernels, and counts where no pass follows
     seconds: list[list[float]] = [[] for _ in points]
-    begin = perf_counter()
     for number in range(MOST_PASSES):
-        if number >= PASSES and not decided(perf_counter() - begin < BUDGET_S):
+        if not decided(perf_counter() - begin < BUDGET_S):
             break
         for place in np.random.default_rng(number).permutation(len(points)).tolist():
             seconds[place].append(_seconds(learner, points[place]))
+    seconds = seconds if seconds[0] else first
     least = np.array([min(each) for each in seconds])
     count, length = np.array(shapes, dtype=np.float64).T
     padded, error = _fit(count, length, least[: len(shapes)])

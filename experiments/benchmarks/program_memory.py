@@ -4,8 +4,8 @@
                                                      [--steps 0]
 
 DIR holds `sst2/train.tsv` and `bert-uncased/`. Each line is a run in a process of its own over samples that come by
-length: eager, all programs, and at most so many at a time, with the compiler reset between groups. For each: the peak of
-the process's resident memory, beyond that of the eager run; programs that were made, and the seconds this took; what
+length: eager, all programs, and at most so many at a time, with the compiler reset between groups. For each: the peak
+of the process's resident memory, beyond that of the eager run; programs that were made, and the seconds this took; what
 was compiled within steps. `--steps 0` runs a whole epoch. Programs are kept on disk for no other run.
 """
 
