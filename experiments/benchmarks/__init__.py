@@ -23,6 +23,7 @@
     shape_menus.py         the price of a menu of few shapes, by policy
     auto.py                what policy auto takes against the best of its candidates
     compiled.py            step times of a compiled model beside the eager one
+    program_memory.py      memory of compiled programs, all at once and few at a time
     rollouts.py            lengths of rollouts, synthetic
     bookkeeping.py         the cost of timing and records
     checkpointing.py       step time with checkpoints against without
