@@ -12,6 +12,7 @@ from analysis.load import load_study
 from analysis.terminal import command, comparison, console, verdicts
 from ddpsched.decode import decode_json
 from ddpsched.errors import DdpschedError
+from ddpsched.own_folder import refuse_special
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _verdict_of(pair: Path) -> str:
     """Return the verdict of a pair test; a damaged file is one line among the results, not their end."""
     try:
+        refuse_special(pair)
         return str(decode_json(pair.read_bytes())["verdict"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{pair} cannot be read ({error}); run it again with: python -m experiments.benchmarks.pair"

@@ -12,7 +12,7 @@ from analysis.figures import FIGURES, LONGEST_TITLE, Steps
 from analysis.load import Run, Study
 from analysis.metrics import per_step
 from analysis.settings import Setting, partner, settings
-from ddpsched.own_folder import refuse_links
+from ddpsched.own_folder import check_own
 from ddpsched.visible_text import visible
 
 
@@ -29,8 +29,8 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def figures_folder(folder: Path) -> Path:
-    """Return the folder of a run's or a study's figures. Raises DataError where it, or a file in it, is a link."""
-    refuse_links(folder / "figures")
+    """Return the figures folder of a run or a study. Raises DataError where it, or a file in it, is a link or pipe."""
+    check_own(folder / "figures")
     return folder / "figures"
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 
 from analysis.run_files import clean, read_config, read_environment, read_evaluations, read_records
 from ddpsched.errors import DataError
+from ddpsched.own_folder import refuse_special
 from ddpsched.records import RECORDS
 from ddpsched.run_folder import read_status
 
@@ -92,6 +93,7 @@ def load_study(path: Path) -> Study:
 
 def load_run(path: Path) -> Run:
     """Read one run's folder. Raises DataError where it is not done or cannot be read."""
+    refuse_special(path)
     status = read_status(path)
     if status["state"] == "absent":
         raise DataError("it has no status.json, so it never started")

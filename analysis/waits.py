@@ -44,6 +44,7 @@ from analysis.metrics import warmup_steps
 from analysis.run_files import clean, read_config, read_environment, read_records
 from analysis.transfers import GATHER, Transfer, covered_s, timeline_lines, transfers
 from ddpsched.errors import DataError
+from ddpsched.own_folder import refuse_special
 from ddpsched.records import RECORDS, read_lines
 from ddpsched.run_folder import read_status
 
@@ -109,6 +110,7 @@ def load_timeline(path: Path) -> Timeline:
 
     Raises DataError where it is no run's folder, has no records, or its ranks had no common clock.
     """
+    refuse_special(path)
     try:
         status = read_status(path)
         if status["state"] == "absent":

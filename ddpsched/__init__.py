@@ -15,7 +15,7 @@
     plan_difference.py  the first difference of two ranks' plans
     heartbeat.py     the phase of a step that each rank is in, in a file
     regular_file.py  files that are read whole: no device, no pipe, not too large
-    own_folder.py    folders in which nothing is a link; removal that follows none
+    own_folder.py    folders in which nothing is a link or a pipe; removal that follows none
     run_folder.py    outputs/<study>/<run>: status, config, evaluations
     run_lock.py      one run at a time in a folder
     processes.py     identity of a process and its machine, and whether it lives

@@ -14,6 +14,13 @@ from typing import Any
 
 DEEPEST = 64  # tables within tables; a config has 4
 LONG_HEXADECIMAL = re.compile("0[xob][0-9A-Fa-f_]{300,}")
+# a part of a key, which may be quoted; no quantifier here gives anything back, so a search takes linear time
+PART = re.compile(r"""[\w-]++|"(?:[^"\\\n]|\\.)*+"?+|'[^'\n]*+'?+""")
+# what a TOML text consists of: strings of several lines, comments, and parts between dots, as of a key or a number
+PIECE = re.compile(
+    r"""\"{3}(?:[^"\\]|\\[\s\S]|"(?!""))*+"*+|'{3}(?:[^']|'(?!''))*+'*+|#.*+|"""
+    rf"""(?P<parts>(?:{PART.pattern})(?:[ \t]*+\.[ \t]*+(?:{PART.pattern}))*+)"""
+)
 LONGEST_SHOWN = 120  # characters of a value in a message
 
 
@@ -41,6 +48,8 @@ def decode_toml(text: str) -> dict[str, Any]:
     """Return the tables of a TOML text. Raises ValueError with the fault and its line."""
     if (digits := LONG_HEXADECIMAL.search(text)) is not None:  # read without a limit, but no message can show it
         raise ValueError(_too_long(text, digits))
+    if any(len(PART.findall(parts)) > DEEPEST for piece in PIECE.finditer(text) if (parts := piece["parts"])):
+        raise ValueError(too_deep())  # before tomllib, whose time is quadratic in the parts of a key
     tables: dict[str, Any] = _decoded(tomllib.loads, text)
     return tables
 

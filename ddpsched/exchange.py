@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 import ddpsched.errors as errors
+from ddpsched.shortage import raise_limit
 
 Messages = npt.NDArray[np.int64]
 VERSION = 2
@@ -149,8 +150,8 @@ def _objection(flag: Flag, ranks: list[int], step: int, table: Messages) -> erro
     if flag is Flag.OUT_OF_MEMORY:
         return errors.StepOutOfMemory(
             f"rank {rank} ran out of memory in step {step} with {count} samples, the longest {longest} tokens; no "
-            "weights were changed. Lower global_batch, data.max_length or memory.budget_bytes, or cap micro-batches "
-            "by memory.path (a calibration) or memory.probe = true",
+            f"weights were changed: {raise_limit()}lower global_batch, data.max_length or memory.budget_bytes, or cap "
+            "micro-batches by memory.path (a calibration) or memory.probe = true",
             tuple(ranks),
         )
     if flag is Flag.NON_FINITE:

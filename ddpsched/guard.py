@@ -16,7 +16,7 @@ from ddpsched.exchange import Exchange
 from ddpsched.heartbeat import behind
 from ddpsched.processes import host_id
 from ddpsched.run_folder import RunFolder
-from ddpsched.shortage import shortage
+from ddpsched.shortage import raise_limit, shortage
 from ddpsched.visible_text import visible
 from ddpsched.watch import Watch
 from ddpsched.world import World
@@ -191,8 +191,8 @@ class Guard:
 
             if is_out_of_memory(error):
                 return errors.StepOutOfMemory(
-                    f"rank {rank} ran out of memory outside a step's forward and backward ({error}); take a smaller "
-                    "model, lower global_batch or data.max_length, or run fewer ranks on this machine"
+                    f"rank {rank} ran out of memory outside a step's forward and backward ({error}); {raise_limit()}"
+                    "take a smaller model, lower global_batch or data.max_length, or run fewer ranks on this machine"
                 )
         return _explain_shortage(error)
 

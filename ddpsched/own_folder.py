@@ -1,29 +1,42 @@
-"""A folder whose files are the run's own: nothing in it leads elsewhere, so nothing elsewhere is written or deleted."""
+"""A folder whose files are the run's own: nothing in it leads elsewhere, so nothing elsewhere is written or deleted.
 
+Nor is anything in it a device or a pipe, which whoever opens it may wait for without end.
+"""
+
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from ddpsched.errors import DataError
+from ddpsched.regular_file import SPECIAL, is_special
 
 
-def refuse_links(folder: Path) -> None:
-    """Raise DataError where ``folder``, or anything in it at any depth, is a symbolic link; naming the first.
+def check_own(folder: Path) -> None:
+    """Raise DataError where ``folder``, or anything in it at any depth, is a symbolic link, a device or a pipe.
 
     The folders above may be links, as where all outputs are on another disk.
     """
-    for path in _links(folder):
-        remedy = "remove the link, or set outputs=... or name=... to another folder"
-        raise DataError(f"{path} is a link to {os.readlink(path)}: nothing is written or deleted through it; {remedy}")
+    for path in _all(folder):
+        if path.is_symlink():
+            fault = f"is a link to {os.readlink(path)}: nothing is written or deleted through it; remove the link"
+            raise DataError(f"{path} {fault}, or set outputs=... or name=... to another folder")
+    refuse_special(folder)
 
 
-def _links(folder: Path) -> Iterator[Path]:
-    if folder.is_symlink():
-        yield folder
-        return
+def refuse_special(folder: Path) -> None:
+    """Raise DataError where ``folder``, or anything in it at any depth, is a device, a pipe or a socket."""
+    for path in _all(folder):
+        with contextlib.suppress(OSError):  # there is none, or none that may be looked at: whoever reads it says so
+            if is_special(path):
+                raise DataError(f"{path} is {SPECIAL}; remove it, or take another folder")
+
+
+def _all(folder: Path) -> Iterator[Path]:
+    yield folder
     for place, folders, files in os.walk(folder):
-        yield from (path for name in (*folders, *files) if (path := Path(place, name)).is_symlink())
+        yield from (Path(place, name) for name in (*folders, *files))
 
 
 def remove(path: Path) -> None:

@@ -19,6 +19,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from ddpsched.decode import decode_json, shown
 from ddpsched.errors import DataError
 from ddpsched.record_lines import read_sealed, sealed
+from ddpsched.regular_file import check_regular
 from ddpsched.table import first_fault
 
 RECORDS = "records.parquet"
@@ -195,6 +196,7 @@ def compact(directory: Path) -> Path:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file. Raises DataError, with its path, where it is missing, damaged or no object."""
     try:
+        check_regular(path)
         value = decode_json(path.read_bytes())
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror})") from None

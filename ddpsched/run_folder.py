@@ -19,9 +19,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ddpsched.decode import decode_json
 from ddpsched.errors import DataError, RunExistsError, RunFinishedError
-from ddpsched.own_folder import refuse_links, remove
+from ddpsched.own_folder import check_own, remove
 from ddpsched.processes import Host
 from ddpsched.records import RECORDS, write_json, write_text
+from ddpsched.regular_file import read_regular
 from ddpsched.run_lock import RunLock, holder, launch_id, launcher_id, refusal
 from ddpsched.table import first_fault
 from ddpsched.visible_text import visible
@@ -77,7 +78,7 @@ def read_status(directory: Path) -> dict[str, Any]:
 def _stored(directory: Path) -> dict[str, Any]:
     path = directory / STATUS
     try:
-        status: dict[str, Any] = decode_json(path.read_bytes())
+        status: dict[str, Any] = decode_json(read_regular(path))
         Status.model_validate(status)
         return status
     except FileNotFoundError:
@@ -99,13 +100,13 @@ class RunFolder:
     """A run's folder, which every rank knows; rank 0 begins it and writes what is written once.
 
     Nothing but the ``lock`` is changed before ``begin``, so a run that cannot start leaves an earlier one of the same
-    name as it was. Raises DataError where the folder, its study's, or something in it is a link.
+    name as it was. Raises DataError where the folder, its study's, or something in it is a link, a device or a pipe.
     """
 
     def __init__(self, path: Path, config: str, overwrite: bool, restart: bool = False) -> None:
         if path.parent.is_symlink():  # the study's
-            refuse_links(path.parent)
-        refuse_links(path)
+            check_own(path.parent)
+        check_own(path)
         self.path, self._config = path, config
         # what the first attempt of a launch was to begin anew, or to replace, a further one goes on with
         self._overwrite = overwrite and not self._is_begun_by_this_launch()

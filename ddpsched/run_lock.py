@@ -22,6 +22,7 @@ from pathlib import Path
 
 from ddpsched.decode import decode_json
 from ddpsched.errors import DataError, RankFailure, RunHeldError
+from ddpsched.own_folder import refuse_special
 from ddpsched.processes import Host, Place, Process, host_id
 
 LOCK = "lock"
@@ -56,7 +57,11 @@ class Holder:
 
 
 def holder(folder: Path) -> Holder | None:
-    """Return the holder that the lock of ``folder`` names, living or not; None without a lock or with half a one."""
+    """Return the holder that the lock of ``folder`` names, living or not; None without a lock or with half a one.
+
+    Raises DataError where the lock is a device or a pipe.
+    """
+    refuse_special(folder / LOCK)
     try:
         return _parse((folder / LOCK).read_bytes())
     except FileNotFoundError:

@@ -22,14 +22,26 @@ REMEDY = (
 )
 
 
-def too_little() -> str | None:
-    """Return why this process cannot even begin under its limit of address space; None where it can."""
+def _address_space() -> int | None:
+    """Return the bytes of address space that this process may have; None without a limit."""
     if sys.platform == "win32":
         return None
     import resource
 
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY or limit >= LEAST_BYTES:
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def raise_limit() -> str:
+    """Return the first remedy of several where this process has a limit of address space; empty without one."""
+    limit = _address_space()
+    return "" if limit is None else f"raise `ulimit -v`, which is {limit // 1024:,} KiB of address space here, or "
+
+
+def too_little() -> str | None:
+    """Return why this process cannot even begin under its limit of address space; None where it can."""
+    limit = _address_space()
+    if limit is None or limit >= LEAST_BYTES:
         return None
     least = f"at least {LEAST_BYTES // 1024:,} are needed, with torch about 2,000,000"
     return f"{_rank()}: `ulimit -v` is {limit // 1024:,} KiB of address space, {least}; {REMEDY}"
@@ -60,7 +72,7 @@ def shortage(error: BaseException) -> str | None:
         if _is_shortage(cause):
             said = str(cause).strip().splitlines()
             what = f"{type(cause).__name__}: {said[0][:200]}" if said else type(cause).__name__
-            return f"{_rank()}: the system gave no more memory or threads ({what}); {REMEDY}"
+            return f"{_rank()}: the system gave no more memory or threads ({what}); {raise_limit()}{REMEDY}"
         cause = cause.__cause__ or cause.__context__
     return None
 

@@ -21,7 +21,7 @@ import typer
 
 from ddpsched.config import RunConfig, dump, load
 from ddpsched.errors import ConfigError, DataError, DdpschedError, RunExistsError
-from ddpsched.own_folder import refuse_links
+from ddpsched.own_folder import check_own
 from ddpsched.processes import ends_with_its_parent
 from ddpsched.records import read_json, write_json
 from ddpsched.run_folder import read_status
@@ -242,7 +242,7 @@ def _launch(launch: Launch, flags: Sequence[str]) -> tuple[int, str]:
     output = files[0].with_suffix(".log")
     files[0].parent.mkdir(parents=True, exist_ok=True)
     for path in (*(run.run_dir for run in launch.runs), *files, output):
-        refuse_links(path)
+        check_own(path)
     for run, file in zip(launch.runs, files, strict=True):
         file.write_text(dump(run), encoding="utf-8")
     with output.open("w+b") as log:

@@ -1,5 +1,7 @@
 """Damaged and hostile text is refused in one sentence: deep nesting, numbers of thousands of digits, cut values."""
 
+import time
+import tomllib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +20,29 @@ def test_as_deep_as_allowed(decode: Callable[[str], Any]) -> None:
     for deeper in (depth + 1, 200_000):
         with pytest.raises(ValueError, match=f"nested more than {DEEPEST} deep"):
             decode(head + "[" * deeper + "]" * deeper)
+
+
+@pytest.mark.parametrize("part", ["a", '"a.b"', "'a'"])
+@pytest.mark.parametrize("text", ["{} = 1", "[{}]", "[[ {} ]]", "b = {{ {} = 1 }}", 'b = """\n"""\n{} = 1'])
+def test_keys_of_many_parts_are_refused_at_once(text: str, part: str) -> None:
+    begun = time.perf_counter()
+    with pytest.raises(ValueError, match=f"nested more than {DEEPEST} deep"):
+        decode_toml(text.format(" . ".join([part] * 50_000)))
+    with pytest.raises(ValueError, match="nested"):
+        decode_toml(text.format(".".join([part] * (DEEPEST + 1))))
+    assert time.perf_counter() - begun < 2
+
+
+def test_dots_that_are_of_no_key() -> None:
+    dots = ".".join("a" * 200)
+    texts = (
+        f'b = "{dots}"', f"b = '{dots}'", f'b = """\n{dots} " "" \\"""\n{dots}""""',
+        f"b = \'\'\'{dots}\n' {dots}\'\'\'",
+        f"b = 1 # it's {dots}\n", f'"{dots}" = 1.5', f"'{dots}'.b = 2026-01-01T00:00:00.5", f'b = ["", "{dots}", ""]',
+        f'b = """"""\nc = "\\"{dots}"', ".".join("a" * DEEPEST) + " = 1", "\n".join(f"a.k{i} = 1" for i in range(200)),
+    )  # fmt: skip
+    for text in texts:
+        assert decode_toml(text) == tomllib.loads(text)
 
 
 def test_deep_keys() -> None:

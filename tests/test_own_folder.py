@@ -1,5 +1,8 @@
 """Nothing is written or deleted through a link: not by a run, not by what removes its files, not by the analysis."""
 
+import os
+import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -7,12 +10,14 @@ from synthetic import write_run
 
 from analysis.draw import figures_folder
 from analysis.load import load_run, load_study
+from analysis.waits import load_timeline
 from ddpsched.config import parse
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.own_folder import refuse_links, remove
-from ddpsched.recovery.checkpoints import Checkpoints
-from ddpsched.run_folder import RunFolder
-from ddpsched.run_lock import RunLock
+from ddpsched.own_folder import check_own, remove
+from ddpsched.recovery.audit import audit
+from ddpsched.recovery.checkpoints import Checkpoints, verified
+from ddpsched.run_folder import RunFolder, read_status
+from ddpsched.run_lock import RunLock, holder
 from ddpsched.sort.parts import Parts
 
 PLACES = (
@@ -49,6 +54,29 @@ def test_a_run_with_a_link_in_its_folder_is_refused(tmp_path: Path, elsewhere: P
     with pytest.raises(DataError, match=r"is a link to .*elsewhere.*: nothing is written or deleted through it; rem"):
         RunFolder(run, "", overwrite=True)
     assert [path.name for path in elsewhere.iterdir()] == ["kept"]
+
+
+READ = (
+    "status.json", "lock", "config.toml", "environment.json", "ledger.jsonl", "records-rank0.jsonl", "records.parquet",
+    "evaluations.jsonl", "timeline-rank0.jsonl", "logs/heartbeat-rank0.json", "checkpoints/step-00000004/manifest.json",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("place", READ)
+def test_a_pipe_in_a_runs_folder_is_refused_by_whoever_reads_it(tmp_path: Path, place: str) -> None:
+    pipe = tmp_path / place
+    pipe.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(pipe)
+    for read in (partial(RunFolder, config="", overwrite=True), audit, load_run, load_timeline):
+        with pytest.raises(DataError, match=re.escape(f"{pipe} is a device or a pipe, where only a file is read; rem")):
+            read(tmp_path)
+
+
+def test_a_status_a_lock_and_a_manifest_that_lead_to_a_device_are_refused(tmp_path: Path) -> None:
+    for name, read in {"status.json": read_status, "lock": holder, "manifest.json": verified}.items():
+        (tmp_path / name).symlink_to("/dev/zero")
+        with pytest.raises(DataError, match=rf"{name}.*a device or a pipe, where only a file is read"):
+            read(tmp_path)
 
 
 def test_a_study_that_is_a_link_is_refused_and_outputs_elsewhere_are_not(tmp_path: Path, elsewhere: Path) -> None:
@@ -133,5 +161,5 @@ def test_names_never_leave_their_folder(key: str, name: str) -> None:
 def test_the_search_for_links_finds_none_in_a_plain_folder(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "c").write_text("")
-    refuse_links(tmp_path / "a")
-    refuse_links(tmp_path / "absent")
+    check_own(tmp_path / "a")
+    check_own(tmp_path / "absent")

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -13,9 +14,11 @@ from runs import config_of
 from ddpsched import shortage
 from ddpsched.cli import guarded
 from ddpsched.config import dump
-from ddpsched.errors import RankFailure
+from ddpsched.errors import RankFailure, StepOutOfMemory
+from ddpsched.exchange import Flag, verdict, vote_row
 from ddpsched.run_loop import run
 from ddpsched.simulated import SimulatedExecutor
+from ddpsched.training.out_of_memory import is_out_of_memory
 
 
 def raised(error: BaseException) -> None:
@@ -75,6 +78,20 @@ def test_a_step_without_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     status = json.loads((config.run_dir / "status.json").read_text())
     assert status["state"] == "failed"
     assert "ulimit" in status["reason"]
+
+
+def test_the_limit_of_address_space_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shortage.raise_limit() == ""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1_200_000 * 1024, resource.RLIM_INFINITY))
+    named = "raise `ulimit -v`, which is 1,200,000 KiB of address space here, or "
+    assert named in str(shortage.shortage(MemoryError()))
+    error = MemoryError("malloc of size 2368 failed")
+    assert is_out_of_memory(error)
+    monkeypatch.setattr(SimulatedExecutor, "execute", lambda self, plan: raised(error))
+    with pytest.raises(StepOutOfMemory, match=re.escape(f"(malloc of size 2368 failed); {named}take a smaller model")):
+        run(config_of(tmp_path, "simulated"))
+    in_a_step = verdict(vote_row(0, 0, Flag.OUT_OF_MEMORY, 4, 9)[None])
+    assert f"no weights were changed: {named}lower global_batch" in str(in_a_step)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")

@@ -6,6 +6,7 @@ loop, needs no group that all ranks would have to make in the same order, and bl
 at a single batch.
 """
 
+import contextlib
 import itertools
 import json
 import sys
@@ -165,8 +166,14 @@ class Agreement:
     def compare(self) -> None:
         """Compare with all ranks, and wait for those that have not begun.
 
-        Raises ConfigError where they would iterate something else, RankFailure where one does not begin in time.
+        Raises PlanMismatch where they would iterate something else, RankFailure where one does not begin in time.
         """
+        self._await_all()
+        if self._store is not None:
+            with contextlib.suppress(RuntimeError):  # rank 0 has ended, and with it the store: nobody will read this
+                self._postings.go_on()
+
+    def _await_all(self) -> None:
         if self._compared(PATIENCE_S, strict=True):
             return
         if not self._has_warned:

@@ -181,6 +181,8 @@ class PoolStream:
             if picks.steps > begun:
                 agreement.compare()
             step = self._picked(picks)
+            if picks.steps + 1 == last or not any(step):  # noted while the other ranks still wait for this one
+                agreement.end()
             share = self._share(picks, step, world)
             if share is None:
                 self._next = self._begin(picks.reader.epoch + 1)

@@ -13,7 +13,7 @@ from ddpsched.costs.config import check_range, cost_model
 from ddpsched.costs.rank_speed import AS_CALIBRATED, slowed
 from ddpsched.errors import ConfigError, RankFailure
 from ddpsched.exchange import Exchange, LocalExchange, offer_row, read_offers
-from ddpsched.integrations.agreement import LoaderWorld, timeout_of, warn_of_dropping
+from ddpsched.integrations.agreement import Agreement, LoaderWorld, timeout_of, warn_of_dropping
 from ddpsched.integrations.identity import check_keys, check_same
 from ddpsched.integrations.loader_arguments import Arguments, whole_number
 from ddpsched.integrations.pool_picks import Sample, SampleReader
@@ -124,10 +124,10 @@ class StreamScheduler:
         agreement.compare()  # before messages are exchanged, whose size follows from it
         if self._exchange is None:
             self._exchange = LocalExchange(1) if world.size == 1 else _group_exchange(world)
-        counts = self._plan(spec)  # here, as the workers of a loader are best begun by the main thread
+        counts = self._plan(spec, agreement)  # here, as the workers of a loader are best begun by the main thread
         while counts.any():
             samples = self._taken(counts, world)
-            self._planning = self._thread.submit(self._plan, spec)
+            self._planning = self._thread.submit(self._plan, spec, agreement)
             yield samples if self._collate is None else self._collate(samples)
             counts = self._planned()
         self._begin(self._epoch + 1)
@@ -153,7 +153,7 @@ class StreamScheduler:
         except ConfigError as error:
             raise ConfigError(f"StreamScheduler: {error}") from None
 
-    def _plan(self, spec: PlanSpec) -> Ids:
+    def _plan(self, spec: PlanSpec, agreement: Agreement) -> Ids:
         """Fill the window, exchange what its samples cost, and return the counts of all ranks, (world_size,).
 
         Raises on every rank where one cannot go on.
@@ -164,6 +164,8 @@ class StreamScheduler:
         prefetch = spec.policy.window[1]
         try:
             self._fill(prefetch)
+            if not self._window:  # noted before the exchange, after whose last one rank 0 may leave with the store
+                agreement.end()
             costs, cap = self._offer()
         except Exception as error:  # of the user's iterable and length_fn, whatever it is: the others must not wait
             failure, costs, cap = error, np.zeros(0, dtype=np.int64), FAILED

@@ -3,7 +3,8 @@
 One plan may be iterated many times in a process group, so that a rank was there once says little. Each process numbers
 the iterations that it begins; a posting carries that number, its *turn*, and counts where it is later than the turn of
 that rank that was compared before, or is of the iteration in which that rank still is. A rank may be ahead, and have
-begun the same plan once more before it is compared here: then the first turn that it went through to the end counts.
+begun the same plan once more before it is compared here: then the first turn counts that went beyond its first list,
+which all earlier ones were only a look at.
 """
 
 import json
@@ -12,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-OVER = "/over"  # the kind of a posting that the last list was handed out
+BEYOND = "/beyond"  # the kind of a posting that more than a look at one list is taken
+OVER = "/over"  # the kind of one that the last list was handed out
 KEPT = 16  # turns of one plan that a posting keeps
 
 
@@ -49,10 +51,20 @@ class Postings:
         seen.open.add(digest)
         self._turn, self._before, self._theirs = seen.begun, dict(seen.matched), dict[str, int]()
         self._about = {**about, "digest": digest, "turn": self._turn}
+        self._goes_on = False
         self._post("")
+
+    def go_on(self) -> None:
+        """Post that this iteration is no look at one list: it goes beyond the first, or that was the last one."""
+        if not self._goes_on:
+            self._goes_on = True
+            self._post(BEYOND)
 
     def end(self) -> None:
         """Post that the last list is handed out."""
+        if self._about.get("over"):
+            return
+        self.go_on()
         self._about = {**self._about, "over": True}
         self._post(OVER)
 
@@ -96,14 +108,14 @@ class Postings:
         turn, digest = self._before.get(name, (0, ""))
         if latest["turn"] <= turn or latest["digest"] in self._seen.open:
             return True
-        return latest["digest"] == digest and turn not in self._ended(digest, name)
+        return latest["digest"] == digest and turn not in self._beyond(digest, name)
 
     def _key(self, name: str, kind: str) -> str:
         return f"{self._digest}{kind}/{name}"
 
-    def _ended(self, digest: str, name: str) -> list[int]:
-        """Return the turns in which a rank handed out the last list of a plan."""
-        key = f"{digest}{OVER}/{name}"
+    def _beyond(self, digest: str, name: str) -> list[int]:
+        """Return the turns in which a rank went beyond the first list of a plan."""
+        key = f"{digest}{BEYOND}/{name}"
         return _turns_of(self._store.get(key)) if self._store.check([key]) else []
 
     def _posts(self, kind: str = "") -> dict[str, tuple[int, int]]:
@@ -122,8 +134,8 @@ class Postings:
         later = [turn for turn in turns if turn >= self._least(name)]
         if len(later) < 2:
             return turns[-1]
-        over = self._ended(self._digest, name)  # a turn that was not ended, and is not the latest, was a look
-        return next((turn for turn in later if turn in over), turns[-1])
+        beyond = self._beyond(self._digest, name)  # another turn that is not the latest was a look
+        return next((turn for turn in later if turn in beyond), turns[-1])
 
     def _least(self, name: str) -> int:
         return self._theirs.get(name, self._before.get(name, (0, ""))[0] + 1)

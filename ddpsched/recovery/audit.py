@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ddpsched.data.quarantine import QUARANTINE
 from ddpsched.decode import shown
 from ddpsched.errors import DataError
+from ddpsched.own_folder import refuse_special
 from ddpsched.records import read_json, read_lines
 from ddpsched.recovery.checkpoints import Checkpoints
 from ddpsched.recovery.earlier import starts_in
@@ -71,6 +72,7 @@ def audit(folder: Path) -> Audit:
 
     Every epoch but the last must be whole, and so must the last of a run by epochs that is done.
     """
+    refuse_special(folder)
     environment, config = _environment(folder), _config(folder)
     size = environment.get("num_samples")
     if type(size) is not int or not 1 <= size <= MOST_SAMPLES:

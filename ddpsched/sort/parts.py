@@ -10,7 +10,7 @@ from typing import Any
 
 from ddpsched.data.array_cache import load_arrays, write_arrays
 from ddpsched.errors import ConfigError, DataError
-from ddpsched.own_folder import refuse_links
+from ddpsched.own_folder import check_own
 
 
 class Parts:
@@ -29,7 +29,8 @@ class Parts:
     def begin(self) -> None:
         """Lock the folder, and empty it unless its parts are of the same identity.
 
-        Raises ConfigError where another command works on the same output, DataError where something in it is a link.
+        Raises ConfigError where another command works on the same output, DataError where something in it is a link
+        or a pipe.
         """
         while self._lock is None:
             self._try_lock()
@@ -41,7 +42,7 @@ class Parts:
 
     def _try_lock(self) -> None:
         """Lock the folder until this process ends, unless another command removes its file at the same moment."""
-        refuse_links(self.folder)
+        check_own(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "lock"
         lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
