@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ddpsched.compare.gap import gap
 from ddpsched.config import validate
 from ddpsched.costs.config import CostConfig, MemoryConfig, caps_of, cost_model
 from ddpsched.costs.cost_model import CostModel, Int
@@ -233,11 +234,10 @@ def measure(question: Question, name: str, spec: PlanSpec) -> Row:
             [[[micro.ids for micro in rank] for rank in plan.ranks] for plan in steps],
             [max(micro.pad_to for rank in plan.ranks for micro in rank) for plan in steps],
         )
-    bounds = [(max(plan.predicted_cost), plan.lower_bound) for plan in made if plan.predicted_cost and plan.lower_bound]
-    gap = sum(cost for cost, _ in bounds) / sum(bound for _, bound in bounds) - 1 if bounds else None
     planning_us = seconds / (len(question.lengths) * question.epochs) * 1e6
     options = {"kind": policy.kind, **policy.model_dump(exclude_defaults=True)} if policy.varies else None
-    return Row(name, ruler.read(), planning_us, gap, options=options, batches=ruler.batches)
+    found = gap(spec, question.lengths, made)
+    return Row(name, ruler.read(), planning_us, found, options=options, batches=ruler.batches)
 
 
 def _peer(question: Question, name: str) -> Row:

@@ -96,7 +96,7 @@ def _dealt_anew(context: Context, total: int) -> Iterator[Int]:
         pool = np.arange(start, min(start + group, total))
         full, rest = divmod(len(pool), size)
         weights = spec.cost.unpadded(context.lengths.lengths(context.order[pool]))
-        whole = regroup(weights[: full * size], [size] * full, spec.ranks_of_batch, in_runs) if full else []
+        whole = regroup(weights[: full * size], size, spec.ranks_of_batch, in_runs) if full else []
         dealt = [*whole, np.arange(full * size, len(pool))][: full + (rest > 0)]
         for positions in dealt[-(-max(0, cursor - start) // size) :]:
             yield pool[positions]

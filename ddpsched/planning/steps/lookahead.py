@@ -1,16 +1,16 @@
 """Lookahead: samples move between neighbouring steps, where one step alone cannot be balanced.
 
-W global batches are dealt anew together, each keeping its number of samples. Two things are gained. *Strata*, for one
-padded micro-batch a rank: the samples of all W batches, by falling length, are cut into as many strata as there are
-ranks, and every step gets one run of neighbours from each stratum; so a micro-batch has less padding. *Long samples
-together*, for every policy: no rank can split a sample, so a step lasts at least as long as its longest sample even
-where its other ranks idle; long samples that share a step share that wait.
+W global batches are dealt anew together, each keeping its number of samples. No rank can split a sample, so a step
+lasts at least as long as its longest sample, even where its other ranks idle. So *long samples share a step*, and with
+it that wait: the longest sample of all sets the height of a step, whose other ranks take the longest samples that fit
+below it. With one padded micro-batch a rank, *each rank gets samples of similar length*, so that little is padding.
 
 The price is that the lengths of a step's samples are no longer independent (the yardstick's order bias); the epoch
 still trains each sample once.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
+from heapq import heapreplace
 from itertools import accumulate
 
 import numpy as np
@@ -19,77 +19,123 @@ from ddpsched.costs.cost_model import Int
 from ddpsched.planning.solvers.partition.min_max_split import split_line
 from ddpsched.planning.solvers.partition.sorted_batch import falling, line_of
 
+HEIGHTS = (1.0, 1.1, 1.25, 1.4, 1.55)  # of a step, over an even share of the work; padding takes the rest
 
-def regroup(weights: Int, sizes: list[int], world_size: int, in_strata: bool) -> list[Int]:
+
+def regroup(weights: Int, size: int, ranks: int, in_runs: bool) -> list[Int]:
     """Return the positions of each step's samples, int64, (size,) each.
 
-    ``weights``: (sum(sizes),), the cost of each sample alone, step after step as the order drew them. ``sizes``:
-    samples of each step, all equal for strata. ``in_strata``: whether a rank's samples shall be neighbours by length.
+    ``weights``: (W * size,), the cost of each sample alone, step after step as the order drew them. ``in_runs``:
+    whether a rank's samples are one padded micro-batch, and so shall be neighbours by length; else a rank's cost is
+    about the sum of its samples'. Steps in which nobody waits stay as they were drawn, if they are not dealt in runs. A
+    step comes where the order drew its first sample, which is the longest where the step was dealt anew.
 
-    >>> [positions.tolist() for positions in regroup(np.array([9, 1, 1, 8]), [2, 2], 2, in_strata=False)]
+    >>> [positions.tolist() for positions in regroup(np.array([9, 1, 1, 8]), 2, 2, in_runs=False)]
     [[0, 3], [1, 2]]
     """
-    if len(sizes) == 1:
-        return [np.arange(len(weights))]
-    if in_strata and len(set(sizes)) == 1:
-        steps = _strata(weights, len(sizes), world_size)
-    else:
-        steps = [np.arange(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
-    return _long_together(weights, steps, world_size)
-
-
-def _strata(weights: Int, steps: int, strata: int) -> list[Int]:
-    """Deal strata to steps; a step gets as many samples of each as a batch of every W-th sample would be split into."""
+    steps, ranks = len(weights) // size, min(ranks, size)
+    if steps == 1:
+        return [np.arange(size)]
     order = falling(weights)
-    typical = weights[order[::steps]]
-    spans, _ = split_line(line_of(typical, np.multiply), strata)
+    dealt = _in_runs(weights[order], size, ranks) if in_runs else _filled(weights[order], size, ranks)
+    found = [order[np.array(places)] for places in dealt]
+    if left := steps - len(found):
+        drawn = np.ones(len(weights), dtype=bool)
+        drawn[np.concatenate([np.empty(0, dtype=np.int64), *found])] = False
+        found += np.split(np.flatnonzero(drawn), left)
+    return sorted(found, key=lambda positions: int(positions[0]))
+
+
+def window_bound(weights: Int, size: int, ranks: int) -> float:
+    """Return what the longest ranks of all steps together take at least, however W steps of ``size`` samples are dealt.
+
+    With weights falling, w_0 >= w_1 >= ..., a step takes as long as its longest sample and as its share of the work.
+    The k-th highest of W steps has a sample of at least w_((k-1) * size), and k steps hold no more than the k * size
+    longest samples. So for each k
+
+        sum of the steps  >=  sum of w_(j * size) over j < k  +  (sum of all but the k * size longest) / ranks
+
+    >>> window_bound(np.array([9, 1, 1, 8]), 2, 2)
+    10.0
+    """
+    longest_first = -np.sort(-weights)
+    steps = len(weights) // size
+    work = np.append(0, np.cumsum(longest_first))[: steps * size + 1 : size]
+    highest = np.append(0, np.cumsum(longest_first[::size][:steps]))
+    return float((highest + (work[-1] - work) / ranks).max())
+
+
+def _filled(weights: Int, size: int, ranks: int) -> list[list[int]]:
+    """Return the places of each step that its longest sample makes ranks wait in, as long as there is one.
+
+    ``weights``: falling. Such a step is as high as the longest sample that is left. From the longest on, samples go to
+    the rank with the most room below that height, if they fit there, and if enough room stays for as many of the
+    shortest as the step still needs.
+    """
+    steps = list[list[int]]()
+    left, work = np.arange(len(weights)), int(weights.sum())
+    while len(left) > size and int(weights[left[0]]) * ranks * (len(left) // size) > work:
+        each = weights[left].tolist()
+        shortest = [0, *accumulate(each[: -size - 1 : -1])]  # the sum of so many of them
+        rooms, room, chosen = [-each[0]] * ranks, each[0] * ranks, list[int]()  # a heap, the most room first
+        for place, weight in enumerate(each):
+            missing = size - len(chosen)
+            if missing == 0:
+                break
+            if weight <= -rooms[0] and weight + shortest[missing - 1] <= room:
+                heapreplace(rooms, rooms[0] + weight)
+                room -= weight
+                chosen.append(place)
+        if missing := size - len(chosen):
+            taken = set(chosen)
+            chosen += [place for place in range(len(each) - 1, -1, -1) if place not in taken][:missing]
+        steps.append(left[chosen].tolist())
+        work -= sum(each[place] for place in chosen)
+        left = np.delete(left, chosen)
+    return steps
+
+
+def _in_runs(weights: Int, size: int, ranks: int) -> list[list[int]]:
+    """Return the places of each step, dealt in runs of neighbours: the cheapest of some ways to do that."""
+    steps = len(weights) // size
+    share, each = int(weights.sum()) / (ranks * steps), weights.tolist()
+    ways = [_runs_of_height(each, size, ranks, int(share * height)) for height in HEIGHTS]
+    return min([_strata(weights, steps, ranks), *ways], key=lambda way: way[0])[1]
+
+
+def _strata(weights: Int, steps: int, strata: int) -> tuple[int, list[list[int]]]:
+    """Return what the steps cost, and their places: each has a run of every stratum, the ranks' work alike.
+
+    ``weights``: falling. Strata are cut where a batch of every W-th sample would be split. Best for two ranks.
+    """
+    spans, _ = split_line(line_of(weights[::steps], np.multiply), strata)
     runs: list[list[Int]] = [[] for _ in range(steps)]
     for start, end in spans:
-        for step, run in enumerate(np.array_split(order[start * steps : end * steps], steps)):
+        for step, run in enumerate(np.split(np.arange(start * steps, end * steps), steps)):
             runs[step].append(run)
-    return [np.concatenate(parts) for parts in runs]
+    cost = sum(max(len(run) * int(weights[run[0]]) for run in step) for step in runs)
+    return cost, [np.concatenate(step).tolist() for step in runs]
 
 
-def _long_together(weights: Int, steps: list[Int], ranks: int) -> list[Int]:
-    """Exchange samples until no step's longest sample is longer than a rank's share, or nothing is left to exchange.
+def _runs_of_height(weights: list[int], size: int, ranks: int, height: int) -> tuple[int, list[list[int]]]:
+    """Return what the steps cost, and their places.
 
-    The step with the longest sample of all takes, one by one, the longest samples of steps that idle because of them,
-    while its ranks would idle otherwise; it gives typical samples back. Then comes the next step.
+    ``weights``: falling. A step is as high as ``height``, or its longest sample. All ranks but one take runs from the
+    longest sample on, as many samples as fit below that; the last one takes what the step still needs, of the longest
+    samples of which so many fit.
     """
-    members = [sorted(zip((-weights[ids]).tolist(), ids.tolist(), strict=True)) for ids in steps]
-    work = [-sum(weight for weight, _ in step) for step in members]
-    longest = [-step[0][0] for step in members]
-    open_steps = [step for step in range(len(steps)) if longest[step] * ranks > work[step]]
-    while open_steps:
-        taker = max(open_steps, key=lambda step: (longest[step], -step))
-        open_steps.remove(taker)
-        while open_steps:
-            room = longest[taker] * ranks - work[taker]
-            giver = max(open_steps, key=lambda step: (longest[step], -step))
-            place = _to_give_back(members[taker], longest[giver], room, work[giver] / len(members[giver]))
-            if place is None:
-                break
-            long, back = members[giver].pop(0), members[taker].pop(place)
-            insort(members[taker], long)
-            insort(members[giver], back)
-            for step, change in ((taker, back[0] - long[0]), (giver, long[0] - back[0])):
-                work[step] += change
-                longest[step] = -members[step][0][0]
-            if longest[giver] * ranks <= work[giver]:
-                open_steps.remove(giver)
-    return [np.array([i for _, i in step], dtype=np.int64) for step in members]
-
-
-def _to_give_back(taker: list[tuple[int, int]], long: int, room: int, typical: float) -> int | None:
-    """Return the place of the sample nearest to ``typical`` that is at most ``room`` shorter than ``long``, or None.
-
-    ``taker``: (-weight, id), rising, so all samples that may be given back are neighbours.
-    """
-    first, last = bisect_left(taker, (1 - long, -1)), bisect_left(taker, (room - long + 1, -1))
-    if first >= last:
-        return None
-    below = min(max(bisect_left(taker, (-typical, -1)), first), last)  # the first not heavier than typical
-    near = [below] if below < last else []
-    if below > first:
-        near.append(max(first, bisect_left(taker, (taker[below - 1][0], -1))))
-    return min(near, key=lambda place: (abs(-taker[place][0] - typical), place))
+    left, places = [-weight for weight in weights], list(range(len(weights)))  # rising, for bisection
+    cost, steps = 0, list[list[int]]()
+    while left:
+        top, at, missing, highest = max(-left[0], height), 0, size, 0
+        for rank in range(ranks - 1):
+            longest = -left[at]
+            count = max(1, min(top // longest, missing - (ranks - 1 - rank)))
+            highest = max(highest, count * longest)
+            at, missing = at + count, missing - count
+        first = min(max(at, bisect_left(left, -(top // missing))), len(left) - missing)
+        cost += max(highest, -left[first] * missing)
+        steps.append(places[:at] + places[first : first + missing])
+        for line in (left, places):
+            del line[first : first + missing], line[:at]
+    return cost, steps
