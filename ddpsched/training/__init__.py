@@ -27,6 +27,7 @@
     random_states.py       random generators that a trial leaves as they were
     out_of_memory.py       which errors are out-of-memory
     evaluate.py            loss and right answers on the dev split; each sample's loss under given weights
+    program_table.py       a program for each shape, found by it
     trial_times.py         the times that policy auto chooses by
     calibrate.py           time and memory over a grid of (count, length); how many samples fit into memory
 """

@@ -17,6 +17,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -30,6 +31,7 @@ from ddpsched.errors import RunError
 from ddpsched.planning.shapes.choose import Menu
 from ddpsched.planning.shapes.groups import group_of
 from ddpsched.terminal import plain_console
+from ddpsched.training.program_table import ProgramTable
 
 log = logging.getLogger("ddpsched")
 SPARE = 8  # programs of a function beyond those of the menu, before the compiler gives up
@@ -60,7 +62,9 @@ class Programs:
         _raise_limit(len(self._menu.shapes) + SPARE)
         dynamo_config.optimize_ddp = options.split
         inductor: dict[str, Any] = {} if options.mode == "default" else {"mode": options.mode}
-        model.compile(dynamic=options.kind == "dynamic", backend=options.backend, **inductor)
+        dynamic = options.kind == "dynamic"
+        compiler = partial(torch.compile, dynamic=dynamic, backend=options.backend, **inductor)
+        self._table = model._compiled_call_impl = ProgramTable(model, compiler)  # as torch.nn.Module.compile sets it
         self._live = list(self._menu.shapes[: options.live] if options.live else ())
         # one at least, to see that the compiler works
         covered = self._live or self._menu.warm_up or self._menu.shapes[:1] or TRIED
@@ -69,7 +73,7 @@ class Programs:
         try:
             for rows, length in _with_progress(covered):
                 start, before = perf_counter(), _parts()
-                backward(rows, length)
+                self._run(rows, length, backward)
                 seconds = round(perf_counter() - start, 3)
                 made.append({"rows": rows, "length": length, "parts": _parts() - before, "seconds": seconds})
         except Exception as error:  # the compiler's are of many types; all others are raised again
@@ -93,6 +97,11 @@ class Programs:
             **({} if options.live is None else {"groups": self._groups}),
         }
 
+    def _run(self, rows: int, length: int, backward: Callable[[int, int], None]) -> None:
+        if self._options.kind == "static":
+            self._table.add((rows, length))
+        backward(rows, length)
+
     @property
     def are_few(self) -> bool:
         """Whether only some programs are there at a time."""
@@ -110,8 +119,9 @@ class Programs:
         self._live = group_of(self._menu.shapes, needed, self._options.live, self._live)
         begin = perf_counter()
         torch.compiler.reset()
+        self._table.clear()
         for rows, length in self._live:
-            backward(rows, length)
+            self._run(rows, length, backward)
         shapes, seconds = [list(shape) for shape in self._live], round(perf_counter() - begin, 3)
         self._groups.append({"step": step, "shapes": shapes, "seconds": seconds})
         self._seen, self._reasons = _graphs(), _reasons()
@@ -154,7 +164,7 @@ class Programs:
 
 def uncompile(model: torch.nn.Module) -> None:
     """Let the model run eagerly again."""
-    model._compiled_call_impl = None  # as torch.nn.Module.compile sets it
+    model._compiled_call_impl = None
 
 
 @contextmanager
