@@ -38,9 +38,14 @@ class Prediction:
 
 
 def taken(ranking: Sequence[Prediction]) -> Prediction:
-    """Return the fastest prediction, or static's where none is below it."""
+    """Return the fastest prediction, or static's where none is below it.
+
+    One of the compiled model must be faster than all others by more than its band: compiling takes time, too.
+    """
     static = next(each for each in ranking if each.name == "static")
-    return ranking[0] if ranking[0].ratio < 1 else static
+    eager = next(each for each in ranking if not each.compiled)
+    best = ranking[0] if ranking[0].ratio * (1 + ranking[0].band) < eager.ratio else eager
+    return best if best.ratio < 1 else static
 
 
 def predict(
