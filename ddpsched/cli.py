@@ -140,22 +140,33 @@ def fit(
 
 @command
 def plan(
-    lengths: Annotated[Path, Argument(help="npy, txt, csv, tsv, jsonl, Parquet, or a folder of `save_to_disk`")],
     world_size: Annotated[int, AtLeast1(help="G, ranks")],
     global_batch: Annotated[int, AtLeast1(help="B, samples per step over all ranks")],
+    lengths: Annotated[
+        Path | None, Argument(help="npy, txt, csv, tsv, jsonl, Parquet, or a folder of `save_to_disk`; or --law")
+    ] = None,
+    law: Annotated[
+        Text,
+        Option(
+            help="draw lengths instead: encyclopedia (whole documents) | chat | code (both of inference requests, not "
+            "training samples) | rollouts (synthetic)"
+        ),
+    ] = None,
+    samples: Annotated[int | None, Option(min=1, max=10**8, help="of --law; 65,536 without it")] = None,
     policy: Annotated[
         Texts, Option(help="static | minmax | balanced | packed | token_budget | bins | pool; all without it")
     ] = None,
     max_microbatches: Annotated[int | None, AtLeast1(help="M, most micro-batches of a rank in a step")] = None,
     lookahead: Annotated[int, AtLeast1(help="W, global batches planned at once")] = 1,
     epochs: Annotated[int, AtLeast1(help="E, epochs to plan")] = 1,
-    seed: Annotated[int, Option(min=0, max=2**32 - 1, help="of the order")] = 0,
+    seed: Annotated[int, Option(min=0, max=2**32 - 1, help="of the order, and of --law")] = 0,
     column: Annotated[Text, Option(help="of lengths or lists of token ids; else input_ids, length or lengths")] = None,
     text: Annotated[Texts, Option(help="column of texts to count instead; several are joined")] = None,
     prompt: Annotated[Text, Option(help="column that stands before the text, as data.prompt does")] = None,
     tokenizer: Annotated[Text, Option(help="folder or hub name, for --text")] = None,
     max_length: Annotated[
-        int | None, Option(min=1, max=2**20, help="tokens at which samples are cut; with --text 512 by default")
+        int | None,
+        Option("--max-length", "--cut", min=1, max=2**20, help="tokens at which samples are cut; 512 with --text"),
     ] = None,
     prefetch: Annotated[int | None, AtLeast1(help="K of minmax; 2 B / G without it")] = None,
     alpha: Annotated[float, Option(help="fixed cost per micro-batch, in padded tokens")] = 0.0,
@@ -174,8 +185,8 @@ def plan(
 
     answer(
         Request(
-            lengths=lengths, column=column, texts=tuple(text or ()), prompt=prompt, tokenizer=tokenizer,
-            max_length=max_length,
+            lengths=lengths, law=law, samples=samples,
+            column=column, texts=tuple(text or ()), prompt=prompt, tokenizer=tokenizer, max_length=max_length,
             world_size=world_size, global_batch=global_batch, policies=tuple(policy or ()),
             max_microbatches=max_microbatches, lookahead=lookahead, epochs=epochs, seed=seed, prefetch=prefetch,
             alpha=alpha, gamma=gamma, calibration=calibration, memory=memory, peers=tuple(peer or ()),
