@@ -82,6 +82,7 @@ _HOMES = {
     "enable_packing": "ddpsched.training.packed",
     "micro_batches": "ddpsched.integrations.micro_batches",
     "packed_collate": "ddpsched.integrations.packed_collate",
+    "law_lengths": "ddpsched.data.laws.length_laws",
     "lengths": "ddpsched.data.dataset_lengths",
     "plan": "ddpsched.compare.comparison",
     "run": "ddpsched.run_loop",

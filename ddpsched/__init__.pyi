@@ -5,6 +5,7 @@ from ddpsched.certify.certify_step import assert_gradient_exact as assert_gradie
 from ddpsched.compare.comparison import Comparison as Comparison
 from ddpsched.compare.comparison import plan as plan
 from ddpsched.data.dataset_lengths import lengths as lengths
+from ddpsched.data.laws.length_laws import law_lengths as law_lengths
 from ddpsched.denominators import token_weights as token_weights
 from ddpsched.errors import ConfigError as ConfigError
 from ddpsched.errors import DataError as DataError

@@ -133,46 +133,40 @@ def fit(
     output: Annotated[Path | None, Option(help="JSON to write, for cost.path of a config")] = None,
 ) -> None:
     """Fit the affine-quadratic cost to a run's measured times, and print how well it fits."""
-    from ddpsched.costs.regression import fit_records
-    from ddpsched.errors import DataError
-    from ddpsched.records import read_lines
+    from ddpsched.costs.fit_command import answer
 
-    if not run_dir.is_dir():
-        raise DataError(f"{run_dir}: no such folder; give a run's folder, outputs/STUDY/RUN")
-    rows = read_lines(run_dir)
-    try:
-        fitted = fit_records(rows)
-    except DataError as error:
-        raise DataError(f"{run_dir}: {error}") from None
-    model = fitted.model
-    print(f"alpha = {model.alpha:.6g} s, beta = {model.beta:.6g} s/token, gamma = {model.gamma:.6g} s/(b*L**2)")
-    print(
-        f"{fitted.num_points} points: mean relative error {fitted.mean_relative_error:.1%}, "
-        f"rms residual {fitted.rms_residual_s:.3g} s, R^2 = {fitted.r_squared:.4f}"
-    )
-    if output is not None:
-        fitted.save(output)
-        print(visible(f"written to {output}"))
+    answer(run_dir, output)
 
 
 @command
 def plan(
-    lengths: Annotated[Path, Argument(help="npy, txt, csv, tsv, jsonl, Parquet, or a folder of `save_to_disk`")],
     world_size: Annotated[int, AtLeast1(help="G, ranks")],
     global_batch: Annotated[int, AtLeast1(help="B, samples per step over all ranks")],
+    lengths: Annotated[
+        Path | None, Argument(help="npy, txt, csv, tsv, jsonl, Parquet, or a folder of `save_to_disk`; or --law")
+    ] = None,
+    law: Annotated[
+        Text,
+        Option(
+            help="draw lengths instead: encyclopedia (whole documents) | chat | code (both of inference requests, not "
+            "training samples) | rollouts (synthetic)"
+        ),
+    ] = None,
+    samples: Annotated[int | None, Option(min=1, max=10**8, help="of --law; 65,536 without it")] = None,
     policy: Annotated[
         Texts, Option(help="static | minmax | balanced | packed | token_budget | bins | pool; all without it")
     ] = None,
     max_microbatches: Annotated[int | None, AtLeast1(help="M, most micro-batches of a rank in a step")] = None,
     lookahead: Annotated[int, AtLeast1(help="W, global batches planned at once")] = 1,
     epochs: Annotated[int, AtLeast1(help="E, epochs to plan")] = 1,
-    seed: Annotated[int, Option(min=0, max=2**32 - 1, help="of the order")] = 0,
+    seed: Annotated[int, Option(min=0, max=2**32 - 1, help="of the order, and of --law")] = 0,
     column: Annotated[Text, Option(help="of lengths or lists of token ids; else input_ids, length or lengths")] = None,
     text: Annotated[Texts, Option(help="column of texts to count instead; several are joined")] = None,
     prompt: Annotated[Text, Option(help="column that stands before the text, as data.prompt does")] = None,
     tokenizer: Annotated[Text, Option(help="folder or hub name, for --text")] = None,
     max_length: Annotated[
-        int | None, Option(min=1, max=2**20, help="tokens at which samples are cut; with --text 512 by default")
+        int | None,
+        Option("--max-length", "--cut", min=1, max=2**20, help="tokens at which samples are cut; 512 with --text"),
     ] = None,
     prefetch: Annotated[int | None, AtLeast1(help="K of minmax; 2 B / G without it")] = None,
     alpha: Annotated[float, Option(help="fixed cost per micro-batch, in padded tokens")] = 0.0,
@@ -191,8 +185,8 @@ def plan(
 
     answer(
         Request(
-            lengths=lengths, column=column, texts=tuple(text or ()), prompt=prompt, tokenizer=tokenizer,
-            max_length=max_length,
+            lengths=lengths, law=law, samples=samples,
+            column=column, texts=tuple(text or ()), prompt=prompt, tokenizer=tokenizer, max_length=max_length,
             world_size=world_size, global_batch=global_batch, policies=tuple(policy or ()),
             max_microbatches=max_microbatches, lookahead=lookahead, epochs=epochs, seed=seed, prefetch=prefetch,
             alpha=alpha, gamma=gamma, calibration=calibration, memory=memory, peers=tuple(peer or ()),

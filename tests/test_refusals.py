@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddpsched import BatchSampler, PoolStream, StepLoader
+from ddpsched import BatchSampler, PoolStream, StepLoader, law_lengths
 from ddpsched.config import apply_overrides, parse
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.decode import shorter
@@ -59,7 +59,7 @@ def command(*words: str) -> None:
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
     if code:  # which range a value is out of is typer's to say, in words that change with its version
-        said = re.sub(r"(?s)Usage: .*(Error: Invalid value for '[^']+': ).*", r"\1...", printed.getvalue().strip())
+        said = re.sub(r"(?s)Usage: .*(Error: Invalid value for '[^:]+: ).*", r"\1...", printed.getvalue().strip())
         raise DdpschedError(f"exit code {code}: {said}")
 
 
@@ -196,6 +196,25 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
             ("--memory", "-1"),
         )
     ),
+    *(
+        (
+            " ".join(("ddpsched plan", *words)),
+            partial(command, "plan", *words, "--world-size", "2", "--global-batch", "4"),
+        )
+        for words in (
+            (),
+            ("--law", "wiki"),
+            ("lengths.txt", "--law", "chat"),
+            ("lengths.txt", "--samples", "9"),
+            ("--law", "chat", "--text", "question", "--tokenizer", "bert"),
+            ("--law", "chat", "--samples", "0"),
+            ("--law", "chat", "--cut", "0"),
+            ("--law", "chat", "--samples", "100000001"),
+        )
+    ),
+    ("law_lengths 'wiki'", lambda: law_lengths("wiki", 8)),
+    ("law_lengths of no samples", lambda: law_lengths("chat", 0)),
+    ("law_lengths of a seed below zero", lambda: law_lengths("chat", 8, -1)),
     ("ddpsched certify --policy quick", partial(command, "certify", "--policy", "quick")),
     ("ddpsched sort missing.tsv", partial(command, "sort", "missing.tsv", "--output", "order.npy")),
 ]

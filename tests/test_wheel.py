@@ -62,6 +62,8 @@ def ddpsched(tmp_path_factory: pytest.TempPathFactory) -> Command:
 def test_planning(ddpsched: Command) -> None:
     assert ddpsched("--version") == "ddpsched 0.1.0\n"
     assert "recommended: " in ddpsched("plan", "lengths.txt", "--world-size", "2", "--global-batch", "4")
+    drawn = ddpsched("plan", "--law", "rollouts", "--samples", "64", "--world-size", "2", "--global-batch", "4")
+    assert "law rollouts, synthetic: 64 samples" in drawn
     assert "prefetch = 16" in ddpsched("config", "policy")
 
 

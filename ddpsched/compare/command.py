@@ -11,19 +11,24 @@ import numpy as np
 from ddpsched.compare.arms import Question, arms, fitted
 from ddpsched.compare.comparison import compared
 from ddpsched.compare.export import SUFFIXES, export
+from ddpsched.data.laws.length_laws import law_lengths, law_named, length_laws
 from ddpsched.data.length_files import read_lengths
 from ddpsched.errors import ConfigError
 from ddpsched.peers import PEERS
+from ddpsched.step_plan import Ids
 from ddpsched.visible_text import visible
 
 MOST_PLANNED = 10**9  # samples: an hour or more
+DRAWN = 65_536  # samples of a law: 1,024 steps of 64, and still planned in seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """The options of ``ddpsched plan``, as its help describes them."""
 
-    lengths: Path
+    lengths: Path | None = None
+    law: str | None = None
+    samples: int | None = None
     column: str | None
     texts: tuple[str, ...]
     prompt: str | None = None
@@ -49,17 +54,18 @@ class Request:
 
 def answer(request: Request) -> None:
     """Plan, and print what was asked for. Raises ConfigError and DataError before anything is written."""
-    question, cut = _question(request)
+    question, name = _question(request)
+    law = None if request.law is None else str(law_named(request.law))
     _check(request, question)
-    comparison = compared(question, request.policies, request.peers, request.lengths.name + cut)
+    comparison = compared(question, request.policies, request.peers, name)
     if request.json:
         rows = [
             {key: None if _is_nan(value) else value for key, value in row.flat().items()} for row in comparison.rows
         ]
         last = comparison.recommendation
-        print(json.dumps({"title": comparison.title, "rows": rows, "recommendation": last}, indent=2))
+        print(json.dumps({"title": comparison.title, "law": law, "rows": rows, "recommendation": last}, indent=2))
     else:
-        print(comparison)
+        print(comparison if law is None else f"{law}\n{comparison}")
     if request.figure is not None:
         from ddpsched.compare.show import draw
 
@@ -72,8 +78,8 @@ def answer(request: Request) -> None:
 
 
 def _question(request: Request) -> tuple[Question, str]:
-    """Return the question, and how many samples are cut, in words for the title."""
-    uncut = read_lengths(request.lengths, request.column, request.texts, request.tokenizer, request.prompt)
+    """Return the question, and for the title the name of its lengths, with how many of them are cut."""
+    uncut, name = _lengths(request)
     most = request.max_length or (512 if request.texts else int(uncut.max()))
     lengths = np.minimum(uncut, most)
     if (planned := request.epochs * len(lengths)) > MOST_PLANNED:
@@ -94,7 +100,30 @@ def _question(request: Request) -> tuple[Question, str]:
     numbers = ("world_size", "global_batch", "max_microbatches", "lookahead", "prefetch", "epochs", "seed")
     question = Question(lengths, cost=cost, memory=memory, **{name: getattr(request, name) for name in numbers})
     num_cut = int((uncut > most).sum())
-    return question, f" ({num_cut:,} cut to {most} tokens)" if num_cut else ""
+    return question, f"{name} ({num_cut:,} cut to {most} tokens)" if num_cut else name
+
+
+def _lengths(request: Request) -> tuple[Ids, str]:
+    """Return the lengths of a file or of a law, uncut, and their name. Raises ConfigError and DataError."""
+    file, law = request.lengths, request.law
+    if law is None:
+        if file is None:
+            raise ConfigError(f"no lengths: give a file of them, or --law {' | '.join(length_laws())}")
+        if request.samples is not None:
+            raise ConfigError(f"--samples {request.samples} is for --law; {file} has samples of its own, leave it out")
+        return read_lengths(file, request.column, request.texts, request.tokenizer, request.prompt), file.name
+    if file is not None:
+        raise ConfigError(f"{file} and --law {law}: lengths are those of a file or of a law; give one of them")
+    given = {
+        "--column": request.column,
+        "--text": request.texts,
+        "--prompt": request.prompt,
+        "--tokenizer": request.tokenizer,
+    }
+    if of_files := [option for option, value in given.items() if value]:
+        raise ConfigError(f"{', '.join(of_files)}: a law has no columns or texts; give a file in place of --law {law}")
+    count = DRAWN if request.samples is None else request.samples
+    return law_lengths(law, count, request.seed), law_named(law).title
 
 
 def _check(request: Request, question: Question) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import fill
 
 from rich import box
 from rich.table import Table
@@ -14,6 +15,7 @@ from ddpsched.terminal import plain_console
 from ddpsched.visible_text import figure_label
 
 INK, PAD, WAIT = "#0072B2", "#E69F00", "#CC79A7"  # of the Okabe-Ito palette, for colour-blind readers too
+TITLE_WIDTH = 64  # characters beside the longest arm's name
 
 
 # The text of each column for a row that has figures. WORDS explains the columns below the table.
@@ -107,7 +109,7 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
     axes.axvline(1.0, color="black", linewidth=0.8, linestyle=":")
     axes.set_xlim(0, 1.12 * max(figures.yardstick for _, figures in drawn))
     axes.set_xlabel("largest rank's cost / even share of the real tokens")
-    axes.set_title(figure_label(title), loc="left", fontsize=10)
+    axes.set_title(fill(figure_label(title), TITLE_WIDTH), loc="left", fontsize=10)
     axes.legend(loc="lower right", fontsize=8, frameon=True)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=160)

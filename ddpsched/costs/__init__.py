@@ -10,6 +10,7 @@
     calibration.py        the result of `ddpsched calibrate`, as a file
     calibration_grid.py   the (count, length) that are measured
     regression.py         fits of measured times and memory
+    fit_command.py        `ddpsched fit`
     step_times.py         times of a model's micro-batches and steps, which policy auto chooses by
     fit_calibration.py    a calibration from measured points
 """

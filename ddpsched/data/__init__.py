@@ -17,4 +17,5 @@
     array_cache.py      arrays kept between runs
     hub.py              go offline where the hub cannot be reached
     embedded/           sentences as long as SST-2's, composed by the program
+    laws/               quantiles of long-tailed lengths, and lengths drawn from them
 """
