@@ -66,7 +66,8 @@ def measured_on(study: Study) -> str:
 
 def pays(study: Study) -> str:
     """Return sentences on whether compiling pays, after how many steps, and what it takes."""
-    rows = [row for row in _rows(study) if row["step_is"] is not None]
+    # policy auto may have taken the eager model
+    rows = [row for row in _rows(study) if row["step_is"] is not None and row["compile_s"] is not None]
     if not rows:
         return "No compiled arm has ended, so nothing says whether compiling pays."
     devices = listed(sorted({launch["machine"]["cpu"] for launch in study["launches"]}))

@@ -60,10 +60,10 @@ def test_a_launch_on_real_texts(data_dir: Path, tmp_path: Path, monkeypatch: pyt
     eager, one, two = launch["rows"]
     assert (launch["policy"], launch["num_steps"], launch["backend"]) == ("balanced", 6, "aot_eager")
     assert eager["to_eager"]["ratio"] == 1.0
-    assert "compile.shapes = 1" in one["failed"]
-    assert "raise compile.shapes" in one["failed"]
+    assert one["failed"] is None
+    assert one["num_programs"] == 1
     assert (two["num_programs"], two["num_recompiled"]) == (2, 0)
     assert two["compile_s"] > launch["start_s"] > 0
     assert two["computed_per_real"] > eager["computed_per_real"]
     assert str(tmp_path) not in str(launch)
-    assert f"| balanced | N = 1 |{' – |' * 6} failed: compile.shapes = 1" in markdown("tiny", launch)
+    assert "| balanced | N = 1 |" in markdown("tiny", launch)

@@ -81,7 +81,7 @@ def test_groups_stay_together(lengths: list[int], ranks: int, packed: bool, stay
         by_group.setdefault(names[position], set()).add(r if stay == "rank" else (r, m))
     assert all(len(each) == 1 for each in by_group.values())
     assert all(cap is None or needs(np.array(lengths), micro, packed) <= cap for rank in found.ranks for micro in rank)
-    lists = [[i for i, name in enumerate(names) if name == group] for group in sorted(set(names))]
+    lists = [[i for i, name in enumerate(names) if name == group] for group in dict.fromkeys(names)]
     same = balance(lengths, ranks, groups=lists, groups_stay=stay, max_tokens=cap, alpha=7, packed=packed)
     assert same.makespan == found.makespan
 

@@ -123,7 +123,7 @@ def plan(lengths: Path, sandbox: Path, **options: Any) -> None:
     """Call ``ddpsched plan`` with an export."""
     export = sandbox / "plan.parquet"
     given = {"policy": ["static"], "export": export, **options}
-    cli.guarded(lambda: inspect.unwrap(cli.plan)(lengths, 2, 4, **given))
+    cli.guarded(lambda: inspect.unwrap(cli.plan)(lengths=lengths, world_size=2, global_batch=4, **given))
 
 
 def length_case(random: Random, text: str, sandbox: Path, draws: bool) -> None:
