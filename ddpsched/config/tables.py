@@ -100,7 +100,7 @@ class CompileConfig(Table):
     cache: Text | None = None
     """The folder of compiled programs, which later runs take them from; None: torch's own."""
     live: Annotated[int, Field(ge=1, le=256)] | None = None
-    """static: the most programs at a time, where samples come by length; others need a reset of the compiler."""
+    """static: the most programs at a time, or those of one step; samples must come by length. None: all."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> "CompileConfig":

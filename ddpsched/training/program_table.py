@@ -1,8 +1,8 @@
 """ProgramTable: the compiled forward of a model, in which each shape finds its program at once.
 
 torch keeps the programs of a function in one list, and tries the guards of one after another until those of a program
-hold. With several shapes that takes longer than a small model's forward. So each shape here has a function of its own,
-with one program, and is looked up by the shape of its input; the guards of that program are checked as ever.
+hold, which takes time in each call. So each shape here has a function of its own, with one program, and is looked up by
+the shape of its input; the guards of that program are checked as ever.
 """
 
 from collections.abc import Callable

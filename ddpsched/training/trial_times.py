@@ -113,9 +113,8 @@ def _seconds(learner: Learner, point: Point) -> float:
 def _compiled_over_eager(learner: Learner, config: RunConfig, shapes: Sequence[Shape]) -> float | None:
     """Return the time of the compiled model over the eager one's, at a few ``shapes``; each is another compilation.
 
-    Programs take turns, as in steps: one that runs again and again finds its code in the processor's caches, and was
-    a fifth quicker than the eager model where programs in turn were slower. None where the model is not to be compiled,
-    or cannot be.
+    Programs take turns, as in steps: one that runs again and again finds its code in the processor's caches, and looks
+    faster than it is there. None where the model is not to be compiled, or cannot be.
     """
     if config.compile.kind == "eager":
         return None
