@@ -151,7 +151,7 @@ def _objection(flag: Flag, ranks: list[int], step: int, table: Messages) -> erro
         return errors.StepOutOfMemory(
             f"rank {rank} ran out of memory in step {step} with {count} samples, the longest {longest} tokens; no "
             f"weights were changed: {raise_limit()}lower global_batch, data.max_length or memory.budget_bytes, or cap "
-            "micro-batches by memory.path (a calibration) or memory.probe = true",
+            "micro-batches by memory.path (a calibration) or memory.probe = true, not with compile.kind = 'static'",
             tuple(ranks),
         )
     if flag is Flag.NON_FINITE:

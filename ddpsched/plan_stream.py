@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ddpsched.costs.memory_cap import lowered
 from ddpsched.costs.rank_speed import Speed
+from ddpsched.costs.shape_menu import MenuCost
 from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.exchange import Exchange, LocalExchange
@@ -33,7 +34,7 @@ class PlanStream:
         rooms: Mapping[int, int] | None = None,
     ) -> None:
         self._spec, self._lengths, self._exchange, self._speeds = spec, lengths, exchange, speeds
-        self.rooms, self._keeps = dict(rooms or {}), True
+        self.rooms, self._keeps = dict(rooms or {}), not isinstance(spec.cost, MenuCost)
         self._after, self._ranks_before = start, ranks_before
         self._plans = self._begin()
 
@@ -75,11 +76,14 @@ class PlanStream:
         return plan
 
     def lower(self, rooms: Mapping[int, int]) -> bool:
-        """Plan from the next step on for ranks with this memory left; return False where the policy cannot.
+        """Plan from the next step on for ranks with this memory left; return False, with a warning, where none can.
 
-        All ranks call it, after the same step.
+        All ranks call it, after the same step. On a menu of shapes nothing is smaller than its smallest shape.
         """
         if not self._keeps or self._after is None:
+            where = " on a menu of shapes" if isinstance(self._spec.cost, MenuCost) else ""
+            kept = f"policy {self._spec.policy.kind}{where} cannot keep to less memory"
+            log.warning("%s; steps are repeated where it runs out", kept)
             return False
         self.rooms |= {rank: min(room, self.rooms.get(rank, room)) for rank, room in rooms.items()}
         self._restart()

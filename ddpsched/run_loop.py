@@ -269,8 +269,6 @@ def _executed(executor: Executor, planned: StepPlan, stream: PlanStream) -> tupl
         plan = smaller
     if short and stream.lower({rank: executor.needs[rank] for rank in short}):
         executor.expect(stream.num_steps(), plan.step + 1)
-    elif short:
-        log.warning("policy %s cannot keep to less memory; steps are repeated where it runs out", records[0].policy)
     return plan, records
 
 

@@ -10,6 +10,7 @@ from ranks import free_port, run_ranks
 from runs import config_of
 from safetensors.torch import load_file
 
+from ddpsched.config import parse
 from ddpsched.errors import StepOutOfMemory
 from ddpsched.records import read_lines
 from ddpsched.recovery.audit import audit
@@ -17,11 +18,13 @@ from ddpsched.run_folder import read_status
 from ddpsched.run_loop import run
 from ddpsched.training.learner import Learner
 
-CASES = {
+STATIC = {"kind": "static", "shapes": 2, "backend": "aot_eager"}
+CASES: dict[str, dict[str, Any]] = {
     "ddp": {"policy": "minmax"},
     "naive": {"policy": "static"},
     "bucketed": {"policy": "balanced"},
     "overlap": {"policy": "packed"},
+    "compiled": {"policy": "balanced", "sync": "ddp", "compile": STATIC},
 }
 EXACT: dict[str, Any] = {"model": {"dropout": 0.0}, "train": {"precision": "float64", "save_model": True}}
 
@@ -55,14 +58,15 @@ def plant(where: str, times: int) -> None:
 def on_rank(outputs: Path, ports: list[int]) -> None:
     """Run each case without a fault, and with one on rank 1; ranks find each other anew for each run."""
     honest = Learner.loss_sum, Learner.run
-    for sync, case in CASES.items():
-        config = config_of(outputs, "distributed", case["policy"], sync={"kind": sync}, **EXACT)
+    for name, case in CASES.items():
+        more = EXACT | {"sync": {"kind": case.get("sync", name)}, "compile": case.get("compile", {})}
+        config = config_of(outputs, "distributed", case["policy"], **more)
         os.environ["MASTER_PORT"] = str(ports.pop())
-        run(config.model_copy(update={"study": f"{sync}-healthy"}))
+        run(config.model_copy(update={"study": f"{name}-healthy"}))
         os.environ["MASTER_PORT"] = str(ports.pop())
         if os.environ["RANK"] == "1":
-            plant("forward" if sync == "naive" else "backward", times=2 if sync == "bucketed" else 1)
-        run(config.model_copy(update={"study": f"{sync}-short"}))
+            plant("forward" if name == "naive" else "backward", times=2 if name == "bucketed" else 1)
+        run(config.model_copy(update={"study": f"{name}-short"}))
         Learner.loss_sum, Learner.run = honest
 
 
@@ -73,18 +77,18 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("sync", CASES)
-def test_the_run_ends_as_if_memory_had_not_run_out(outputs: Path, sync: str) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_the_run_ends_as_if_memory_had_not_run_out(outputs: Path, case: str) -> None:
     """All ids once, and the same weights: sums over other micro-batches round differently, in float64."""
-    name = f"{CASES[sync]['policy']}-distributed"
-    healthy, short = (outputs / f"{sync}-{kind}" / name for kind in ("healthy", "short"))
+    name = f"{CASES[case]['policy']}-distributed"
+    healthy, short = (outputs / f"{case}-{kind}" / name for kind in ("healthy", "short"))
     assert read_status(short)["state"] == "done"
     assert audit(short).faults == []
     rows = {(row["step"], row["rank"]): row for row in read_lines(short)}
     as_planned = {(row["step"], row["rank"]): row["num_microbatches"] for row in read_lines(healthy)}
     assert rows[2, 1]["num_microbatches"] >= 2 * as_planned[2, 1] > 0, "halved"
     assert rows[2, 0]["num_microbatches"] == as_planned[2, 0]
-    if sync in ("naive", "overlap"):  # the same global batches, whatever the caps
+    if case in ("naive", "overlap", "compiled"):  # the same global batches, whatever the caps
         expected, found = (load_file(each / "model" / "model.safetensors") for each in (healthy, short))
         for key, value in expected.items():
             torch.testing.assert_close(found[key], value, rtol=1e-6, atol=1e-9)
@@ -105,6 +109,33 @@ def single_on_rank(outputs: Path) -> str:
     with pytest.raises(StepOutOfMemory) as caught:
         run(config_of(outputs, "distributed"))
     return str(caught.value)
+
+
+@pytest.mark.parametrize("policy", [{"kind": "balanced", "max_microbatches": 2}, {"kind": "minmax"}], ids=str)
+def test_halves_run_as_they_come_beside_a_menu_of_shapes(
+    tmp_path: Path, policy: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Filled up to the menu again they would need the memory that ran out; plans stay on the menu, without caps."""
+    for name in ("loss_sum", "run"):
+        monkeypatch.setattr(Learner, name, getattr(Learner, name))
+    config = config_of(tmp_path, "virtual", policy["kind"], compile=STATIC, **EXACT, steps=4)
+    config = parse(config.model_dump(exclude_none=True) | {"policy": policy})
+    healthy = run(config.model_copy(update={"study": "healthy"}))
+    torch._dynamo.reset()
+    plant("forward", times=1)
+    short = run(config.model_copy(update={"study": "short"}))
+    torch._dynamo.reset()
+    rows, planned = read_lines(short), {(row["step"], row["rank"]): row for row in read_lines(healthy)}
+    repeated = [row for row in rows if row["num_microbatches"] > planned[row["step"], row["rank"]]["num_microbatches"]]
+    assert len(repeated) == 1, "that of the rank whose memory ran out"
+    assert repeated[0]["padded_tokens"] < planned[repeated[0]["step"], repeated[0]["rank"]]["padded_tokens"]
+    assert {row["step"] for row in rows} == {0, 1, 2, 3}
+    assert [row["recompiled"] for row in rows] == [None] * len(rows)
+    assert f"policy {policy['kind']} on a menu of shapes cannot keep to less memory" in caplog.text
+    assert audit(short).faults == []
+    expected, found = (load_file(each / "model" / "model.safetensors") for each in (healthy, short))
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-6, atol=1e-9)
 
 
 def test_statistics_are_as_before_the_step_that_broke_off(tmp_path: Path) -> None:

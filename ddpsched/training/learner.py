@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -15,6 +16,7 @@ import torch
 from torch.func import functional_call
 
 from ddpsched.config import RunConfig
+from ddpsched.costs.cost_model import CostModel
 from ddpsched.data.samples import Samples
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Flag
@@ -23,7 +25,7 @@ from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.step_plan import Ids, Microbatch, StepPlan
 from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
 from ddpsched.training.collate import Batch, Collator, without_trace
-from ddpsched.training.compiled import Programs, uncompile
+from ddpsched.training.compiled import Programs, run_eagerly, uncompile
 from ddpsched.training.denominator import Denominator
 from ddpsched.training.evaluate import Evaluation, evaluate
 from ddpsched.training.loss import Counts, loss_sum
@@ -33,13 +35,14 @@ from ddpsched.training.model import build_model, num_positions
 from ddpsched.training.optimise import Optimiser
 from ddpsched.training.out_of_memory import is_out_of_memory
 from ddpsched.training.packed import can_pack, enable_packing
-from ddpsched.training.rank_step import RankStep
+from ddpsched.training.rank_step import RankStep, repeats
 from ddpsched.training.save import save_pretrained
 from ddpsched.training.state import Snapshot, restore
 from ddpsched.training.sync import SYNCS
 from ddpsched.training.sync.synchroniser import Synchroniser
 
 log = logging.getLogger("ddpsched")
+NO_STEP = -1
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # buffers that forward changes in training
 
 
@@ -94,7 +97,8 @@ class Learner:
         labels = samples.dataset.train.labels
         self.denominator = Denominator(config, samples)
         weigh = self.denominator.weigh if self.denominator.weighs else None
-        self.cost = config.cost_on(())
+        self._as_they_come = self._cost = config.cost_on(())
+        self._step, self._broken = NO_STEP, NO_STEP
         self.collate = Collator(samples.train, labels, samples.pad_id, device, config.model.mask, weigh)
         self._programs = Programs(config.compile, NO_MENU)
         self.num_parameters = sum(p.numel() for p in self.model.parameters())
@@ -104,7 +108,18 @@ class Learner:
 
     def loss_sum(self, batch: Batch) -> torch.Tensor:
         """Run forward and return the summed loss of a micro-batch."""
-        return self._loss_sum(self.forward, batch)
+        with run_eagerly(self.model) if self._is_repetition else nullcontext():
+            return self._loss_sum(self.forward, batch)
+
+    @property
+    def cost(self) -> CostModel:
+        """The cost on the menu of shapes; in a step that is repeated, whose micro-batches run as they come, without."""
+        return self._as_they_come if self._is_repetition else self._cost
+
+    @property
+    def _is_repetition(self) -> bool:
+        """Whether this step broke off before: filled up to the menu, its halves would need as much memory again."""
+        return self._step == self._broken != NO_STEP
 
     def _loss_sum(self, forward: Callable[..., Any], batch: Batch) -> torch.Tensor:
         with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
@@ -126,7 +141,7 @@ class Learner:
 
         Returns an entry for environment.json. Raises ConfigError for a model that rows of weight 0 would change.
         """
-        self._config, self.cost = config, config.cost_on(menu.shapes)
+        self._config, self._cost = config, config.cost_on(menu.shapes)
         self.collate = replace(self.collate, shape=self.cost.shape)
         self._programs = Programs(config.compile, menu)
         uncompile(self.model)
@@ -137,7 +152,6 @@ class Learner:
                 f"compile.kind = 'static' fills micro-batches up with rows of weight 0, which would count in the "
                 f"running statistics of {type(self.model).__name__}; use compile.kind = 'dynamic'"
             )
-
         self.begin_step()
         facts = self._programs.make(self.model, self._try)
         self.undo()
@@ -150,8 +164,13 @@ class Learner:
             self.loss_sum(self.collate.synthetic(rows, length, int(min(rows, length) > 1))).backward()
 
     def prepare(self, plan: StepPlan) -> None:
-        """Have the programs of this step's shapes, where only some may be there; all ranks call it together."""
-        if not self._programs.are_few:
+        """Have the programs of this step's shapes, where only some may be there; all ranks call it together.
+
+        A step that broke off runs again without programs, each micro-batch as long as its longest sample.
+        """
+        self._step = plan.step
+        self.collate = replace(self.collate, shape=self.cost.shape)
+        if self._is_repetition or not self._programs.are_few:
             return
         micros = [micro for rank in plan.ranks for micro in rank]
         needed = {self.cost.shape(len(micro), micro.padded_length(self.lengths(micro.ids))) for micro in micros}
@@ -294,6 +313,7 @@ class Learner:
 
     def forget_step(self) -> None:
         """Drop all effects of a step that broke off, and make the synchroniser fit for its repetition."""
+        self._broken = self._step
         self.undo()
         self.sync.renew()
         if self.device.type == "cuda":
@@ -328,14 +348,3 @@ class Learner:
     def evaluate(self, rank: int = 0, size: int = 1) -> Evaluation | None:
         """Evaluate every ``size``-th dev sample from ``rank`` on; return None without a dev split."""
         return evaluate(self.model, self._samples, self._config.model.mask, self.device, rank, size)
-
-
-def repeats(count: int, slowness: float) -> list[int]:
-    """Return the samples of each repetition that makes the work on ``count`` samples take ``slowness`` times as long.
-
-    >>> repeats(5, 1.0), repeats(5, 1.5), repeats(5, 3.2)
-    ([], [3], [5, 5, 1])
-    """
-    whole, part = divmod(slowness - 1.0, 1.0)
-    rest = math.ceil(round(part * count, 6))  # 1.1 - 1.0 is a little more than 0.1
-    return [count] * int(whole) + [rest] * (rest > 0)

@@ -1,5 +1,6 @@
 """RankStep: the loss, times and memory of a rank's share of a step, and the columns of a record that follow."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,3 +74,14 @@ class RankStep:
             "ready": at(self.ready),
             "done": at(self.done),
         }
+
+
+def repeats(count: int, slowness: float) -> list[int]:
+    """Return the samples of each repetition that makes the work on ``count`` samples take ``slowness`` times as long.
+
+    >>> repeats(5, 1.0), repeats(5, 1.5), repeats(5, 3.2)
+    ([], [3], [5, 5, 1])
+    """
+    whole, part = divmod(slowness - 1.0, 1.0)
+    rest = math.ceil(round(part * count, 6))  # 1.1 - 1.0 is a little more than 0.1
+    return [count] * int(whole) + [rest] * (rest > 0)
