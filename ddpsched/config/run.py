@@ -234,13 +234,13 @@ class RunConfig(Table):
         ``lengths``: of all training samples. ``goes_on``: after some of the steps, in another process; then all are.
         ``batch_ranks``: as of :meth:`plan_spec`. Raises ConfigError where the policy plans on no menu.
         """
-        spec = self.plan_spec()
+        spec = self.plan_spec(batch_ranks=batch_ranks)
         shapes = self.shapes_of(spec, lengths)
         if not shapes:
             return NO_MENU
         if self.compile.cover == "warm_up":
             return Menu(shapes, shapes)
-        begun = replace(spec, world_size=batch_ranks or self.world_size)
+        begun = replace(spec, world_size=spec.ranks_of_batch, batch_ranks=None)
         first = shapes if begun.world_size == self.world_size else self.shapes_of(begun, lengths)
         if goes_on:
             return Menu(shapes, shapes, cover=first)

@@ -109,6 +109,17 @@ class MenuCost(CostModel):
             raise InfeasibleError(outside(1, longest, self.shapes))
         return self.lengths[np.searchsorted(self.lengths, lengths)]
 
+    def most_rows(self, lengths: Int) -> Int:
+        """Return the most samples of a micro-batch whose longest has each of these lengths, (n,) -> (n,); 0 for none.
+
+        >>> MenuCost(0, 1, 0, scale=1, shapes=((2, 8), (8, 4))).most_rows(np.array([3, 5, 9])).tolist()
+        [8, 2, 0]
+        """
+        order = np.argsort([length for _, length in self.shapes])
+        rows, longest = np.array(self.shapes, dtype=np.int64)[order].T
+        from_here = np.append(np.maximum.accumulate(rows[::-1])[::-1], 0)
+        return from_here[np.searchsorted(longest, lengths)]
+
     def price_microbatches(self, lengths: Int, sizes: Sizes, packed: bool = False, pad_to: int = 0) -> list[list[int]]:
         """Return the costs, as the base does. Raises InfeasibleError for a micro-batch that no shape holds."""
         by_rank = super().price_microbatches(lengths, sizes, packed, pad_to)

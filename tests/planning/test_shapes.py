@@ -27,6 +27,9 @@ POLICIES: dict[str, dict[str, Any]] = {
     "bins of ranks": {"median_batch": 4, "per_rank_bins": True},
     "pool": {"max_tokens_for_batch": 130, "pool_size": 8},
     "pool of few tokens": {"max_tokens_for_batch": 40, "pool_size": 8},
+    "pool of many tokens": {"pool_size": 8},
+    "token_budget of many tokens": {"max_tokens_for_batch": 2**30},
+    "bins of many samples": {"median_batch": 512},
 }
 
 
@@ -73,6 +76,16 @@ def test_more_shapes_lose_less(name: str, loss: float) -> None:
     assert each[24] < each[8] < each[4]
     assert each[8] < loss
     assert each[24] < 1 + 0.85 * (loss - 1)
+
+
+@pytest.mark.parametrize("name", ["pool of many tokens", "bins of many samples", "bins, replaced"])
+def test_no_shape_has_more_rows_than_a_micro_batch_can_have(name: str) -> None:
+    """A budget of tokens, or a bin's batch size, may allow for many more samples than a rank has."""
+    more = {"policy": {"kind": "bins", "median_batch": 512, "replacement": True}} if "replaced" in name else {}
+    cost, plans = plans_on_a_menu(config_of(name, **more))
+    assert max(rows for rows, _ in cost.shapes) == max(
+        len(micro) for plan in plans for rank in plan.ranks for micro in rank
+    )
 
 
 def test_a_plan_on_the_menu_costs_less_than_one_that_is_rounded_up_to_it() -> None:

@@ -83,7 +83,8 @@ class Bins(FillingPolicy):
         return self
 
     def shapes(self, context: Context, most: int) -> list[Shape]:
-        """Return each bin's batch size by the lengths that pad its micro-batches least; all bins share ``most``."""
+        """Return each bin's rows by the lengths that pad its micro-batches least; all bins share ``most``."""
+        width = context.spec.ranks_of_batch * self.batches_per_optimizer_step
         lengths = context.lengths.lengths(context.order)
         spans, observed = _spans(self, lengths), observe(self(context), lengths)
         kinds: list[tuple[int, LengthMenus]] = []
@@ -92,7 +93,10 @@ class Bins(FillingPolicy):
             if len(inside):
                 here = (observed.longest >= low) & (observed.longest <= high)
                 longest = np.append(observed.longest[here], inside.max())
-                kinds.append((size, length_menus(longest, np.append(observed.counts[here], 0), most)))
+                rows = min(
+                    size, -(-len(inside) // (1 if self.per_rank_bins else width))
+                )  # fewer than a cut: dealt evenly
+                kinds.append((rows, length_menus(longest, np.append(observed.counts[here], 0), most)))
         if len(kinds) > most:
             return [(size, each.menus[-1][-1]) for size, each in kinds]
         menus = shared_out([each for _, each in kinds], most)

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from ddpsched.costs.cost_model import Int
 from ddpsched.costs.memory_cap import Cap
+from ddpsched.costs.shape_menu import MenuCost
 from ddpsched.planning.assignment import Assignment, refuse_too_long
 from ddpsched.planning.policy import Policy
 from ddpsched.planning.steps.context import Context
@@ -23,7 +24,7 @@ class Supply:
     ``lengths``: (N,), tokens of the epoch's samples in its order; ``parts``: (N, 2), likewise, of prompt and text,
     where both are bounded. ``seed``: of random draws in this epoch. ``cursor``: samples handed out before;
     ``windows[r]``: of these, the positions in the order that rank r has waiting. ``batch_ranks``: the ranks that
-    steps are made for, where they are not ``world_size``.
+    steps are made for, where they are not ``world_size``. ``menu``: to whose lengths ``lengths`` are rounded.
     """
 
     lengths: Int
@@ -34,6 +35,7 @@ class Supply:
     cursor: int = 0
     windows: tuple[Int, ...] = ()
     batch_ranks: int | None = None
+    menu: MenuCost | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -64,6 +66,7 @@ class FillingPolicy(Policy):
             context.start.cursor,
             context.waiting,
             spec.batch_ranks,
+            spec.cost if isinstance(spec.cost, MenuCost) else None,
         )
         context.times.offer_s = perf_counter() - begin  # all at once, before the epoch's first step
         for step in self.fill(supply):

@@ -96,12 +96,22 @@ class Pool(FillingPolicy):
             )
 
     def shapes(self, context: Context, most: int) -> list[Shape]:
-        """Return the lengths that pad this epoch's micro-batches least, each with as many rows as the budget holds."""
+        """Return the lengths that pad this epoch's micro-batches least, each with the most rows that one there has.
+
+        Later ones keep to these: where the order ends, all ranks' pools are one, which holds more.
+        """
         if self.sequence_packing:
             return super().shapes(context, most)
         lengths = context.lengths.lengths(context.order)
-        menu = lengths_that_pad_least(observe(self(context), lengths), lengths, most)
-        return within_budget(menu, self.max_tokens_for_batch)
+        observed = observe(self(context), lengths)
+        menu = lengths_that_pad_least(observed, lengths, most)
+        rows = np.zeros(len(menu), dtype=np.int64)
+        np.maximum.at(rows, np.searchsorted(menu, observed.longest), np.minimum(observed.counts, self.pool_size))
+        rows[rows == 0] = self.pool_size  # of samples that no micro-batch among the first has
+        return [
+            (min(most, held), length)
+            for most, (held, length) in zip(rows.tolist(), within_budget(menu, self.max_tokens_for_batch), strict=True)
+        ]
 
     def fill(self, supply: Supply) -> Iterator[Assignment]:
         """Yield each step; a sample over the budget runs alone.
@@ -160,6 +170,8 @@ class Most(Protocol):
 def _new_pool(policy: Pool, supply: Supply) -> Callable[[list[int]], "Waiting"]:
     budget = policy.max_tokens_for_batch
     most = [max(1, fits) for fits in most_samples(supply.lengths, budget, supply.caps)]
+    if supply.menu is not None:
+        most = np.minimum(most, supply.menu.most_rows(np.arange(len(most)))).tolist()
     if policy.sequence_packing:
         return partial(PackedRows, budget=budget, caps=supply.caps or ())
     return partial(Closest if policy.strategy == "prefer_closest" else First, most=most)

@@ -78,7 +78,7 @@ class TokenBudget(FillingPolicy):
         assert self.max_tokens_for_batch is not None, "its validator refuses None"
         lengths = context.lengths.lengths(context.order)
         menu = lengths_that_pad_least(observe(self(context), lengths), lengths, most)
-        return within_budget(menu, self.max_tokens_for_batch)
+        return [(min(rows, len(lengths)), length) for rows, length in within_budget(menu, self.max_tokens_for_batch)]
 
     def fill(self, supply: Supply) -> Iterator[Assignment]:
         """Return the steps. Raises ConfigError for a sample over the budget, InfeasibleError for one over a memory."""
