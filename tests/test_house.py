@@ -24,7 +24,7 @@ ROOMS = {
     },
     "costs": {
         "calibration_grid": 0, "cost_model": 0, "rank_speed": 0, "memory_cap": 1, "shape_menu": 1,
-        "calibration": 2, "regression": 2, "config": 3, "fit_command": 3, "step_times": 3, "fit_calibration": 3,
+        "calibration": 2, "regression": 2, "config": 3, "fit_command": 3, "step_times": 4, "fit_calibration": 3,
     },
     "data": {
         "array_cache": 0, "config": 0, "embedded": 0, "hub": 0, "laws": 0, "lengths": 0, "table_files": 0,

@@ -10,11 +10,11 @@ import numpy as np
 from rich.table import Table
 
 from ddpsched.config import CompileConfig, RunConfig
-from ddpsched.costs.calibration import Calibration, Seconds
+from ddpsched.costs.calibration import Seconds
 from ddpsched.costs.config import CostConfig
 from ddpsched.costs.cost_model import CostModel, padded_tokens
 from ddpsched.costs.shape_menu import Shape
-from ddpsched.costs.step_times import StepTimes, evenly, keep, kept_in, load_kept
+from ddpsched.costs.step_times import StepTimes, calibrated_times, evenly, keep, kept_in, load_kept
 from ddpsched.data.lengths import Lengths
 from ddpsched.data.samples import Samples
 from ddpsched.environment import versions
@@ -147,7 +147,7 @@ def _times(
         )  # fmt: skip
     from ddpsched.training.calibrate import identity_of
     from ddpsched.training.distributed import DistributedExecutor
-    from ddpsched.training.trial_times import measure_times
+    from ddpsched.training.trial_times import measure_times, with_compiled
     from ddpsched.training.virtual import VirtualExecutor
 
     assert isinstance(executor, VirtualExecutor | DistributedExecutor), "all others are simulated"
@@ -165,18 +165,21 @@ def _times(
         kept = measure_times(learner, config, shapes, rows, lambda more: bool(_votes(executor.exchange, more)[0]))
         keep(path, kept)
     assert kept is not None
+    # after a compiler that failed, as it may work by now
+    if config.compile.kind != "eager" and not _votes(executor.exchange, kept.compiled is not None).all():
+        kept = with_compiled(kept, learner, config, _points(spec, lengths, candidates)[0])
+        keep(path, kept)
     row = np.array([kept.as_row()], dtype=np.int64)
     times = kept.with_row(executor.exchange.vote(np.repeat(row, len(executor.exchange.ranks), axis=0))[0].tolist())
     return times if force else _with_given(config, times)
 
 
 def _with_given(config: RunConfig, times: StepTimes) -> StepTimes:
-    """Return the times with the calibration that the config names in place of those of padded micro-batches."""
-    if config.cost.kind != "calibrated":
+    """Return the times with the seconds that the config gives in place of those of padded micro-batches."""
+    if config.cost.kind not in ("calibrated", "affine_quadratic"):
         return times
-    assert config.cost.path is not None
-    given = Calibration.load(config.cost.path)
-    return times.model_copy(update={"padded": given.seconds, "error": given.seconds_residuals.held_out_mean})
+    given = calibrated_times(config.cost)
+    return times.model_copy(update={"padded": given.padded, "error": given.error})
 
 
 def _votes(exchange: Exchange, holds: bool) -> Ids:

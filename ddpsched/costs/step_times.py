@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field, ValidationError
 
-from ddpsched.costs.calibration import Identity, Seconds
+from ddpsched.costs.calibration import Calibration, Identity, Seconds
+from ddpsched.costs.config import CostConfig, cost_model
 from ddpsched.costs.cost_model import CostModel
 from ddpsched.decode import decode_json
 from ddpsched.records import write_json
@@ -41,7 +42,7 @@ class StepTimes(Table):
     what a step takes beside these, of the optimizer and of ranks that meet. ``error``: the mean error of the fit at
     points that were left out of it, as a share. ``noise``: times over the smallest of the same micro-batch, ten
     quantiles, evenly spaced. ``compiled``: time of the compiled model over the eager one's, of the same micro-batch;
-    null where it was not compiled.
+    null where it was not compiled. ``failed``: why it could not be.
     """
 
     kind: Literal["step_times"] = "step_times"
@@ -54,6 +55,7 @@ class StepTimes(Table):
     error: NonNegative
     noise: Annotated[list[PositiveFloat], Field(min_length=10, max_length=10)]
     compiled: PositiveFloat | None = None
+    failed: str | None = None
 
     @property
     def cost(self) -> CostModel:
@@ -115,6 +117,26 @@ def noise_of(seconds: Iterable[Sequence[float]]) -> list[float]:
     """
     ratios = np.concatenate([np.array(each) / min(each) for each in seconds])
     return np.quantile(ratios, np.linspace(0.05, 0.95, 10)).tolist()
+
+
+def calibrated_times(config: CostConfig) -> StepTimes:
+    """Return the times by which to predict: of padded micro-batches alone, and nothing beside them.
+
+    Times of packed rows are unknown. The cost of a padded token is no stand-in: by it a row without padding never costs
+    more than padded micro-batches, while models may run packed rows by slower kernels. Nor is known what a step takes
+    beside its micro-batches; it is the same for all candidates, so the fastest is the fastest without it. Noise is that
+    of the calibration's passes; 1 where the cost is given by its coefficients.
+
+    Raises ConfigError where a file cannot be read.
+    """
+    noise, error, identity = [1.0] * 10, 0.0, None
+    if config.kind == "calibrated":
+        assert config.path is not None, "the config refuses it"
+        given = Calibration.load(config.path)
+        identity, error = given.identity, given.seconds_residuals.held_out_mean
+        noise = noise_of(point.seconds for point in given.points) if given.points else noise
+    padded = Seconds.of(cost_model(config))
+    return StepTimes(identity=identity, world_size=1, padded=padded, packed=None, rest_s=0.0, error=error, noise=noise)
 
 
 def kept_in(identity: Identity, world_size: int, setting: str, versions: Sequence[str | None]) -> Path:

@@ -4,9 +4,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ddpsched.costs.calibration import Calibration, Seconds
-from ddpsched.costs.config import CostConfig, cost_model
-from ddpsched.costs.step_times import StepTimes, noise_of
+from ddpsched.costs.config import CostConfig
+from ddpsched.costs.step_times import StepTimes
 from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.exchange import LocalExchange
@@ -39,26 +38,6 @@ def check_auto(owner: str, policy: Auto, cost: CostConfig, speeds: object) -> No
         )
 
 
-def calibrated_times(config: CostConfig) -> StepTimes:
-    """Return the times by which to predict: of padded micro-batches alone, and nothing beside them.
-
-    Times of packed rows are unknown. The cost of a padded token is no stand-in: by it a row without padding never costs
-    more than padded micro-batches, while models may run packed rows by slower kernels. Nor is known what a step takes
-    beside its micro-batches; it is the same for all candidates, so the fastest is the fastest without it. Noise is that
-    of the calibration's passes; 1 where the cost is given by its coefficients.
-
-    Raises ConfigError where a file cannot be read.
-    """
-    noise, error, identity = [1.0] * 10, 0.0, None
-    if config.kind == "calibrated":
-        assert config.path is not None, "the config refuses it"
-        given = Calibration.load(config.path)
-        identity, error = given.identity, given.seconds_residuals.held_out_mean
-        noise = noise_of(point.seconds for point in given.points) if given.points else noise
-    padded = Seconds.of(cost_model(config))
-    return StepTimes(identity=identity, world_size=1, padded=padded, packed=None, rest_s=0.0, error=error, noise=noise)
-
-
 def choose_policy(
     owner: str, spec: PlanSpec, lengths: Lengths, candidates: Mapping[str, Policy], times: StepTimes, is_main: bool
 ) -> Policy:
@@ -81,5 +60,6 @@ def choose_policy(
         ) from None
     if is_main:
         predicted = f"predicted at {1e3 * best.step_s:.1f} ms a step, {best.ratio:.3f} of static's"
-        log.info("%s: auto takes %s for world_size = %d, %s", owner, best.name, spec.world_size, predicted)
+        measured = "" if times.identity is None else f", by times of {times.identity}"
+        log.info("%s: auto takes %s for world_size = %d, %s%s", owner, best.name, spec.world_size, predicted, measured)
     return best.policy

@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from ddpsched.costs.config import cost_model
 from ddpsched.costs.rank_speed import Speed
-from ddpsched.costs.step_times import StepTimes
+from ddpsched.costs.step_times import StepTimes, calibrated_times
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import LocalExchange
 from ddpsched.integrations.agreement import Agreement, LoaderWorld, warn_of_dropping
-from ddpsched.integrations.auto_choice import calibrated_times, check_auto, choose_policy
+from ddpsched.integrations.auto_choice import check_auto, choose_policy
 from ddpsched.integrations.identity import check_keys, check_same
 from ddpsched.integrations.loader_arguments import Arguments
 from ddpsched.orders.epoch_order import Order

@@ -14,7 +14,6 @@ buckets must be small for the first one to be cut at all.
 import logging
 import os
 import traceback
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -69,7 +68,7 @@ class Programs:
         # one at least, to see that the compiler works
         covered = self._live or self._menu.warm_up or self._menu.shapes[:1] or TRIED
         begin, made = perf_counter(), list[dict[str, Any]]()
-        breaks_before = Counter(dynamo_utils.counters["graph_break"])
+        breaks_before = len(dynamo_utils.graph_break_reasons)
         try:
             for rows, length in _with_progress(covered):
                 start, before = perf_counter(), _parts()
@@ -82,9 +81,9 @@ class Programs:
             self._fail(model, error)
             return {"kind": "eager", "failed": _first_line(error)}
         self._is_compiled, self._seen, self._reasons, self._steps = True, _graphs(), _reasons(), 0
-        breaks = Counter(dynamo_utils.counters["graph_break"]) - breaks_before
-        for reason in breaks:
-            log.warning("compile: the model breaks the graph, and runs in parts: %s", " ".join(reason.split()))
+        breaks = _breaks(breaks_before)
+        for each in breaks:
+            log.warning("compile: %s breaks the graph, and runs in parts: %s", type(model).__name__, each)
         return {
             "kind": options.kind,
             "backend": options.backend,
@@ -93,7 +92,7 @@ class Programs:
             "cover_steps": self._menu.cover_steps,
             "programs": made,
             "seconds": round(perf_counter() - begin, 3),
-            "breaks": [" ".join(reason.split()) for reason in breaks],
+            "breaks": breaks,
             **({} if options.live is None else {"groups": self._groups}),
         }
 
@@ -210,6 +209,15 @@ def _parts() -> int:
     return int(dynamo_utils.counters["aot_autograd"]["ok"])
 
 
+def _breaks(known: int) -> list[str]:
+    """Return where and why graphs were broken, each line of code once, but for the first ``known`` of this process."""
+    found = list[str]()
+    for each in dynamo_utils.graph_break_reasons[known:]:
+        where = f"{each.user_stack[-1].filename}:{each.user_stack[-1].lineno}: " if each.user_stack else ""
+        found.append(where + " ".join(each.reason.split()))
+    return list(dict.fromkeys(found))
+
+
 def _is_of_compiler(error: BaseException) -> bool:
     """Return whether an error comes from the compiler, and not from what it compiles, as running out of memory does.
 
@@ -229,4 +237,5 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"
+    said = 2 if lines[0].endswith("raised:") else 1  # the compiler's errors name the backend, and then its error
+    return f"{type(error).__name__}: {' '.join(lines[:said])}"

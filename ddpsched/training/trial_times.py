@@ -70,10 +70,9 @@ def measure_times(
         packed = _fit_rows(sizes, least[len(shapes) :])
     rest_s = _rest_s(learner, padded, min(int(each) for _, each in shapes))
     learner.undo()
-    compiled = _compiled_over_eager(learner, config, evenly(shapes, COMPILED + 2)[1:-1])
     return StepTimes(
         identity=identity_of(config, learner), world_size=config.world_size, padded=padded, packed=packed,
-        rest_s=rest_s, error=error, noise=noise_of(seconds), compiled=compiled,
+        rest_s=rest_s, error=error, noise=noise_of(seconds),
     )  # fmt: skip
 
 
@@ -110,17 +109,18 @@ def _seconds(learner: Learner, point: Point) -> float:
         return learner.clock.seconds(begin, learner.clock.mark())
 
 
-def _compiled_over_eager(learner: Learner, config: RunConfig, shapes: Sequence[Shape]) -> float | None:
-    """Return the time of the compiled model over the eager one's, at a few ``shapes``; each is another compilation.
+def with_compiled(times: StepTimes, learner: Learner, config: RunConfig, shapes: Sequence[Shape]) -> StepTimes:
+    """Return ``times`` with the time of the compiled model over the eager one's, or with why it cannot be compiled.
 
-    Programs take turns, as in steps: one that runs again and again finds its code in the processor's caches, and looks
-    faster than it is there. None where the model is not to be compiled, or cannot be.
+    ``shapes``: as of :func:`measure_times`, of which a few are compiled; all ranks call it at once. Programs take
+    turns, as in steps: one that runs again and again finds its code in the processor's caches, and looks faster than it
+    is there. Raises RunError for a compiler that fails, where the config says so.
     """
-    if config.compile.kind == "eager":
-        return None
+    shapes = evenly(shapes, COMPILED + 2)[1:-1]
     menu = Menu(tuple(shapes), tuple(shapes)) if config.compile.kind == "static" else NO_MENU
-    if "failed" in learner.use(config, menu)["compile"]:
-        return None
+    facts = learner.use(config, menu)["compile"]
+    if "failed" in facts:
+        return times.model_copy(update={"failed": facts["failed"]})
     compiled: list[list[float]] = [[] for _ in shapes]
     eager: list[list[float]] = [[] for _ in shapes]
     for _ in range(PAIRS):
@@ -129,7 +129,7 @@ def _compiled_over_eager(learner: Learner, config: RunConfig, shapes: Sequence[S
             with run_eagerly(learner.model):
                 eager[place].append(_seconds(learner, (*shape, None)))
     learner.undo()
-    return sum(map(min, compiled)) / sum(map(min, eager))
+    return times.model_copy(update={"compiled": sum(map(min, compiled)) / sum(map(min, eager))})
 
 
 def _rest_s(learner: Learner, padded: Seconds, shortest: int) -> float:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from ranks import run_ranks
 from typer.testing import CliRunner
 
@@ -13,10 +14,11 @@ from ddpsched.cli import app
 from ddpsched.config import RunConfig, parse
 from ddpsched.costs.calibration import Seconds
 from ddpsched.costs.step_times import KEPT, StepTimes
-from ddpsched.errors import RunStopped
+from ddpsched.errors import RunError, RunStopped
 from ddpsched.records import read_json, read_lines
 from ddpsched.run_loop import run
 from ddpsched.training import trial_times
+from ddpsched.training.program_table import ProgramTable
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +85,37 @@ def test_a_compiled_model_is_taken_where_it_is_faster_than_its_menu_costs(
     assert made["kind"] == "static"
     assert len(made["menu"]) == 1
     assert {line.get("recompiled") for line in read_lines(folder)} == {None}
+
+
+def test_a_compiler_that_failed_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Times that are kept of a run without a working compiler are of the eager model alone."""
+    compiler = {"kind": "static", "shapes": 1, "backend": "aot_eager"}
+    make = ProgramTable.add
+
+    def fail(*_: Any) -> None:
+        raise torch._dynamo.exc.BackendCompilerFailed(make, RuntimeError("no C++ compiler"), None)
+
+    monkeypatch.setattr(ProgramTable, "add", fail)
+    first = chosen(run(config_of(tmp_path, name="first", compile=compiler)))
+    assert first["times"]["compiled"] is None
+    assert "no C++ compiler" in first["times"]["failed"]
+    monkeypatch.setattr(trial_times, "measure_times", lambda *_: pytest.fail("measured again"))
+    with pytest.raises(RunError, match=r"compile.backend = 'aot_eager' failed .*no C\+\+ compiler"):
+        run(config_of(tmp_path, name="strict", compile=compiler | {"on_failure": "stop"}))
+    monkeypatch.setattr(ProgramTable, "add", make)
+    mended = chosen(run(config_of(tmp_path, name="mended", compile=compiler)))["times"]
+    assert 0.1 < mended["compiled"] < 10
+    assert {**mended, "compiled": None, "failed": first["times"]["failed"]} == first["times"]
+
+
+def test_a_cost_in_seconds_that_is_given_is_predicted_by(tmp_path: Path) -> None:
+    """With a cost of each micro-batch alone, nothing is faster than one of them a rank."""
+    cost = {"kind": "affine_quadratic", "alpha": 1.0, "beta": 1e-12}
+    entry = chosen(run(config_of(tmp_path, cost=cost, policy={"kind": "auto", "packed": False})))
+    assert entry["times"]["padded"]["alpha"] == 1.0
+    assert all(each["step_s"] >= 1.0 for each in entry["ranking"])
 
 
 def test_it_measures_once_and_takes_what_is_kept(

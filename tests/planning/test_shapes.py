@@ -88,6 +88,13 @@ def test_no_shape_has_more_rows_than_a_micro_batch_can_have(name: str) -> None:
     )
 
 
+def test_samples_that_are_all_padded_to_one_length_have_one_shape() -> None:
+    config = config_of("static", data={"max_length": 70, "pad_to": "max_length"})
+    assert config.menu(LENGTHS).shapes == ((8, 70),)
+    _, plans = plans_on_a_menu(config)
+    assert {len(micro) for plan in plans for rank in plan.ranks for micro in rank} == {8}
+
+
 def test_a_plan_on_the_menu_costs_less_than_one_that_is_rounded_up_to_it() -> None:
     for name in ("balanced", "balanced, M = 3"):
         config = config_of(name, 8)

@@ -216,8 +216,9 @@ def test_a_model_that_breaks_the_graph_is_named(
     monkeypatch.setattr(learner.model, "forward", broken_in_two)
     with caplog.at_level(logging.WARNING, "ddpsched"):
         facts = learner.use(config, Menu(((4, 20),), ((4, 20),)))
-    assert facts["compile"]["breaks"]
-    assert any("breaks the graph" in line for line in caplog.messages)
+    (each,) = facts["compile"]["breaks"]
+    assert each.startswith(f"{__file__}:{broken_in_two.__code__.co_firstlineno + 1}: ")
+    assert any(f"breaks the graph, and runs in parts: {__file__}" in line for line in caplog.messages)
 
 
 def test_running_statistics_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
+from ddpsched.costs.shape_menu import Shape
 from ddpsched.errors import ConfigError
 from ddpsched.planning.assignment import Assignment
 from ddpsched.planning.policies.balanced import Balanced
@@ -11,6 +12,11 @@ from ddpsched.planning.policies.static import Static
 from ddpsched.planning.policy import Policy
 from ddpsched.planning.steps.context import Context
 from ddpsched.table import Positive
+
+PLANS_NOTHING = (
+    "policy.kind = 'auto' takes the fastest by measured times, and plans nothing itself; use `ddpsched run`, "
+    "`ddpsched advise`, or a loader with a calibrated cost; or name one of 'static', 'balanced' and 'packed'"
+)
 
 
 class Auto(Policy):
@@ -46,8 +52,8 @@ class Auto(Policy):
             found[name] = Balanced(max_microbatches=count)
         return found | ({"packed": Packed()} if packs and self.packed else {})
 
+    def shapes(self, context: Context, most: int) -> list[Shape]:
+        raise ConfigError(PLANS_NOTHING)
+
     def __call__(self, context: Context) -> Iterator[Assignment]:
-        raise ConfigError(
-            "policy.kind = 'auto' takes the fastest by measured times, and plans nothing itself; use `ddpsched run`, "
-            "`ddpsched advise`, or a loader with a calibrated cost; or name one of 'static', 'balanced' and 'packed'"
-        )
+        raise ConfigError(PLANS_NOTHING)

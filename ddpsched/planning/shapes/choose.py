@@ -7,7 +7,7 @@ import numpy as np
 
 from ddpsched.costs.cost_model import Int
 from ddpsched.costs.shape_menu import Shape
-from ddpsched.data.lengths import Lengths
+from ddpsched.data.lengths import KnownLengths, Lengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.plan_spec import PlanSpec
@@ -41,6 +41,8 @@ def choose_shapes(spec: PlanSpec, lengths: Lengths, most: int) -> tuple[Shape, .
     Equal arguments give equal menus, on every rank. Every micro-batch that the policy can make on the menu has a shape.
     Raises ConfigError where the policy plans on no menu, or needs more shapes.
     """
+    if spec.pad_to:  # every sample then is as long as any
+        lengths = KnownLengths(np.full(len(lengths), spec.pad_to))
     shapes = spec.policy.shapes(Context(spec, lengths, LocalExchange(spec.world_size), Position()), most)
     if len(shapes) > most:
         raise ConfigError(
