@@ -179,7 +179,7 @@ def _with_given(config: RunConfig, times: StepTimes) -> StepTimes:
     if config.cost.kind not in ("calibrated", "affine_quadratic"):
         return times
     given = calibrated_times(config.cost)
-    return times.model_copy(update={"padded": given.padded, "error": given.error})
+    return times.model_copy(update={name: getattr(given, name) for name in ("padded", "padded_curve", "error")})
 
 
 def _votes(exchange: Exchange, holds: bool) -> Ids:

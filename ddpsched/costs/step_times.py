@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from ddpsched.costs.calibration import Calibration, Identity, Seconds
 from ddpsched.costs.config import CostConfig, cost_model
-from ddpsched.costs.cost_model import CostModel
+from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.decode import decode_json
 from ddpsched.records import write_json
 from ddpsched.regular_file import read_regular
 from ddpsched.table import NonNegative, Positive, PositiveFloat, Table
 
 KEPT = "DDPSCHED_CACHE"  # the environment's name of the folder of measurements
+KNOTS = 8  # of a curve
 NOISY = 0.25  # of a time, by which passes may differ before a device is called noisy
 
 
@@ -35,10 +37,54 @@ def evenly(items: Sequence[Item], most: int) -> list[Item]:
     return [items[place] for place in np.unique(np.linspace(0, len(items) - 1, min(most, len(items))).astype(np.int64))]
 
 
+class Curve(Table):
+    """Measured over fitted times by the tokens that a micro-batch computes, at ``ratios``, evenly spaced in their
+    logarithm from ``least`` to ``most`` tokens; in between on straight lines, beyond as at the ends.
+
+    Time is not quite linear in tokens: where tensors outgrow a cache, or what the allocator keeps, it jumps.
+
+    >>> float(Curve(least=10, most=1000, ratios=[1.0] * 7 + [2.0]).at([1000, 5000]).mean())
+    2.0
+    """
+
+    least: Positive = 1
+    most: Positive = 1
+    ratios: Annotated[list[PositiveFloat], Field(min_length=KNOTS, max_length=KNOTS)] = [1.0] * KNOTS
+
+    @classmethod
+    def of(cls, tokens: Int, ratios: Any) -> "Curve":
+        """Return the curve through these points, (n,) each, as near as its knots allow."""
+        logs, places = np.unique(np.log(tokens), return_inverse=True)
+        means = np.bincount(places, ratios) / np.bincount(places)
+        least, most = int(tokens.min()), int(tokens.max())
+        return cls(least=least, most=most, ratios=np.interp(_knots(least, most), logs, means).tolist())
+
+    def at(self, tokens: Any) -> npt.NDArray[np.float64]:
+        """Return the ratio of micro-batches that compute so many tokens, (n,) -> (n,)."""
+        if self.least == self.most:
+            return np.full(np.shape(tokens), self.ratios[0])
+        return np.interp(np.log(np.maximum(tokens, 1)), _knots(self.least, self.most), self.ratios)
+
+    @property
+    def numbers(self) -> list[float]:
+        """All its numbers, as many for each curve."""
+        return [float(self.least), float(self.most), *self.ratios]
+
+    @classmethod
+    def from_numbers(cls, numbers: Sequence[float]) -> "Curve":
+        """Return the curve that has these :attr:`numbers`."""
+        return cls(least=int(numbers[0]), most=int(numbers[1]), ratios=list(numbers[2:]))
+
+
+def _knots(least: int, most: int) -> npt.NDArray[np.float64]:
+    return np.linspace(np.log(least), np.log(most), KNOTS)
+
+
 class StepTimes(Table):
     """Times of one model on one device, measured when a run began.
 
-    ``padded``, ``packed``: of micro-batches, forward and backward; packed is null where the model cannot. ``rest_s``:
+    ``padded``, ``packed``: of micro-batches, forward and backward; packed is null where the model cannot. Their curves:
+    by how much they are off, by tokens. ``rest_s``:
     what a step takes beside these, of the optimizer and of ranks that meet. ``error``: the mean error of the fit at
     points that were left out of it, as a share. ``noise``: times over the smallest of the same micro-batch, ten
     quantiles, evenly spaced. ``compiled``: time of the compiled model over the eager one's, of the same micro-batch;
@@ -46,11 +92,13 @@ class StepTimes(Table):
     """
 
     kind: Literal["step_times"] = "step_times"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     identity: Identity | None
     world_size: Positive
     padded: Seconds
     packed: Seconds | None
+    padded_curve: Curve = Curve()
+    packed_curve: Curve = Curve()
     rest_s: NonNegative
     error: NonNegative
     noise: Annotated[list[PositiveFloat], Field(min_length=10, max_length=10)]
@@ -88,13 +136,9 @@ class StepTimes(Table):
         """Return all numbers as 64-bit integers, as votes carry them."""
         packed = [0.0] * 5 if self.packed is None else list(self.packed.model_dump().values())
         values = [
-            *self.padded.model_dump().values(),
-            *packed,
-            self.rest_s,
-            self.error,
-            self.compiled or 0.0,
-            *self.noise,
-        ]
+            *self.padded.model_dump().values(), *packed, *self.padded_curve.numbers, *self.packed_curve.numbers,
+            self.rest_s, self.error, self.compiled or 0.0, *self.noise,
+        ]  # fmt: skip
         whole: list[int] = np.array(values, dtype=np.float64).view(np.int64).tolist()
         return [*whole, int(self.packed is not None)]
 
@@ -102,12 +146,13 @@ class StepTimes(Table):
         """Return these times with the numbers of another rank's ``as_row``."""
         *whole, packs = row
         values = np.array(whole, dtype=np.int64).view(np.float64).tolist()
-        names = list(Seconds.model_fields)
+        names, curve = list(Seconds.model_fields), 2 + KNOTS
         padded, packed = (Seconds(**dict(zip(names, values[i : i + 5], strict=True))) for i in (0, 5))
-        rest_s, error, compiled, *noise = values[10:]
-        changed: dict[str, Any] = {"padded": padded, "packed": packed if packs else None, "rest_s": rest_s}
-        changed["compiled"] = compiled or None
-        return self.model_copy(update={**changed, "error": error, "noise": noise})
+        curves = (Curve.from_numbers(values[i : i + curve]) for i in (10, 10 + curve))
+        rest_s, error, compiled, *noise = values[10 + 2 * curve :]
+        changed: dict[str, Any] = dict(zip(("padded_curve", "packed_curve"), curves, strict=True))
+        changed |= {"padded": padded, "packed": packed if packs else None, "compiled": compiled or None}
+        return self.model_copy(update={**changed, "rest_s": rest_s, "error": error, "noise": noise})
 
 
 def noise_of(seconds: Iterable[Sequence[float]]) -> list[float]:
@@ -129,14 +174,20 @@ def calibrated_times(config: CostConfig) -> StepTimes:
 
     Raises ConfigError where a file cannot be read.
     """
-    noise, error, identity = [1.0] * 10, 0.0, None
+    noise, error, identity, curve = [1.0] * 10, 0.0, None, Curve()
+    cost = cost_model(config)
     if config.kind == "calibrated":
         assert config.path is not None, "the config refuses it"
         given = Calibration.load(config.path)
         identity, error = given.identity, given.seconds_residuals.held_out_mean
-        noise = noise_of(point.seconds for point in given.points) if given.points else noise
-    padded = Seconds.of(cost_model(config))
-    return StepTimes(identity=identity, world_size=1, padded=padded, packed=None, rest_s=0.0, error=error, noise=noise)
+        if given.points:
+            noise = noise_of(point.seconds for point in given.points)
+            count, length, least = np.array([(p.count, p.length, min(p.seconds)) for p in given.points]).T
+            curve = Curve.of(count * length, least / cost.seconds(count, length))
+    return StepTimes(
+        identity=identity, world_size=1, padded=Seconds.of(cost), padded_curve=curve, packed=None, rest_s=0.0,
+        error=error, noise=noise,
+    )  # fmt: skip
 
 
 def kept_in(identity: Identity, world_size: int, setting: str, versions: Sequence[str | None]) -> Path:

@@ -8,12 +8,13 @@ import numpy as np
 
 from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.shape_menu import Shape, on_menu
-from ddpsched.costs.step_times import StepTimes
+from ddpsched.costs.step_times import Curve, StepTimes
 from ddpsched.data.lengths import Lengths
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policy import Policy
+from ddpsched.step_plan import StepPlan
 
 STEPS = 64  # of the first epoch that are planned: choosing is to take less than 1 % of a short run of a tiny model
 DRAWS = 16  # of noise for each of them
@@ -77,7 +78,8 @@ def predict(
         if compiled and (shapes := menu(planned)):
             planned = replace(planned, cost=on_menu(cost, shapes))
         plans = list(islice(plan_steps(planned, lengths, LocalExchange(spec.world_size)), STEPS))
-        costs = np.array([plan.predicted_cost for plan in plans], dtype=np.float64) / cost.scale  # (steps, ranks)
+        curve = times.packed_curve if policy.packs else times.padded_curve
+        costs = _seconds(plans, lengths, planned.cost, curve)
         steps[name] = (costs * noise[:, : len(plans)]).max(2).mean(0) + times.rest_s
         mean = float(np.mean([len(micros) for plan in plans for micros in plan.ranks]))
         found[name] = policy, cost, mean, compiled
@@ -91,3 +93,21 @@ def predict(
         band = 0.0 if name == "static" else float(np.hypot(times.error, of_steps / ratio))
         predictions.append(Prediction(name, policy, cost, float(steps[name].mean()), ratio, band, mean, compiled))
     return sorted(predictions, key=lambda each: (each.step_s, each.name != "static"))
+
+
+def _seconds(plans: Sequence[StepPlan], lengths: Lengths, cost: CostModel, curve: Curve) -> np.ndarray:
+    """Return the seconds of each rank's micro-batches: (steps, ranks)."""
+    ranks = [rank for plan in plans for rank in plan.ranks]
+    micros = [micro for rank in ranks for micro in rank]
+    tokens = lengths.lengths(np.concatenate([micro.ids for micro in micros]))
+    counts = np.array([len(micro) for micro in micros])
+    starts = np.cumsum([0, *counts[:-1]])
+    if micros[0].packed:
+        each = np.maximum(cost.least, cost.fixed + np.add.reduceat(cost.sample(tokens), starts))
+        computed = np.add.reduceat(tokens, starts)
+    else:
+        longest = np.maximum(np.maximum.reduceat(tokens, starts), [micro.pad_to for micro in micros])
+        each, computed = cost.padded(counts, longest), cost.computed(counts, longest)
+    of_rank = np.repeat(np.arange(len(ranks)), [len(rank) for rank in ranks])
+    seconds = np.bincount(of_rank, each * curve.at(computed), len(ranks)) / cost.scale
+    return seconds.reshape(len(plans), -1)

@@ -18,7 +18,7 @@ from ddpsched.costs.calibration import Seconds
 from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.regression import fit_time
 from ddpsched.costs.shape_menu import Shape
-from ddpsched.costs.step_times import StepTimes, evenly, noise_of
+from ddpsched.costs.step_times import Curve, StepTimes, evenly, noise_of
 from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.step_plan import Ids
 from ddpsched.training.calibrate import identity_of
@@ -63,36 +63,45 @@ def measure_times(
     seconds = seconds if seconds[0] else first
     least = np.array([min(each) for each in seconds])
     count, length = np.array(shapes, dtype=np.float64).T
-    padded, error = _fit(count, length, least[: len(shapes)])
-    packed = None
+    padded, curve, error = _fit(count, length, least[: len(shapes)])
+    packed, packed_curve = None, Curve()
     if len(rows):
-        sizes = [learner.lengths(ids) for ids in rows]
-        packed = _fit_rows(sizes, least[len(shapes) :])
+        packed, packed_curve = _fit_rows([learner.lengths(ids) for ids in rows], least[len(shapes) :])
     rest_s = _rest_s(learner, padded, min(int(each) for _, each in shapes))
     learner.undo()
     return StepTimes(
         identity=identity_of(config, learner), world_size=config.world_size, padded=padded, packed=packed,
-        rest_s=rest_s, error=error, noise=noise_of(seconds),
+        padded_curve=curve, packed_curve=packed_curve, rest_s=rest_s, error=error, noise=noise_of(seconds),
     )  # fmt: skip
 
 
-def _fit(count: Any, length: Any, seconds: Any) -> tuple[Seconds, float]:
-    """Return the model of all points, and the mean error at those that a fit of the others did not see."""
+def _fit(count: Any, length: Any, seconds: Any) -> tuple[Seconds, Curve, float]:
+    """Return the model of all points, its curve, and the mean error at those that a fit of the others did not see."""
     held = np.arange(len(seconds)) % HELD_OUT == HELD_OUT // 2
-    trial = fit_time(count[~held], length[~held], seconds[~held])
-    error = float(np.abs(trial.seconds(count[held], length[held]) / seconds[held] - 1).mean())
-    return Seconds.of(fit_time(count, length, seconds)), error
+    trial, curve = _fit_and_curve(count[~held], length[~held], seconds[~held])
+    found = trial.seconds(count[held], length[held]) * curve.at(count[held] * length[held])
+    fitted, curve = _fit_and_curve(count, length, seconds)
+    return Seconds.of(fitted), curve, float(np.abs(found / seconds[held] - 1).mean())
 
 
-def _fit_rows(sizes: Sequence[Any], seconds: Any) -> Seconds:
-    """Fit seconds of packed rows, by relative error, to a fixed cost, one of each sample, token and token squared."""
+def _fit_and_curve(count: Any, length: Any, seconds: Any) -> tuple[CostModel, Curve]:
+    fitted = fit_time(count, length, seconds)
+    return fitted, Curve.of(count * length, seconds / fitted.seconds(count, length))
+
+
+def _fit_rows(sizes: Sequence[Any], seconds: Any) -> tuple[Seconds, Curve]:
+    """Fit seconds of packed rows, by relative error, to a fixed cost, one of each sample, token and token squared.
+
+    Returns the curve of the rows beside it.
+    """
     from scipy.optimize import nnls
 
     columns = [(1.0, len(each), each.sum(), (each.astype(np.float64) ** 2).sum()) for each in sizes]
     design = np.array(columns, dtype=np.float64) / seconds[:, None]
     norm = np.linalg.norm(design, axis=0)
-    alpha, delta, beta, gamma = nnls(design / norm, np.ones(len(seconds)))[0] / norm
-    return Seconds(alpha=alpha, beta=beta, gamma=gamma, delta=delta, floor=0.0)
+    alpha, delta, beta, gamma = factors = nnls(design / norm, np.ones(len(seconds)))[0] / norm
+    curve = Curve.of(np.array([each.sum() for each in sizes]), 1 / (design @ factors))
+    return Seconds(alpha=alpha, beta=beta, gamma=gamma, delta=delta, floor=0.0), curve
 
 
 def _seconds(learner: Learner, point: Point) -> float:

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ddpsched.costs.calibration import Identity, Seconds
-from ddpsched.costs.step_times import KEPT, StepTimes, keep, kept_in, load_kept
+from ddpsched.costs.step_times import KEPT, Curve, StepTimes, keep, kept_in, load_kept
 
 IDENTITY = Identity(model="tiny", parameters=7, precision="float32", threads=1, max_length=128)
 PADDED = Seconds(alpha=1e-3, beta=1e-5, gamma=1e-9, delta=1e-4, floor=0.0)
@@ -15,6 +16,7 @@ def times(packed: bool = True, **more: float) -> StepTimes:
     values = {
         "identity": IDENTITY, "world_size": 2, "padded": PADDED,
         "packed": Seconds(alpha=2e-3, beta=2e-5, gamma=0.0, delta=0.0, floor=1e-3) if packed else None,
+        "padded_curve": Curve(least=10, most=900, ratios=[0.9, 1.2] * 4), "packed_curve": Curve(least=20, most=800),
         "rest_s": 0.01, "error": 0.02, "noise": [1 + place / 100 for place in range(10)],
     }  # fmt: skip
     return StepTimes.model_validate(values | more)
@@ -28,6 +30,14 @@ def test_a_row_carries_every_number(packed: bool) -> None:
     assert other.with_row(row) == given
     assert (given.packed_cost is None) == (not packed)
     assert given.cost.padded(3, 20) == round(1e9 * (1e-3 + 3 * (1e-4 + 20 * 1e-5 + 400 * 1e-9)))
+
+
+def test_a_curve_goes_through_what_was_measured() -> None:
+    tokens, ratios = np.array([10, 80, 80, 640, 640]), np.array([0.8, 0.9, 1.1, 1.4, 1.6])
+    curve = Curve.of(tokens, ratios)
+    assert curve.at(np.array([10, 640, 2, 10**6])) == pytest.approx([0.8, 1.5, 0.8, 1.5])
+    assert curve.at(np.array([81])) == pytest.approx([1.0], abs=0.05)
+    assert Curve.of(np.array([7, 7]), np.array([1.0, 3.0])).at(np.array([1, 7, 70])) == pytest.approx([2.0, 2.0, 2.0])
 
 
 def test_noise_tells_a_busy_device() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ddpsched.costs.calibration import Seconds
-from ddpsched.costs.step_times import StepTimes
+from ddpsched.costs.step_times import Curve, StepTimes
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import LocalExchange
@@ -52,6 +52,16 @@ def test_the_fixed_cost_of_a_micro_batch_decides_how_many() -> None:
     assert cheap["balanced, M = 4"].microbatches > 2
     assert dear["balanced, M = 4"].microbatches == 1
     assert dear["balanced"].ratio < 1
+
+
+def test_micro_batches_that_take_longer_than_a_line_says_count_as_they_were_measured() -> None:
+    """Twice as long from about 40 tokens on: then several small ones are worth their fixed cost."""
+    jump = Curve(least=20, most=80, ratios=[1.0] * 4 + [2.0] * 4)
+    given = times(2e-5)
+    found, plain = ranking(given.model_copy(update={"padded_curve": jump})), ranking(given)
+    assert found["static"].step_s > 1.8 * plain["static"].step_s
+    assert found["balanced, M = 4"].step_s < 1.7 * plain["balanced, M = 4"].step_s
+    assert found["balanced, M = 4"].ratio < 0.95 * plain["balanced, M = 4"].ratio
 
 
 def test_packed_rows_have_costs_of_their_own() -> None:
