@@ -8,6 +8,7 @@
     decode.py        JSON and TOML of files that may be damaged
     table.py         the base class of every [table] of a config, and ranges of values
     step_plan.py     Microbatch, StepPlan: the samples of each rank; a digest
+    parts.py         Part: what one of several ranks computes of a sample
     packed_ids.py    ids of samples as text, a few bits each
     record_lines.py  JSON lines with a checksum each
     records.py       StepRecord: one row per rank and step

@@ -154,9 +154,10 @@ def plan(
     ] = None,
     samples: Annotated[int | None, Option(min=1, max=10**8, help="of --law; 65,536 without it")] = None,
     policy: Annotated[
-        Texts, Option(help="static | minmax | balanced | packed | token_budget | bins | pool; all without it")
+        Texts, Option(help="static | minmax | balanced | packed | split | token_budget | bins | pool; all without it")
     ] = None,
     max_microbatches: Annotated[int | None, AtLeast1(help="M, most micro-batches of a rank in a step")] = None,
+    max_tokens: Annotated[int | None, AtLeast1(help="of split: the most tokens of a rank's micro-batch")] = None,
     lookahead: Annotated[int, AtLeast1(help="W, global batches planned at once")] = 1,
     epochs: Annotated[int, AtLeast1(help="E, epochs to plan")] = 1,
     seed: Annotated[int, Option(min=0, max=2**32 - 1, help="of the order, and of --law")] = 0,
@@ -171,6 +172,8 @@ def plan(
     prefetch: Annotated[int | None, AtLeast1(help="K of minmax; 2 B / G without it")] = None,
     alpha: Annotated[float, Option(help="fixed cost per micro-batch, in padded tokens")] = 0.0,
     gamma: Annotated[float, Option(help="cost of count * longest**2, in padded tokens")] = 0.0,
+    gather_alpha: Annotated[float, Option(help="of split: gathering the keys and values of a part, once")] = 0.0,
+    gather_beta: Annotated[float, Option(help="likewise, of each token received")] = 0.0,
     calibration: Annotated[Text, Option(help="file of `ddpsched calibrate`, to plan in seconds")] = None,
     memory: Annotated[
         int | None, Option(min=1, max=2**60, help="bytes a rank may use, by the calibration's memory model")
@@ -187,9 +190,10 @@ def plan(
         Request(
             lengths=lengths, law=law, samples=samples,
             column=column, texts=tuple(text or ()), prompt=prompt, tokenizer=tokenizer, max_length=max_length,
-            world_size=world_size, global_batch=global_batch, policies=tuple(policy or ()),
+            world_size=world_size, global_batch=global_batch, policies=tuple(policy or ()), max_tokens=max_tokens,
             max_microbatches=max_microbatches, lookahead=lookahead, epochs=epochs, seed=seed, prefetch=prefetch,
-            alpha=alpha, gamma=gamma, calibration=calibration, memory=memory, peers=tuple(peer or ()),
+            alpha=alpha, gamma=gamma, gather_alpha=gather_alpha, gather_beta=gather_beta,
+            calibration=calibration, memory=memory, peers=tuple(peer or ()),
             json=json, figure=figure, export=export,
         )
     )  # fmt: skip

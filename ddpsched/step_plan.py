@@ -20,6 +20,7 @@ import numpy.typing as npt
 from ddpsched.decode import shown
 from ddpsched.errors import ConfigError
 from ddpsched.packed_ids import pack, unpack
+from ddpsched.parts import Part, fault_of, finish_times
 
 Ids = npt.NDArray[np.int64]
 FEW = 256  # ids whose repetitions a set finds sooner than sorting
@@ -32,16 +33,20 @@ class Microbatch:
     """Samples that run through the model together, padded to the longest of them or packed without padding.
 
     ``ids``: (count,), int64 sample ids. ``packed``: one row holds all of them end to end. ``pad_to``: tokens that every
-    row is padded to, where that is more than the longest.
+    row is padded to, where that is more than the longest. ``part``: what of the one sample that it holds is run here,
+    with the rest on other ranks at the same time; None for whole samples.
     """
 
     ids: Ids
     packed: bool = False
     pad_to: int = 0
+    part: Part | None = None
 
     def __post_init__(self) -> None:
         if type(self.ids) is not np.ndarray or self.ids.dtype != np.int64 or self.ids.flags.writeable:
             object.__setattr__(self, "ids", _read_only(self.ids))
+        if self.part is not None and len(self.ids) != 1:
+            raise ValueError(f"a part is of one sample, got {len(self.ids)} ids; give each part a micro-batch")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -49,6 +54,11 @@ class Microbatch:
     def padded_length(self, lengths: Ids) -> int:
         """Return the tokens of each of its padded rows, from the ``lengths`` of its samples."""
         return max(int(lengths.max()), self.pad_to)
+
+    @property
+    def counted(self) -> Ids:
+        """The samples that it counts: a sample in parts counts with the first one."""
+        return self.ids if self.part is None or self.part.is_counted else NO_IDS
 
 
 @dataclass
@@ -158,31 +168,45 @@ class StepPlan:
         if repeats:
             values, counts = np.unique(self.ids, return_counts=True)
             raise ValueError(f"step {self.step}: ids {values[counts > 1][:5].tolist()} planned twice")
+        for id, parts in self.parts.items():
+            if fault := fault_of(part for _, part in parts):
+                raise ValueError(f"step {self.step}: sample {id} is split, and {fault}")
+            ranks = [rank for rank, _ in parts]
+            if len(set(ranks)) < len(ranks):
+                raise ValueError(f"step {self.step}: sample {id} is split over ranks {ranks}; each needs one part")
+        if self.parts:
+            finish_times([[(0, None if m.part is None else int(m.ids[0])) for m in rank] for rank in self.ranks])
 
     @classmethod
     def cut(
-        cls, epoch: int, step: int, ids: Ids, sizes: Sizes, packed: bool = False, pad_to: int = 0, **rest: Any
-    ) -> StepPlan:
+        cls, epoch: int, step: int, ids: Ids, sizes: Sizes, packed: bool = False, pad_to: int = 0,
+        parts: Sequence[Sequence[Part | None]] | None = None, **rest: Any,
+    ) -> StepPlan:  # fmt: skip
         """Return the plan of these ids in order, cut into micro-batches of these sizes; ``rest``: other fields.
+
+        ``parts``: of each micro-batch, where samples are split; its id then comes once for each of its parts.
 
         >>> [len(micro) for micro in StepPlan.cut(0, 0, np.arange(6), [[2, 1], [3]]).ranks[0]]
         [2, 1]
         """
         ids, start, ranks = np.array(ids, dtype=np.int64), 0, []
         ids.flags.writeable = False
-        for rank_sizes in sizes:
+        for rank, rank_sizes in enumerate(sizes):
             microbatches = []
-            for size in rank_sizes:
+            for place, size in enumerate(rank_sizes):
                 # what Microbatch(...) makes, at a third of its time: a step has up to G * M of them
                 micro = object.__new__(Microbatch)
-                micro.__dict__.update(ids=ids[start : start + size], packed=packed, pad_to=pad_to)
+                part = None if parts is None else parts[rank][place]
+                micro.__dict__.update(ids=ids[start : start + size], packed=packed, pad_to=pad_to, part=part)
                 microbatches.append(micro)
                 start += size
             ranks.append(tuple(microbatches))
         assert start == len(ids), f"sizes add up to {start}, there are {len(ids)} ids"
         # likewise what cls(...) makes; and ids, which the property would concatenate again
         plan = object.__new__(cls)
-        plan.__dict__.update(epoch=epoch, step=step, ranks=tuple(ranks), times=PlanTimes(), ids=ids, **rest)
+        plan.__dict__.update(epoch=epoch, step=step, ranks=tuple(ranks), times=PlanTimes(), **rest)
+        if parts is None:
+            plan.__dict__.update(ids=ids, parts={})
         plan.__post_init__()
         return plan
 
@@ -211,6 +235,8 @@ class StepPlan:
     @cached_property
     def counts(self) -> npt.NDArray[np.int64]:
         """(world_size,), samples of each rank."""
+        if self.parts:
+            return np.array([len(self.rank_ids(rank)) for rank in range(self.world_size)], dtype=np.int64)
         return np.array([sum(map(len, rank)) for rank in self.ranks], dtype=np.int64)
 
     @property
@@ -220,15 +246,25 @@ class StepPlan:
 
     @cached_property
     def ids(self) -> Ids:
-        """(global_batch,), every id of the step, rank by rank."""
-        return np.concatenate([NO_IDS, *(micro.ids for rank in self.ranks for micro in rank)])
+        """(global_batch,), every id of the step, rank by rank; that of a split sample where its first part is."""
+        return np.concatenate([NO_IDS, *(micro.counted for rank in self.ranks for micro in rank)])
+
+    @cached_property
+    def parts(self) -> dict[int, list[tuple[int, Part]]]:
+        """The ranks and parts of each sample that is split, by id, in the order in which ranks run them."""
+        found: dict[int, list[tuple[int, Part]]] = {}
+        for rank, micros in enumerate(self.ranks):
+            for micro in micros:
+                if micro.part is not None:
+                    found.setdefault(int(micro.ids[0]), []).append((rank, micro.part))
+        return found
 
     def rank_ids(self, rank: int) -> Ids:
-        """Return the samples of one rank, micro-batch by micro-batch."""
+        """Return the samples that one rank counts, micro-batch by micro-batch."""
         microbatches = self.ranks[rank]
         if len(microbatches) == 1:
-            return microbatches[0].ids
-        return np.concatenate([NO_IDS, *(micro.ids for micro in microbatches)])
+            return microbatches[0].counted
+        return np.concatenate([NO_IDS, *(micro.counted for micro in microbatches)])
 
     def loss_scale(self, rank: int) -> float:
         """Return G * b_r / B, the factor of rank r's *mean* loss where gradients are averaged over ranks."""
@@ -242,6 +278,9 @@ class StepPlan:
             header.append(len(rank))
             header.extend([-len(m.ids) if m.packed else len(m.ids) for m in rank])
         header.extend([m.pad_to for rank in self.ranks for m in rank if m.pad_to])
+        for number, micro in enumerate(m for rank in self.ranks for m in rank if self.parts):
+            if micro.part is not None:
+                header.extend([number, int(micro.ids[0]), *micro.part.numbers()])
         if sys.byteorder == "big":
             header.byteswap()
         blob = header.tobytes() + self.ids.astype("<i8", copy=False).tobytes()

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "ddpsched"
 # A room imports only from rooms above it in this list; a module only from lower floors of its room.
 ROOMS = {
     "ground": {
-        "visible_text": 0, "errors": 1, "decode": 1, "packed_ids": 1, "world": 2, "step_plan": 2, "record_lines": 2,
+        "visible_text": 0, "errors": 1, "decode": 1, "packed_ids": 1, "parts": 0, "world": 2, "step_plan": 2, "record_lines": 2,
         "records": 3, "table": 2, "exchange": 2, "own_folder": 2, "regular_file": 0, "broken_pipe": 0,
         "run_folder": 4, "environment": 2, "machine": 1,
         "watch": 3, "processes": 1, "run_lock": 3, "arguments": 2, "shortage": 1, "terminal": 2, "local_ranks": 5,

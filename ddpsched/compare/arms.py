@@ -26,7 +26,7 @@ from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.policies import AnyPolicy
 from ddpsched.planning.policies.minmax import usual_prefetch
-from ddpsched.planning.yardstick import Ruler, Yardstick
+from ddpsched.planning.yardstick import Ruler, SplitRuler, Yardstick
 from ddpsched.table import BatchSize, Positive, Ranks, Seed, Table
 
 MICROBATCHES = 4  # of the arm with several, where none is asked for
@@ -49,6 +49,7 @@ class Question:
     world_size: int
     global_batch: int
     max_microbatches: int | None = None
+    max_tokens: int | None = None
     lookahead: int = 1
     prefetch: int | None = None
     epochs: int = 1
@@ -149,6 +150,9 @@ def arms(question: Question, policies: Sequence[str]) -> dict[str, Arm]:
         if kind in ("balanced", "packed") and ahead > 1:
             policy["lookahead"] = ahead
             words.append(f"W = {ahead}")
+        if kind == "split" and question.max_tokens is not None:
+            policy["max_tokens"] = question.max_tokens
+            words.append(f"{question.max_tokens} tokens")
         return ", ".join(words), {"policy": policy}
 
     if policies:
@@ -218,7 +222,8 @@ def _row(question: Question, name: str, arm: Arm) -> Row:
 def measure(question: Question, name: str, spec: PlanSpec) -> Row:
     """Return the row ``name`` of an arm whose epochs are planned by ``spec``, timed, and then scored."""
     policy, time = spec.policy, question.time(spec)
-    ruler = Ruler(question.lengths, question.world_size, spec.cost, policy.packs, time, policy.in_lockstep)
+    kind = SplitRuler if policy.splits else Ruler
+    ruler = kind(question.lengths, question.world_size, spec.cost, policy.packs, time, policy.in_lockstep)
     collects = gc.isenabled()
     gc.disable()  # this arm's time does not include a search of other objects for garbage
     try:
@@ -230,10 +235,10 @@ def measure(question: Question, name: str, spec: PlanSpec) -> Row:
     seconds = sum((t.offer_s or 0.0) + (t.exchange_s or 0.0) + (t.solve_s or 0.0) for t in times)
     for epoch in range(question.epochs):
         steps = [plan for plan in made if plan.epoch == epoch]
-        ruler.add_epoch(
-            [[[micro.ids for micro in rank] for rank in plan.ranks] for plan in steps],
-            [max(micro.pad_to for rank in plan.ranks for micro in rank) for plan in steps],
-        )
+        of_plans: list[Any] = [[[micro.ids for micro in rank] for rank in plan.ranks] for plan in steps]
+        if policy.splits:
+            of_plans = [plan.ranks for plan in steps]
+        ruler.add_epoch(of_plans, [max(micro.pad_to for rank in plan.ranks for micro in rank) for plan in steps])
     planning_us = seconds / (len(question.lengths) * question.epochs) * 1e6
     options = {"kind": policy.kind, **policy.model_dump(exclude_defaults=True)} if policy.varies else None
     found = gap(spec, question.lengths, made)

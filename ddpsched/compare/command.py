@@ -38,12 +38,15 @@ class Request:
     global_batch: int
     policies: tuple[str, ...]
     max_microbatches: int | None
+    max_tokens: int | None
     lookahead: int
     epochs: int
     seed: int
     prefetch: int | None
     alpha: float
     gamma: float
+    gather_alpha: float
+    gather_beta: float
     calibration: str | None
     memory: int | None
     peers: tuple[str, ...]
@@ -93,12 +96,14 @@ def _question(request: Request) -> tuple[Question, str]:
         if request.alpha or request.gamma:
             raise ConfigError("--alpha and --gamma are padded tokens, a --calibration has seconds; give one of them")
         cost = {"kind": "calibrated", "path": request.calibration}
+    cost |= {"gather_alpha": request.gather_alpha, "gather_beta": request.gather_beta}
     if request.memory is not None:
         if request.calibration is None:
             raise ConfigError("--memory needs --calibration, whose memory model gives the bytes of a micro-batch")
         memory = {"path": request.calibration, "budget_bytes": request.memory}
     numbers = ("world_size", "global_batch", "max_microbatches", "lookahead", "prefetch", "epochs", "seed")
-    question = Question(lengths, cost=cost, memory=memory, **{name: getattr(request, name) for name in numbers})
+    given = {name: getattr(request, name) for name in numbers}
+    question = Question(lengths, cost=cost, memory=memory, max_tokens=request.max_tokens, **given)
     num_cut = int((uncut > most).sum())
     return question, f"{name} ({num_cut:,} cut to {most} tokens)" if num_cut else name
 
@@ -133,6 +138,7 @@ def _check(request: Request, question: Question) -> None:
     for option, value, users in (
         ("--max-microbatches", question.max_microbatches or 1, ["balanced"]),
         ("--lookahead", question.lookahead, ["balanced", "packed"]),
+        ("--max-tokens", question.max_tokens or 1, ["split"]),
     ):
         if value > 1 and request.policies and not set(request.policies) & set(users):
             raise ConfigError(f"{option} {value} is for {' and '.join(users)}, not {', '.join(request.policies)}")

@@ -71,6 +71,7 @@ def plan(
     policy: str | Sequence[str] = (),
     peer: str | Sequence[str] = (),
     max_microbatches: int | None = None,
+    max_tokens: int | None = None,
     lookahead: int = 1,
     prefetch: int | None = None,
     epochs: int = 1,
@@ -82,9 +83,9 @@ def plan(
 
     ``lengths``: (N,), as ``ddpsched.lengths(dataset)`` returns them. ``world_size``: G, ranks. ``global_batch``: B,
     samples of a step over all ranks. ``policy``: one or several names; without it all that apply. ``peer``: other
-    packages' batching beside them, by name, or "all". ``max_microbatches``, ``lookahead``, ``prefetch``: options of the
-    policies that have them. ``seed``: of the epochs' orders. ``cost``, ``memory``: tables [cost] and [memory] of a
-    config; ``memory`` as ``{"path": calibration, "budget_bytes": bytes}``.
+    packages' batching beside them, by name, or "all". ``max_microbatches``, ``max_tokens``, ``lookahead`` and
+    ``prefetch``: options of the policies that have them. ``seed``: of the epochs' orders. ``cost``, ``memory``: tables
+    [cost] and [memory] of a config; ``memory`` as ``{"path": calibration, "budget_bytes": bytes}``.
 
     Raises ConfigError or DataError for arguments out of range.
 
@@ -100,6 +101,7 @@ def plan(
         world_size=world_size,
         global_batch=global_batch,
         max_microbatches=max_microbatches,
+        max_tokens=max_tokens,
         lookahead=lookahead,
         prefetch=prefetch,
         epochs=epochs,

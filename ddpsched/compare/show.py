@@ -27,6 +27,8 @@ COLUMNS: dict[str, Callable[[Row, Yardstick], str]] = {
     "imbalance": lambda row, figures: f"{figures.imbalance:.3f}",
     "gap": lambda row, figures: "" if row.gap is None else f"{row.gap:.2%}",
     "micro-batches": lambda row, figures: f"{figures.microbatches:.2f}",
+    "split": lambda row, figures: "" if figures.split is None else f"{figures.split:.1%}",
+    "gathering": lambda row, figures: "" if figures.gathered is None else f"{figures.gathered:.2%}",
     "order bias": lambda row, figures: "" if math.isnan(figures.order_bias) else f"{figures.order_bias:+.4f}",
     "dropped": lambda row, figures: f"{figures.dropped:,}",
     "repeated": lambda row, figures: f"{figures.repeated:,}",
@@ -40,6 +42,7 @@ WORDS = (
     "times static: over static's yardstick; same gradient: that of static, as each step has the same samples",
     "imbalance: largest rank / mean; gap: makespan over its lower bound; order bias: 0 as shuffled, 1 as sorted",
     "B varies: standard deviation of samples per step; micro-batches: of a rank in a step",
+    "split: samples split over ranks; gathering: what the largest rank receives for them / even share, beside the rest",
 )
 
 

@@ -19,6 +19,7 @@ In a packed micro-batch each sample then costs ``sample(length)`` of its length.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -53,6 +54,10 @@ class CostConfig(Table):
     """affine_quadratic: per sample, in seconds."""
     floor: NonNegative = 0.0
     """affine_quadratic: the least of a micro-batch, in seconds."""
+    gather_alpha: NonNegative = 0.0
+    """policy.kind = 'split': of gathering a part's keys and values, in alpha's unit."""
+    gather_beta: NonNegative = 0.0
+    """Likewise, per token that a rank receives."""
     online: bool = False
     """Each rank's speed, measured in each step, scales its cost."""
 
@@ -105,6 +110,13 @@ class Fitted(Table):
 
 def cost_model(config: CostConfig) -> CostModel:
     """Return the cost model that a config names. Raises ConfigError where its file cannot be read."""
+    found = _cost_model(config)
+    if not config.gather_alpha and not config.gather_beta:
+        return found
+    return replace(found, gather_alpha=config.gather_alpha, gather_beta=config.gather_beta)
+
+
+def _cost_model(config: CostConfig) -> CostModel:
     if config.kind == "padded_tokens_squared":
         return padded_tokens_squared
     if config.kind == "padded_tokens":  # in thousandths of a token where whole ones would round alpha or gamma

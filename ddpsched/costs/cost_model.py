@@ -39,6 +39,21 @@ class CostModel:
     floor: float = 0.0
     scale: int = NANOSECONDS
     squared: bool = False
+    gather_alpha: float = 0.0
+    gather_beta: float = 0.0
+
+    @property
+    def prices_gathering(self) -> bool:
+        """Whether gathering the keys and values of a split sample has a price."""
+        return self.gather_alpha > 0 or self.gather_beta > 0
+
+    def gather(self, length: int, count: int) -> int:
+        """Return what each of ``count`` ranks pays for the keys and values that the others have of a sample.
+
+        gather_alpha once, and gather_beta for each of the ``length * (count - 1) / count`` tokens that it receives; no
+        part of the costs that plans balance.
+        """
+        return round((self.gather_alpha + self.gather_beta * length * (count - 1) / count) * self.scale)
 
     @property
     def linear(self) -> bool:
@@ -77,6 +92,14 @@ class CostModel:
         assert self.linear, "the config refuses it: squares do not add up over the samples of a row"
         return max(self.least, self.fixed + int(self.sample(lengths).sum())) if len(lengths) else 0
 
+    def part(self, length: int, count: int) -> int:
+        """Return the cost of one of ``count`` parts of a sample of ``length`` tokens, which cost alike.
+
+        >>> CostModel(5, 1, 0, scale=1).part(10, 3)
+        9
+        """
+        return max(self.least, self.fixed - (-int(self.sample(length)) // count))
+
     def unpadded(self, lengths: Int) -> Int:
         """Return the cost of each sample without padding and without the fixed cost per micro-batch, (n,) -> (n,)."""
         return self.padded(1, lengths) if self.squared else self.sample(lengths)
@@ -103,6 +126,8 @@ class CostModel:
 
     def price(self, micro: Microbatch, lengths: Int) -> int:
         """Return the cost of one micro-batch. ``lengths``: (count,), of its samples."""
+        if micro.part is not None:
+            return self.part(int(lengths[0]), micro.part.count)
         if micro.packed:
             return self.packed(lengths)
         return int(self.padded(len(lengths), micro.padded_length(lengths)))

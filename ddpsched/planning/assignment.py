@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.errors import InfeasibleError
+from ddpsched.parts import Part
 
 Int = npt.NDArray[np.int64]
 
@@ -29,6 +30,7 @@ class Assignment:
         pad_to: tokens that every padded row has at least.
         cursor: samples of the epoch's order that have been handed out after this step; None if it cannot be resumed.
         windows: of these, the positions that each rank has waiting, as int64 arrays.
+        parts: of each micro-batch, where samples are split; the position of one then comes once for each of its parts.
     """
 
     positions: Int
@@ -42,6 +44,7 @@ class Assignment:
     pad_to: int = 0
     cursor: int | None = None
     windows: tuple[Int, ...] = ()
+    parts: tuple[tuple[Part | None, ...], ...] | None = None
 
     @property
     def makespan(self) -> int:

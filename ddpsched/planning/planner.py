@@ -154,6 +154,7 @@ def _plans(
                 assignment.sizes,
                 assignment.packed,
                 assignment.pad_to,
+                assignment.parts,
                 predicted_cost=assignment.costs,
                 lower_bound=assignment.lower_bound,
                 status=assignment.status,

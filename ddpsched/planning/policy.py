@@ -55,6 +55,11 @@ class Policy(Table):
         return False
 
     @property
+    def splits(self) -> bool:
+        """Whether samples may be split over ranks."""
+        return False
+
+    @property
     def most_microbatches(self) -> int:
         """The most micro-batches of a rank in a step, unless memory needs more: option ``max_microbatches``, or 1."""
         return int(getattr(self, "max_microbatches", 1))

@@ -8,14 +8,17 @@ The yardstick, over an epoch, is the cost of the slowest ranks against the cost 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import repeat, zip_longest
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ddpsched.costs.cost_model import CostModel, Int
+from ddpsched.parts import finish_times
+from ddpsched.step_plan import Microbatch
 
 # A step of any batcher: the micro-batches of each rank, as sample ids
 Step = Sequence[Sequence[npt.NDArray[np.int64]]]
@@ -35,6 +38,8 @@ class Yardstick:
     samples_cv: float  # standard deviation of samples per step / their mean, the last step of an epoch left out
     microbatches: float  # mean of a rank in a step
     step_seconds: float | None = None  # mean of the largest rank's predicted time
+    split: float | None = None  # share of the samples that are split over ranks
+    gathered: float | None = None  # sum of the largest rank's cost of gathering keys and values / an even share
 
 
 class Ruler:
@@ -69,26 +74,30 @@ class Ruler:
         self._seen[:] = 0
         first = len(self._steps)
         for step, width in zip(steps, pad_to, strict=False):
-            sizes = [[len(ids) for ids in rank] for rank in step]
-            counts = np.array([size for rank in sizes for size in rank if size])
-            ids = np.concatenate([ids for rank in step for ids in rank])
+            ids, row = self._measured(step, width)
             np.add.at(self._seen, ids, 1)
             self._batches.update(np.append(np.sort(ids), -1).astype("<i8").tobytes())
-            lengths = self._lengths[ids]
-            tokens = computed = int(lengths.sum())
-            if not self._packed:
-                longest = np.maximum(np.maximum.reduceat(lengths, np.cumsum(counts) - counts), width)
-                computed = int(self._cost.computed(counts, longest).sum())
-            costs = self._cost.price_ranks(lengths, sizes, self._packed, width)
-            slowest = self._slowest(self._cost, lengths, sizes, width)
-            time = 0 if self._time is None else self._slowest(self._time, lengths, sizes, width)
-            needed, squares = int(self._cost.unpadded(lengths).sum()), int(lengths @ lengths)
-            row = (len(ids), len(counts), tokens, squares, computed, time, slowest, sum(costs), needed)
             self._steps.append(row)
         self._full_sizes += [samples for samples, *_ in self._steps[first:-1]]
         self._epochs += 1
         self._dropped += int((self._seen == 0).sum())
         self._repeated += int(np.maximum(self._seen - 1, 0).sum())
+
+    def _measured(self, step: Step, width: int) -> tuple[Int, tuple[int, ...]]:
+        """Return the ids of a step, and its sums."""
+        sizes = [[len(ids) for ids in rank] for rank in step]
+        counts = np.array([size for rank in sizes for size in rank if size])
+        ids = np.concatenate([ids for rank in step for ids in rank])
+        lengths = self._lengths[ids]
+        tokens = computed = int(lengths.sum())
+        if not self._packed:
+            longest = np.maximum(np.maximum.reduceat(lengths, np.cumsum(counts) - counts), width)
+            computed = int(self._cost.computed(counts, longest).sum())
+        costs = self._cost.price_ranks(lengths, sizes, self._packed, width)
+        slowest = self._slowest(self._cost, lengths, sizes, width)
+        time = 0 if self._time is None else self._slowest(self._time, lengths, sizes, width)
+        needed, squares = int(self._cost.unpadded(lengths).sum()), int(lengths @ lengths)
+        return ids, (len(ids), len(counts), tokens, squares, computed, time, slowest, sum(costs), needed)
 
     def _slowest(self, cost: CostModel, lengths: Int, sizes: Sequence[Sequence[int]], width: int) -> int:
         """Return what a step costs: the largest rank's, in lockstep summed over micro-batches."""
@@ -136,3 +145,51 @@ class Ruler:
         n0 = (total - (sizes**2).sum() / total) / (steps - 1)
         msb, msw = between / (steps - 1), within / (total - steps)
         return (msb - msw) / (msb + (n0 - 1) * msw) if msb or msw else 0.0
+
+
+class SplitRuler(Ruler):
+    """The same for steps in which samples are split over ranks, each step as :class:`Microbatch` of each rank.
+
+    Parts of a sample begin together, so a step costs what its last rank is done at, with waiting for them counted. The
+    cost of gathering keys and values is not part of that: it is a figure of its own.
+
+    >>> from ddpsched.parts import head_and_tail
+    >>> ruler = SplitRuler(np.array([8, 2]), 2, CostModel(0, 1, 0, scale=1), packed=True)
+    >>> parts = [Microbatch([0], packed=True, part=part) for part in head_and_tail(8, 2)]
+    >>> ruler.add_epoch([[[parts[0], Microbatch([1], packed=True)], [parts[1]]]])
+    >>> ruler.read().yardstick, ruler.read().split
+    (1.2, 0.5)
+    """
+
+    _gathered = _split = 0
+
+    def _measured(self, step: Any, width: int) -> tuple[Int, tuple[int, ...]]:
+        micros: list[list[Microbatch]] = step
+        counted = [micro.counted for rank in micros for micro in rank]
+        ids = np.concatenate(counted)
+        lengths, number = self._lengths[ids], sum(map(len, micros))
+        tokens, squares = int(lengths.sum()), int(lengths @ lengths)
+        slowest, total = self._makespan(self._cost, micros)
+        time = 0 if self._time is None else self._makespan(self._time, micros)[0]
+        gathered = [
+            sum(self._cost.gather(int(self._lengths[micro.ids[0]]), micro.part.count) for micro in rank if micro.part)
+            for rank in micros
+        ]
+        self._gathered += max(gathered)
+        self._split += sum(micro.part is not None and micro.part.is_counted for rank in micros for micro in rank)
+        needed = int(self._cost.unpadded(lengths).sum())
+        return ids, (len(ids), number, tokens, squares, tokens, time, slowest, total, needed)
+
+    def _makespan(self, cost: CostModel, micros: list[list[Microbatch]]) -> tuple[int, int]:
+        """Return when the last rank is done, and the sum of all costs without waiting."""
+        priced = [
+            [(cost.price(micro, self._lengths[micro.ids]), int(micro.ids[0]) if micro.part else None) for micro in rank]
+            for rank in micros
+        ]
+        return max(finish_times(priced)), sum(price for rank in priced for price, _ in rank)
+
+    def read(self) -> Yardstick:
+        """Return the figures, with those of splitting."""
+        samples, *_, needed = (sum(column) for column in zip(*self._steps, strict=True))
+        gathered = self._gathered / (needed / self._size) if self._cost.prices_gathering else None
+        return replace(super().read(), split=self._split / samples, gathered=gathered)

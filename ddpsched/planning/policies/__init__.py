@@ -10,6 +10,7 @@ fill micro-batches of varying sizes, so that B varies.
     minmax.py         counts over each rank's window
     balanced.py       the same global batch, split by length
     packed.py         the same global batch in rows without padding
+    split.py          likewise, with long samples split over ranks
     token_budget.py   as many samples as a budget of tokens allows; refuses a sample longer than the budget
     bins.py           ranges of length, each with a batch size
     pool.py           samples of similar length, from each rank's pool
@@ -31,6 +32,7 @@ from ddpsched.planning.policies.minmax import Minmax
 from ddpsched.planning.policies.packed import Packed
 from ddpsched.planning.policies.peer import PeerPolicy
 from ddpsched.planning.policies.pool import Pool
+from ddpsched.planning.policies.split import Split
 from ddpsched.planning.policies.static import Static
 from ddpsched.planning.policies.token_budget import TokenBudget
 from ddpsched.planning.policy import Policy
@@ -45,6 +47,7 @@ POLICIES: dict[str, type[Policy]] = {
     "pool": Pool,
     "peer": PeerPolicy,
     "auto": Auto,
+    "split": Split,
 }
 
 if TYPE_CHECKING:

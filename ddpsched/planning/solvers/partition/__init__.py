@@ -12,5 +12,6 @@
     heterogeneous.py   ranks that differ in speed or memory
     lpt.py             rows without padding: longest first
     lockstep.py        likewise, in micro-batches that all ranks run together
+    gangs.py           rows and samples that are split over ranks
     rooms.py           likewise, where each rank has room for so many
 """
