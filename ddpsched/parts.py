@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
+Number = TypeVar("Number", int, float)
 Range = tuple[int, int]  # tokens from the first number to before the second
 
 
@@ -45,7 +47,7 @@ def head_and_tail(length: int, count: int) -> tuple[Part, ...]:
     parts, front, back = [], 0, length
     for index in range(count):
         tokens = length // count + (index < length % count)
-        start, end = front + tokens // 2, back - (tokens - tokens // 2)
+        start, end = front + tokens - tokens // 2, back - tokens // 2  # part 0 has the first token
         ranges = ((front, back),) if start == end else ((front, start), (end, back))
         parts.append(Part(index, count, tuple(each for each in ranges if each[0] < each[1])))
         front, back = start, end
@@ -73,10 +75,12 @@ def fault_of(parts: Iterable[Part]) -> str | None:
             return f"a part has the range {start} to {end}, needs at least a token"
         done = end
     empty = next((part.index for part in given if not part.ranges), None)
-    return None if empty is None else f"its part {empty} has no token"
+    if empty is not None:
+        return f"its part {empty} has no token"
+    return None if given[0].ranges[0][0] == 0 else "its part 0 lacks its first token, with which it is counted"
 
 
-def finish_times(ranks: Sequence[Sequence[tuple[int, int | None]]]) -> list[int]:
+def finish_times(ranks: Sequence[Sequence[tuple[Number, int | None]]]) -> list[Number]:
     """Return when each rank has done its micro-batches, (world_size,), where the ranks of a sample wait for each other.
 
     ``ranks[r]``: of each micro-batch of rank r, in order, its cost, and the sample that it is a part of, or None. The
@@ -89,7 +93,8 @@ def finish_times(ranks: Sequence[Sequence[tuple[int, int | None]]]) -> list[int]
     [7, 8]
     """
     needed = Counter(sample for rank in ranks for _, sample in rank if sample is not None)
-    times, places, arrived = [0] * len(ranks), [0] * len(ranks), dict[int, list[int]]()
+    times: list[Any] = [0] * len(ranks)
+    places, arrived = [0] * len(ranks), dict[int, list[int]]()
     runnable = list(range(len(ranks)))
     while runnable:
         rank = runnable.pop()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ddpsched.exchange import Exchange, Messages, differing
+from ddpsched.parts import Part
 from ddpsched.step_plan import Microbatch, StepPlan
 
 MOST_SHOWN = 2000  # characters of each plan
@@ -53,6 +54,8 @@ def _parts(plan: StepPlan) -> Iterator[tuple[str, str]]:
 
 def _described(micro: Microbatch) -> str:
     words = " packed" * micro.packed + f" padded to {micro.pad_to}" * bool(micro.pad_to)
+    if micro.part is not None:
+        words += f" part {micro.part.index} of {micro.part.count}, tokens {list(map(list, micro.part.ranges))}"
     return f"{micro.ids.tolist()}{words}"
 
 
@@ -63,12 +66,13 @@ def shown(plan: StepPlan) -> str:
 
 
 def encode(plan: StepPlan) -> Messages:
-    """Return a plan as integers: epoch, step, ranks, and of each rank its micro-batches with their ids."""
+    """Return a plan as integers: epoch, step, ranks, and of each rank its micro-batches with ids and parts."""
     values = [plan.epoch, plan.step, plan.world_size]
     for micros in plan.ranks:
         values.append(len(micros))
         for micro in micros:
             values += [len(micro), int(micro.packed), micro.pad_to, *micro.ids.tolist()]
+            values += [0, 0, 0] if micro.part is None else micro.part.numbers()
     return np.array(values, dtype=np.int64)
 
 
@@ -81,6 +85,9 @@ def decode(values: Messages) -> StepPlan:
         micros = []
         for _ in range(next(rest)):
             count, packed, pad_to = next(rest), bool(next(rest)), next(rest)
-            micros.append(Microbatch(np.array([next(rest) for _ in range(count)], dtype=np.int64), packed, pad_to))
+            ids = np.array([next(rest) for _ in range(count)], dtype=np.int64)
+            index, parts, number = next(rest), next(rest), next(rest)
+            ranges = tuple((next(rest), next(rest)) for _ in range(number))
+            micros.append(Microbatch(ids, packed, pad_to, Part(index, parts, ranges) if parts else None))
         ranks.append(tuple(micros))
     return StepPlan(epoch, step, tuple(ranks))

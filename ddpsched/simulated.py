@@ -1,6 +1,6 @@
 """The simulated executor: a plan's records of all ranks, with times from a cost model instead of a clock."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ from ddpsched.costs.shape_menu import on_menu
 from ddpsched.data.lengths import Lengths
 from ddpsched.exchange import Flag, LocalExchange
 from ddpsched.heartbeat import Heartbeat
+from ddpsched.parts import finish_times
 from ddpsched.planning.record_columns import plan_columns
 from ddpsched.planning.shapes.choose import Menu
 from ddpsched.records import StepRecord
-from ddpsched.step_plan import StepPlan
+from ddpsched.step_plan import Microbatch, StepPlan
 
 
 class SimulatedExecutor:
@@ -69,6 +70,8 @@ class SimulatedExecutor:
         slowest = max(compute)
         if self._config.policy.in_lockstep:
             slowest = sum(map(max, zip_longest(*micros, fillvalue=0.0)))
+        if plan.parts:
+            slowest = max(finish_times(list(map(_in_parts, plan.ranks, micros))))
         return [
             StepRecord(
                 **plan_columns(self._config.labels, plan, rank, self._lengths, self._cost),
@@ -97,3 +100,9 @@ class SimulatedExecutor:
 
     def close(self) -> None:
         """Do nothing, as nothing is open."""
+
+
+def _in_parts(micros: Sequence[Microbatch], seconds: Sequence[float]) -> list[tuple[float, int | None]]:
+    """Return the seconds of each micro-batch, with the sample that it is a part of."""
+    ids = [None if micro.part is None else int(micro.ids[0]) for micro in micros]
+    return list(zip(seconds, ids, strict=True))

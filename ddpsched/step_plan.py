@@ -55,6 +55,10 @@ class Microbatch:
         """Return the tokens of each of its padded rows, from the ``lengths`` of its samples."""
         return max(int(lengths.max()), self.pad_to)
 
+    def tokens(self, lengths: Ids) -> Ids:
+        """Return the tokens that run here of each of its samples, (count,), from the ``lengths`` of these."""
+        return lengths if self.part is None else np.array([self.part.tokens], dtype=np.int64)
+
     @property
     def counted(self) -> Ids:
         """The samples that it counts: a sample in parts counts with the first one."""

@@ -16,7 +16,8 @@ PACKAGE = ROOT / "ddpsched"
 # A room imports only from rooms above it in this list; a module only from lower floors of its room.
 ROOMS = {
     "ground": {
-        "visible_text": 0, "errors": 1, "decode": 1, "packed_ids": 1, "parts": 0, "world": 2, "step_plan": 2, "record_lines": 2,
+        "visible_text": 0, "errors": 1, "decode": 1, "packed_ids": 1, "parts": 0, "world": 2, "step_plan": 2,
+        "record_lines": 2,
         "records": 3, "table": 2, "exchange": 2, "own_folder": 2, "regular_file": 0, "broken_pipe": 0,
         "run_folder": 4, "environment": 2, "machine": 1,
         "watch": 3, "processes": 1, "run_lock": 3, "arguments": 2, "shortage": 1, "terminal": 2, "local_ranks": 5,
@@ -50,8 +51,8 @@ ROOMS = {
         "attempt_store": 0, "clock": 0, "loss": 0, "model": 0, "out_of_memory": 0, "denominator": 1,
         "sample_sort": 0, "meeting": 1, "group_exchange": 2, "masks": 1, "variable_lr": 1, "collate": 2, "optimise": 2,
         "packed": 3, "sync": 3, "footprint": 1, "save": 0, "state": 0, "evaluate": 4, "program_table": 3, "compiled": 4,
-        "rank_step": 4,
-        "learner": 5, "calibrate": 6, "trial_times": 7, "distributed": 7, "virtual": 7,
+        "rank_step": 4, "part_rows": 1, "part_groups": 4, "split": 5,
+        "learner": 6, "calibrate": 7, "trial_times": 8, "distributed": 8, "virtual": 8,
     },
 }  # fmt: skip
 HALL = {

@@ -16,17 +16,21 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ddpsched.certify.target import Floats, Ints, draw_coordinates
 from ddpsched.local_ranks import post
 from ddpsched.training.model import host_array
+from ddpsched.training.part_groups import SPLIT_GROUP
 
 APART = 30  # times the tolerance may a single parameter's gradient differ between ranks
 POST_INTERVAL_S = 0.2  # how often a growing count is posted
 
 
 def collectives() -> int:
-    """Return how many collectives this rank has begun in all process groups, DDP's and FSDP's included."""
+    """Return how many collectives this rank has begun in all process groups, DDP's and FSDP's included.
+
+    Those within the ranks of a split sample are left out, as ranks have different numbers of parts.
+    """
     if not dist.is_initialized():
         return 0
     groups: list[Any] = list(dist.distributed_c10d._world.pg_map)
-    return sum(group._get_sequence_number_for_group() for group in groups)
+    return sum(group._get_sequence_number_for_group() for group in groups if group.group_desc != SPLIT_GROUP)
 
 
 @contextmanager

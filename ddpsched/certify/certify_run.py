@@ -310,7 +310,7 @@ def work(
         for step in steps:
             hook = None
             if fault == "no_scale":
-                counts = [executor.learner.counts(ids) for ids in map(given[step].rank_ids, range(config.world_size))]
+                counts = [executor.learner.counts(micros) for micros in given[step].ranks]
                 hook = take_own_mean(model, [count.of(config.target) for count in counts], ranks[0])
             if fault == "missing_collective" and step == middle and ranks[0] == config.world_size - 1:
                 skip_next_vote(executor.exchange, config.world_size)

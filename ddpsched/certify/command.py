@@ -27,6 +27,7 @@ POLICIES: dict[str, dict[str, Any]] = {  # what these need to make steps as smal
     "token_budget": {"max_tokens_for_batch": 128, "batches_per_optimizer_step": 2},
     "bins": {"median_batch": 3},
     "pool": {"max_tokens_for_batch": 80},
+    "split": {"max_tokens": 24},
 }
 WORLD_SIZE = 4
 

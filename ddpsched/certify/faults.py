@@ -39,12 +39,15 @@ def planted(epoch: Sequence[StepPlan], fault: Fault | None, at: int, rank: int) 
     A wrong list of samples is the same on all ranks; only the last rank gets a stale plan.
     """
     plans = list(epoch)
-    if fault in OF_ALL_RANKS:  # change the first sample of the largest rank
+    if fault in OF_ALL_RANKS:  # change the first whole sample of the largest rank
         largest = int(plans[at].counts.argmax())
-        first, *rest = plans[at].ranks[largest]
+        micros = plans[at].ranks[largest]
+        place = next(place for place, micro in enumerate(micros) if micro.part is None)
+        first = micros[place]
         repeated = plans[at - 1].ids[: fault == "repeated_id"]
         ids = np.concatenate([repeated, first.ids[1:]])
-        changed = (*([Microbatch(ids, first.packed)] if len(ids) else []), *rest)
+        replaced = [Microbatch(ids, first.packed)] if len(ids) else []
+        changed = (*micros[:place], *replaced, *micros[place + 1 :])
         ranks = plans[at].ranks
         plans[at] = replace(plans[at], ranks=(*ranks[:largest], changed, *ranks[largest + 1 :]))
     elif fault == "stale_plan" and rank == plans[at].world_size - 1:

@@ -161,7 +161,8 @@ class RunReference:
         rounding might. ``norm``: the gradient's before it was clipped. ``before``: the gradient of the step that ran
         before it.
         """
-        micro = [(rank, each.ids) for rank, microbatches in enumerate(plan.ranks) for each in microbatches]
+        micro = [(rank, each.counted) for rank, microbatches in enumerate(plan.ranks) for each in microbatches]
+        micro = [(rank, ids) for rank, ids in micro if len(ids)]  # a split sample as the whole that it is
         goal = self._target(micro)
         clipping = min(1.0, self._config.train.max_grad_norm / (norm + 1e-6))  # as of torch's clip_grad_norm_
         gradient = _loaded(captured) / clipping

@@ -139,9 +139,14 @@ class RunConfig(Table):
             fault = f"executor.timeline is of several processes, executor.kind = {self.executor.kind!r} has one"
             remedy = "use 'distributed', or leave it out (`ddpsched timeline` draws any run)"
             raise ValueError(f"{fault}; {remedy}")
-        if self.policy.splits and not simulated:
-            fault = "policy.kind = 'split' is planned and simulated, and trained by no executor"
-            raise ValueError(f"{fault}; use executor.kind = 'simulated', or policy.kind = 'packed'")
+        if self.policy.splits:
+            for name, value in (
+                ("executor.slowness", slowness), ("sync.kind = 'fsdp'", self.sync.kind == "fsdp"),
+                ("data.within_documents", self.data.within_documents),
+            ):  # fmt: skip
+                if value:
+                    fault = "policy.kind = 'split' runs parts of a sample on ranks that wait for each other, without"
+                    raise ValueError(f"{fault} {name}; leave that out, or use policy.kind = 'packed'")
         if self.train.checkpoint_every and not self.policy.resumes:
             fault = f"but policy.kind = {self.policy.kind!r} cannot go on within an epoch"
             raise ValueError(f"train.checkpoint_every = {self.train.checkpoint_every}, {fault}; leave it out")

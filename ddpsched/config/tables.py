@@ -133,6 +133,8 @@ class ExecutorConfig(Table):
     """Seconds of silence after which a rank has failed."""
     elastic: bool = False
     """Under torchrun: world_size is as many ranks as it started, now or after a restart."""
+    max_groups: Annotated[int, Field(ge=1, le=4096)] = 64
+    """policy.kind = 'split': the most groups of ranks that are kept for split samples."""
     slowness: list[Annotated[float, Field(ge=1, le=1e6)]] | None = None
     """How many times each rank does its work, for experiments; 2.0: twice."""
     timeline: bool = False

@@ -16,7 +16,7 @@ def rank_cost(cost: CostModel, plan: StepPlan, rank: int, lengths: Lengths) -> i
 
 def largest_need(cap: Cap, plan: StepPlan, rank: int, lengths: Lengths) -> int:
     """Return what the rank's largest micro-batch needs, in the unit of ``cap``; 0 where it has none."""
-    return max((cap.need(micro, lengths.lengths(micro.ids)) for micro in plan.ranks[rank]), default=0)
+    return max((cap.need(micro, micro.tokens(lengths.lengths(micro.ids))) for micro in plan.ranks[rank]), default=0)
 
 
 def plan_columns(
@@ -26,7 +26,7 @@ def plan_columns(
 
     ``labels``: columns of the run. ``cost``: by which micro-batches are padded, where there is a menu of shapes.
     """
-    micro = [(each, lengths.lengths(each.ids)) for each in plan.ranks[rank]]
+    micro = [(each, each.tokens(lengths.lengths(each.ids))) for each in plan.ranks[rank]]
     return {
         **labels,
         "epoch": plan.epoch,

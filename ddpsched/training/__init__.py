@@ -14,6 +14,9 @@
     footprint.py           the memory that several models keep together, before they are built
     masks.py               attention masks that hide padding
     packed.py              one row for many samples: attention, positions, head
+    part_rows.py           a row of a part of a sample, which attends to the whole of it
+    part_groups.py         process groups for samples that are split, and what they gather
+    split.py               what a model must be for them; virtual ranks that share one
     optimise.py            clip, AdamW, schedule
     state.py               weights and moments of a training: copied, written, read back
     save.py                the trained model as a folder for from_pretrained

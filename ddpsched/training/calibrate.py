@@ -24,6 +24,7 @@ from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.records import write_json
 from ddpsched.training.clock import PeakMemory, pick_device, return_freed_memory
 from ddpsched.training.learner import Learner
+from ddpsched.training.out_of_memory import is_out_of_memory
 from ddpsched.world import World
 
 PASSES = 4
@@ -144,7 +145,7 @@ def _peaks(learner: Learner, grid: Sequence[GridPoint]) -> dict[GridPoint, int |
             continue
         return_freed_memory()
         memory.reset()
-        if learner.fits(*_shape(point)):
+        if _fits(learner, *_shape(point)):
             peaks[point] = memory.read()
         else:
             too_large.append(point)
@@ -222,7 +223,7 @@ def _peak(learner: Learner, count: int, length: int) -> int | None:
     memory = PeakMemory(learner.device)
     for _ in range(2):  # the allocator settles in the first
         memory.reset()
-        if not learner.fits(count, length):
+        if not _fits(learner, count, length):
             return None
     peak = memory.read()
     if peak is None:
@@ -239,3 +240,21 @@ def _budget(device: torch.device, config: RunConfig) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory * CUDA_SHARE)
     raise ConfigError("memory.budget_bytes is not set, and a CPU needs it: set it to the bytes each rank may use")
+
+
+def _fits(learner: Learner, count: int, length: int, shorter: int = 0) -> bool:
+    """Return whether the device has the memory for forward and backward of a synthetic batch; gradients stay.
+
+    ``count``, ``length``, ``shorter``: as in ``Collator.synthetic``.
+    """
+    try:
+        learner.loss_sum(learner.collate.synthetic(count, length, shorter)).backward()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        if learner.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return False
+    if learner.device.type == "cuda":
+        torch.cuda.synchronize(learner.device)
+    return True

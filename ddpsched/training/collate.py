@@ -18,8 +18,11 @@ import torch
 
 from ddpsched.costs.cost_model import padded_tokens
 from ddpsched.data.token_table import SliceTable
+from ddpsched.errors import DataError
+from ddpsched.parts import Part
 from ddpsched.step_plan import Ids
 from ddpsched.training.masks import attention_mask
+from ddpsched.training.part_rows import Gather, PartRow, positions_of
 
 Int = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -67,14 +70,15 @@ class Batch:
     ``input_ids`` and ``position_ids`` (1, tokens), the positions counted from 0 in
     each sample, and ``packing``. ``labels``: (count,), in the order of the samples, or
     as large as ``input_ids``. ``weights``: as large, float64, the factor of each
-    token's loss; None for 1.
+    token's loss; None for 1. A row of parts has labels and weights (1, tokens + 1): at
+    i + 1 those of the token that follows token i in the sample.
     """
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor | None
     labels: torch.Tensor
     position_ids: torch.Tensor | None = None
-    packing: Packing | None = None
+    packing: Packing | PartRow | None = None
     weights: torch.Tensor | None = None
 
     def __len__(self) -> int:
@@ -214,6 +218,40 @@ class Collator:
         count, length = self.shape(len(rows), max(pad_to, *map(len, rows)))
         filled = filled_up(rows, labels, weights, count)
         return pad(*filled[:2], self.pad_id, self.device, length, self.mask, filled[2])
+
+    def parts(self, id: int, parts: Sequence[Part], gather: Gather) -> Batch:
+        """Return the row of these parts of a sample; ``gather``: as of :class:`PartRow`.
+
+        Raises DataError where the parts that there are do not end where the sample does.
+        """
+        row, positions = self.rows.row(id), positions_of(parts)
+        last = int(positions.max())
+        if last >= len(row):
+            raise DataError(f"sample {id} has {len(row)} tokens, and a part of it ends at {last + 1}: plan its lengths")
+        weights = None
+        if self.labels is not None:
+            labels = np.where(positions[:1] == 0, self.labels[id], NOT_LEARNT)  # with the token that the head reads
+        else:
+            of_tokens = self.rows.labels(id)
+            labels = np.append(of_tokens[1:], NOT_LEARNT)[positions].astype(np.int64)
+            labels = np.append(NOT_LEARNT, labels)[None]
+            if self.weigh is not None:
+                weight = self.weigh(np.array([id]), label_tokens([of_tokens]))
+                weights = np.full(labels.shape, weight[0])
+        ranges = tuple(each for part in parts for each in part.ranges)
+        return Batch(
+            input_ids=_to_device(row[positions].astype(np.int64)[None], self.device),
+            attention_mask=None,
+            labels=_to_device(labels, self.device),
+            position_ids=_to_device(positions.astype(np.int64)[None], self.device),
+            packing=PartRow(ranges, gather, _to_device(np.array([0, len(positions)], dtype=np.int32), self.device)),
+            weights=None if weights is None else _to_device(weights, self.device),
+        )
+
+    def part_targets(self, id: int, part: Part) -> int:
+        """Return the label tokens that a part of a language model's sample predicts."""
+        following = np.append(self.rows.labels(id)[1:], NOT_LEARNT)
+        return int(np.count_nonzero(following[positions_of([part])] != NOT_LEARNT))
 
     def some(self, ids: Ids, count: int) -> Ids:
         """Return ``count`` of these ids, spread evenly over their lengths, the longest among them."""

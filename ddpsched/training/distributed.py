@@ -28,6 +28,7 @@ from ddpsched.training.learner import Evaluation, Learner, step_seed
 from ddpsched.training.loss import Counts
 from ddpsched.training.meeting import wait_for_all
 from ddpsched.training.out_of_memory import flag_of
+from ddpsched.training.part_groups import PartGroups
 from ddpsched.training.rank_step import RankStep
 from ddpsched.training.state import Snapshot
 from ddpsched.world import World
@@ -68,6 +69,7 @@ class DistributedExecutor:
         self.expect = self.learner.optimiser.schedule  # lets the learning rate fall over so many steps
         self.learner.forward = self.learner.sync.module
         self._step = 0
+        self._groups = PartGroups(world.rank, config.executor.max_groups, config.executor.timeout_s)
         self._objection = Flag.OK  # raised between steps, for the next vote
         self._zero_s: float | None = None  # when the first step began on rank 0, by this host's clock
         self.timeline: dict[str, Any] | None = None  # of the last step
@@ -107,10 +109,12 @@ class DistributedExecutor:
         """
         self._step = plan.step
         self.learner.prepare(plan)
+        if plan.parts:
+            self.learner.shares = self._groups.shares(plan, self.learner.device, self.learner.sync.log)
         meetings = meetings_of(plan) if self.learner.sync.meets else 0
         begin, started = perf_counter(), StepClock()
         rank, denominator = self._world.rank, self.learner.denominator
-        counts = self.learner.counts(plan.rank_ids(rank))
+        counts = self.learner.counts(plan.ranks[rank])
         summed = self.exchange.sum_batch(denominator.step_counts(plan, counts, plan.rank_ids(rank)))
         denominator.begin(plan, summed.wait)
         self.learner.begin_step()
@@ -158,7 +162,8 @@ class DistributedExecutor:
             seed = step_seed(self._config.seed, plan.step, rank)
             return self.learner.run(plan.ranks[rank], scale, seed, self._slowness, meetings), None
         except Exception as error:
-            if _lost_connection(error) or not self.learner.sync.joins:
+            # the ranks that have the other parts of a sample wait within it, and nobody can stand in for this one
+            if _lost_connection(error) or not self.learner.sync.joins or plan.parts:
                 raise
             broken_by = error
         self.learner.optimiser.clear()

@@ -20,9 +20,10 @@ from ddpsched.costs.cost_model import CostModel
 from ddpsched.data.samples import Samples
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Flag
+from ddpsched.parts import Part
 from ddpsched.planning.policies.auto import Auto
 from ddpsched.planning.shapes.choose import NO_MENU, Menu
-from ddpsched.step_plan import Ids, Microbatch, StepPlan
+from ddpsched.step_plan import NO_IDS, Ids, Microbatch, StepPlan
 from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
 from ddpsched.training.collate import Batch, Collator, without_trace
 from ddpsched.training.compiled import Programs, run_eagerly, uncompile
@@ -33,10 +34,11 @@ from ddpsched.training.masks import enable_mask
 from ddpsched.training.meeting import wait_for_all
 from ddpsched.training.model import build_model, num_positions
 from ddpsched.training.optimise import Optimiser
-from ddpsched.training.out_of_memory import is_out_of_memory
 from ddpsched.training.packed import can_pack, enable_packing
+from ddpsched.training.part_rows import Gather
 from ddpsched.training.rank_step import RankStep, repeats
 from ddpsched.training.save import save_pretrained
+from ddpsched.training.split import enable_splitting
 from ddpsched.training.state import Snapshot, restore
 from ddpsched.training.sync import SYNCS
 from ddpsched.training.sync.synchroniser import Synchroniser
@@ -76,6 +78,8 @@ class Learner:
         self.packs = config.policy.packs or config.data.within_documents
         if self.packs:
             enable_packing(model, config.model.name, config.data.max_length, config.model.packed_attention)
+            if config.policy.splits:
+                enable_splitting(model, config.model.name, config.data.max_length)
         elif isinstance(config.policy, Auto) and config.policy.packed:
             self.packs = can_pack(model, config.data.max_length, config.model.packed_attention)
         enable_mask(model, config.model.name, config.model.mask, config.data.max_length)
@@ -90,6 +94,8 @@ class Learner:
         self.forward: Any = self.model
         self._statistics = [b for name, b in model.named_buffers() if name.rpartition(".")[2] in STATISTICS]
         self._before: list[torch.Tensor] = []  # these, at the step's start
+        # of split samples by id: the parts that run here, and how they meet the others
+        self.shares: dict[int, tuple[Sequence[Part], Gather]] = {}
         self.beat: Callable[[str], object] = lambda phase: None  # called as a phase of a step begins
         self._memory = PeakMemory(device)
         self.optimiser = Optimiser(self.model, config.train, 1, config.lr, config.global_batch)
@@ -182,23 +188,6 @@ class Learner:
         """Return the tokens of these training samples, (n,)."""
         return self._samples.train.lengths(ids)
 
-    def fits(self, count: int, length: int, shorter: int = 0) -> bool:
-        """Return whether the device has the memory for forward and backward of a synthetic batch; gradients stay.
-
-        ``count``, ``length``, ``shorter``: as in ``Collator.synthetic``.
-        """
-        try:
-            self.loss_sum(self.collate.synthetic(count, length, shorter)).backward()
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
-            return False
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return True
-
     def run(
         self, microbatches: Sequence[Microbatch], scale: Callable[[], float], seed: int, slowness: float = 1.0,
         meetings: int = 0,
@@ -220,7 +209,7 @@ class Learner:
         self._memory.reset()
         sync = self.sync
         self._spans: dict[str, list[Any]] = {"data": [], "forward": [], "backward": []}
-        total = torch.zeros((), device=self.device, dtype=torch.float64)
+        losses: list[torch.Tensor] = []
         begin, cpu = self.clock.anchor(), process_time()
         count = max(len(microbatches), meetings, int(sync.needs_backward))
         for position, micro in enumerate(microbatches):
@@ -229,8 +218,10 @@ class Learner:
                 for extra in repeats(len(micro), slowness):
                     self._run_without_effect(micro, extra)
                 collate = partial(self.collate, micro.ids, micro.packed, micro.pad_to)
+                if micro.part is not None:
+                    collate = partial(self.collate.parts, int(micro.ids[0]), *self.shares[int(micro.ids[0])])
                 self.beat("forward")
-                total += self._run_timed(collate, self.loss_sum, partial(self._backward, scale))
+                losses.append(self._run_timed(collate, self.loss_sum, partial(self._backward, scale)))
         for position in range(len(microbatches), count):
             with without_trace(sync.module), sync.synchronise() if position == count - 1 else sync.accumulate():
                 (self.loss_sum(self.collate.synthetic(1, 4)) * 0.0).backward()
@@ -241,7 +232,7 @@ class Learner:
         cpu_s, peak = process_time() - cpu, self._memory.read()
         collectives, sent = sync.log.take()
         spans, barrier = self._spans, sync.barrier
-        return RankStep(begin, sync.ready, done, total, spans, cpu_s, peak, collectives, barrier, sent, recompiled)
+        return RankStep(begin, sync.ready, done, losses, spans, cpu_s, peak, collectives, barrier, sent, recompiled)
 
     def _backward(self, scale: Callable[[], float], loss: torch.Tensor) -> None:
         self.beat("backward")
@@ -274,14 +265,22 @@ class Learner:
                 partial(torch.autograd.grad, inputs=parameters, allow_unused=True),
             )
 
-    def counts(self, ids: Ids) -> Counts:
-        """Return how many samples, tokens and label tokens these training samples are.
+    def counts(self, micros: Sequence[Microbatch]) -> Counts:
+        """Return how many samples, tokens and label tokens these micro-batches of one rank are."""
+        train, is_lm = self._samples.train, self._config.model.task == "causal_lm"
+        whole = np.concatenate([NO_IDS, *(micro.ids for micro in micros if micro.part is None)])
+        tokens, targets = int(train.lengths(whole).sum()), int(train.num_targets(whole).sum()) if is_lm else 0
+        for micro in micros:
+            if micro.part is not None:
+                tokens += micro.part.tokens
+                targets += self.part_targets(int(micro.ids[0]), micro.part) if is_lm else 0
+        return Counts(sum(len(micro.counted) for micro in micros), tokens, targets)
 
-        ``ids``: of one rank, as no rank needs to know the lengths of another's samples.
-        """
-        train = self._samples.train
-        num_targets = int(train.num_targets(ids).sum()) if self._config.model.task == "causal_lm" else 0
-        return Counts(len(ids), int(train.lengths(ids).sum()), num_targets)
+    def part_targets(self, id: int, part: Part) -> int:
+        """Return the label tokens that a part predicts; of a classifier's sample 1 with its first token, else 0."""
+        if self._config.model.task == "causal_lm":
+            return self.collate.part_targets(id, part)
+        return int(part.ranges[0][0] == 0)
 
     def gradient_norm(self) -> float:
         """Clip the gradient of the step; return its norm before that, which is not finite where the gradient is not."""

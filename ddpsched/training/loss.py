@@ -61,21 +61,28 @@ def loss_sum(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor |
         # float64 stays float64; half precisions are summed in float32
         return F.cross_entropy(logits.float() if logits.dtype.itemsize < 4 else logits, labels, reduction="sum")
     losses = token_losses(logits, labels)
-    return losses.sum() if weights is None else (losses * following(weights, 0.0).to(losses.dtype)).sum()
+    if weights is None:
+        return losses.sum()
+    return (losses * following(weights, 0.0, losses.shape[1]).to(losses.dtype)).sum()
 
 
 def token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the cross-entropy of each next token: (rows, length), 0 where the next one has no label.
 
-    ``logits``: (rows, length, vocabulary). ``labels``: (rows, length), -100 where a token is not learnt.
+    ``logits``: (rows, length, vocabulary). ``labels``: (rows, length), -100 where a token is not learnt; (rows,
+    length + 1) where the token after a row's last is known.
     """
     # the labels move, not the logits: those are the largest tensor of a step, and a slice of them would be a copy;
     # softmax reads half precisions as they are and writes float32
     wide = torch.float32 if logits.dtype.itemsize < 4 else None
     logs = F.log_softmax(logits.flatten(0, 1), -1, dtype=wide)
-    return F.nll_loss(logs, following(labels, -100).flatten(), reduction="none", ignore_index=-100).view_as(labels)
+    targets = following(labels, -100, logits.shape[1])
+    return F.nll_loss(logs, targets.flatten(), reduction="none", ignore_index=-100).view_as(targets)
 
 
-def following(tokens: torch.Tensor, last: float) -> torch.Tensor:
-    """Return ``tokens`` (rows, length) moved to where they are predicted; after a row's end there is ``last``."""
-    return F.pad(tokens[:, 1:], (0, 1), value=last)
+def following(tokens: torch.Tensor, last: float, length: int | None = None) -> torch.Tensor:
+    """Return ``tokens`` (rows, length) moved to where they are predicted; after a row's end there is ``last``.
+
+    ``length``: of a row, where ``tokens`` go on behind it.
+    """
+    return F.pad(tokens[:, 1:], (0, (length or tokens.shape[1]) + 1 - tokens.shape[1]), value=last)

@@ -30,6 +30,7 @@ from transformers.masking_utils import sdpa_mask
 from ddpsched.errors import ConfigError
 from ddpsched.training.collate import Packing, pack, pad
 from ddpsched.training.model import exact_logits, first_position, gap, num_positions, objection, some_rows
+from ddpsched.training.part_rows import PartRow
 
 try:
     from torch.nn.attention.varlen import varlen_attn  # torch 2.10
@@ -141,7 +142,7 @@ def _prepare(model: Any, classifies: bool, attention: Attention) -> None:
 
 def _first_tokens(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
     """Reduce the encoder's output to each sample's first token: (1, tokens, dim) -> (count, 1, dim)."""
-    packing: Packing | None = kwargs.get("packing")
+    packing: Packing | PartRow | None = kwargs.get("packing")
     if packing is not None:
         states = output.last_hidden_state
         output.last_hidden_state = states[0].index_select(0, packing.offsets[:-1]).unsqueeze(1)
@@ -159,7 +160,7 @@ def _attend(
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    packing: Packing | None = None,
+    packing: Packing | PartRow | None = None,
     sliding_window: int | None = None,
     kernel: bool = True,
     **options: Any,
@@ -175,6 +176,9 @@ def _attend(
         if attention_mask is None:
             attention_mask = _band(query.shape[2], sliding_window, _is_causal(module, options), query.device)
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    if isinstance(packing, PartRow):
+        causal = _is_causal(module, options)
+        return packing.attend(module, query, key, value, causal, sliding_window, options), None
     # (1, heads, tokens, head_dim) -> (tokens, heads, head_dim), three views
     row = (query.squeeze(0).transpose(0, 1), key.squeeze(0).transpose(0, 1), value.squeeze(0).transpose(0, 1))
     keywords = _for_kernel(module, query, sliding_window, options) if kernel else None

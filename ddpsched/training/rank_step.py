@@ -20,7 +20,7 @@ class RankStep:
     begin: Any
     ready: Any  # the last gradient of this rank was computed
     done: Any  # all ranks' gradients were added up
-    loss_sum: torch.Tensor  # of this rank's samples, or label tokens, on the device
+    losses: list[torch.Tensor]  # of each micro-batch, summed over its samples or label tokens, on the device
     spans: dict[str, list[tuple[Any, Any]]]  # marks around each "data", "forward" and "backward", in their order
     cpu_s: float
     peak_memory_bytes: int | None
@@ -28,6 +28,11 @@ class RankStep:
     barrier: tuple[Any, Any] | None
     sent: torch.Tensor | None  # the largest magnitude that this rank sent of its gradient; None where it sent nothing
     recompiled: str | None  # why the model was compiled in this step; None where it was not
+
+    @property
+    def loss_sum(self) -> torch.Tensor:
+        """The loss summed over this rank's samples, or label tokens, on the device."""
+        return torch.stack([each.double() for each in self.losses]).sum() if self.losses else torch.zeros(())
 
     @property
     def is_own_gradient_finite(self) -> bool:

@@ -22,6 +22,7 @@ from ddpsched.training.learner import Learner, step_seed
 from ddpsched.training.loss import Counts
 from ddpsched.training.out_of_memory import flag_of
 from ddpsched.training.rank_step import RankStep
+from ddpsched.training.split import joined, share_losses, share_times
 from ddpsched.training.state import Snapshot
 
 
@@ -69,7 +70,8 @@ class VirtualExecutor:
         """Run the step; return one record per rank, in rank order."""
         self.learner.prepare(plan)
         config, size, started = self._config, plan.world_size, StepClock()
-        counts = [self.learner.counts(plan.rank_ids(rank)) for rank in range(size)]
+        counts = [self.learner.counts(micros) for micros in plan.ranks]
+        self.learner.shares, run = joined(plan, self.learner.device)
         total = Counts(*map(sum, zip(*counts, strict=True)))
         assert total.samples == plan.global_batch
         denominator = self.learner.denominator
@@ -82,7 +84,7 @@ class VirtualExecutor:
             rank = (plan.step + turn) % size
             try:
                 seed = step_seed(config.seed, plan.step, rank)
-                done[rank] = self.learner.run(plan.ranks[rank], denominator.scale, seed, slowness=self._slowness[rank])
+                done[rank] = self.learner.run(run[rank], denominator.scale, seed, slowness=self._slowness[rank])
             except Exception as error:
                 self._fail(plan, rank, flag_of(error), error)
         lost = next((rank for rank in range(size) if not torch.isfinite(done[rank].loss_sum)), 0)
@@ -90,8 +92,12 @@ class VirtualExecutor:
             self._fail(plan, lost, flag)
         self.needs = [largest_need(self.cap, plan, rank, self._lengths) for rank in range(size)]
         update = self.learner.update(plan.step, total)
+        if plan.parts:
+            share_losses(plan, [done[rank] for rank in range(size)], self.learner.part_targets)
         measured = [done[rank].columns(self.learner.clock, denominator.count(counts[rank])) for rank in range(size)]
         slowest = max(columns["compute_s"] for columns in measured)
+        if plan.parts:
+            slowest = share_times(plan, [done[rank] for rank in range(size)], measured, self.learner.clock)
         if config.policy.in_lockstep:
             micros = [done[rank].microbatches_s(self.learner.clock) for rank in range(size)]
             slowest = max(slowest, sum(map(max, zip_longest(*micros, fillvalue=0.0))))

@@ -53,6 +53,7 @@ def test_parts_are_the_whole_sample_and_alike_to_a_token(length: int, count: int
         ([Part(0, 2, ((1, 4),)), Part(1, 2, ((4, 8),))], "no part has its tokens 0 to 0"),
         ([Part(0, 2, ((0, 4), (4, 4))), Part(1, 2, ((4, 8),))], "has the range 4 to 4, needs at least a token"),
         ([Part(0, 2, ((0, 4),)), Part(1, 2, ())], "its part 1 has no token"),
+        ([Part(0, 2, ((4, 8),)), Part(1, 2, ((0, 4),))], "its part 0 lacks its first token"),
     ],
 )
 def test_what_is_no_whole_sample_is_refused(parts: list[Part], said: str) -> None:
