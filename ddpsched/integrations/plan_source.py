@@ -84,6 +84,11 @@ class PlanSource(LoaderWorld):
 
     def _check(self) -> None:
         kind, size = self.policy.kind, self.arguments.global_batch
+        if self.policy.splits:
+            raise ConfigError(
+                f"{self.owner}: policy 'split' runs parts of a sample on several ranks, whose attention has to gather keys "
+                "and values; loaders yield whole samples. Use `ddpsched run`, or policy 'packed'"
+            )
         if self.policy.varies and size is not None:
             raise ConfigError(
                 f"{self.owner}: global_batch = {size}, but policy {kind!r} fills micro-batches of sizes that "
