@@ -86,8 +86,8 @@ class PlanSource(LoaderWorld):
         kind, size = self.policy.kind, self.arguments.global_batch
         if self.policy.splits:
             raise ConfigError(
-                f"{self.owner}: policy 'split' runs parts of a sample on several ranks, whose attention has to gather keys "
-                "and values; loaders yield whole samples. Use `ddpsched run`, or policy 'packed'"
+                f"{self.owner}: policy 'split' runs parts of a sample on several ranks, and loaders yield whole ones; "
+                "use `ddpsched train`, or policy 'packed'"
             )
         if self.policy.varies and size is not None:
             raise ConfigError(
