@@ -16,7 +16,8 @@ PACKAGE = ROOT / "ddpsched"
 # A room imports only from rooms above it in this list; a module only from lower floors of its room.
 ROOMS = {
     "ground": {
-        "visible_text": 0, "errors": 1, "decode": 1, "packed_ids": 1, "parts": 0, "world": 2, "step_plan": 2, "record_lines": 2,
+        "visible_text": 0, "errors": 1, "decode": 1, "packed_ids": 1, "parts": 0, "world": 2, "step_plan": 2,
+        "record_lines": 2,
         "records": 3, "table": 2, "exchange": 2, "own_folder": 2, "regular_file": 0, "broken_pipe": 0,
         "run_folder": 4, "environment": 2, "machine": 1,
         "watch": 3, "processes": 1, "run_lock": 3, "arguments": 2, "shortage": 1, "terminal": 2, "local_ranks": 5,
@@ -35,7 +36,7 @@ ROOMS = {
     "peers": {
         "packages": 0, "peer": 0, "budget": 1, "rows": 1, "axolotl": 2, "llama_factory": 2, "nemo_rl": 2, "slime": 3,
         "torchtitan": 2, "trl": 2, "batch_rebalance": 2, "cosmos_rl": 2, "deepspeed": 2, "fairseq": 2,
-        "karmarkar_karp": 2, "length_grouped": 2, "lhotse": 2, "online_dynamic_batching": 2, "verl": 2,
+        "karmarkar_karp": 2, "length_grouped": 2, "lhotse": 2, "megatron": 2, "online_dynamic_batching": 2, "verl": 2,
     },
     "planning": {
         "assignment": 0, "record_columns": 0, "yardstick": 0, "policy": 1, "solvers": 1, "one_batch": 2, "plan_spec": 2,
