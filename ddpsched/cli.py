@@ -157,7 +157,9 @@ def plan(
         Texts, Option(help="static | minmax | balanced | packed | split | token_budget | bins | pool; all without it")
     ] = None,
     max_microbatches: Annotated[int | None, AtLeast1(help="M, most micro-batches of a rank in a step")] = None,
-    max_tokens: Annotated[int | None, AtLeast1(help="of split: the most tokens of a rank's micro-batch")] = None,
+    max_tokens: Annotated[
+        int | None, AtLeast1(help="of split, and of --peer megatron: the most tokens of a rank's micro-batch")
+    ] = None,
     lookahead: Annotated[int, AtLeast1(help="W, global batches planned at once")] = 1,
     epochs: Annotated[int, AtLeast1(help="E, epochs to plan")] = 1,
     seed: Annotated[int, Option(min=0, max=2**32 - 1, help="of the order, and of --law")] = 0,

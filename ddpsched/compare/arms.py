@@ -16,7 +16,7 @@ from ddpsched.config import validate
 from ddpsched.costs.config import CostConfig, MemoryConfig, caps_of, cost_model
 from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.data.lengths import KnownLengths
-from ddpsched.errors import ConfigError, DdpschedError, PeerMissing
+from ddpsched.errors import ConfigError, DdpschedError, InfeasibleError, PeerMissing
 from ddpsched.exchange import LocalExchange
 from ddpsched.orders.config import OrderConfig
 from ddpsched.orders.epoch_order import Order
@@ -26,7 +26,7 @@ from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.policies import AnyPolicy
 from ddpsched.planning.policies.minmax import usual_prefetch
-from ddpsched.planning.yardstick import Ruler, SplitRuler, Yardstick
+from ddpsched.planning.yardstick import GroupsRuler, Ruler, SplitRuler, Yardstick
 from ddpsched.table import BatchSize, Positive, Ranks, Seed, Table
 
 MICROBATCHES = 4  # of the arm with several, where none is asked for
@@ -210,6 +210,8 @@ def compare(question: Question, policies: Sequence[str] = (), peers: Sequence[st
             yield _peer(question, name).beside(static)
         except PeerMissing as error:
             yield Row(name, skipped=error.reason, package=PEERS[name].package)
+        except InfeasibleError as error:
+            yield Row(name, skipped=str(error), package=PEERS[name].package)
 
 
 def _row(question: Question, name: str, arm: Arm) -> Row:
@@ -251,7 +253,8 @@ def _peer(question: Question, name: str) -> Row:
     if peer.packed and not spec.cost.linear:
         fault = f"packed rows have no cost.kind = {(question.cost or {}).get('kind')!r}"
         return Row(name, skipped=fault, package=peer.package)
-    ruler = Ruler(question.lengths, question.world_size, spec.cost, peer.packed, question.time(spec))
+    kind = GroupsRuler if peer.splits else Ruler
+    ruler = kind(question.lengths, question.world_size, spec.cost, peer.packed, question.time(spec))
     problem = Problem(
         lengths=question.lengths,
         order=np.arange(len(question.lengths)),
@@ -260,6 +263,7 @@ def _peer(question: Question, name: str) -> Row:
         max_microbatches=question.max_microbatches or MICROBATCHES,
         seed=question.seed,
         cost=spec.cost,
+        max_tokens=question.max_tokens,
     )
     seconds = 0.0
     for epoch in range(question.epochs):

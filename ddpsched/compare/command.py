@@ -135,18 +135,19 @@ def _check(request: Request, question: Question) -> None:
     """Raise ConfigError for requests that cannot be met, before an epoch is planned."""
     if "peer" in request.policies:
         raise ConfigError("--policy peer: give another package's batching by --peer NAME, beside the policies")
+    for name in request.peers:
+        if name not in (*PEERS, "all"):
+            raise ConfigError(f"--peer {name!r} is none of: {', '.join(PEERS)}, all")
+    of_peers = any(name == "all" or PEERS[name].splits for name in request.peers)  # which take --max-tokens as well
     for option, value, users in (
         ("--max-microbatches", question.max_microbatches or 1, ["balanced"]),
         ("--lookahead", question.lookahead, ["balanced", "packed"]),
-        ("--max-tokens", question.max_tokens or 1, ["split"]),
+        ("--max-tokens", 1 if of_peers else question.max_tokens or 1, ["split"]),
     ):
         if value > 1 and request.policies and not set(request.policies) & set(users):
             raise ConfigError(f"{option} {value} is for {' and '.join(users)}, not {', '.join(request.policies)}")
     if request.export is not None and len(set(request.policies)) != 1:
         raise ConfigError("--export writes the plans of one policy; name it, as in --policy balanced")
-    for name in request.peers:
-        if name not in (*PEERS, "all"):
-            raise ConfigError(f"--peer {name!r} is none of: {', '.join(PEERS)}, all")
     for path in (request.figure, request.export):
         if path is not None and path.is_dir():
             raise ConfigError(f"{path}: this is a folder; give the name of a file in it")

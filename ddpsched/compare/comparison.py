@@ -84,8 +84,8 @@ def plan(
     ``lengths``: (N,), as ``ddpsched.lengths(dataset)`` returns them. ``world_size``: G, ranks. ``global_batch``: B,
     samples of a step over all ranks. ``policy``: one or several names; without it all that apply. ``peer``: other
     packages' batching beside them, by name, or "all". ``max_microbatches``, ``max_tokens``, ``lookahead`` and
-    ``prefetch``: options of the policies that have them. ``seed``: of the epochs' orders. ``cost``, ``memory``: tables
-    [cost] and [memory] of a config; ``memory`` as ``{"path": calibration, "budget_bytes": bytes}``.
+    ``prefetch``: options of the policies and peers that have them. ``seed``: of the epochs' orders. ``cost``,
+    ``memory``: tables [cost] and [memory] of a config; ``memory`` as ``{"path": calibration, "budget_bytes": bytes}``.
 
     Raises ConfigError or DataError for arguments out of range.
 

@@ -15,6 +15,7 @@ verl(_equal)                 static's, as verl partitions them                  
 nemo_rl                      static's, modified first-fit decreasing, dealt       packed  B, M
 slime                        static's, largest differencing twice                 packed  B, M
 torchtitan                   static's, next fit in order, dealt                   packed  B, M
+megatron                     static's, long ones split over ranks, in groups      packed  B, tokens
 trl_bfd                      chunks of 1,000, best-fit decreasing                 packed  row tokens
 trl_token_budget             the order's next, as long as a rank has room         packed  row tokens
 axolotl                      all, first-fit decreasing                            packed  row tokens
@@ -41,6 +42,7 @@ online_dynamic_batching      each rank from a buffer, groups agreed on          
     nemo_rl.py                   NeMo-RL's modified first-fit decreasing
     slime.py                     slime's dynamic batches
     torchtitan.py                torchtitan's batcher of rollouts
+    megatron.py                  Megatron-LM's hybrid context parallelism
     trl.py                       TRL's packing, and its token-budget batcher
     axolotl.py                   axolotl's multipack
     llama_factory.py             LLaMA-Factory's knapsacks
@@ -59,6 +61,7 @@ from ddpsched.peers import (
     length_grouped,
     lhotse,
     llama_factory,
+    megatron,
     nemo_rl,
     slime,
     torchtitan,
@@ -66,12 +69,12 @@ from ddpsched.peers import (
     verl,
 )
 from ddpsched.peers import online_dynamic_batching as odb
-from ddpsched.peers.peer import Peer, Problem, Step
+from ddpsched.peers.peer import Peer, Problem, SplitStep, Step
 
 _MODULES = (
-    length_grouped, batch_rebalance, karmarkar_karp, verl, slime, nemo_rl, torchtitan, trl, axolotl, llama_factory,
-    deepspeed, fairseq, lhotse, cosmos_rl, odb,
+    length_grouped, batch_rebalance, karmarkar_karp, verl, slime, nemo_rl, torchtitan, megatron, trl, axolotl,
+    llama_factory, deepspeed, fairseq, lhotse, cosmos_rl, odb,
 )  # fmt: skip
 PEERS: dict[str, Peer] = {peer.name: peer for module in _MODULES for peer in module.PEERS}
 
-__all__ = ["PEERS", "Peer", "Problem", "Step"]
+__all__ = ["PEERS", "Peer", "Problem", "SplitStep", "Step"]

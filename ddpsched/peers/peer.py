@@ -3,14 +3,18 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 
 from ddpsched.costs.cost_model import CostModel, Int, padded_tokens
-from ddpsched.step_plan import Ids
+from ddpsched.step_plan import Ids, Microbatch
 
 # Per rank a list of micro-batches, each int64 ids; a rank without samples has an empty list.
 Step = list[list[Ids]]
+# A step of a peer that splits samples: of each of its groups the micro-batches of each rank. Groups run in turn, with a
+# barrier after each.
+SplitStep = list[list[list[Microbatch]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +24,8 @@ class Problem:
     ``lengths``: (N,), int64 tokens by id. ``order``: (N,), int64 ids, the epoch's global order, which a peer
     follows where it takes one; peers that draw batches themselves follow ``seed`` and ``epoch``. ``cost``: the model
     that steps are scored with. ``budget``: tokens per micro-batch, for a peer that takes a budget; None to search
-    for it (see ``Peer.budget``).
+    for it (see ``Peer.budget``). ``max_tokens``: the most tokens of one sample on a rank, for a peer that splits
+    samples; None for the peer's default.
     """
 
     lengths: Int
@@ -32,6 +37,7 @@ class Problem:
     epoch: int = 0
     cost: CostModel = padded_tokens
     budget: int | None = None
+    max_tokens: int | None = None
 
     @property
     def in_order(self) -> Int:
@@ -55,14 +61,16 @@ class Peer:
     ``package``: what to install, or that the algorithm is reimplemented here. ``packed``: a micro-batch is
     one row without padding. ``steps``: raises PeerMissing when it is called. ``budget``: for a peer whose
     batches are as large as a token budget allows, the tokens per micro-batch at which a step holds
-    ``global_batch`` samples on average, over all ranks; None where the peer takes the batch size itself.
+    ``global_batch`` samples on average, over all ranks; None where the peer takes the batch size itself. ``splits``:
+    its steps are SplitSteps, in which a sample may be in parts on several ranks; InfeasibleError where one is too long.
     """
 
     name: str
     package: str
     packed: bool
-    steps: Callable[[Problem], Iterator[Step]]
+    steps: Callable[[Problem], Iterator[Any]]  # of Step, or SplitStep where it splits
     budget: Callable[[Problem], int] | None = None
+    splits: bool = False
 
     def fitted(self, problem: Problem) -> Problem:
         """Return the problem with this peer's budget, so that later epochs need not search for it again."""

@@ -193,3 +193,20 @@ class SplitRuler(Ruler):
         samples, *_, needed = (sum(column) for column in zip(*self._steps, strict=True))
         gathered = self._gathered / (needed / self._size) if self._cost.prices_gathering else None
         return replace(super().read(), split=self._split / samples, gathered=gathered)
+
+
+class GroupsRuler(SplitRuler):
+    """The same for steps of groups that run in turn, with a barrier after each: a step is the :class:`Microbatch` of
+    each rank of each group, and costs the sum over groups of what the last rank is done at.
+
+    >>> ruler = GroupsRuler(np.array([8, 2, 6]), 2, CostModel(0, 1, 0, scale=1), packed=True)
+    >>> long, short, last = (Microbatch([id], packed=True) for id in range(3))
+    >>> ruler.add_epoch([[[[long], [short]], [[last], []]]])
+    >>> ruler.read().yardstick
+    1.75
+    """
+
+    def _measured(self, step: Any, width: int) -> tuple[Int, tuple[int, ...]]:
+        measured = [SplitRuler._measured(self, group, width) for group in step]
+        rows = zip(*(row for _, row in measured), strict=True)
+        return np.concatenate([ids for ids, _ in measured]), tuple(map(sum, rows))

@@ -88,5 +88,12 @@ def test_a_sample_twice_in_a_step_is_refused() -> None:
 
 
 def test_an_unknown_peer_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"policy\.peer = 'megatron' is none of: length_grouped, "):
-        next(peer_plans(config("megatron"), Source(100)))
+    with pytest.raises(ConfigError, match=r"policy\.peer = 'nobody' is none of: length_grouped, "):
+        next(peer_plans(config("nobody"), Source(100)))
+
+
+def test_a_peer_that_splits_samples_is_for_paper_only() -> None:
+    with pytest.raises(
+        ConfigError, match=r"policy\.peer = 'megatron' splits samples .* `ddpsched plan --peer megatron`"
+    ):
+        config("megatron")

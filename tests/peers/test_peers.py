@@ -21,6 +21,8 @@ ROWS = {"slime", "nemo_rl", "torchtitan"}  # as many rows as the cap asks for, a
 REPEATS = {"length_grouped": 31, "length_grouped_global": 31, "lhotse": 4}
 HERE = {name for name, peer in PEERS.items() if peer.package.startswith(("transformers", "ddpsched's"))}
 
+WHOLE = {name: peer for name, peer in PEERS.items() if not peer.splits}  # the others: test_megatron.py
+
 
 def problem(size: int = 1003, **changes: int) -> Problem:
     rng = np.random.default_rng(size)
@@ -47,7 +49,7 @@ def ids_of(step: Step) -> list[int]:
     return [id for rank in step for micro in rank for id in micro.tolist()]
 
 
-@pytest.mark.parametrize("peer", PEERS.values(), ids=PEERS)
+@pytest.mark.parametrize("peer", WHOLE.values(), ids=WHOLE)
 @pytest.mark.parametrize("size", [1003, 1024])
 def test_every_sample_is_there_as_often_as_the_peer_promises(peer: Peer, size: int) -> None:
     given = problem(size)
@@ -62,7 +64,7 @@ def test_every_sample_is_there_as_often_as_the_peer_promises(peer: Peer, size: i
         assert all(micro.dtype == np.int64 and len(micro) for rank in step for micro in rank)
 
 
-@pytest.mark.parametrize("peer", PEERS.values(), ids=PEERS)
+@pytest.mark.parametrize("peer", WHOLE.values(), ids=WHOLE)
 def test_the_same_question_has_the_same_answer(peer: Peer) -> None:
     given = problem(300)
     one, other = ([[[m.tolist() for m in rank] for rank in step] for step in asked(peer, given)] for _ in range(2))
@@ -173,6 +175,7 @@ def test_verls_partition_is_as_good_as_the_one_told_anew() -> None:
         ("lhotse", "lhotse"),
         ("cosmos_rl", "cosmos_rl"),
         ("online_dynamic_batching", "odb"),
+        ("megatron", "megatron"),
     ],
 )
 def test_an_absent_package_is_a_reason(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +189,6 @@ def test_an_absent_package_is_a_reason(name: str, package: str, monkeypatch: pyt
 
 
 def test_importing_peers_imports_no_package_of_theirs() -> None:
-    heavy = {"torch", "transformers", "verl", "deepspeed", "lhotse", "cosmos_rl", "odb"}
+    heavy = {"torch", "transformers", "verl", "deepspeed", "lhotse", "cosmos_rl", "odb", "megatron"}
     check = f"import sys, ddpsched.peers, ddpsched.planning.policies.peer\nsys.exit(bool({heavy!r} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0

@@ -18,7 +18,7 @@ from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policies.split import Split
 from ddpsched.planning.solvers.partition.gangs import Row, Share, degrees, place
-from ddpsched.planning.yardstick import SplitRuler
+from ddpsched.planning.yardstick import GroupsRuler, SplitRuler
 from ddpsched.step_plan import Microbatch, StepPlan
 
 ATTENTION = CostModel(0, 1, 1 / 24576, scale=1000)  # tokens, and squared ones over 24,576
@@ -145,6 +145,28 @@ def test_plans_of_long_tails_are_near_an_even_share(
     groups = {tuple(rank for rank, _ in parts) for plan in made for parts in plan.parts.values()}
     assert all(ranks == tuple(range(ranks[0], ranks[-1] + 1)) for ranks in groups), "neighbours"
     assert len(groups) <= 64
+
+
+def test_a_step_of_groups_costs_the_sum_of_their_last_ranks() -> None:
+    """Two groups with a barrier between: 9 + 6 though no rank works longer than 11; without it the step ends at 12."""
+    cost = CostModel(1, 1, 0, scale=1, gather_beta=1)
+    lengths = np.array([3, 4, 8, 2, 1])
+    front, back = (Microbatch([2], packed=True, part=part) for part in head_and_tail(8, 2))
+    whole = {id: Microbatch([id], packed=True) for id in (0, 1, 3, 4)}
+    groups = [[[whole[0], front], [back]], [[whole[3]], [whole[1], whole[4]]]]
+    ruler = GroupsRuler(lengths, 2, cost, packed=True, time=cost)
+    ruler.add_epoch([groups, [groups[0]]])
+    figures = ruler.read()
+    first, second = 4 + 5, 5 + 2
+    assert figures.yardstick == (2 * first + second) / ((lengths.sum() + 11) / 2)
+    assert figures.imbalance == (2 * first + second) / ((2 * (4 + 5 + 5) + 3 + 5 + 2) / 2)
+    assert figures.step_seconds == pytest.approx((2 * first + second) / 2 / 1e9)
+    assert figures.split == 2 / 7
+    assert figures.gathered == pytest.approx(2 * 4 / ((lengths.sum() + 11) / 2))
+    assert (figures.dropped, figures.repeated, figures.steps, figures.microbatches) == (0, 2, 2, 9 / 4)
+    alone = SplitRuler(lengths, 2, cost, packed=True)
+    alone.add_epoch([[[*groups[0][0], *groups[1][0]], [*groups[0][1], *groups[1][1]]]])
+    assert alone.read().yardstick == 16 / (lengths.sum() / 2)
 
 
 @settings(max_examples=60)

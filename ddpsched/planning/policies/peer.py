@@ -46,6 +46,11 @@ class PeerPolicy(Policy):
         super().check(setting)
         if setting.memory != "none":
             raise ValueError("a peer knows no memory caps; leave memory out with policy.kind = 'peer'")
+        if self.peer in PEERS and PEERS[self.peer].splits:
+            raise ValueError(
+                f"policy.peer = {self.peer!r} splits samples over ranks, with barriers that no run has; compare "
+                f"with it by `ddpsched plan --peer {self.peer}`, or use policy.kind = 'split'"
+            )
 
     def __call__(self, context: Context) -> Iterator[Assignment]:
         """Yield each step. Raises ConfigError for an unknown peer, PeerMissing for one that is not installed, RunError
