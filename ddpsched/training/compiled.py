@@ -6,7 +6,7 @@ the names of its parameters stay. Its first call with a new shape traces and com
 seconds, and within a step all ranks would wait for the one that meets the shape: so every program is made at the start.
 
 A model that is compiled whole has one backward function, which releases all gradients together: hooks of ``bucketed``
-and ``overlap`` then begin only behind it. DistributedDataParallel's splitter (``compile.split``) cuts the program at the
+and ``overlap`` then begin behind it. DistributedDataParallel's splitter (``compile.split``) cuts the program at the
 bounds of its buckets, so that a bucket travels while the next part runs backward; no part is larger than a bucket, and
 buckets must be small for the first one to be cut at all.
 """
