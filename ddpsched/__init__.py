@@ -83,6 +83,7 @@ _HOMES = {
     "enable_packing": "ddpsched.training.packed",
     "micro_batches": "ddpsched.integrations.micro_batches",
     "packed_collate": "ddpsched.integrations.packed_collate",
+    "split_samples": "ddpsched.integrations.split_samples",
     "law_lengths": "ddpsched.data.laws.length_laws",
     "lengths": "ddpsched.data.dataset_lengths",
     "plan": "ddpsched.compare.comparison",

@@ -30,6 +30,7 @@ from ddpsched.integrations.packed_collate import packed_collate as packed_collat
 from ddpsched.integrations.pool_stream import PoolStream as PoolStream
 from ddpsched.integrations.recorder import Recorder as Recorder
 from ddpsched.integrations.scaled import scaled as scaled
+from ddpsched.integrations.split_samples import split_samples as split_samples
 from ddpsched.integrations.step_loader import StepLoader as StepLoader
 from ddpsched.integrations.step_share import StepShare as StepShare
 from ddpsched.integrations.stream_scheduler import StreamScheduler as StreamScheduler

@@ -145,9 +145,10 @@ def test_floors(path: Path) -> None:
             # the device's name for environment.json, in a run that has torch; messages between ranks that sort;
             # checks of training's gradients; a loss, loops and loaders of torch; a group's store
             integrations = (
-                "losses", "balanced_loader", "step_loader", "agree", "agreement", "scaled", "packed_collate",
+                "losses", "balanced_loader", "step_loader", "step_batches", "agree", "agreement", "scaled",
+                "packed_collate",
                 "packed_rows", "recorder", "reduction_marks", "stream_scheduler", "transformers.balanced_trainer",
-                "transformers.loss_rule", "transformers.trainer_plans",
+                "split_samples", "transformers.loss_rule", "transformers.trainer_plans",
             )  # fmt: skip
             rooms = (
                 "ddpsched.run_loop",

@@ -6,6 +6,7 @@
     batch_sampler.py     BatchSampler: this rank's lists of ids, for a torch DataLoader
     rank_lists.py        one iteration of a BatchSampler
     step_loader.py       StepLoader: whole optimizer steps, as lists of micro-batches
+    step_batches.py      its micro-batches, loaded by keys
     pool_shards.py       shards of another number of ranks, and states dealt to others
     pool_stream.py       PoolStream: the same over an iterable dataset
     stream_scheduler.py  StreamScheduler: minmax over iterable datasets, the costs of whose samples ranks exchange
@@ -19,6 +20,7 @@
     scaled.py            batches paired with the scales of their losses
     packed_collate.py    samples as one row without padding, for models of transformers and others
     packed_rows.py       warnings of packed rows that are padded, or that no model keeps apart
+    split_samples.py     samples in parts on several ranks, in a model of transformers
     losses.py            the exact loss for transformers' Trainer
     agreement.py         the world of a loader; its ranks compare what they are about to iterate
     turns.py             what ranks have posted of an iteration, and whether since they were compared last

@@ -72,7 +72,7 @@ class PlanSource(LoaderWorld):
                 self.policy = self.policy.model_copy(update={"max_microbatches": 1})
         self._check()
         tokens = self.lengths.lengths(np.arange(len(self.lengths)))
-        self.stand_in, self._longest = int(tokens.argmin()), int(tokens.max())
+        self.stand_in, self.longest = int(tokens.argmin()), int(tokens.max())
         self.over_budget = self.policy.over_budget(tokens) or 0
         self.order = Order.of(arguments.order)
         self._cost = cost_model(arguments.cost)
@@ -84,10 +84,10 @@ class PlanSource(LoaderWorld):
 
     def _check(self) -> None:
         kind, size = self.policy.kind, self.arguments.global_batch
-        if self.policy.splits:
+        if self.policy.splits and self.owner != "StepLoader":
             raise ConfigError(
-                f"{self.owner}: policy 'split' runs parts of a sample on several ranks, and loaders yield whole ones; "
-                "use `ddpsched train`, or policy 'packed'"
+                f"{self.owner}: policy 'split' runs parts of a sample on several ranks, and {self.owner} yields whole "
+                "ones; use StepLoader within ddpsched.split_samples(model, loader), or policy 'packed'"
             )
         if self.policy.varies and size is not None:
             raise ConfigError(
@@ -133,7 +133,7 @@ class PlanSource(LoaderWorld):
             self.arguments.check_speeds(self.owner, world_size)
             if policy.kind == "minmax" and "prefetch" not in policy.model_fields_set:
                 policy = policy.model_copy(update={"prefetch": usual_prefetch(size, min(world_size, ranks))})
-            caps = self.arguments.caps(self.owner, world_size, self._longest)
+            caps = self.arguments.caps(self.owner, world_size, self.longest)
             try:
                 self._specs[world_size, ranks] = PlanSpec(
                     world_size,
@@ -144,7 +144,7 @@ class PlanSource(LoaderWorld):
                     order=self.order,
                     cost=self._cost,
                     caps=caps,
-                    max_length=self._longest,
+                    max_length=self.longest,
                     last=self.last,
                     batch_ranks=ranks,
                 )

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+from torch.utils.data import DataLoader, IterableDataset
 
-from ddpsched.data.lengths import Lengths, refuse_other_number
+from ddpsched.data.lengths import refuse_other_number
 from ddpsched.errors import ConfigError
 from ddpsched.integrations.iterated_by import begun_anew
 from ddpsched.integrations.loader_arguments import whole_number
 from ddpsched.integrations.packed_rows import warn_of_rows
-from ddpsched.integrations.plan_source import PlanSource, and_last
+from ddpsched.integrations.plan_source import PlanSource
+from ddpsched.integrations.step_batches import Asked, Keys, MicroBatches, keys_of
 from ddpsched.integrations.step_share import StepShare
 from ddpsched.step_plan import Position, StepPlan
 from ddpsched.world import World
 
+if TYPE_CHECKING:
+    from ddpsched.integrations.split_samples import PartBatches  # which needs transformers
+
 OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order")  # of DataLoader's arguments
-Key = tuple[tuple[list[int], int], ...]  # of each micro-batch: ids, and the length to pad to; 0 where rows are packed
-Asked = deque[tuple[StepPlan, bool]]  # plans whose keys are asked for, and whether each is the last
 
 
 class StepLoader:
@@ -144,6 +145,7 @@ class StepLoader:
         self._unseen_rows = plan_source.policy.packs  # no packed row of several samples was looked at
         self._reached: Position | None = None  # after the list yielded last; None before any, and after an epoch
         self.step: StepShare | None = None
+        self.parts: PartBatches | None = None  # of split samples, set by split_samples
         self.plan: StepPlan | None = None  # of the list yielded last
 
     @property
@@ -191,7 +193,8 @@ class StepLoader:
 
     def stand_in(self) -> Any:
         """Return a batch of the shortest sample, which a rank without samples puts through its model, times zero."""
-        return self.batch([self.plan_source.stand_in])
+        batch = self.batch([self.plan_source.stand_in])
+        return batch if self.parts is None else self.parts.whole(batch)
 
     def batch(self, ids: list[int]) -> Any:
         """Return the samples of these ids as one batch."""
@@ -214,6 +217,11 @@ class StepLoader:
         return steps if most is None else min(most, steps)
 
     def __iter__(self) -> Iterator[list[Any]]:
+        if self.plan_source.policy.splits and self.parts is None:
+            raise ConfigError(
+                "StepLoader: policy 'split' yields parts of samples, for which a model has to gather keys and values; "
+                "iterate it within ddpsched.split_samples(model, loader)"
+            )
         refuse_other_number(self._batches.dataset, len(self.plan_source.lengths))  # it may have grown
         world = self.plan_source.settle()
         start, end, self._began = self._start, self._end, self._first
@@ -240,7 +248,7 @@ class StepLoader:
             if self._unseen_rows:
                 rows = plan.ranks[world.rank]
                 self._unseen_rows = not warn_of_rows(rows, batches, self.plan_source.lengths)
-            yield batches
+            yield batches if self.parts is None else self.parts.of_step(plan, batches, world.rank)
         if yielded:
             agreement.compare()
         if self._one_epoch and position.cursor:
@@ -304,47 +312,3 @@ def _check_data(dataset: Any, num_lengths: int) -> None:
             "dataset"
         )
     refuse_other_number(dataset, num_lengths)
-
-
-def keys_of(plans: Callable[[], Iterator[StepPlan]], rank: int, lengths: Lengths, asked: Asked) -> Iterator[Key]:
-    """Yield the key that ``rank`` loads, plan by plan; a plan is noted in ``asked`` when its key is asked for."""
-    for plan, is_last in and_last(plans()):
-        asked.append((plan, is_last))
-        yield tuple(
-            (micro.ids.tolist(), 0 if micro.packed else micro.padded_length(lengths.lengths(micro.ids)))
-            for micro in plan.ranks[rank]
-        )
-
-
-class Keys(Sampler[Key]):
-    """The sampler of keys. A DataLoader calls iter() twice before the first key, so a call uses nothing up."""
-
-    make: Callable[[], Iterator[Key]]
-
-    def __iter__(self) -> Iterator[Key]:
-        return self.make()
-
-
-class MicroBatches(Dataset[list[Any]]):
-    """``[key]`` -> a list of batches, one for each micro-batch of the key; [] for ().
-
-    Whatever a worker process needs of a plan is in the key, so any number of workers will do.
-    ``sample_padding_fn(sample, length)``: the sample filled up to its micro-batch's length; None leaves it as it is.
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        collate_fn: Callable[[list[Any]], Any] | None,
-        sample_padding_fn: Callable[[Any, int], Any] | None,
-    ) -> None:
-        self.dataset, self._pad, self._collate = dataset, sample_padding_fn, collate_fn or default_collate
-
-    def __getitem__(self, key: Key) -> list[Any]:
-        return [self.micro_batch(ids, length) for ids, length in key]
-
-    def micro_batch(self, ids: list[int], length: int) -> Any:
-        """Return the samples of these ids as one batch, padded to ``length``."""
-        many = getattr(self.dataset, "__getitems__", None)  # as torch's fetcher looks for it
-        samples = many(ids) if many else [self.dataset[id] for id in ids]
-        return self._collate([self._pad(sample, length) for sample in samples] if self._pad else list(samples))

@@ -40,7 +40,7 @@ class StepShare:
     @property
     def weight(self) -> float:
         """The factor of the summed loss of this rank's list under DDP: ``sum_scale``, or 0 for a stand-in."""
-        return self.sum_scale if self.rank_samples else 0.0
+        return self.sum_scale if self.rank_microbatches else 0.0
 
     @property
     def add_scale(self) -> float:
@@ -78,14 +78,18 @@ class StepShare:
     def of(cls, plan: StepPlan, lengths: Lengths, world: World) -> "StepShare":
         """Return the share that ``plan`` gives rank ``world.rank``."""
         tokens = lengths.lengths(plan.ids)  # rank by rank
-        counts = [sum(map(len, rank)) for rank in plan.ranks[: world.rank + 1]]
+        counts = plan.counts[: world.rank + 1].tolist()
         start = sum(counts[:-1])
+        here = int(tokens[start : start + counts[-1]].sum())
+        if plan.parts:
+            micros = plan.ranks[world.rank]
+            here = sum(int(micro.tokens(lengths.lengths(micro.ids)).sum()) for micro in micros)
         return cls(
             epoch=plan.epoch,
             step=plan.step,
             world_size=plan.world_size,
             rank_samples=counts[-1],
-            rank_tokens=int(tokens[start : start + counts[-1]].sum()),
+            rank_tokens=here,
             rank_microbatches=len(plan.ranks[world.rank]),
             num_samples=plan.global_batch,
             num_tokens=int(tokens.sum()),

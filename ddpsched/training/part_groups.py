@@ -67,6 +67,13 @@ class PartGroups:
                 dist.destroy_process_group(oldest)
         self._groups[members] = dist.new_group(list(members), timeout=self._timeout, group_desc=SPLIT_GROUP)
 
+    def close(self) -> None:
+        """Give all groups back; all ranks call it together."""
+        for group in self._groups.values():
+            if group is not dist.GroupMember.NON_GROUP_MEMBER:
+                dist.destroy_process_group(group)
+        self._groups.clear()
+
     def __len__(self) -> int:
         return len(self._groups)
 
@@ -116,8 +123,8 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: torch.Tensor, parts: GroupParts) -> torch.Tensor:
         ctx.parts = parts
-        return parts.all_gather(own).index_select(0, parts.order)
+        return parts.all_gather(own).index_select(0, parts.order.to(own.device))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return ctx.parts.sum_of_own(gradients[0].index_select(0, ctx.parts.positions)), None
+        return ctx.parts.sum_of_own(gradients[0].index_select(0, ctx.parts.positions.to(gradients[0].device))), None

@@ -41,6 +41,10 @@ class PartRow:
         """The tokens of the row, as of one sample."""
         return (sum(end - start for start, end in self.ranges),)
 
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "PartRow":
+        """Return the same on another device, as loops that move batches ask for."""
+        return PartRow(self.ranges, self.gather, self.offsets.to(device, non_blocking=non_blocking))
+
     def attend(
         self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool,
         window: int | None, options: dict[str, Any],
