@@ -1,5 +1,6 @@
 """Runs in turn of the first policies of a ranking and of static: does the prediction hold?"""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ def measure(choice: Choice, steps: int, first: int) -> list[Measured]:
 def _trial(config: RunConfig, name: str, prediction: Prediction, steps: int) -> RunConfig:
     """Return the config of a trial of one policy."""
     table = as_predicted(config, prediction).model_dump(exclude_none=True)
-    table |= {"study": "advise", "name": name.replace(", M = ", "-").replace(" ", "-"), "steps": steps}
+    table |= {"study": "advise", "name": re.sub("[^a-z0-9]+", "-", name.lower()), "steps": steps}
     table["train"] |= {"save_model": False, "checkpoint_every": 0, "eval_every": 0}
     table.pop("epochs", None)
     return parse(table, "ddpsched advise")

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pydantic import field_validator, model_validator
 
 from ddpsched.config.tables import CompileConfig, ExecutorConfig, LrConfig, ModelConfig, SyncConfig, TrainConfig
@@ -21,7 +22,7 @@ from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.policies import AnyPolicy
 from ddpsched.planning.policies.minmax import Minmax
 from ddpsched.planning.policy import Setting
-from ddpsched.planning.shapes.choose import NO_MENU, Menu, choose_shapes
+from ddpsched.planning.shapes.choose import NO_MENU, Menu, check_longest, choose_shapes
 from ddpsched.planning.shapes.cover import cover, covering_order
 from ddpsched.table import (
     BatchSize,
@@ -261,7 +262,10 @@ class RunConfig(Table):
         if self.compile.kind != "static":
             return ()
         if self.compile.menu is not None:
-            return tuple((rows, length) for rows, length in self.compile.menu)
+            shapes = tuple((rows, length) for rows, length in self.compile.menu)
+            if self.data.lengths == "known":
+                check_longest(shapes, lengths.lengths(np.arange(len(lengths))))
+            return shapes
         return choose_shapes(spec, lengths, self.compile.shapes)
 
     def cost_on(self, shapes: Sequence[Shape]) -> CostModel:

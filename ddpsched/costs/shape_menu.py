@@ -139,9 +139,11 @@ def on_menu(cost: CostModel, shapes: Sequence[Shape]) -> MenuCost:
 def outside(count: int, longest: int, shapes: Sequence[Shape]) -> str:
     """Return the message for a micro-batch that no shape holds."""
     most, length = max(rows for rows, _ in shapes), max(length for _, length in shapes)
-    what = f"a sample of {longest} tokens" if count == 1 else f"{count} samples, the longest of {longest} tokens,"
+    what = (
+        f"a sample of {longest} tokens fits" if count == 1 else f"{count} samples, the longest of {longest} tokens, fit"
+    )
     smaller = "lower data.max_length" if longest > length else "lower global_batch"
     return (
-        f"{what} fit into none of the {len(shapes)} shapes of the menu, of up to {most} rows and {length} tokens; "
+        f"{what} into none of the {len(shapes)} shapes of the menu, of up to {most} rows and {length} tokens; "
         f"add a larger one to compile.menu, leave compile.menu out, or {smaller}"
     )

@@ -153,11 +153,14 @@ class Programs:
         uncompile(model)
         if self._options.on_failure == "stop":
             raise RunError(
-                f"compile.backend = {self._options.backend!r} failed ({_first_line(error)}); set compile.kind = "
-                "'eager', compile.backend = 'aot_eager', which needs no C++ compiler, or compile.on_failure = 'eager'"
+                f"compile.backend = {self._options.backend!r} failed ({_first_line(error)}); give no [compile], "
+                "or compile.backend = 'aot_eager', which needs no C++ compiler, or compile.on_failure = 'eager'"
             ) from error
         log.warning(
-            "compile.backend = %r failed, the model runs eagerly: %s", self._options.backend, _first_line(error)
+            "compile.backend = %r failed, the model runs eagerly, on the menu of shapes if there is one; set "
+            "compile.kind = 'eager' to plan without: %s",
+            self._options.backend,
+            _first_line(error),
         )
 
 

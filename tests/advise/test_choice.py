@@ -219,6 +219,20 @@ def test_a_run_that_goes_on_keeps_its_choice(tmp_path: Path, monkeypatch: pytest
     assert [line["loss"] for line in read_lines(folder)] == [line["loss"] for line in read_lines(whole)]
 
 
+def test_advise_measures_compiled_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = given_times(1e-5).model_copy(update={"compiled": 0.01})
+    monkeypatch.setattr(trial_times, "measure_times", lambda *_: fast)
+    config = tmp_path / "run.toml"
+    config.write_text("steps = 4\nglobal_batch = 8\nworld_size = 2\n")
+    words = ["compile.kind=static", "compile.shapes=1", "compile.backend=aot_eager", "policy.kind=auto"]
+    command = ["advise", str(config), f"outputs={tmp_path}", "data.size=100", *words, "--steps", "8", "--json"]
+    done = CliRunner().invoke(app, command)
+    torch._dynamo.reset()
+    assert done.exit_code == 0, done.output
+    names = {each["name"] for each in json.loads(done.stdout[done.stdout.index("{") :])["measured"]}
+    assert any(name.endswith(", compiled") for name in names)
+
+
 def test_advise_predicts_and_measures(tmp_path: Path) -> None:
     words = ["advise", str(toml(tmp_path)), "--steps", "8", "--json"]
     done = CliRunner().invoke(app, words)

@@ -118,8 +118,14 @@ def test_a_given_menu_is_taken_as_it_is() -> None:
     config = config_of("static", compile={"kind": "static", "menu": [[8, 70], [8, 20]]})
     assert config.menu(LENGTHS).shapes == ((8, 70), (8, 20))
     short = config_of("static", compile={"kind": "static", "menu": [[8, 40]]})
-    with pytest.raises(InfeasibleError, match=r"tokens,? fits? into none of the 1 shapes .* 8 rows and 40 tokens"):
-        list(plan_steps(short.plan_spec(menu=short.menu(LENGTHS)), LENGTHS, LocalExchange(2)))
+    said = r"up to 40 tokens, and \d+ of 640 samples are longer, the longest, sample \d+ \(from 0\), of 66; add a shape"
+    with pytest.raises(ConfigError, match=said):
+        short.menu(LENGTHS)
+    few = config_of("static", compile={"kind": "static", "menu": [[4, 70]]})
+    with pytest.raises(
+        InfeasibleError, match=r"8 samples, the longest of .* fit into none of the 1 shapes of the menu"
+    ):
+        list(plan_steps(few.plan_spec(menu=few.menu(LENGTHS)), LENGTHS, LocalExchange(2)))
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,19 @@ def choose_shapes(spec: PlanSpec, lengths: Lengths, most: int) -> tuple[Shape, .
     return tuple(sorted(set(shapes), key=lambda shape: (shape[1], shape[0])))
 
 
+def check_longest(shapes: Sequence[Shape], lengths: Int) -> None:
+    """Raise ConfigError where samples are longer than all shapes of a menu, and name the longest. ``lengths``: (N,)."""
+    most = max(length for _, length in shapes)
+    over = int((lengths > most).sum())
+    if over:
+        worst = int(lengths.argmax())
+        raise ConfigError(
+            f"compile.menu has shapes of up to {most} tokens, and {over} of {len(lengths)} samples are longer, the "
+            f"longest, sample {worst} (from 0), of {lengths[worst]}; add a shape of as many, lower data.max_length, or "
+            "leave compile.menu out"
+        )
+
+
 def rows_at_worst(spec: PlanSpec, max_microbatches: int = 1) -> int:
     """Return the rows of a micro-batch where a step's samples are shared evenly: what a rank needs at worst."""
     size = spec.global_batch + (spec.world_size - 1 if spec.last == "join" else 0)
