@@ -111,7 +111,11 @@ def single_on_rank(outputs: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("policy", [{"kind": "balanced", "max_microbatches": 2}, {"kind": "minmax"}], ids=str)
+@pytest.mark.parametrize(
+    "policy",
+    [{"kind": "balanced", "max_microbatches": 2}, pytest.param({"kind": "minmax"}, marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_halves_run_as_they_come_beside_a_menu_of_shapes(
     tmp_path: Path, policy: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -56,7 +56,7 @@ def test_what_a_model_of_it_costs_without_padding_is_the_samples_own() -> None:
 def test_a_sample_outside_the_menu_is_named() -> None:
     cost = on_menu(padded_tokens, [(4, 10), (1, 20)])
     with pytest.raises(
-        InfeasibleError, match=r"a sample of 21 tokens .* of up to 4 rows and 20 tokens; .*compile\.menu"
+        InfeasibleError, match=r"a sample of 21 tokens fits into .* of up to 4 rows and 20 tokens; .*compile\.menu"
     ):
         cost.rounded(np.array([3, 21]))
     with pytest.raises(InfeasibleError, match="2 samples, the longest of 12 tokens, fit into none of the 2 shapes"):
