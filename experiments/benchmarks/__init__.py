@@ -14,6 +14,7 @@
     syncs.py               step time and memory of gradient synchronisers
     masks.py               memory and time of attention masks
     slow_rank.py           steps until plans follow a slow rank
+    split_steps.py         steps with samples split over ranks
     sample_sort.py         sorting over ranks
     loaders.py             loading and sampling against torch's own
     trainers.py            transformers' Trainer by the way batches are made

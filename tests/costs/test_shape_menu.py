@@ -26,7 +26,7 @@ def test_the_cheapest_shape_that_holds_it(
     holding = [shape for shape in shapes if shape[0] >= count and shape[1] >= longest]
     if not holding:
         assert int(cost.padded(count, longest)) == NOWHERE
-        with pytest.raises(InfeasibleError, match="fits? into none of the"):
+        with pytest.raises(InfeasibleError, match=r"fits? into none of the"):
             cost.shape(count, longest)
         return
     least = min(int(model.padded(*shape)) for shape in holding)
