@@ -5,9 +5,9 @@
 
 Each global batch has one sample of ``--long`` tokens among short ones; a small GPT learns every token. In a launch, a
 fresh group of ranks, packed, packed again (A/A) and split take turns step by step, each with a model of its own:
-forward and backward of the rank's micro-batches, and one all-reduce of the gradients. A step lasts from a barrier to the
-end of its last rank. Intervals are of launches. *Gathering*: of a step, the largest rank's seconds in the collectives of
-keys, values and their gradients, with waiting for the others, and the bytes that it sends.
+forward and backward of the rank's micro-batches, and one all-reduce of the gradients. A step lasts from a barrier to
+the end of its last rank. Intervals are of launches. *Gathering*: of a step, the largest rank's seconds in collectives
+of keys, values and their gradients, with waiting for the others, and the bytes that it sends.
 """
 
 import argparse
