@@ -22,7 +22,7 @@ demo: $(VENV)/installed
 test: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# five minutes: the checks of reliability that need real launches, in short; every example, certified; the kit for a GPU
+# seven minutes: the checks of reliability that need real launches, in short; every example, certified; the kit for a GPU
 checks: $(VENV)/installed
 	$(BIN)/python -m experiments.reliability.nightly --short
 	$(BIN)/python -m pytest -m slow tests/experiments/test_examples.py -k "exact or before_runs or torchrun"
