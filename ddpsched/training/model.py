@@ -5,6 +5,7 @@ in float64 and without dropout. Rounding then stays below ``TOLERANCE``, also wh
 in float32; any mixing of samples is above it, even a short convolution's of neighbours.
 """
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
@@ -15,6 +16,7 @@ import torch
 import transformers as hf
 from huggingface_hub import constants
 from torch.distributed.tensor import DTensor
+from torch.func import functional_call
 from transformers import AutoConfig, BertConfig, DistilBertConfig, GPT2Config, PreTrainedConfig
 
 from ddpsched.config import ModelConfig
@@ -136,19 +138,16 @@ def some_rows(model: Any, max_length: int) -> list[np.ndarray]:
 
 def exact_logits(model: Any, **inputs: Any) -> torch.Tensor:
     """Return the logits of ``model``, computed in float64, without dropout and without gradients."""
-    training, kept = model.training, [tensor.dtype for tensor in _tensors(model)]
-    model.double().eval()
+    training = model.training
+    tensors = itertools.chain(model.named_parameters(), model.named_buffers())
+    # copies, as a parameter that changes its type loses the hooks by which DDP reduces its gradient
+    double = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors}
+    model.eval()
     try:
         with torch.no_grad():
-            return model(**inputs).logits
+            return functional_call(model, double, kwargs=inputs).logits
     finally:
-        for tensor, dtype in zip(_tensors(model), kept, strict=True):
-            tensor.data = tensor.data.to(dtype)  # exact: every number was of this type before
         model.train(training)
-
-
-def _tensors(model: Any) -> list[torch.Tensor]:
-    return [*model.parameters(), *model.buffers()]
 
 
 def gap(result: torch.Tensor, expected: torch.Tensor) -> float:

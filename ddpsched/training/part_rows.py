@@ -6,7 +6,7 @@ in the order of the sample, and the row's queries attend to them as they do in a
 has a gradient for all keys and values; these are added up over ranks, and each takes those of its own tokens.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ddpsched.parts import Part, Range
 
+BLOCK = 512  # queries that attend at a time
 Gather = Callable[[torch.Tensor], torch.Tensor]  # (tokens of the row, ...) -> (tokens of the sample, ...)
 
 
@@ -58,22 +59,31 @@ class PartRow:
         both = both.transpose(0, 1).unsqueeze(0)
         options = {**options, "is_causal": False}  # the mask says it
         attended, done = [], 0
-        for start, end in self.ranges:
+        for start, end in _blocks(self.ranges) if causal else self.ranges:
             own, last = query[:, :, done : done + end - start], end if causal else both.shape[2]
             keys, values = both[:, :, :last, :width], both[:, :, :last, width:]
-            mask = _mask(start, end, last, causal, window, query.device)
+            mask = _mask(start, end, last, causal, window, query)
             attended.append(sdpa_attention_forward(module, own, keys, values, mask, **options)[0])
             done += end - start
         return torch.cat(attended, 1)
 
 
-def _mask(start: int, end: int, last: int, causal: bool, window: int | None, device: torch.device) -> Any:
-    """Return (end - start, last), true where a query may attend to a key; None where to all."""
-    if not causal and window is None:
+def _blocks(ranges: Sequence[Range]) -> Iterator[Range]:
+    """Yield the ranges in pieces, each of which attends to no key beyond its own end: less is computed and masked."""
+    for start, end in ranges:
+        yield from ((begin, min(begin + BLOCK, end)) for begin in range(start, end, BLOCK))
+
+
+def _mask(start: int, end: int, last: int, causal: bool, window: int | None, like: torch.Tensor) -> Any:
+    """Return (end - start, last), -inf where a query may not attend to a key, else 0; None where each may to all."""
+    if window is None and not causal:
         return None
-    back = torch.arange(start, end, device=device)[:, None] - torch.arange(last, device=device)
-    near = back >= 0 if causal else torch.ones_like(back, dtype=torch.bool)
-    return near if window is None else near & (back.abs() < window)
+    if window is None:  # all before the block may be attended to
+        mask = like.new_zeros((end - start, last))
+        mask[:, start:] = like.new_full((end - start, end - start), -torch.inf).triu(1)
+        return mask
+    never = like.new_full((end - start, last), -torch.inf)
+    return never.triu(start + (1 if causal else window)) + never.tril(start - window)
 
 
 class JoinedParts:

@@ -15,6 +15,7 @@
     masks.py               memory and time of attention masks
     slow_rank.py           steps until plans follow a slow rank
     split_steps.py         steps with samples split over ranks
+    gather_price.py        what gathering a split sample costs, for cost.gather_alpha and gather_beta
     sample_sort.py         sorting over ranks
     loaders.py             loading and sampling against torch's own
     trainers.py            transformers' Trainer by the way batches are made

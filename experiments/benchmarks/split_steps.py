@@ -24,6 +24,8 @@ from ddpsched.costs.cost_model import CostModel
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.exchange import LocalExchange
 from ddpsched.local_ranks import answers, join_group, run_ranks
+from ddpsched.orders.config import OrderConfig
+from ddpsched.orders.epoch_order import Order
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policies.packed import Packed
@@ -39,7 +41,8 @@ COST = CostModel(0, 1, 1 / (6 * WIDTH), scale=1000)  # attention costs as much a
 def plans(policy: str, lengths: Any, ranks: int, batch: int) -> list[StepPlan]:
     """Return the plans of an epoch in order."""
     kind = Packed() if policy == "packed" else Split()
-    spec = PlanSpec(world_size=ranks, global_batch=batch, policy=kind, epochs=1, cost=COST)
+    order = Order(OrderConfig(kind="sequential"))  # so each step has its one long sample
+    spec = PlanSpec(world_size=ranks, global_batch=batch, policy=kind, epochs=1, cost=COST, order=order)
     return list(plan_steps(spec, KnownLengths(lengths), LocalExchange(ranks)))
 
 

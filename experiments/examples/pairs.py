@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).parent
-PAIRS = ("torch", "trainer", "accelerate", "lightning", "stream", "packed", "causal_lm", "audio")
+PAIRS = ("torch", "trainer", "accelerate", "lightning", "stream", "packed", "causal_lm", "split", "audio")
 IMPORTS = ("import ", "from ")
 
 

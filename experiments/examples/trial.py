@@ -60,7 +60,8 @@ def _on_rank(scripts: list[Script]) -> list[list[Step]]:
 def _steps(name: str, which: str, double: bool) -> list[Step]:
     built, running, steps = list[torch.nn.Module](), list[int](), list[Step]()
     script: Any = load(name, which)
-    numbers = {_key(_row(sample)): number for number, sample in enumerate(script.build_data())}
+    samples = [_row(sample) for sample in script.build_data()]
+    numbers = {_key(row): number for number, row in enumerate(samples)}
     make = script.build_model
 
     def build_model() -> torch.nn.Module:
@@ -70,7 +71,9 @@ def _steps(name: str, which: str, double: bool) -> list[Step]:
         return model
 
     def note(module: Any, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
-        if module.training:
+        if module.training and hasattr(words.get("packing"), "ranges"):  # a part of a sample, which counts once
+            running.extend(_whole(samples, words))
+        elif module.training:
             running.extend(numbers[_key(row)] for row in _rows(args, words))
         return tuple(each.double() if double and each.is_floating_point() else each for each in args), words
 
@@ -120,6 +123,18 @@ def _rows(args: tuple[Any, ...], words: dict[str, Any]) -> Iterator[Any]:
         yield from (row[~row[:, 0].isnan()].numpy() for row in rows)
     else:
         yield from (row[row > 0].numpy() for row in rows)
+
+
+def _whole(samples: Sequence[Any], words: dict[str, Any]) -> list[int]:
+    """Return the sample of which a batch holds the part with the first token; none for another part."""
+    tokens, places = words["input_ids"][0].numpy(), words["position_ids"][0].numpy()
+    if places[0]:
+        return []
+    return [
+        number
+        for number, row in enumerate(samples)
+        if len(row) > places[-1] and np.array_equal(np.asarray(row)[places], tokens)
+    ]
 
 
 def _judged(script: Script, ranks: list[list[Step]]) -> Trial:

@@ -130,3 +130,26 @@ def test_batches_of_another_form_are_refused() -> None:
     said = "a batch needs 'input_ids', 'position_ids', 'labels', 'packing', as packed_collate makes them; it has list"
     with ddpsched.split_samples(model_of("tokens"), loader), pytest.raises(DataError, match=said):
         list(loader)
+
+
+def on_rank_wrapped(gathers: bool) -> float:
+    """Return how far this rank's gradient is from the mean over ranks, of a model that DDP wraps before it packs."""
+    join_group()
+    ddp = DistributedDataParallel(model_of("tokens").float())
+    if gathers:
+        with ddpsched.split_samples(ddp, loader_of(data_of("tokens"), 2)):
+            pass
+    else:
+        ddpsched.enable_packing(ddp)
+    tokens = torch.arange(1, 9)[None] * (dist.get_rank() + 1)
+    ddp(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits.sum().backward()
+    found = torch.cat([p.grad.reshape(-1) for p in ddp.parameters()])
+    mean = found.clone()
+    dist.all_reduce(mean)
+    dist.barrier()
+    return float((found - mean / 2).norm() / found.norm())
+
+
+@pytest.mark.parametrize("gathers", [True, False])
+def test_a_model_that_is_wrapped_already_still_reduces_its_gradients(gathers: bool) -> None:
+    assert max(run_ranks(on_rank_wrapped, 2, gathers, timeout_s=120)) < 1e-6

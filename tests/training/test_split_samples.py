@@ -26,6 +26,7 @@ from ddpsched.training.collate import NOT_LEARNT, Collator
 from ddpsched.training.loss import loss_sum
 from ddpsched.training.packed import enable_packing
 from ddpsched.training.part_groups import GroupParts, PartGroups
+from ddpsched.training.part_rows import _mask
 from ddpsched.training.split import enable_splitting, joined
 from ddpsched.training.sync.synchroniser import CollectiveLog
 from ddpsched.training.virtual import VirtualExecutor
@@ -284,3 +285,15 @@ def test_virtual_ranks_share_the_time_and_the_loss_of_what_they_split(task: str)
         assert min(seconds) > 0
         assert all((record.step_s or 0.0) >= each for record, each in zip(records, seconds, strict=True))
     assert finish_times([[(1.5, None)], [(0.5, None)]]) == [1.5, 0.5]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [None, 1, 3, 40])
+def test_masks_let_a_query_attend_to_what_the_whole_sample_lets_it(causal: bool, window: int | None) -> None:
+    for start, end in [(0, 4), (3, 9), (5, 6)]:
+        last = end if causal else 12
+        mask = _mask(start, end, last, causal, window, torch.zeros(1))
+        back = torch.arange(start, end)[:, None] - torch.arange(last)
+        may = (back >= 0 if causal else back == back) & (back.abs() < (window or 100))
+        expected = torch.zeros(end - start, last).masked_fill(~may, -torch.inf)
+        assert torch.equal(torch.zeros_like(expected) if mask is None else mask, expected)
