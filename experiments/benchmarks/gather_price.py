@@ -4,10 +4,10 @@
     torchrun --nproc-per-node 8 -m experiments.benchmarks.gather_price CONFIG        on the ranks of a launch
 
 For groups of 2, 4, ... ranks and samples of up to data.max_length tokens, each layer's keys and values are gathered,
-and their gradients summed, as policy "split" does. A time is the slowest rank's, and the smallest of all rounds, which visit the
-points in another order each time. gather_alpha + gather_beta * length * (count - 1) / count is fitted to them, without
-negative terms, by relative errors. The numbers are in the unit of the config's cost: seconds, or padded tokens by what
-this model takes for one on a rank.
+and their gradients summed, as policy "split" does. A time is the slowest rank's, and the smallest of all rounds, which
+visit the points in another order each time. gather_alpha + gather_beta * length * (count - 1) / count is fitted to
+them, without negative terms, by relative errors. The numbers are in the unit of the config's cost: seconds, or padded
+tokens by what this model takes for one on a rank.
 """
 
 import argparse
