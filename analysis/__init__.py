@@ -3,6 +3,7 @@
 ::
 
     load.py            the finished runs of a study
+    freeze.py          `python -m analysis.freeze`: a study in two files, to be committed
     run_files.py       a run's files, checked as they are read
     settings.py        which runs are compared: settings, arms, static partners
     metrics.py         records to numbers: a row per step, per run, per ratio of arms

@@ -1,7 +1,6 @@
 """All numbers of the report as ``Results``, read from studies or frozen in a folder."""
 
 import json
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,7 +12,8 @@ from analysis.arms import compare_all
 from analysis.draw import draw_setting, save
 from analysis.draw_compiled import draw_compiled
 from analysis.figures import FIGURES
-from analysis.load import Study, load_study
+from analysis.freeze import open_study, portable
+from analysis.load import Study
 from analysis.settings import settings
 from ddpsched.errors import DataError
 from ddpsched.records import read_json, write_json
@@ -26,10 +26,6 @@ RELIABILITY = "reliability"  # the folder of frozen findings
 GPU, MEASURED = "gpu", "gpu.json"  # the folder of what was measured on GPUs, and the file of one of them
 SYNCHRONISERS, COMPILED = "synchronisers", "compiled"  # the folders of benchmarks' tables
 COMPARISON = "policies"  # the prefix of the folders of studies that compare all policies
-
-# A path from the root or from folders above, but not the tail of a URL: the place of files on one
-# machine, which belongs into no report.
-ABSOLUTE = re.compile(r"(?<![\w.:/-])(?:/|(?:\.\./)+)(?:[\w.+@-]+/)*?((?:[\w.+@-]+/)[\w.+@-]+)(?![\w.+@/-])")
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +65,7 @@ def collect(studies: Sequence[Path]) -> Results:
         if (folder / MEASURED).exists():
             results.gpus.append(portable(read_json(folder / MEASURED)))
             continue
-        study = load_study(folder)
+        study = open_study(folder)
         results.left_out.update({f"{folder.name}/{name}": portable(why) for name, why in study.left_out.items()})
         if folder.name.startswith(COMPARISON):
             _compare(study, results)
@@ -200,18 +196,3 @@ def compiled_figure(study: Mapping[str, Any]) -> str:
 def figure_names(slug: str) -> dict[str, str]:
     """Return the five file names of a setting, by figure."""
     return {figure: f"{slug}-{figure}.png" for figure in FIGURES}
-
-
-def portable(value: Any) -> Any:
-    """Return the value with paths that lead outside cut to their last two parts.
-
-    >>> portable({"data": "/data/sets/sst2/train.tsv, see https://gluebenchmark.com/tasks"})
-    {'data': 'sst2/train.tsv, see https://gluebenchmark.com/tasks'}
-    >>> portable("../../sets/sst2/dev.tsv and outputs/demo")
-    'sst2/dev.tsv and outputs/demo'
-    """
-    if isinstance(value, dict):
-        return {key: portable(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [portable(item) for item in value]
-    return ABSOLUTE.sub(r"\1", value) if isinstance(value, str) else value

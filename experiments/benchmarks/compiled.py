@@ -22,6 +22,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.compiled import AGAIN, DYNAMIC, EAGER, STATIC, WARM_UP, Arm, rows
+from analysis.freeze import portable
 from ddpsched.command_exit import guarded
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError, RunError
@@ -30,7 +31,7 @@ from ddpsched.records import read_json, write_json
 from experiments.benchmarks.bench import launched
 from experiments.reliability.findings import stamp
 from report.compiled import HEADINGS, cells
-from report.results import COMPILED, portable, table_file
+from report.results import COMPILED, table_file
 
 FROZEN = Path(__file__).parents[2] / "report" / "results" / COMPILED
 GLOBAL_BATCH = 32

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from synthetic import write_arm, write_run
 
+from analysis.freeze import portable
 from report import build as build_module
 from report import front
 from report.build import build, finished, main
@@ -16,7 +17,7 @@ from report.conclusions import conclusions
 from report.render import as_text, markdown
 from report.reproduce import compare
 from report.reproduce import main as reproduce
-from report.results import Results, collect, portable, read
+from report.results import Results, collect, read
 from report.wording import change, learning, outcome
 
 ARMS = ("static", "minmax", "balanced")

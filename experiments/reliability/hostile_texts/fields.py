@@ -17,6 +17,7 @@ import tomli_w
 from analysis import timeline as timelines
 from analysis.compare_runs import compared
 from analysis.draw import draw_setting
+from analysis.freeze import portable
 from analysis.load import Study, load_study
 from analysis.settings import settings
 from analysis.tables import study_tables, write
@@ -36,7 +37,7 @@ from ddpsched.run_loop import run
 from experiments.reliability.fuzz.mutate import at, changed, leaves
 from experiments.reliability.fuzz.records import MEASURED
 from report.render import markdown, page
-from report.results import Results, portable
+from report.results import Results
 
 CONFIG: dict[str, Any] = {
     "name": "case", "study": "study", "outputs": "outputs", "steps": 2, "world_size": 2, "global_batch": 4,
