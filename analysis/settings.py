@@ -1,12 +1,13 @@
 """Settings, groups of comparable runs, with their arms and static partners.
 
 Two runs share a *setting* when they do the same work on the same device: their
-configs differ only in the seed and in the keys of an arm. These determine the
+configs differ only in the seed, the steps that each seed has, and in the keys of an arm. These determine the
 contents of steps (``policy``, ``cost``, ``order``, and how samples are padded or
 joined) and the learning rate that follows from them. No figure or table mixes
 settings.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,7 @@ def work(config: dict[str, Any], slices: bool = False) -> dict[str, Any]:
 
 
 def grouped(configs: Sequence[dict[str, Any]], keys: Sequence[Any]) -> list[list[int]]:
-    """Return the places of configs of the same work, seeds aside, and the same key, in groups.
+    """Return the places of configs of the same work, seeds and steps aside, and the same key, in groups.
 
     Joined documents are cut into slices, and a global batch counts these: such configs belong to the group of those
     that differ from them only in its size, where there are some.
@@ -86,7 +87,7 @@ def grouped(configs: Sequence[dict[str, Any]], keys: Sequence[Any]) -> list[list
 
     def name(place: int, slices: bool = False) -> str:
         same = work(configs[place], slices)
-        return repr((keys[place], sorted((key, value) for key, value in same.items() if key != "seed")))
+        return repr((keys[place], sorted((key, value) for key, value in same.items() if key not in ("seed", "steps"))))
 
     for place in sorted(range(len(configs)), key=lambda place: is_joined(configs[place])):
         key = name(place)
@@ -126,7 +127,13 @@ def _options(run: Run) -> dict[str, Any]:
 def settings(runs: Sequence[Run]) -> list[Setting]:
     """Group the runs of one study into settings; the study's name begins each slug."""
     result: list[Setting] = []
-    groups = [[runs[place] for place in group] for group in grouped([r.config for r in runs], [r.device for r in runs])]
+    numbers = defaultdict[int, set[Any]](set)
+    for run in runs:
+        numbers[run.seed].add(run.config.get("steps"))
+    # further seeds may have fewer steps, to measure times; of one seed, runs of other steps are other work
+    by_steps = any(len(each) > 1 for each in numbers.values())
+    keys = [(run.device, run.config.get("steps") if by_steps else None) for run in runs]
+    groups = [[runs[place] for place in group] for group in grouped([run.config for run in runs], keys)]
     members = sorted(groups, key=lambda group: (_base(group[0]), group[0].name))
     for group in members:
         twins = [g[0] for g in members if _base(g[0]) == _base(group[0])]

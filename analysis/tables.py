@@ -17,6 +17,7 @@ from ddpsched.records import write_json
 from ddpsched.visible_text import csv_cell
 
 JUDGED = "step_s"  # the time that verdicts are about
+LEARNT = ("dev_loss", "dev_accuracy", "dev_majority", "dev_perplexity", "loss_distance")
 
 
 def run_table(setting: Setting) -> pd.DataFrame:
@@ -32,6 +33,10 @@ def run_table(setting: Setting) -> pd.DataFrame:
                 row |= length_distances(run.records, static.records)
                 row |= loss_distances(run.records, static.records)
             rows.append(row)
+    longest = max(row["num_steps"] for row in rows)
+    for row in rows:
+        if row["num_steps"] < longest:  # a seed of few steps measures times, and has not learnt as much
+            row |= dict.fromkeys(LEARNT, math.nan)
     return pd.DataFrame(rows)
 
 

@@ -67,7 +67,7 @@ def launches(study: Study) -> list[Launch]:
     compare, runs = study.compare, study.runs
     configs = [run.model_dump() for run in runs]
     found: list[Launch] = []
-    for places in grouped(configs, [run.seed for run in runs]):
+    for places in grouped(configs, [(run.seed, run.steps) for run in runs]):
         group = tuple(runs[place] for place in sorted(places))
         names = tuple(run.name for run in group)
         if compare.how == "apart" or group[0].executor.kind == "simulated" or len(group) == 1:

@@ -145,6 +145,23 @@ def test_empty_study_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "no finished run" in capsys.readouterr().err
 
 
+def test_further_seeds_may_have_fewer_steps(tmp_path: Path) -> None:
+    """They are launches of the same setting; what is learnt is told by the seeds that have all steps."""
+    for seed, steps in ((0, 80), (1, 30), (2, 30)):
+        for policy in ("static", "balanced"):
+            write_run(tmp_path / "study", policy, seed=seed, steps=steps)
+    (setting,) = settings(load_study(tmp_path / "study").runs)
+    assert [run.seed for run in setting.arms["balanced"]] == [0, 1, 2]
+    (table,) = study_tables([setting])
+    row = next(row for row in table["ratios"] if (row["arm"], row["column"]) == ("balanced", "step_s"))
+    assert (row["num_launches"], row["num_steps"]) == (3, 75 + 29 + 29)
+    learnt = {run["run"]: run["dev_loss"] for run in table["runs"] if run["arm"] == "balanced"}
+    assert list(learnt.values()) == [0.4, None, None]
+    write_run(tmp_path / "study", "static", seed=0, steps=30, name="short")
+    found = settings(load_study(tmp_path / "study").runs)
+    assert len(found) == 2, "of one seed, runs of other steps are other work"
+
+
 def test_settings_never_mix_and_partners_match(tmp_path: Path) -> None:
     study = tmp_path / "study"
     for seed in (0, 1):

@@ -185,3 +185,11 @@ def test_the_rank_program_takes_a_study_of_one_launch(tmp_path: Path, capsys: An
 def test_configs_of_a_launch_have_names_of_this_process(tmp_path: Path) -> None:
     run = load_study(write_study(tmp_path, STUDY)).runs[0]
     assert config_path(run).name.startswith(f".{run.name}.")
+
+
+def test_a_seed_may_have_its_own_number_of_steps(tmp_path: Path) -> None:
+    study = write_study(tmp_path, STUDY.replace("seed = [0, 1]", 'launch = [{ name = "s0", seed = 0, steps = 9 }, '
+                                                '{ name = "s1", seed = 1, steps = 3 }]'))  # fmt: skip
+    found = launches(load_study(study, ["setting=g2"]))
+    assert [{run.steps for run in each.runs} for each in found] == [{9}, {3}]
+    assert [len(each.runs) for each in found] == [3, 3]
