@@ -13,6 +13,7 @@
     curriculum.py     figures of the notes on curricula
     batches.py        figures of the notes on micro-batches
     walks.py          the two walks in CONTRIBUTING.md
+    evidence/         the studies of the report
     examples/         other people's loops before and after, `python -m experiments.examples`
     gpu/              all that is claimed on CPUs, on one GPU, `python -m experiments.gpu`
     reliability/      checks of reliability: kills, faults, damaged files, soaks
