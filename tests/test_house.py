@@ -270,9 +270,9 @@ def test_no_file_is_over_350_lines() -> None:
     assert not long
 
 
-def test_the_readmes_tree_is_true() -> None:
+def test_the_tree_is_true() -> None:
     """The tree names every room, a line each, and nothing that does not exist."""
-    tree = (ROOT / "README.md").read_text(encoding="utf-8").split("## The house")[1].split("```")[1]
+    tree = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## The house")[1].split("```")[1]
     named: set[str] = set()
     folders: list[str] = []
     for line in filter(str.strip, tree.splitlines()):
@@ -280,10 +280,10 @@ def test_the_readmes_tree_is_true() -> None:
         folders = folders[:depth]
         for name in names:
             path = "".join(folders) + (name if name.endswith(("/", ".py")) else f"{name}.py")
-            assert name == "..." or (ROOT / path).exists(), f"README names {path}"
+            assert name == "..." or (ROOT / path).exists(), f"CONTRIBUTING names {path}"
             named.add(path)
         if names[0].endswith("/"):
             folders.append(names[0])
     inner = {"planning/solvers/allocation/", "planning/solvers/partition/", "data/embedded/", "data/laws/"}
     rooms = {f"{path.parent.relative_to(ROOT)}/" for path in FILES} - {f"ddpsched/{each}" for each in inner}
-    assert rooms <= named, f"README's tree leaves out {sorted(rooms - named)}"
+    assert rooms <= named, f"CONTRIBUTING's tree leaves out {sorted(rooms - named)}"

@@ -137,7 +137,7 @@ def real(data_dir: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "case",
-    # by default the README's table checks the first
+    # by default the table in report/notes/planning.md checks the first
     [pytest.param(case, marks=pytest.mark.slow if case == ("sst2", 4, 32) else ()) for case in REAL],
     ids=lambda case: "-".join(map(str, case)),
 )

@@ -171,8 +171,8 @@ def shown(row: Row, column: str) -> str:
     return COLUMNS[column](row, row.figures)
 
 
-def test_the_readmes_table_is_what_plan_prints(data_dir: Path) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_table_on_planning_is_what_plan_prints(data_dir: Path) -> None:
+    text = (ROOT / "report/notes/planning.md").read_text(encoding="utf-8")
     lines = text.split("## What would I gain?")[1].split("```")[3].splitlines()
     rows = plan_rows(Question(lengths_of(data_dir, "SST-2"), 4, 32))
     columns = (
