@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 ARGS ?=
 OUTPUTS ?= outputs
 
-# one more than processors: many tests wait for other processes
-WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) + 1)" 2>/dev/null || echo 2)
+# two more than processors: many tests wait for other processes
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) + 2)" 2>/dev/null || echo 2)
 
 # pip compiles every module of every package, most of which is never imported; Python compiles what is, at first use
 unexport PYTHONDONTWRITEBYTECODE

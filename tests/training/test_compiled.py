@@ -77,7 +77,7 @@ def test_a_batch_is_filled_up_to_its_shape() -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    [{"kind": "static"}, {"kind": "minmax", "prefetch": 13}],
+    [{"kind": "static"}, pytest.param({"kind": "minmax", "prefetch": 13}, marks=pytest.mark.slow)],
     ids=lambda policy: policy["kind"],
 )
 def test_nothing_is_compiled_within_a_step(tmp_path: Path, policy: dict[str, Any]) -> None:
@@ -91,6 +91,7 @@ def test_nothing_is_compiled_within_a_step(tmp_path: Path, policy: dict[str, Any
     assert padded > sum(line["num_tokens"] for line in read_lines(folder))
 
 
+@pytest.mark.slow
 def test_few_programs_at_a_time_follow_samples_that_come_by_length(tmp_path: Path) -> None:
     options = {**TRACED, "shapes": 4, "live": 2}
     few = config_of(tmp_path, options, name="few", order={"kind": "curriculum"}, policy={"kind": "static"})
