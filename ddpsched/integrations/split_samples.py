@@ -10,12 +10,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+)
 
 from ddpsched.errors import ConfigError, DataError
 from ddpsched.parts import Part
 from ddpsched.step_plan import StepPlan
 from ddpsched.training.clock import Clock
 from ddpsched.training.collate import CPU, NOT_LEARNT
+from ddpsched.training.model import num_positions
 from ddpsched.training.packed import enable_packing
 from ddpsched.training.part_groups import PartGroups
 from ddpsched.training.part_rows import PartRow, positions_of
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 
 NEXT = "shift_labels"  # transformers' name of labels in the places where they are predicted
 TIMEOUT_S = 600.0
+LEARNS = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values(), *MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values()}
+KNOWN = {"input_ids", "position_ids", "labels", NEXT, "packing"}  # keys of a batch that can be cut
 
 
 @contextmanager
@@ -57,7 +64,8 @@ def split_samples(model: Any, loader: StepLoader, max_groups: int = 64) -> Itera
     Ranks run a step's batches in the order in which they are yielded, each forward and backward before the next:
     another order may wait for ever.
 
-    Raises ConfigError for a model that cannot, found by computing, or has dropout, and for a loader of another policy.
+    Raises ConfigError for a model that cannot, found by computing, has dropout, or neither predicts the next token nor
+    classifies, for samples that are longer than its positions, and for a loader of another policy.
     """
     if loader.plan_source.policy.kind != "split":
         raise ConfigError(
@@ -65,9 +73,20 @@ def split_samples(model: Any, loader: StepLoader, max_groups: int = 64) -> Itera
             "split_samples out"
         )
     inner = model.module if isinstance(model, DistributedDataParallel) else model
-    name = type(inner).__name__
+    name, longest = type(inner).__name__, int(loader.plan_source.longest)
+    if not any(each.__name__ in LEARNS for each in type(inner).__mro__):
+        raise ConfigError(
+            f"split_samples: {name} is no model of transformers that predicts the next token or classifies sequences, "
+            "so where its labels belong in parts is not known; use policy='packed'"
+        )
+    positions = num_positions(inner)
+    if positions is not None and longest > positions:
+        raise ConfigError(
+            f"split_samples: a sample has {longest} tokens, and {name} has {positions} positions; truncate the samples "
+            f"to {positions}, or take a model with more"
+        )
     enable_packing(inner, name)
-    enable_splitting(inner, name, int(loader.plan_source.longest))
+    enable_splitting(inner, name, longest)
     loader.parts = PartBatches(max_groups)
     try:
         yield loader
@@ -123,6 +142,13 @@ def _shifted(batch: Any) -> dict[str, Any]:
 def _cut(batch: Any, part: Part, gather: Any) -> dict[str, Any]:
     """Return a part of the row of a whole sample."""
     given = _shifted(batch)
+    if others := [name for name in given if name not in KNOWN]:
+        raise DataError(
+            f"split_samples: a batch has {', '.join(map(repr, others))} beside what packed_collate makes, and how a "
+            "part of it is cut is not known; leave it out of the collate_fn"
+        )
+    if "labels" in given and given["labels"].is_floating_point():
+        raise DataError("split_samples: labels are numbers of a regression, which parts cannot leave out; give classes")
     positions = torch.as_tensor(positions_of([part]))
     if int(positions.max()) >= given["input_ids"].shape[1]:
         raise DataError(

@@ -63,8 +63,9 @@ class StepShare:
             from ddpsched.integrations.agree import sum_over_ranks
 
             agree = sum_over_ranks
-        total = agree(count if self.rank_samples else 0)
-        return self.world_size / total if total and self.rank_samples else 0.0
+        # a rank may have parts alone, of samples that other ranks count, and learns their label tokens
+        total = agree(count if self.rank_microbatches else 0)
+        return self.world_size / total if total and self.rank_microbatches else 0.0
 
     def _global_batch(self) -> int:
         if self.num_samples is None:

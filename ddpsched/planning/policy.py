@@ -172,6 +172,9 @@ class Policy(Table):
                 f"{self.kind!r} lets vary; use memory.path, a file of `ddpsched calibrate`"
             )
 
+    def check_longest(self, tokens: int, world_size: int) -> None:
+        """Raise InfeasibleError where a sample of so many tokens can run on no rank, nor in parts on all of them."""
+
     def _check_sizes(self, s: Setting) -> None:
         """Raise ValueError where a step of all ranks together would hold more than memory."""
         name, waiting = self.window or ("window", 0)

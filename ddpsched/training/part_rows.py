@@ -75,15 +75,15 @@ def _blocks(ranges: Sequence[Range]) -> Iterator[Range]:
 
 
 def _mask(start: int, end: int, last: int, causal: bool, window: int | None, like: torch.Tensor) -> Any:
-    """Return (end - start, last), -inf where a query may not attend to a key, else 0; None where each may to all."""
+    """Return (1, 1, end - start, last), -inf where a query may not attend to a key, else 0; None where each may."""
     if window is None and not causal:
         return None
     if window is None:  # all before the block may be attended to
         mask = like.new_zeros((end - start, last))
         mask[:, start:] = like.new_full((end - start, end - start), -torch.inf).triu(1)
-        return mask
+        return mask[None, None]
     never = like.new_full((end - start, last), -torch.inf)
-    return never.triu(start + (1 if causal else window)) + never.tril(start - window)
+    return (never.triu(start + (1 if causal else window)) + never.tril(start - window))[None, None]
 
 
 class JoinedParts:

@@ -21,17 +21,44 @@ SECONDS = ("data", "forward", "backward")  # spans of a micro-batch
 def enable_splitting(model: Any, name: str, max_length: int) -> None:
     """Check that ``model``, which runs packed rows, runs samples in parts; ``name``: for messages.
 
-    Raises ConfigError for a model with dropout, which executors could not draw alike for parts, and for one whose
-    logits of a sample in parts are not those of the whole, found by computing both.
+    Raises ConfigError for a model with dropout, which executors could not draw alike for parts, for one whose rotary
+    positions depend on how long a row is, and for one whose logits of a sample in parts are not those of the whole,
+    found by computing both.
     """
-    if rates := sorted({each.p for each in model.modules() if isinstance(each, torch.nn.Dropout) and each.p > 0}):
+    if rates := _dropouts(model):
         raise ConfigError(
             f"policy.kind = 'split' runs a sample on several ranks, whose dropout is drawn on each: model {name!r} has "
-            f"dropout {rates}; set model.dropout = 0"
+            f"{', '.join(rates)}; set model.dropout = 0, or each of them in the model's config"
+        )
+    by_length = [kind for kind in _rope_kinds(model) if "dynamic" in kind or kind == "longrope"]
+    if by_length:  # as transformers' dynamic_rope_update has it
+        raise ConfigError(
+            f"model {name!r} cannot run split samples: its rotary positions ({by_length[0]!r}) depend on the longest "
+            "position of a row, which parts of a sample do not share; use policy.kind = 'packed'"
         )
     differs, fails = "its logits of a sample in parts differ from those of the whole", "a sample in parts fails in it"
     if (why := objection(lambda: _compare(model, max_length), differs, fails)) is not None:
         raise ConfigError(f"model {name!r} cannot run split samples: {why}; use policy.kind = 'packed'")
+
+
+def _dropouts(model: Any) -> list[str]:
+    """Return what a model draws at random while it trains, with the rates: layers, and numbers that modules keep."""
+    rates = set[str]()
+    for module in model.modules():
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+            rates |= {f"dropout {module.p:g}"} if module.p > 0 else set()
+            continue
+        for key, value in vars(module).items():
+            if "drop" in key and isinstance(value, float) and value > 0:
+                rates.add(f"{key} {value:g}")
+    return sorted(rates)
+
+
+def _rope_kinds(model: Any) -> list[str]:
+    """Return the kinds of rotary positions that the modules of a model have; some have one for each kind of layer."""
+    kinds = [getattr(module, "rope_type", None) for module in model.modules()]
+    named = [list(kind.values()) if isinstance(kind, dict) else [kind] for kind in kinds]
+    return sorted({str(kind) for each in named for kind in each if kind})
 
 
 class _Rows:

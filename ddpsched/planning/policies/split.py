@@ -50,18 +50,19 @@ class Split(BatchPolicy):
                 "policy.kind = 'split' plans for ranks that are alike; leave cost.online out, or use packed"
             )
 
+    def check_longest(self, tokens: int, world_size: int) -> None:
+        if self.max_tokens is not None and tokens > world_size * self.max_tokens:
+            raise InfeasibleError(
+                f"a sample of {tokens} tokens is over policy.max_tokens = {self.max_tokens} on all {world_size} ranks "
+                f"together; raise it to at least {-(-tokens // world_size)}, lower data.max_length, or use more ranks"
+            )
+
     def assign(self, batch: GlobalBatch) -> Assignment:
-        """Return parts and rows of each rank. Raises InfeasibleError for a sample over the tokens of all ranks."""
+        """Return parts and rows of each rank."""
         assert batch.lengths is not None, "check() refuses unknown lengths"
         cost, size, lengths = batch.cost, batch.world_size, batch.lengths
         weights = cost.sample(lengths)
         degree = np.minimum(degrees(lengths, weights, size, self.max_tokens), lengths)  # a token for each part
-        most = int(lengths.max())
-        if self.max_tokens is not None and most > size * self.max_tokens:
-            raise InfeasibleError(
-                f"a sample of {most} tokens is over policy.max_tokens = {self.max_tokens} on all {size} ranks "
-                f"together; raise it to at least {-(-most // size)}, lower data.max_length, or use more ranks"
-            )
         ranks = place(lengths, weights, degree, size, self.max_tokens, cost.fixed)
         split = np.flatnonzero(degree > 1).tolist()
         cuts = {position: head_and_tail(int(lengths[position]), int(degree[position])) for position in split}
