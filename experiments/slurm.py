@@ -5,6 +5,7 @@ still there, and submits the rest anew.
 """
 
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,9 +24,14 @@ from experiments.slurm_task import FOLDER, LaunchTask, Notes
 Where = Literal["here", "slurm", "local"]
 MOST_TASKS = 1000  # of an array: Slurm's MaxArraySize is 1001 unless it was set
 RESTARTS = 3  # after a time limit, of launches that go on
-PAUSE_S = {"slurm": 2.0, "local": 0.05}
+PAUSE_S, LOCAL_PAUSE_S = 2.0, 0.05
+ASK_S = 30.0  # between two looks at Slurm's queue
+OVER = (
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "REVOKED", "TIMEOUT",
+)  # fmt: skip
 WITHOUT_LIMIT_MIN = 60 * 24 * 365  # for submitit's local executor, which ends a job after two minutes else
 SET_HERE = ("nodes", "ntasks_per_node", "array", "use_srun", "stderr_to_stdout")
+WHOLE = {"time", "array_parallelism"}  # of submitit's parameters; others it hands on
 LISTS = ("setup", "teardown", "srun_args")  # of submitit's parameters
 console = plain_console(soft_wrap=True)
 
@@ -47,6 +53,39 @@ class Shape:
     processors: int
     goes_on: bool
 
+    def __str__(self) -> str:
+        """Return ``machines: 2, processors on each: 4``."""
+        return f"machines: {self.nodes}, processors on each: {self.processors}"
+
+
+@dataclass
+class Queue:
+    """Slurm's queue, asked at most every ``ASK_S`` seconds; submitit asks sacct, which answers with accounting only."""
+
+    _states: dict[str, str] = field(default_factory=dict)
+    _asked_s: float = float("-inf")
+
+    def state(self, job_id: str, age_s: float = ASK_S) -> str:
+        """Return Slurm's word for a job's state, at most ``age_s`` old; "gone" minutes after its end, or "UNKNOWN".
+
+        A job is in the queue from its submission on. Unknown: Slurm has not answered yet.
+        """
+        if time.monotonic() - self._asked_s > age_s:
+            self._asked_s = time.monotonic()
+            command = ["squeue", "--noheader", "--array", "--states=all", "--me", "--format=%i %T"]
+            found = subprocess.run(command, capture_output=True, text=True, check=False)
+            if found.returncode == 0:  # else what was known stays
+                self._states = dict(line.split() for line in found.stdout.splitlines()) | {"": "answered"}
+        return self._states.get(job_id, "gone") if self._states else "UNKNOWN"
+
+    def is_over(self, job: Any) -> bool:
+        """Return whether a job has ended and will not start again.
+
+        One with a result may: Slurm ends a job that it starts again by a signal, of which the task makes a failure.
+        """
+        has_result = job.paths.result_pickle.exists()
+        return self.state(job.job_id, PAUSE_S if has_result else ASK_S) in ("gone", *OVER)
+
 
 def cluster_of(where: Where, nodes: int, words: Sequence[str]) -> Cluster:
     """Return the options that --nodes and --slurm give. Raises ConfigError for those that cannot be meant."""
@@ -64,12 +103,12 @@ def cluster_of(where: Where, nodes: int, words: Sequence[str]) -> Cluster:
     if where != "slurm" and (nodes > 1 or options):
         given = f"--nodes {nodes}" if nodes > 1 else f"--slurm {words[0]}"
         raise ConfigError(f"{given} is for --on slurm, not for --on {where}; add --on slurm, or leave it out")
-    if where == "slurm":
-        minutes = str(options.get("time", ""))
-        if not minutes.isdecimal() or int(minutes) < 1:
-            found = f"time = {shown(minutes)}" if minutes else "no time limit is given"
-            raise ConfigError(f"--on slurm: {found}; give a launch's longest time in whole minutes: --slurm time=120")
-        options["time"] = int(minutes)
+    if where == "slurm" and "time" not in options:
+        raise ConfigError("--on slurm: no time limit is given; give a launch's in minutes, such as --slurm time=120")
+    for key in WHOLE & options.keys():
+        if not str(options[key]).isdecimal() or int(options[key]) < 1:
+            raise ConfigError(f"--slurm {key}={options[key]}: give a whole number, from 1{' minute' * (key == 'time')}")
+        options[key] = int(options[key])
     return Cluster(where, nodes, options)
 
 
@@ -91,18 +130,29 @@ def run_jobs(cluster: Cluster, waiting: Sequence[Launch], flags: Sequence[str]) 
 
     Raises ConfigError where there is no Slurm, no submitit, or sbatch refuses.
     """
+    if not waiting:
+        return
     shapes = {id(launch): shape_of(launch, cluster) for launch in waiting}
     submitit = _submitit(cluster)
     if cluster.where == "local":
         for launch in waiting:  # one after another: they share this machine
-            yield from _wait_for(cluster, _submit(submitit, cluster, shapes[id(launch)], [launch], flags))
+            ((_, job),) = _submit(submitit, cluster, shapes[id(launch)], [launch], flags)
+            yield launch, _wait(launch, job)
         return
-    going, anew = _jobs_there(submitit, waiting)
+    queue = Queue()
+    going = _jobs_there(submitit, waiting, queue)
+    there = {id(launch) for launch, _ in going}
     for shape in sorted(set(shapes.values())):
-        of_shape = [launch for launch in anew if shapes[id(launch)] == shape]
-        for part in (of_shape[at : at + MOST_TASKS] for at in range(0, len(of_shape), MOST_TASKS)):
+        anew = [launch for launch in waiting if shapes[id(launch)] == shape and id(launch) not in there]
+        for part in (anew[at : at + MOST_TASKS] for at in range(0, len(anew), MOST_TASKS)):
             going += _submit(submitit, cluster, shape, part, flags)
-    yield from _wait_for(cluster, going)
+    queue = Queue()  # which has the new jobs
+    while going:
+        over = [each for each in going if queue.is_over(each[1])]
+        going = [each for each in going if each not in over]
+        yield from ((launch, _ended(launch, job, queue.state(job.job_id))) for launch, job in over)
+        if going:
+            time.sleep(PAUSE_S)
 
 
 def _submitit(cluster: Cluster) -> Any:
@@ -118,17 +168,14 @@ def _submitit(cluster: Cluster) -> Any:
     return submitit
 
 
-def _jobs_there(submitit: Any, waiting: Sequence[Launch]) -> tuple[list[tuple[Launch, Any]], list[Launch]]:
-    """Return launches whose jobs have not ended, with these, and the launches to submit."""
+def _jobs_there(submitit: Any, waiting: Sequence[Launch], queue: Queue) -> list[tuple[Launch, Any]]:
+    """Return launches whose jobs have not ended, with these."""
     noted = [(launch, Notes(launch).read("job").get("job")) for launch in waiting]
-    jobs = [(launch, job and submitit.SlurmJob(_folder(launch), job)) for launch, job in noted]
-    going = [(launch, job) for launch, job in jobs if job is not None and not job.done()]
+    jobs = [(launch, submitit.SlurmJob(_folder(launch), job)) for launch, job in noted if job is not None]
+    going = [(launch, job) for launch, job in jobs if not queue.is_over(job)]
     for launch, job in going:
-        unseen = "; where Slurm has it no longer, delete " + str(Notes(launch).path("job"))
-        state = job.state
-        console.print(f"waits  {launch.label} (job {job.job_id}, {state}{unseen if state == 'UNKNOWN' else ''})")
-    there = {id(launch) for launch, _ in going}
-    return going, [launch for launch in waiting if id(launch) not in there]
+        console.print(f"waits  {launch.label} (job {job.job_id}, {queue.state(job.job_id)})")
+    return going
 
 
 def _folder(launch: Launch) -> Path:
@@ -154,8 +201,7 @@ def _submit(
         raise ConfigError(f"sbatch did not take the jobs: {'; '.join(lines)}; see --slurm key=value") from None
     for launch, job in zip(launches, jobs, strict=True):
         Notes(launch).write("job", job.job_id)
-        of = f"{shape.nodes} machine{'s' if shape.nodes > 1 else ''} with {shape.processors} processors"
-        console.print(f"submit {launch.label} (job {job.job_id}{'' if cluster.where == 'local' else ', ' + of})")
+        console.print(f"submit {launch.label} (job {job.job_id}{'' if cluster.where == 'local' else f', {shape}'})")
     return list(zip(launches, jobs, strict=True))
 
 
@@ -169,26 +215,21 @@ def _parameters(executor: Any, cluster: Cluster, shape: Shape, run: RunConfig) -
     return {**mine, "additional_parameters": other} if other else mine
 
 
-def _wait_for(cluster: Cluster, going: Sequence[tuple[Launch, Any]]) -> Iterator[tuple[Launch, Ended]]:
-    left = list(going)
+def _wait(launch: Launch, job: Any) -> Ended:
+    """Wait for a job on this machine; end it where this process is interrupted."""
     try:
-        while left:
-            for launch, job in [each for each in left if each[1].done()]:
-                left = [each for each in left if each[0] is not launch]
-                yield launch, _ended(launch, job)
-            if left:
-                time.sleep(PAUSE_S[cluster.where])
+        while not job.done():
+            time.sleep(LOCAL_PAUSE_S)
     except KeyboardInterrupt:
-        if cluster.where == "local":
-            for _, job in left:
-                job.cancel()
+        job.cancel()
         raise
+    return _ended(launch, job, job.state)
 
 
-def _ended(launch: Launch, job: Any) -> Ended:
+def _ended(launch: Launch, job: Any, state: str) -> Ended:
     """Return how the runs of a launch ended, as its task has noted; else by their status and the job's state."""
     end = Notes(launch).read("end")
     if end.get("job") == job.job_id:
         return [(run, end["reasons"].get(run.name)) for run in launch.runs]
-    reason = f"its job {job.job_id} ended ({job.state}) and did not say why; see {job.paths.stderr}"
+    reason = f"its job {job.job_id} ended ({state}) and did not say why; see {job.paths.stderr}"
     return [(run, None if read_status(run.run_dir)["state"] == "done" else reason) for run in launch.runs]

@@ -70,6 +70,7 @@ class LaunchTask:
             return  # Slurm started it again after its end
         if job.node == 0:
             _free(self.launch, earlier)
+            notes.path("end").unlink(missing_ok=True)
             notes.write("start", job.job_id, host=os.uname().nodename, since=_now())
         key = f"{job.job_id}.{os.environ.get('SLURM_RESTART_COUNT', 0)}"
         node = Node(job.node, job.num_nodes, f"{env.master_addr}:{env.master_port}", key)

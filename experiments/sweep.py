@@ -69,8 +69,7 @@ def sweep(
 
 def _say_commands(waiting: Sequence[Launch], flags: Sequence[str], cluster: Cluster | None) -> None:
     for launch in waiting:
-        shape = None if cluster is None else shape_of(launch, cluster)
-        of = "" if shape is None else f" on {shape.nodes} x {shape.processors} processors, each"
+        of = "" if cluster is None else f" ({shape_of(launch, cluster)})"
         for process in launch.processes():
             files = [config_path(run) for run in process.runs]
             console.print(f"would run {process.label}{of}: {' '.join(command(process, files, flags))}")
