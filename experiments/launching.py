@@ -123,11 +123,11 @@ def _reason(run: RunConfig, before: dict[str, Any] | None, code: int, printed: s
     beginnings = (f"failed: {run.run_dir}: ", "error: ")  # of this run among several, of the whole launch
     lines = printed.splitlines()
     named = [line.removeprefix(start) for start in beginnings for line in lines if line.startswith(start)]
-    unsaid = _not_met(printed, node) or f"exit code {code}; see {_launcher_log(run)}"
+    unsaid = not_met(printed, node) or f"exit code {code}; see {_launcher_log(run)}"
     return status.get("reason") or next(iter(named), unsaid)
 
 
-def _not_met(printed: str, node: Node) -> str | None:
+def not_met(printed: str, node: Node) -> str | None:
     """Return that the machines did not meet, where torchrun printed so."""
     if node.count == 1 or not any(word in printed for word in NOT_MET):
         return None
