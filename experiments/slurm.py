@@ -107,7 +107,9 @@ def cluster_of(where: Where, nodes: int, words: Sequence[str]) -> Cluster:
         raise ConfigError("--on slurm: no time limit is given; give a launch's in minutes, such as --slurm time=120")
     for key in WHOLE & options.keys():
         if not str(options[key]).isdecimal() or int(options[key]) < 1:
-            raise ConfigError(f"--slurm {key}={options[key]}: give a whole number, from 1{' minute' * (key == 'time')}")
+            raise ConfigError(
+                f"--slurm {key}={options[key]}: give a whole number{' of minutes' * (key == 'time')}, from 1"
+            )
         options[key] = int(options[key])
     return Cluster(where, nodes, options)
 
@@ -148,9 +150,9 @@ def run_jobs(cluster: Cluster, waiting: Sequence[Launch], flags: Sequence[str]) 
             going += _submit(submitit, cluster, shape, part, flags)
     queue = Queue()  # which has the new jobs
     while going:
-        over = [each for each in going if queue.is_over(each[1])]
-        going = [each for each in going if each not in over]
-        yield from ((launch, _ended(launch, job, queue.state(job.job_id))) for launch, job in over)
+        looked = [(launch, job, queue.is_over(job)) for launch, job in going]
+        going = [(launch, job) for launch, job, over in looked if not over]
+        yield from ((launch, _ended(launch, job, queue.state(job.job_id))) for launch, job, over in looked if over)
         if going:
             time.sleep(PAUSE_S)
 

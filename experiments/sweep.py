@@ -20,7 +20,7 @@ from ddpsched.run_folder import read_status
 from ddpsched.terminal import plain_console
 from experiments.finished import is_done
 from experiments.launches import Launch, launches
-from experiments.launching import Ended, command, config_path, run_launch, terminate
+from experiments.launching import HERE, Ended, Node, command, config_path, run_launch, terminate
 from experiments.slurm import Cluster, Where, cluster_of, run_jobs, shape_of
 from experiments.study import load_study
 
@@ -69,10 +69,12 @@ def sweep(
 
 def _say_commands(waiting: Sequence[Launch], flags: Sequence[str], cluster: Cluster | None) -> None:
     for launch in waiting:
-        of = "" if cluster is None else f" ({shape_of(launch, cluster)})"
+        shape = None if cluster is None else shape_of(launch, cluster)
+        node = HERE if shape is None or shape.nodes == 1 else Node(0, shape.nodes, "HOST:PORT", "JOB")
+        of = "" if shape is None else f" ({shape})"
         for process in launch.processes():
-            files = [config_path(run) for run in process.runs]
-            console.print(f"would run {process.label}{of}: {' '.join(command(process, files, flags))}")
+            files = [config_path(run, node) for run in process.runs]
+            console.print(f"would run {process.label}{of}: {' '.join(command(process, files, flags, node))}")
 
 
 def _run_here(waiting: Sequence[Launch], flags: Sequence[str]) -> Iterator[tuple[Launch, Ended]]:
