@@ -1,4 +1,4 @@
-"""What a sweep costs beside its runs: seconds a run, beyond the run's own process, from its start to its end.
+"""Measure the overhead of a sweep: seconds a run, beyond the run's own process, from its start to its end.
 
     python -m experiments.benchmarks.sweeps [--runs 20]
 
@@ -121,10 +121,16 @@ def report(found: dict[str, tuple[float, float]]) -> Table:
     return table
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, at least 1")
+    return int(text)
+
+
 def main(words: Sequence[str]) -> int:
     """Measure and print; return 1 where the overhead is larger than ``LIMIT_S``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--runs", type=_count, default=20)
     found = measure(parser.parse_args(words).runs)
     plain_console().print(report(found))
     return 0 if all(over_s <= LIMIT_S for over_s, _ in found.values()) else 1

@@ -15,7 +15,7 @@ from experiments.study import Compare
 
 def test_machines_that_do_not_meet_are_named_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launching, "MEETING_S", 2)
-    run = parse({"outputs": str(tmp_path), "world_size": 2, "executor": {"kind": "distributed"}})
+    run = parse({"outputs": str(tmp_path), "steps": 2, "world_size": 2, "executor": {"kind": "distributed"}})
     launch = Launch((run,), "apart", (run.name,), Compare())
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -30,6 +30,6 @@ def test_machines_that_do_not_meet_are_named_in_time(tmp_path: Path, monkeypatch
 
 
 def test_files_of_two_machines_and_two_starts_differ(tmp_path: Path) -> None:
-    run = parse({"outputs": str(tmp_path)})
+    run = parse({"outputs": str(tmp_path), "steps": 2})
     nodes = (Node(), Node(0, 2, "", "7.0"), Node(1, 2, "", "7.0"), Node(0, 2, "", "7.1"))
     assert len({config_path(run, node) for node in nodes}) == 4
