@@ -12,7 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) +
 # pip compiles every module of every package, most of which is never imported; Python compiles what is, at first use
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test checks nightly matrix peers slow study report reproduce gpu-wheels wheel lint clean
+.PHONY: demo test naive overlap bucketed two-hosts checks nightly matrix peers slow study report reproduce gpu-wheels wheel lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m experiments.sweep experiments/demo.toml --overwrite $(ARGS)
@@ -21,6 +21,17 @@ demo: $(VENV)/installed
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# data parallelism in its three forms, on two ranks: one message after backward, one a parameter, one a full bucket
+naive overlap bucketed: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 2 -m experiments.train \
+		experiments/data_parallel.toml name=$@ sync.kind=$@ outputs=$(OUTPUTS) $(ARGS) --overwrite
+	$(BIN)/python -m analysis.timeline $(OUTPUTS)/data-parallel/$@
+	@echo "run: $(OUTPUTS)/data-parallel/$@"
+
+# ten minutes, as root on Linux: training over a link between two hosts, at three rates
+two-hosts: $(VENV)/installed
+	$(BIN)/python -m experiments.benchmarks.two_hosts outputs=$(OUTPUTS) $(ARGS)
 
 # seven minutes: the checks of reliability that need real launches, in short; every example, certified; the kit for a GPU
 checks: $(VENV)/installed

@@ -5,6 +5,10 @@
     sweep.py          run a study
     study.py          a study: [base] of a run, [grid] of what varies, [compare] for times
     launches.py       which runs of a study start together
+    launching.py      start a launch, or one machine's part of it, and wait
+    finished.py       which runs of a study are finished
+    slurm.py          launches as jobs of Slurm, through submitit
+    slurm_task.py     a launch as such a job's task
     interleaved.py    one rank of runs that take turns
     train.py          one rank of a run, for torchrun
     loops.py          common training loops, with and without the exact factor

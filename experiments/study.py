@@ -131,6 +131,11 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
             if compare.how != "apart" and compare.baseline in labels:
                 points.append((f"{name}-aa", [*pairs, ("aa", True)]))
     points += [(_label("also", table), _settings("also", {"also": table}, {})) for table in also]
+    if not points:
+        raise ConfigError(
+            f"study {path}: [grid] makes no run: no combination of its values is one that its tables allow; "
+            f"see what they say of {', '.join(map(shown, grid))}"
+        )
     merged = [(name, _merged(base, pairs)) for name, pairs in points]
     for key, value in options.items():
         owners = [run for _, run in merged if _has(run, key)] or [run for _, run in merged]

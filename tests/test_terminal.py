@@ -76,7 +76,7 @@ def test_a_console_is_at_least_as_wide_as_asked() -> None:
 def test_sweep_prints_reasons_folders_and_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study, reason = tmp_path / "study.toml", TEXT
     study.write_text(f"[base]\noutputs = {json.dumps(str(tmp_path / '[red] here'))}\nsteps = 1\n[grid]\nseed = [0]\n")
-    monkeypatch.setattr(sweep, "_run", lambda launch, force: [(run, reason) for run in launch.runs])
+    monkeypatch.setattr(sweep, "run_launch", lambda launch, force: [(run, reason) for run in launch.runs])
     printed = CliRunner().invoke(sweep.app, [str(study)]).output
     assert_whole(printed.partition("failed ")[2])
     assert printed.count("[red] here") == 3

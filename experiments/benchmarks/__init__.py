@@ -12,6 +12,9 @@
     yardstick.py           the yardstick of every policy and peer
     pool.py                planning time and fill of policy pool
     syncs.py               step time and memory of gradient synchronisers
+    two_hosts.py           synchronisers over a shaped link between two hosts
+    namespaces.py          the two hosts: network namespaces, and their link
+    sweeps.py              what a sweep costs beside its runs
     masks.py               memory and time of attention masks
     slow_rank.py           steps until plans follow a slow rank
     split_steps.py         steps with samples split over ranks

@@ -122,7 +122,7 @@ def figures(launches: Sequence[tuple[Seconds, dict[str, Stamps]]], peaks: dict[s
             {
                 "kind": kind,
                 "step_s": each.seconds,
-                "ratio": _ratio(each),
+                "ratio": as_json(each),
                 "verdict": each.verdict or None,
                 "compute_s": float((ready - began).max(axis=1).mean()),
                 "waiting_s": float((ready.max(axis=1, keepdims=True) - ready).mean()),
@@ -137,7 +137,7 @@ def figures(launches: Sequence[tuple[Seconds, dict[str, Stamps]]], peaks: dict[s
     return rows
 
 
-def _ratio(found: Judged) -> dict[str, float | None] | None:
+def as_json(found: Judged) -> dict[str, float | None] | None:
     """Return a ratio as JSON; None for the arm that others are compared with, and for limits that there are none of."""
     if found.ratio is None:
         return None

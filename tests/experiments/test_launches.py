@@ -13,8 +13,9 @@ from ddpsched.run_folder import read_status
 from experiments.interleaved import configs_of
 from experiments.interleaved import main as interleaved
 from experiments.launches import launches
+from experiments.launching import command, config_path
 from experiments.study import load_study
-from experiments.sweep import command, config_path, sweep
+from experiments.sweep import sweep
 
 STUDY = """
 [base]

@@ -48,7 +48,7 @@ def test_a_run_whose_folder_is_held_is_reported(tmp_path: Path, capsys: Any) -> 
     before = sorted(tmp_path.rglob("*"))
     for look in (refusal, lambda folder: None):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("experiments.sweep.refusal", look)
+            patch.setattr("experiments.launching.refusal", look)
             assert sweep(study, words) == 1
         said = capsys.readouterr().out
         assert f"static-seed0 is held by another run (process {os.getpid()}" in said
