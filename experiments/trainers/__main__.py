@@ -117,7 +117,7 @@ def _end(body: Callable[[], Frozen], model: str = "tiny") -> None:
             return
         from experiments.trainers.tables import shown
 
-        console = plain_console()
+        console = plain_console(at_least=116)
         for part in shown(body()):
             console.print(part)
 

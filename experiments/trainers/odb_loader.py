@@ -5,14 +5,16 @@ ranks; so it gets torch's own, each rank with every second sample. Ranks end an 
 Trainer's loop cannot go on with fewer of them: the few samples that a rank has left are dropped.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
-from ddpsched.peers.online_dynamic_batching import BUFFER, PACKAGE, SEED
+from ddpsched.peers.online_dynamic_batching import BUFFER, BUFFER_BATCHES, PACKAGE, SEED
 from ddpsched.peers.packages import need
-from experiments.trainers.setting import Rows, padded
+from experiments.trainers.setting import PER_DEVICE, Rows, padded
 
-ARGUMENTS = {"per_device_train_batch_size": 1, "dataloader_num_workers": 1, "dataloader_prefetch_factor": BUFFER}
+HELD = max(BUFFER, BUFFER_BATCHES * PER_DEVICE)  # samples of a rank, by which its budget was found
+ARGUMENTS = {"per_device_train_batch_size": 1, "dataloader_num_workers": 1, "dataloader_prefetch_factor": HELD}
 ENDLESS = 2**60  # samples after which its callback would end the training
 
 
@@ -30,6 +32,7 @@ def enable(trainer: Any, tokens: int, seed: int, exact: bool) -> None:
     loader = make(trainer.train_dataset, args.process_index, args.world_size, seed)
     # windows of all ranks are shuffled by this seed, which the package begins anew in each process
     loader._iter_random_seed = SEED + 1000 * seed
+    os.environ["ODB_ITERATOR_STARTUP_JITTER_SEC"] = "0"  # else each loader waits for up to two seconds
     hf.enable_odb(
         trainer, train_dataloader=loader, token_budget=tokens, loss_scaling="none" if exact else "exact", join=False,
         sample_budget=ENDLESS, max_steps_policy="preserve", scheduler_progress="optimizer_steps",
@@ -40,13 +43,13 @@ def enable(trainer: Any, tokens: int, seed: int, exact: bool) -> None:
 def _loader_class() -> Any:
     from torch.utils.data import DataLoader, DistributedSampler
 
-    class Singles(DataLoader):  # type: ignore[type-arg]
+    class Singles(DataLoader):
         """Single samples of a rank; a class for each loader, as the package takes the length from the class."""
 
         def __init__(self, rows: Any, rank: int, ranks: int, seed: int) -> None:
             shuffled: Any = DistributedSampler(rows, ranks, rank, seed=seed)
             super().__init__(
-                rows, batch_size=1, sampler=shuffled, num_workers=1, prefetch_factor=BUFFER, collate_fn=collate
+                rows, batch_size=1, sampler=shuffled, num_workers=1, prefetch_factor=HELD, collate_fn=collate
             )
 
         def set_epoch(self, epoch: int) -> None:

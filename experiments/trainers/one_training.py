@@ -2,13 +2,15 @@
 
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from experiments.trainers.arms import ODB, Arm
 from experiments.trainers.setting import PER_DEVICE, Rows, Setting, padded
+
+LEARNING_RATE = 2e-4
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,12 @@ def train(setting: Setting, arm: Arm, training: Training, rows: Rows, watch: Wat
             assert setting.odb_tokens is not None, "fixed_values finds it where this arm runs"
             odb_loader.enable(trainer, setting.odb_tokens, training.seed, training.exact)
         trainer.train()
-    if arm.policy != "auto":
-        return ""
-    policy = trainer._microbatches.steps.plan_source.policy
-    most = getattr(policy, "max_microbatches", 1)
-    return str(policy.kind) if most == 1 else f"{policy.kind}, M = {most}"
+    return _named(trainer._microbatches.steps.plan_source.taken) if arm.policy == "auto" else ""
 
 
-LEARNING_RATE = 2e-4
+def _named(taken: Mapping[str, Any]) -> str:
+    most = taken.get("max_microbatches", 1)
+    return str(taken["kind"]) if most == 1 else f"{taken['kind']}, M = {most}"
 
 
 def _trainer_class(skip: int, watch: Watch) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,6 +19,7 @@ from experiments.trainers.step_times import measure_launch
 
 LIMIT_S = 6 * 3600.0  # of one launch
 Say = Callable[[str], None]
+say: Say = partial(print, flush=True)
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Wanted:
     setting: Setting
     arms: Sequence[str]
     freeze: Path | None
-    say: Say = print
+    say: Say = say
 
 
 def step_times(wanted: Wanted, steps: int, rounds: int, launches: int) -> StepsFile:

@@ -8,10 +8,10 @@ from ddpsched.costs.cost_model import Int
 from ddpsched.peers import PEERS
 from experiments.benchmarks.yardstick import TRACES, Trace, lengths_of
 from experiments.trainers.frozen import PeerRow, PeersFile, begun, environment, write
-from experiments.trainers.parts import Say
+from experiments.trainers.parts import Say, say
 
 
-def freeze_peers(folder: Path, freeze: Path | None, say: Say = print, traces: Sequence[Trace] = TRACES) -> PeersFile:
+def freeze_peers(folder: Path, freeze: Path | None, say: Say = say, traces: Sequence[Trace] = TRACES) -> PeersFile:
     """Return the figures of one epoch of each trace; traces that the file has are not planned again."""
     lengths = lengths_of(folder)
     experiment = {name: [len(each), int(each.sum())] for name, each in lengths.items()}
@@ -37,11 +37,11 @@ def _row(row: Row) -> PeerRow:
     return PeerRow(
         arm=row.arm,
         package=row.package,
-        yardstick=figures and figures.yardstick,
+        yardstick=None if figures is None else figures.yardstick,
         times_static=row.times_static,
         gap=row.gap,
-        order_bias=figures and figures.order_bias,
+        order_bias=None if figures is None else figures.order_bias,
         same_gradient=row.same_gradient,
-        samples_cv=figures and figures.samples_cv,
+        samples_cv=None if figures is None else figures.samples_cv,
         skipped=row.skipped,
     )

@@ -1,6 +1,6 @@
 """Rows as tables of a terminal, and the sentences below them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rich import box
 from rich.table import Table
@@ -16,6 +16,7 @@ def shown(file: Frozen) -> Iterator[Table | str]:
         yield from _below_steps(file)
     elif isinstance(file, TargetFile):
         yield _target(file)
+        yield from _reasons(row.verdict for row in target_rows(file))
         yield from _below(file)
     elif isinstance(file, PeersFile):
         for trace, rows in file.traces.items():
@@ -40,8 +41,17 @@ def _steps(file: StepsFile) -> Table:
     for row in step_rows(file):
         errors = ["" if error is None else f"{error:.1e}" for error in (row.error, row.own_error)]
         figures = [f"{row.step_s:.4f}", f"{row.samples:.1f}", f"{row.epoch_s:,.0f}", row.ratio, *errors]
-        table.add_row(label(row.arm), *figures, row.verdict)
+        table.add_row(label(row.arm), *figures, _word(row.verdict))
     return table
+
+
+def _word(verdict: str) -> str:
+    """Return a verdict without the reason of a missing interval, which stands below the table."""
+    return verdict.partition(":")[0]
+
+
+def _reasons(verdicts: Iterable[str]) -> Iterator[str]:
+    yield from sorted({f"{each}." for each in verdicts if ":" in each})
 
 
 def _below_steps(file: StepsFile) -> Iterator[str]:
@@ -51,6 +61,7 @@ def _below_steps(file: StepsFile) -> Iterator[str]:
     )
     if takes := {launch.auto for launch in file.launches} - {None}:
         yield f"auto took {', '.join(sorted(filter(None, takes)))}."
+    yield from _reasons(row.verdict for row in step_rows(file))
     yield from _below(file)
 
 
@@ -69,7 +80,7 @@ def _target(file: TargetFile) -> Table:
         seconds = "" if row.seconds is None else f"{row.seconds:.2f}"
         samples = "" if row.samples is None else f"{row.samples:,.0f}"
         reached = f"{row.reached} of {row.seeds}"
-        table.add_row(label(row.arm), reached, seconds, samples, row.ratio, row.samples_ratio, row.verdict)
+        table.add_row(label(row.arm), reached, seconds, samples, row.ratio, row.samples_ratio, _word(row.verdict))
     return table
 
 
