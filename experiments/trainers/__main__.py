@@ -115,9 +115,9 @@ def _end(body: Callable[[], Frozen], model: str = "tiny") -> None:
         except PeerMissing as error:
             print(f"skipped: --model {model}: {error.reason}")
             return
-        from experiments.trainers.tables import shown
+        from experiments.trainers.tables import WIDTH, shown
 
-        console = plain_console(at_least=116)
+        console = plain_console(at_least=WIDTH)
         for part in shown(body()):
             console.print(part)
 

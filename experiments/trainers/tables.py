@@ -8,6 +8,8 @@ from rich.table import Table
 from experiments.trainers.frozen import Frozen, PeerRow, PeersFile, StepsFile, TargetFile
 from experiments.trainers.rows import label, step_rows, target_rows
 
+WIDTH = 116  # columns of the widest table
+
 
 def shown(file: Frozen) -> Iterator[Table | str]:
     """Yield a file's tables and sentences."""
@@ -28,14 +30,15 @@ def _table(title: str, right: list[str], last: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("arm", no_wrap=True)
     for heading in right:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column(last)
     return table
 
 
 def _steps(file: StepsFile) -> Table:
     of = file.experiment
-    title = f"{of['model']}, {of['data']}, {len(file.launches)} launches of {of['rounds']} x {of['steps']} steps an arm"
+    counts = f"{len(file.launches)} x {of['rounds']} x {of['steps']}"
+    title = f"{of['model']}, {of['data']}, {counts} steps an arm (launches x rounds x steps)"
     headings = ["s a step", "samples", "s an epoch", "/ random (95 %)", "error", "own loss"]
     table = _table(title, headings, "verdict")
     for row in step_rows(file):

@@ -19,7 +19,7 @@ from experiments.trainers.parts import Wanted, dev_loss_times, step_times
 from experiments.trainers.peer_table import freeze_peers
 from experiments.trainers.rows import rows_of, step_rows, target_rows
 from experiments.trainers.setting import Setting
-from experiments.trainers.tables import shown
+from experiments.trainers.tables import WIDTH, shown
 
 ROUNDS, STEPS = 8, 5
 
@@ -53,6 +53,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return [Outcome(0, "answered", launch(rest[-1], list(arms)))]
 
     monkeypatch.setattr(parts, "run_ranks", run_ranks)
+    monkeypatch.setattr(parts.fixed_values, "odb_budget", lambda setting: 246)
+    monkeypatch.setattr(parts, "runnable", lambda names: (list(names), {}))  # whether it is installed or not
     return seeds
 
 
@@ -187,14 +189,15 @@ def test_the_peers_are_frozen_by_trace(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("width", [60, 100])
 def test_what_is_shown(width: int, measured: list[int], tmp_path: Path) -> None:
-    console = plain_console(at_least=width, record=True, width=width, file=(tmp_path / "log").open("w"))
+    console = plain_console(at_least=WIDTH, record=True, width=width, file=(tmp_path / "log").open("w"))
     peers = PeersFile(experiment={}, environment={}, traces={})
     for file in (step_times(wanted(None, [FIRST, "balanced"]), STEPS, ROUNDS, 2), target_file(2), peers):
         for part in shown(file):
             console.print(part)
     text = console.export_text()
     assert "extrapolated" in text
-    assert "balanced" in text
+    assert "ddpsched, balanced" in text
+    assert "…" not in text, "no figure is cut off"
 
 
 def test_files_are_small(tmp_path: Path, measured: list[int]) -> None:
