@@ -1,5 +1,7 @@
 """Files of results, which are gone on with: what was measured is not measured again."""
 
+import os
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -120,6 +122,8 @@ def begun(path: Path | None, kind: type[F], experiment: dict[str, Any]) -> F | N
         return None
     if not path.parent.is_dir():
         raise ConfigError(f"--freeze {path}: there is no folder {path.parent}; make it, or give another path")
+    if not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"--freeze {path}: {path.parent} cannot be written to; give a path in another folder")
     if not path.exists():
         return None
     found = read(path)
@@ -154,4 +158,18 @@ def write(path: Path | None, file: Frozen) -> None:
 def environment() -> dict[str, Any]:
     """Return this machine and the versions that results rest on."""
     found = describe()
-    return {key: found[key] for key in ("versions", "cpu", "cores", "commit")}
+    others = {name: _version(name) for name in ("accelerate", "online-dynamic-batching")}
+    return {"versions": found["versions"] | others, "commit": found["commit"]}
+
+
+def machine() -> str:
+    """Return this machine, whose times are not mixed with another's."""
+    found = describe()
+    return f"{found['cores']} cores of {found['cpu']}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,5 +1,6 @@
 """A Trainer of an arm, and what it lets others see: micro-batches, gradients and the ends of steps."""
 
+import gc
 import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -44,6 +45,13 @@ class Watch:
 
 def train(setting: Setting, arm: Arm, training: Training, rows: Rows, watch: Watch) -> str:
     """Train; return what policy auto took, or nothing for other arms."""
+    try:
+        return _train(setting, arm, training, rows, watch)
+    finally:  # a Trainer refers to itself, and keeps its model and the processes of its loader until it is collected
+        gc.collect()
+
+
+def _train(setting: Setting, arm: Arm, training: Training, rows: Rows, watch: Watch) -> str:
     from transformers import TrainingArguments
 
     import ddpsched

@@ -1,5 +1,6 @@
 """Launches and seeds that a file lacks: each is measured, added, and written as it ends."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,10 +12,10 @@ from ddpsched.errors import ConfigError
 from ddpsched.local_ranks import answers, run_ranks
 from experiments.trainers import fixed_values
 from experiments.trainers.arms import ODB, runnable
-from experiments.trainers.dev_loss import EPOCHS, measure_seed, measure_target
+from experiments.trainers.dev_loss import EPOCHS, SHARE, measure_seed, measure_target
 from experiments.trainers.flattening import why_not_flattened
-from experiments.trainers.frozen import StepsFile, TargetFile, begun, environment, write
-from experiments.trainers.setting import RANKS, Setting
+from experiments.trainers.frozen import StepsFile, TargetFile, begun, environment, machine, write
+from experiments.trainers.setting import GLOBAL_BATCH, RANKS, Setting
 from experiments.trainers.step_times import measure_launch
 
 LIMIT_S = 6 * 3600.0  # of one launch
@@ -35,7 +36,7 @@ class Wanted:
 def step_times(wanted: Wanted, steps: int, rounds: int, launches: int) -> StepsFile:
     """Return the step times of so many launches. Raises ConfigError for the file of another experiment."""
     arms, left_out = _checked(wanted)
-    experiment = {**wanted.setting.identity(), "arms": arms, "steps": steps, "rounds": rounds}
+    experiment = {**_shared(wanted, arms), "steps": steps, "rounds": rounds}
     file = begun(wanted.freeze, StepsFile, experiment)
     if file is None:
         fixed = _fixed(wanted, arms)
@@ -43,6 +44,7 @@ def step_times(wanted: Wanted, steps: int, rounds: int, launches: int) -> StepsF
             experiment=experiment, environment=environment(), left_out=left_out, launches=[],
             notes=_notes(wanted, arms), **fixed,
         )  # fmt: skip
+        write(wanted.freeze, file)
     setting = replace(wanted.setting, cost=file.cost, odb_tokens=file.odb_tokens)
     there = {launch.seed for launch in file.launches}
     for seed in [seed for seed in range(launches) if seed not in there]:
@@ -58,10 +60,12 @@ def step_times(wanted: Wanted, steps: int, rounds: int, launches: int) -> StepsF
 def dev_loss_times(wanted: Wanted, seeds: int, every: int, target: float | None) -> TargetFile:
     """Return the times to a target dev loss of so many seeds; without a target, random's at two thirds of an epoch.
 
-    Raises ConfigError for a target that random does not reach, and for the file of another experiment.
+    Raises ConfigError for a target that random does not reach, for dev losses that are too rare, and for the file of
+    another experiment.
     """
+    _check_target(wanted.setting, every, target)
     arms, left_out = _checked(wanted)
-    experiment = {**wanted.setting.identity(), "arms": arms, "every": every, "given_target": target, "epochs": EPOCHS}
+    experiment = {**_shared(wanted, arms), "every": every, "given_target": target, "epochs": EPOCHS}
     file = begun(wanted.freeze, TargetFile, experiment)
     if file is None:
         found = answers(run_ranks(measure_target, RANKS, wanted.setting, every, target, limit_s=LIMIT_S))[0]
@@ -85,6 +89,18 @@ def dev_loss_times(wanted: Wanted, seeds: int, every: int, target: float | None)
         write(wanted.freeze, file)
         wanted.say(f"seed {seed}: {perf_counter() - begin:.0f} s")
     return file.model_copy(update={"seeds": [each for each in file.seeds if each.seed < seeds]})
+
+
+def _shared(wanted: Wanted, arms: Sequence[str]) -> dict[str, Any]:
+    return {**wanted.setting.identity(), "machine": machine(), "arms": list(arms)}
+
+
+def _check_target(setting: Setting, every: int, target: float | None) -> None:
+    most = int(SHARE * len(setting.samples.train) / GLOBAL_BATCH)
+    if every > most:
+        raise ConfigError(f"--every {every}: two thirds of an epoch have {most} steps; give at most as many")
+    if target is not None and not 0 < target < math.inf:
+        raise ConfigError(f"--target {target}: give a dev loss above 0, or leave it out")
 
 
 def _checked(wanted: Wanted) -> tuple[list[str], dict[str, str]]:

@@ -170,6 +170,18 @@ def test_a_target_that_random_does_not_reach(monkeypatch: pytest.MonkeyPatch, tm
     assert not (tmp_path / "target.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("every", "target", "message"),
+    [
+        (84, None, "--every 84: two thirds of an epoch have 83 steps"),
+        (10, float("nan"), "--target nan: give a dev loss above 0"),
+    ],
+)
+def test_dev_losses_that_say_nothing(every: int, target: float | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dev_loss_times(wanted(None, [FIRST]), 1, every, target)
+
+
 def test_the_peers_are_frozen_by_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, planned = tmp_path / "peers.json", list[str]()
     lengths = {"SST-2": np.random.default_rng(0).integers(3, 40, 400)}
