@@ -22,4 +22,5 @@
     gpu/              all that is claimed on CPUs, on one GPU, `python -m experiments.gpu`
     reliability/      checks of reliability: kills, faults, damaged files, soaks
     benchmarks/       `python -m experiments.benchmarks.NAME`
+    trainers/         transformers' Trainer by the way batches are made, `python -m experiments.trainers`
 """

@@ -242,6 +242,7 @@ OUTSIDE = (
     "experiments/reliability",
     "experiments/reliability/fuzz",
     "experiments/reliability/hostile_texts",
+    "experiments/trainers",
     "report",
 )
 OTHERS = [ROOT / name for name in OUTSIDE]

@@ -21,7 +21,6 @@
     gather_price.py        what gathering a split sample costs, for cost.gather_alpha and gather_beta
     sample_sort.py         sorting over ranks
     loaders.py             loading and sampling against torch's own
-    trainers.py            transformers' Trainer by the way batches are made
     balance.py             ddpsched.balance beside what trainers of rollouts do
     resharding.py          lockstep plans under fully_shard: hangs, gradients, step time
     denominators.py        gradients of every denominator, and faults of others
