@@ -209,8 +209,20 @@ def calibrate(
     overwrite: Annotated[bool, Option("--overwrite", help="replace a calibration that is there")] = False,
     passes: Annotated[int | None, AtLeast1(help="over the grid; default: 4, more of a quick model")] = None,
     tokens: Annotated[int | None, AtLeast1(help="most padded tokens of a batch; default: 1024, on a GPU 32768")] = None,
+    network: Annotated[
+        bool, Option("--network", help="under torchrun, instead: all-reduces of its ranks, for executor.network")
+    ] = False,
 ) -> None:
     """Measure time and peak memory by (count, length) on this device, and fit a model to each."""
+    if network:
+        from ddpsched.config import load
+        from ddpsched.training.network_times import calibrate_network
+        from ddpsched.world import World
+
+        found = calibrate_network(output, load(config, overrides or []), overwrite)
+        if World.detect().is_main:
+            print(visible(f"{found}\nwritten to {output}", lines=True))
+        return
     from ddpsched.config import load
     from ddpsched.costs.fit_calibration import summary, table
     from ddpsched.terminal import plain_console
