@@ -214,23 +214,9 @@ def calibrate(
     ] = False,
 ) -> None:
     """Measure time and peak memory by (count, length) on this device, and fit a model to each."""
-    if network:
-        from ddpsched.config import load
-        from ddpsched.training.network_times import calibrate_network
-        from ddpsched.world import World
+    from ddpsched.training.calibrate_command import answer
 
-        found = calibrate_network(output, load(config, overrides or []), overwrite)
-        if World.detect().is_main:
-            print(visible(f"{found}\nwritten to {output}", lines=True))
-        return
-    from ddpsched.config import load
-    from ddpsched.costs.fit_calibration import summary, table
-    from ddpsched.terminal import plain_console
-    from ddpsched.training.calibrate import calibrate_to
-
-    calibration = calibrate_to(output, load(config, overrides or []), overwrite, passes, tokens)
-    plain_console().print(table(calibration))
-    print(visible(f"{summary(calibration)}\nwritten to {output}", lines=True))
+    answer(config, overrides or [], output, overwrite, passes, tokens, network)
 
 
 @command

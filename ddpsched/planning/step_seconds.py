@@ -55,7 +55,8 @@ class StepSeconds:
         if slowness is not None:
             seconds = seconds * slowness[of_rank]
         self._plan, self._micros, self._of_rank, self._seconds = plan, micros, of_rank, seconds
-        self.compute: Seconds = np.bincount(of_rank, seconds, plan.world_size)  # of each rank
+        self.compute: Seconds = np.zeros(plan.world_size)  # of each rank
+        np.add.at(self.compute, of_rank, seconds)
 
     def slowest(self, lockstep: bool = False) -> float:
         """Return the seconds until the last rank is ready; in ``lockstep`` each micro-batch waits for all ranks'."""
@@ -66,8 +67,8 @@ class StepSeconds:
         if self._plan.parts:
             ids = [None if micro.part is None else int(micro.ids[0]) for micro in self._micros]
             named = iter(ids)
-            return max(finish_times([[(each, next(named)) for each in rank] for rank in by_rank]))
-        return sum(map(max, zip_longest(*by_rank, fillvalue=0.0)))
+            return float(max(finish_times([[(each, next(named)) for each in rank] for rank in by_rank])))
+        return float(sum(map(max, zip_longest(*by_rank, fillvalue=0.0))))
 
     def last_of_slowest(self) -> float:
         """Return the seconds of the slowest rank's last micro-batch, in whose backward gradients become ready."""

@@ -32,9 +32,9 @@ def calibrate_network(output: Path, config: RunConfig, overwrite: bool = False) 
     world = World.detect()
     if config.executor.kind != "distributed" or world.size < 2:
         raise ConfigError(
-            f"--network measures the messages of several ranks, and this is executor.kind = {config.executor.kind!r} in "
-            f"{world.size} process(es); start it with: torchrun --standalone --nproc-per-node 2 -m ddpsched calibrate "
-            "CONFIG --network --output FILE executor.kind=distributed world_size=2"
+            f"--network measures the messages of several ranks, and this is executor.kind = {config.executor.kind!r} "
+            f"in {world.size} process(es); start it with: torchrun --standalone --nproc-per-node 2 -m ddpsched "
+            "calibrate CONFIG --network --output FILE executor.kind=distributed world_size=2"
         )
     if world.is_main:
         check_output(output, overwrite, "network.json")
