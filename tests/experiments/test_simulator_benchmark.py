@@ -46,11 +46,11 @@ def test_a_fixed_part_and_messages_are_of_the_model() -> None:
 
 
 def test_a_step_waits_for_the_largest_draw_of_its_ranks() -> None:
-    alike = Simulated(np.ones((80, 4)), np.ones(80), None)
-    compute = DRAW.lognormal(0, 0.2, (80, 4))
+    alike = Simulated(np.ones((80, 16)), np.ones(80), None)
+    compute = DRAW.lognormal(0, 0.2, (80, 16))
     steps = Measured({"wall": compute}, {"wall": compute.max(1)}, [])
     each = errors(alike, alike, steps, "wall", WARM_UP)
-    assert each["noise"].mean < 0.8 * each["speeds"].mean
+    assert each["noise"].mean < 0.7 * each["speeds"].mean
 
 
 def test_two_runs_of_the_same_steps_show_the_noise() -> None:

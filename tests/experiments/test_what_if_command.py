@@ -33,7 +33,7 @@ def test_a_given_network_lengthens_steps(capsys: pytest.CaptureFixture[str]) -> 
     ("words", "fault"),
     [
         (["--bandwidth", "0"], "network: bandwidth_bytes_per_s = 0.0: input should be greater than or equal to 1"),
-        (["--bandwidth", "-1e9"], "network: bandwidth_bytes_per_s = -1000000000.0"),
+        (["--bandwidth=-1e9"], "network: bandwidth_bytes_per_s = -1000000000.0"),
         (["--latency", "-1"], "network: latency_s = -1.0"),
         (["--world-sizes", "100000"], "world_sizes.0 = 100000: input should be less than or equal to 65536"),
         (["--calibration", "none.json"], "calibration none.json: No such file"),

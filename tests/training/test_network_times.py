@@ -39,8 +39,10 @@ def test_two_ranks_measure_their_messages(tmp_path: Path, sync: str) -> None:
     found = Network.load(tmp_path / "network.json")
     assert found.identity is not None
     assert (found.identity.model, found.world_size, found.backend) == ("tiny", 2, "gloo")
-    assert sum(found.messages) == 4 * found.identity.parameters, "float32 gradients, each once"
-    assert (len(found.messages) > 1, found.overlaps) == (True, sync == "bucketed")
+    assert found.identity.parameters is not None
+    flags = sum(found.messages) - 4 * found.identity.parameters  # which parameters some rank has a gradient of
+    assert 0 <= flags < 1000, "float32 gradients, each once"
+    assert (len(found.messages) > 1, found.overlaps) == (sync == "bucketed", sync == "bucketed")
     assert list(found.sizes) == sorted(found.sizes)
     assert found.sizes[-1] == max(found.messages)
     assert 1e-7 < found.all_reduce_s(4096, 2) < 1, "loopback takes microseconds, a loaded machine longer"
