@@ -22,6 +22,7 @@
     compiled.py        arms of a compiled model beside eager ones
     draw_compiled.py   their step times as a figure
     comparison.py      `python -m analysis.comparison`: all arms of each setting
+    speed_up.py        step times over the number of ranks, computed, as a table and a figure
     terminal.py        the comparison as a table in the terminal
     timeline.py        `python -m analysis.timeline`: the timeline of a run
     waits.py           the rank that was ready last in each step, and how long the others waited

@@ -90,6 +90,7 @@ _HOMES = {
     "run": "ddpsched.run_loop",
     "scaled": "ddpsched.integrations.scaled",
     "solve": "ddpsched.planning.solvers.allocation",
+    "what_if": "ddpsched.planning.what_if",
     "summed_cross_entropy": "ddpsched.integrations.losses",
     **{name: "ddpsched.errors" for name, value in vars(errors).items() if isinstance(value, type)},
 }

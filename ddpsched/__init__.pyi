@@ -38,6 +38,7 @@ from ddpsched.integrations.world_size import for_world_size as for_world_size
 from ddpsched.planning.one_batch.balance import balance as balance
 from ddpsched.planning.one_batch.result import Balance as Balance
 from ddpsched.planning.solvers.allocation import solve as solve
+from ddpsched.planning.what_if import what_if as what_if
 from ddpsched.run_loop import run as run
 from ddpsched.step_plan import StepPlan as StepPlan
 from ddpsched.training.packed import enable_packing as enable_packing

@@ -209,16 +209,14 @@ def calibrate(
     overwrite: Annotated[bool, Option("--overwrite", help="replace a calibration that is there")] = False,
     passes: Annotated[int | None, AtLeast1(help="over the grid; default: 4, more of a quick model")] = None,
     tokens: Annotated[int | None, AtLeast1(help="most padded tokens of a batch; default: 1024, on a GPU 32768")] = None,
+    network: Annotated[
+        bool, Option("--network", help="under torchrun, instead: all-reduces of its ranks, for executor.network")
+    ] = False,
 ) -> None:
     """Measure time and peak memory by (count, length) on this device, and fit a model to each."""
-    from ddpsched.config import load
-    from ddpsched.costs.fit_calibration import summary, table
-    from ddpsched.terminal import plain_console
-    from ddpsched.training.calibrate import calibrate_to
+    from ddpsched.training.calibrate_command import answer
 
-    calibration = calibrate_to(output, load(config, overrides or []), overwrite, passes, tokens)
-    plain_console().print(table(calibration))
-    print(visible(f"{summary(calibration)}\nwritten to {output}", lines=True))
+    answer(config, overrides or [], output, overwrite, passes, tokens, network)
 
 
 @command

@@ -73,7 +73,7 @@ class Executor(Protocol):
 def executor_of(config: RunConfig, samples: Samples, world: World, force: bool) -> Executor:
     """Return the executor that a config names; ``force``: with calibrations of another model or device."""
     if config.executor.kind == "simulated":
-        return SimulatedExecutor(config, samples.train)
+        return SimulatedExecutor(config, samples.train, force)
     if config.executor.kind == "virtual":
         from ddpsched.training.virtual import VirtualExecutor
 

@@ -14,7 +14,7 @@ from ddpsched.costs.calibration import Seconds
 from ddpsched.costs.config import CostConfig
 from ddpsched.costs.cost_model import CostModel, padded_tokens
 from ddpsched.costs.shape_menu import Shape
-from ddpsched.costs.step_times import StepTimes, calibrated_times, evenly, keep, kept_in, load_kept
+from ddpsched.costs.step_times import QUIET, StepTimes, calibrated_times, evenly, keep, kept_in, load_kept
 from ddpsched.data.lengths import Lengths
 from ddpsched.data.samples import Samples
 from ddpsched.environment import versions
@@ -140,11 +140,8 @@ def _times(
 ) -> StepTimes:
     """Return the times that rank 0 has, kept or measured."""
     if isinstance(executor, SimulatedExecutor):
-        seconds = Seconds.of(executor.clock)
-        return StepTimes(
-            identity=None, world_size=config.world_size, padded=seconds, packed=seconds, rest_s=executor.network_s,
-            error=0.0, noise=[1.0] * 10, compiled=None if config.compile.kind == "eager" else 1.0,
-        )  # fmt: skip
+        quiet = {"noise": QUIET, "compiled": None if config.compile.kind == "eager" else 1.0}
+        return executor.times.model_copy(update=quiet)
     from ddpsched.training.calibrate import identity_of
     from ddpsched.training.distributed import DistributedExecutor
     from ddpsched.training.trial_times import measure_times, with_compiled

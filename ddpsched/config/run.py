@@ -161,6 +161,11 @@ class RunConfig(Table):
             raise ValueError(
                 f"executor.slowness names {len(slowness)} ranks, world_size = {self.world_size}; give a number a rank"
             )
+        if slowness is not None and not simulated and min(slowness) < 1:
+            raise ValueError(
+                f"executor.slowness = {slowness}: a rank of executor.kind = {self.executor.kind!r} repeats work, which "
+                "makes it slower alone; give numbers of at least 1"
+            )
         if self.sync.reshard and self.policy.most_microbatches > 1 and not self.policy.in_lockstep:
             fault = f"policy.kind = {self.policy.kind!r} with {self.policy.most_microbatches} micro-batches a rank"
             has = any(name == "lockstep" for name in type(self.policy).model_fields)

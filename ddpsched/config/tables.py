@@ -135,10 +135,14 @@ class ExecutorConfig(Table):
     """Under torchrun: world_size is as many ranks as it started, now or after a restart."""
     max_groups: Annotated[int, Field(ge=1, le=4096)] = 64
     """policy.kind = 'split': the most groups of ranks that are kept for split samples."""
-    slowness: list[Annotated[float, Field(ge=1, le=1e6)]] | None = None
-    """How many times each rank does its work, for experiments; 2.0: twice."""
+    slowness: list[Annotated[float, Field(gt=0, le=1e6)]] | None = None
+    """How many times each rank does its work, for experiments; 2.0: twice. Below 1 in simulated runs alone."""
     timeline: bool = False
     """Note when each micro-batch and each message of gradients began and ended."""
+    calibration: Text | None = None
+    """Simulated: JSON of `ddpsched calibrate`, in place of alpha_s, beta_s and gamma_s."""
+    network: Text | None = None
+    """Simulated: JSON of `ddpsched calibrate --network`, in place of gradient_bytes and the two after it."""
     alpha_s: NonNegative = 0.09
     """Simulated: seconds per micro-batch; by default DistilBERT's on one CPU core."""
     beta_s: NonNegative = 2.6e-3
@@ -151,6 +155,19 @@ class ExecutorConfig(Table):
     """Simulated: bytes per second of the network."""
     latency_s: NonNegative = 0.0
     """Simulated: seconds per message."""
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> "ExecutorConfig":
+        fields = type(self).model_fields
+        for path, names in (
+            ("calibration", ("alpha_s", "beta_s", "gamma_s")),
+            ("network", ("gradient_bytes", "bandwidth_bytes_per_s", "latency_s")),
+        ):
+            changed = [name for name in names if getattr(self, name) != fields[name].default]
+            if getattr(self, path) is not None and changed:
+                fault = f"{path} = {getattr(self, path)!r} and {changed[0]} = {getattr(self, changed[0])!r}"
+                raise ValueError(f"{fault} both tell what takes how long; leave out one of the two")
+        return self
 
 
 class TrainConfig(Table):

@@ -12,5 +12,6 @@
     regression.py         fits of measured times and memory
     fit_command.py        `ddpsched fit`
     step_times.py         times of a model's micro-batches and steps, which policy auto chooses by
+    network.py            seconds of all-reduces by their bytes, and of a step's messages
     fit_calibration.py    a calibration from measured points
 """

@@ -152,10 +152,18 @@ class Calibration(Table):
 
         Raises ConfigError that names what was measured, what the run is, and the remedy.
         """
-        different = self.identity.differences(run)
-        if different and not force:
-            raise ConfigError(
-                f"{self._source} was measured for {self.identity}; this run is {run}. They differ: "
-                f"{'; '.join(different)}. Calibrate anew (ddpsched calibrate CONFIG --output FILE), or pass --force"
-            )
-        return different
+        return check_identity(self._source, self.identity, run, force)
+
+
+def check_identity(source: str, measured: Identity, run: Identity, force: bool = False) -> list[str]:
+    """Return the differences of what a file was measured for from a run, which ``force`` accepts.
+
+    Raises ConfigError that names ``source``, the file, with both and the remedy.
+    """
+    different = measured.differences(run)
+    if different and not force:
+        raise ConfigError(
+            f"{source} was measured for {measured}; this run is {run}. They differ: "
+            f"{'; '.join(different)}. Calibrate anew (ddpsched calibrate CONFIG --output FILE), or pass --force"
+        )
+    return different

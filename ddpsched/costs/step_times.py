@@ -20,6 +20,7 @@ from ddpsched.table import NonNegative, Positive, PositiveFloat, Table
 
 KEPT = "DDPSCHED_CACHE"  # the environment's name of the folder of measurements
 KNOTS = 8  # of a curve
+QUIET = [1.0] * 10  # of a device without noise
 NOISY = 0.25  # of a time, by which passes may differ before a device is called noisy
 
 
@@ -174,7 +175,7 @@ def calibrated_times(config: CostConfig) -> StepTimes:
 
     Raises ConfigError where a file cannot be read.
     """
-    noise, error, identity, curve = [1.0] * 10, 0.0, None, Curve()
+    noise, error, identity, curve = QUIET, 0.0, None, Curve()
     cost = cost_model(config)
     if config.kind == "calibrated":
         assert config.path is not None, "the config refuses it"

@@ -11,6 +11,8 @@
     one_batch/          balance: a batch that exists already, over ranks at once
     assignment.py       Assignment: the result of solvers and policies; refuse_too_long: a sample over a memory cap
     solvers/            minmax's counts (allocation/tie_break.py); balanced's and packed's splits (partition/)
+    step_seconds.py     the seconds of a planned step, by a cost in seconds
+    what_if.py          step times on any number of ranks, computed
     prediction.py       the predicted step times of policies
     yardstick.py        the figures by which batchings are compared
     record_columns.py   the columns of a record that follow from a plan

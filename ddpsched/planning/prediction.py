@@ -14,6 +14,7 @@ from ddpsched.exchange import LocalExchange
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policy import Policy
+from ddpsched.planning.step_seconds import microbatch_seconds
 from ddpsched.step_plan import StepPlan
 
 STEPS = 64  # of the first epoch that are planned: choosing is to take less than 1 % of a short run of a tiny model
@@ -98,16 +99,6 @@ def predict(
 def _seconds(plans: Sequence[StepPlan], lengths: Lengths, cost: CostModel, curve: Curve) -> np.ndarray:
     """Return the seconds of each rank's micro-batches: (steps, ranks)."""
     ranks = [rank for plan in plans for rank in plan.ranks]
-    micros = [micro for rank in ranks for micro in rank]
-    tokens = lengths.lengths(np.concatenate([micro.ids for micro in micros]))
-    counts = np.array([len(micro) for micro in micros])
-    starts = np.cumsum([0, *counts[:-1]])
-    if micros[0].packed:
-        each = np.maximum(cost.least, cost.fixed + np.add.reduceat(cost.sample(tokens), starts))
-        computed = np.add.reduceat(tokens, starts)
-    else:
-        longest = np.maximum(np.maximum.reduceat(tokens, starts), [micro.pad_to for micro in micros])
-        each, computed = cost.padded(counts, longest), cost.computed(counts, longest)
     of_rank = np.repeat(np.arange(len(ranks)), [len(rank) for rank in ranks])
-    seconds = np.bincount(of_rank, each * curve.at(computed), len(ranks)) / cost.scale
-    return seconds.reshape(len(plans), -1)
+    seconds = microbatch_seconds([micro for rank in ranks for micro in rank], lengths, cost, curve)
+    return np.bincount(of_rank, seconds, len(ranks)).reshape(len(plans), -1)

@@ -32,5 +32,7 @@
     evaluate.py            loss and right answers on the dev split; each sample's loss under given weights
     program_table.py       a program for each shape, found by it
     trial_times.py         the times that policy auto chooses by
+    network_times.py       all-reduces of a group, and the messages of a step
+    calibrate_command.py   `ddpsched calibrate`
     calibrate.py           time and memory over a grid of (count, length); how many samples fit into memory
 """

@@ -29,6 +29,7 @@
     compiled.py            step times of a compiled model beside the eager one
     program_memory.py      memory of compiled programs, all at once and few at a time
     rollouts.py            lengths of rollouts, synthetic
+    simulator.py           simulated step times beside measured ones
     bookkeeping.py         the cost of timing and records
     checkpointing.py       step time with checkpoints against without
     versions.py            planning time against another checkout

@@ -1,0 +1,260 @@
+"""Simulated step times beside measured ones, on steps that no number of the simulator was fitted to, as Markdown.
+
+    python -m experiments.benchmarks.simulator [--data DIR] [--models tiny distilbert-base-uncased] [--steps 60]
+        [--warm-up 20] [--policies static balanced] [--output FOLDER]
+
+Of each model: `ddpsched calibrate` measures micro-batches, and `--network` all-reduces of two gloo ranks. Then four
+virtual ranks, and two gloo ranks, train it for real, the policies in turn, the first one twice; simulated ranks run the
+same configs. The makespan of a step is the time until all ranks have the gradient, without optimizer and votes. Errors,
+mean / P90, are of the steps after ``--warm-up``. Numbers of the simulator come from
+
+- line: the calibration's fit, and the network;
+- curve: with the curve beside the fit, as executor.calibration and executor.network of simulated ranks;
+- speeds: and each rank's speed, the median of measured / simulated over the warm-up, as executor.slowness;
+- noise: and its noise, all these ratios over their median: a step waits for the largest of its ranks';
+- fixed: and what a step takes beside these, the median of measured - simulated over the warm-up.
+
+A/A is what the same steps measured twice differ by, over the ratio of their medians: no simulator does better by far.
+``wall`` is the clock; ``processor``, the largest rank's processor time, in which other processes count less, and the
+work of messages, but no waiting for them.
+
+DIR holds `sst2/train.tsv` and `bert-uncased/`; without it sentences are composed, as long as SST-2's.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as parquet
+
+from ddpsched.cli import guarded
+from ddpsched.config import RunConfig, dump, parse
+from ddpsched.costs.network import BACKWARD, Network
+from ddpsched.costs.step_times import Curve, StepTimes
+from ddpsched.data.lengths import Lengths
+from ddpsched.errors import ConfigError, RunError
+from ddpsched.exchange import LocalExchange
+from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.step_seconds import StepSeconds
+from ddpsched.records import RECORDS
+from ddpsched.simulated import clocks
+
+Seconds = npt.NDArray[np.float64]
+RANKS = {"virtual": 4, "distributed": 2}
+UNSETTLED = 3  # first steps, while allocators settle, of which nothing is taken
+BATCH = {"tiny": 64}  # samples of a step; of other models 16
+MEASURED = {"tiny": (1024, 12)}  # tokens of the largest micro-batch of a calibration, and its passes
+CLOCKS, WAYS = ("wall", "processor"), ("line", "curve", "speeds", "noise", "fixed")
+DRAWS = 32
+MAX_LENGTH = 64  # SST-2's longest sentence has 66
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Steps of a run: seconds that ranks computed, (steps, ranks), and makespans, (steps,), by either clock."""
+
+    compute: dict[str, Seconds]
+    makespans: dict[str, Seconds]
+    digests: list[str]
+
+    @classmethod
+    def of(cls, folder: Path) -> "Measured":
+        """Read a run's records."""
+        names = ["step", "rank", "world_size", "compute_s", "cpu_s", "wait_s", "plan_hash"]
+        table = parquet.read_table(folder / RECORDS, columns=names).to_pandas().sort_values(["step", "rank"])
+        ranks = int(table["world_size"].iloc[0])
+        wall, waits, processor = (
+            table[name].to_numpy().reshape(-1, ranks) for name in ("compute_s", "wait_s", "cpu_s")
+        )
+        makespans = {"wall": (wall + waits).max(1), "processor": processor.max(1)}
+        return cls({"wall": wall, "processor": processor}, makespans, table["plan_hash"].tolist()[::ranks])
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Steps as simulated: ``compute``, (steps, ranks), seconds. ``last``: of the slowest rank's last micro-batch.
+
+    ``network``: None for steps whose messages take no time.
+    """
+
+    compute: Seconds
+    last: Seconds
+    network: Network | None
+
+    def makespans(self, speeds: Seconds | float = 1.0, noise: Seconds | None = None) -> Seconds:
+        """Return the seconds of each step on ranks of these speeds; mean over draws of their ``noise``."""
+        ranks = self.compute.shape[1]
+        compute = self.compute * speeds
+        if noise is None:
+            slowest = compute.max(1)
+        else:
+            drawn = np.random.default_rng(0).choice(noise, (DRAWS, *compute.shape))
+            slowest = (compute * drawn).max(2).mean(0)
+        if self.network is None:
+            return slowest
+        return slowest + self.network.exposed_s(ranks, BACKWARD * self.last * np.mean(speeds))
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors of makespans, as shares of the measured ones."""
+
+    mean: float
+    p90: float
+
+    @classmethod
+    def of(cls, simulated: Seconds, measured: Seconds) -> "Errors":
+        """Return the errors of these steps."""
+        off = np.abs(simulated / measured - 1)
+        return cls(float(off.mean()), float(np.quantile(off, 0.9)))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1%} / {self.p90:.1%}"
+
+
+def config_of(
+    model: str, executor: str, policy: str, data: Path | None, steps: int, folder: Path, again: bool = False
+) -> RunConfig:
+    """Return the config of a real run. ``again``: of the policy that runs twice."""
+    table: dict[str, Any] = {"size": 4000, "max_length": MAX_LENGTH}
+    if data is not None:
+        table = {"path": str(data / "sst2" / "train.tsv"), "text": "sentence", "max_length": MAX_LENGTH}
+        table["tokenizer"] = str(data / "bert-uncased")
+    name, study = f"{policy}-{executor}{'-again' if again else ''}", model.replace("/", "-")
+    return parse(
+        {
+            "name": name, "study": study, "outputs": str(folder), "steps": steps,
+            "global_batch": BATCH.get(model, 16), "world_size": RANKS[executor], "data": table,
+            "model": {"name": model}, "policy": {"kind": policy}, "executor": {"kind": executor, "device": "cpu"},
+            "train": {"save_model": False}, "order": {"kind": "shuffled"},
+        }
+    )  # fmt: skip
+
+
+def launch(words: Sequence[str], ranks: int = 1) -> None:
+    """Run a module of this checkout, under torchrun where it has several ranks. Raises RunError where it fails."""
+    start = [sys.executable, "-m"]
+    if ranks > 1:
+        start += ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
+    done = subprocess.run([*start, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunError(f"{' '.join(words)} failed: {done.stderr[-2000:]}")
+
+
+def simulate(
+    config: RunConfig, lengths: Lengths, times: StepTimes, network: Network | None
+) -> tuple[Simulated, list[str]]:
+    """Return the steps of a run as simulated ranks take them, and each step's digest of its plan."""
+    compute, last, digests = [], [], []
+    for plan in plan_steps(config.plan_spec(), lengths, LocalExchange(config.world_size)):
+        step = StepSeconds(plan, lengths, times.cost, times.padded_curve)
+        compute.append(step.compute)
+        last.append(step.last_of_slowest())
+        digests.append(plan.digest_hex)
+    return Simulated(np.array(compute), np.array(last), network), digests
+
+
+def errors(simulated: Simulated, line: Simulated, found: Measured, clock: str, warm_up: int) -> dict[str, Errors]:
+    """Return the errors of each way to simulate these steps by a clock, on the steps after the warm-up."""
+    compute, makespans = found.compute[clock], found.makespans[clock]
+    seen, after = slice(UNSETTLED, warm_up), slice(warm_up, None)
+    ratios = compute[seen] / simulated.compute[seen]
+    speeds = np.median(ratios, 0)
+    noise = (ratios / speeds).ravel()
+    noisy = simulated.makespans(speeds, noise)
+    fixed = float(np.median(makespans[seen] - noisy[seen]))
+    ways = {
+        "line": line.makespans(), "curve": simulated.makespans(), "speeds": simulated.makespans(speeds),
+        "noise": noisy, "fixed": noisy + fixed,
+    }  # fmt: skip
+    return {name: Errors.of(each[after], makespans[after]) for name, each in ways.items()}
+
+
+def again(first: Measured, second: Measured, clock: str, warm_up: int) -> Errors:
+    """Return how far two runs of the same steps differ, over the ratio of their medians in the warm-up."""
+    one, other = first.makespans[clock], second.makespans[clock]
+    ratio = np.median(other[UNSETTLED:warm_up]) / np.median(one[UNSETTLED:warm_up])
+    return Errors.of(ratio * one[warm_up:], other[warm_up:])
+
+
+def rows(configs: Sequence[RunConfig], calibration: Path, network: Path, warm_up: int) -> Iterator[list[str]]:
+    """Yield the cells of each policy and clock of a setting, whose runs have ended; the first one ran twice."""
+    runs = [Measured.of(config.run_dir) for config in configs]
+    for config, found in zip(configs[1:], runs[1:], strict=True):
+        clock = {"kind": "simulated", "calibration": str(calibration)}
+        if config.executor.kind == "distributed":
+            clock["network"] = str(network)
+        times, between = clocks(parse({**config.model_dump(exclude_none=True), "executor": clock}))
+        lengths = config.load_samples().train
+        flat = times.model_copy(update={"padded_curve": Curve()})
+        for name in CLOCKS:
+            net = between if name == "wall" else None
+            simulated, line = (simulate(config, lengths, each, net) for each in (times, flat))
+            if simulated[1] != found.digests:
+                raise RunError(f"{config.run_dir}: other plans were simulated than ran")
+            ways = errors(simulated[0], line[0], found, name, warm_up)
+            floor = again(runs[0], runs[1], name, warm_up)
+            mean_ms = 1e3 * found.makespans[name][warm_up:].mean()
+            yield [config.policy.kind, name, f"{mean_ms:.1f}", *(str(ways[way]) for way in WAYS), str(floor)]
+
+
+def settings(given: argparse.Namespace, folder: Path) -> Iterator[list[str]]:
+    """Calibrate, run, and yield the cells of each setting, policy and clock."""
+    for model in given.models:
+        name = model.replace("/", "-")
+        calibration, network = folder / f"{name}.json", folder / f"{name}-network.json"
+        for executor, ranks in RANKS.items():
+            arms = [given.policies[0], *given.policies]
+            configs = [
+                config_of(model, executor, arm, given.data, given.steps, folder, again=not place)
+                for place, arm in enumerate(arms)
+            ]
+            files = [folder / f"{name}-{config.name}.toml" for config in configs]
+            for file, config in zip(files, configs, strict=True):
+                file.write_text(dump(config), encoding="utf-8")
+            words = ["ddpsched", "calibrate", str(files[0]), "--overwrite", "--output"]
+            if executor == "virtual":
+                tokens, passes = (str(each) for each in MEASURED.get(model, (512, 4)))
+                launch([*words, str(calibration), "--tokens", tokens, "--passes", passes])
+            else:
+                launch([*words, str(network), "--network"], ranks)
+            launch(["experiments.interleaved", *map(str, files), "--overwrite"], ranks if executor != "virtual" else 1)
+            for cells in rows(configs, calibration, network, given.warm_up):
+                yield [f"{model}, {executor}, G = {ranks}", *cells]
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the table; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="DIR, for real SST-2")
+    parser.add_argument("--models", nargs="+", default=["tiny", "distilbert-base-uncased"])
+    parser.add_argument("--policies", nargs="+", default=["static", "balanced"])
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--warm-up", type=int, default=20)
+    parser.add_argument("--output", type=Path, help="folder of the calibrations and runs; else a temporary one")
+    given = parser.parse_args(words)
+
+    def body() -> None:
+        if not UNSETTLED < given.warm_up < given.steps:
+            fault = f"--warm-up {given.warm_up}: must be above {UNSETTLED} and below --steps {given.steps}"
+            raise ConfigError(f"{fault}; the steps after it are those that errors are of")
+        if given.output is not None:
+            given.output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as temporary:
+            heads = "model, executor", "policy", "clock", "step ms", *WAYS, "A/A"
+            print(f"| {' | '.join(heads)} |\n|:--|:--|:--|{'--:|' * (len(heads) - 3)}")
+            for cells in settings(given, given.output or Path(temporary)):
+                print(f"| {' | '.join(cells)} |", flush=True)
+
+    return guarded(body)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

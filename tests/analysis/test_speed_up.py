@@ -1,0 +1,40 @@
+"""Speed-ups over ranks as a table and a figure."""
+
+from typing import Any
+
+from analysis.speed_up import draw_speed_up, speed_up_table
+
+SLOW = "some ranks 1.5 times as slow"
+
+
+def row(size: int, policy: str, speed_up: float, share: float = 0.0) -> dict[str, Any]:
+    return {
+        "world_size": size, "policy": policy, "slow_share": share, "slowness": 1.5, "step_s": 1 / speed_up,
+        "network_s": 0.0, "waiting": 0.1, "speed_up": speed_up,
+    }  # fmt: skip
+
+
+ROWS = [
+    row(4, "static", 1.0), row(4, "balanced", 2.0), row(64, "static", 1.0), row(64, "balanced", 3.0),
+    row(4, "static", 1.0, 0.25), row(4, "balanced", 1.8, 0.25), row(4, "balanced, speeds known", 2.5, 0.25),
+]  # fmt: skip
+
+
+def test_the_table_has_a_row_for_each_policy_and_speed_in_their_order() -> None:
+    table = speed_up_table(ROWS)
+    assert list(table.columns) == [4, 64]
+    assert [policy for slow, policy in table.index if slow == SLOW] == ["static", "balanced", "balanced, speeds known"]
+    assert table.loc[("ranks of equal speed", "balanced")].tolist() == [2.0, 3.0]
+    assert table.loc[(SLOW, "balanced")].isna().tolist() == [False, True]
+    assert speed_up_table(ROWS, "step_s").loc[("ranks of equal speed", "balanced"), 64] == 1 / 3
+
+
+def test_the_figure_has_a_panel_for_each_and_all_policies_in_view() -> None:
+    figure = draw_speed_up(ROWS, "a title with $ and [brackets]")
+    left, right = figure.axes
+    assert [len(ax.lines) for ax in (left, right)] == [2, 3]
+    assert left.get_ylim()[1] >= 3.0
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {
+        "static", "balanced", "balanced, speeds known"
+    }  # fmt: skip
+    assert len(draw_speed_up(ROWS[:4], "one").axes) == 1

@@ -1,0 +1,67 @@
+"""Errors of simulated steps: what speeds, noise and a fixed part correct, on made-up measurements."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ddpsched.costs.network import Network
+from experiments.benchmarks.simulator import Measured, Simulated, again, config_of, errors, main
+
+DRAW = np.random.default_rng(0)
+PLANNED = DRAW.uniform(1.0, 3.0, (80, 4))  # seconds of each rank in each step
+WARM_UP = 30
+
+
+def simulated(network: Network | None = None) -> Simulated:
+    return Simulated(PLANNED, PLANNED.max(1), network)
+
+
+def measured(speeds: Any = 1.0, fixed_s: float = 0.0, noise: float = 0.0, seed: int = 1) -> Measured:
+    draws = np.random.default_rng(seed)
+    compute = PLANNED * speeds * draws.lognormal(0, noise, PLANNED.shape)
+    return Measured({"wall": compute}, {"wall": compute.max(1) + fixed_s}, [])
+
+
+def found(steps: Measured, network: Network | None = None) -> dict[str, float]:
+    each = errors(simulated(network), simulated(network), steps, "wall", WARM_UP)
+    return {name: error.mean for name, error in each.items()}
+
+
+def test_what_is_simulated_exactly_has_no_error() -> None:
+    assert max(found(measured()).values()) == pytest.approx(0, abs=1e-12)
+
+
+def test_speeds_are_learnt_from_the_warm_up() -> None:
+    errors_of = found(measured(speeds=np.array([1.0, 1.5, 0.8, 1.2])))
+    assert errors_of["curve"] > 0.1
+    assert errors_of["speeds"] == pytest.approx(0, abs=1e-12)
+
+
+def test_a_fixed_part_and_messages_are_of_the_model() -> None:
+    assert found(measured(fixed_s=1.0))["speeds"] > 0.2
+    assert found(measured(fixed_s=1.0))["fixed"] == pytest.approx(0, abs=1e-12)
+    network = Network(messages=(1e9,), bandwidth_bytes_per_s=1.5e9)  # a second on four ranks
+    assert found(measured(fixed_s=1.0), network)["curve"] == pytest.approx(0, abs=1e-12)
+
+
+def test_a_step_waits_for_the_largest_draw_of_its_ranks() -> None:
+    alike = Simulated(np.ones((80, 16)), np.ones(80), None)
+    compute = DRAW.lognormal(0, 0.2, (80, 16))
+    steps = Measured({"wall": compute}, {"wall": compute.max(1)}, [])
+    each = errors(alike, alike, steps, "wall", WARM_UP)
+    assert each["noise"].mean < 0.7 * each["speeds"].mean
+
+
+def test_two_runs_of_the_same_steps_show_the_noise() -> None:
+    one, other = measured(noise=0.05), measured(noise=0.05, seed=2)
+    floor = again(one, other, "wall", WARM_UP)
+    assert 0.01 < floor.mean < 0.1 <= 3 * floor.p90
+    assert again(one, one, "wall", WARM_UP).mean == 0
+
+
+def test_steps_that_nothing_is_left_of_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    assert main(["--steps", "10", "--warm-up", "10", "--output", str(tmp_path)]) == 1
+    assert "--warm-up 10: must be above 3 and below --steps 10" in capsys.readouterr().err
+    config = config_of("tiny", "virtual", "static", None, 10, tmp_path)
+    assert (config.world_size, config.data.max_length) == (4, 64)
