@@ -28,25 +28,35 @@ def pdf(text: str, figures: Mapping[str, bytes]) -> bytes:
         import typst
     except ImportError:
         raise TypstMissing('typst is missing, which makes the PDF; install it: pip install -e ".[report]"') from None
-    read = tokens(text)
-    files = {name: f"{number}.png" for number, name in enumerate(figures)}
-    body = Markup(files).document(read)
     with tempfile.TemporaryDirectory(prefix="ddpsched-pdf-") as name:
         folder = Path(name)
-        for figure, file in files.items():
-            (folder / file).write_bytes(figures[figure])
-        (folder / PAPER.name).write_bytes(PAPER.read_bytes())
-        main = folder / "main.typ"
-        main.write_text(f'#import "{PAPER.name}": *\n#show: paper.with({literal(title(read))})\n\n{body}\n', "utf-8")
         try:
             # a root, and packages, where nothing else is
             made = typst.compile(
-                main, root=folder, ignore_system_fonts=True, timestamp=0, package_path=folder, package_cache_path=folder
+                write_source(text, figures, folder),
+                root=folder,
+                ignore_system_fonts=True,
+                timestamp=0,
+                package_path=folder,
+                package_cache_path=folder,
             )
         except typst.TypstError as error:
-            raise DataError(f"no PDF can be made: {error.message}; {'; '.join(error.hints)}") from error
+            raise DataError(f"no PDF can be made: {error.message}; draw the figures anew") from error
     assert isinstance(made, bytes)
     return made
+
+
+def write_source(text: str, figures: Mapping[str, bytes], folder: Path) -> Path:
+    """Write what typst reads into a folder; return the path of its main file."""
+    files = {name: f"{number}.png" for number, name in enumerate(figures)}
+    for name, file in files.items():
+        (folder / file).write_bytes(figures[name])
+    (folder / PAPER.name).write_bytes(PAPER.read_bytes())
+    read = tokens(text)
+    body = Markup(files).document(read)
+    main = folder / "main.typ"
+    main.write_text(f'#import "{PAPER.name}": *\n#show: paper.with({literal(title(read))})\n\n{body}\n', "utf-8")
+    return main
 
 
 def num_pages(content: bytes) -> int:

@@ -17,7 +17,7 @@ from markdown_it.tree import SyntaxTreeNode
 from ddpsched.visible_text import visible
 
 TAGS = {"sub": "sub", "sup": "super", "em": "emph", "i": "emph", "strong": "strong", "b": "strong"}
-LONGEST_IN_LINES, LONGEST_IN_CELLS = 64, 24  # characters of a word that is not broken
+LONGEST_IN_LINES, LONGEST_IN_CELLS = 48, 24  # characters of a word that is not broken
 MEASURED = 3  # of the longest words of a column
 BREAK = "\u200b"  # where a line may end within a word
 
@@ -33,8 +33,16 @@ def literal(text: str, longest: int | None = None) -> str:
 
 
 def broken(text: str, longest: int | None) -> str:
-    """Return the text with breaks after every ``longest`` characters of a word."""
-    return text if longest is None else re.sub(rf"([^ \n]{{{longest}}})(?=[^ \n])", rf"\1{BREAK}", text)
+    """Return the text with breaks in words over ``longest`` characters: where a sign parts them, else anywhere.
+
+    >>> broken("a-word_of-signs and-another", 8).split(BREAK)
+    ['a-word_', 'of-signs and-', 'another']
+    """
+    if longest is None:
+        return text
+    word, signs = r"[^ \n]", "[-_/.,:;=]"
+    part = rf"{word}{{3,{longest - 1}}}{signs}|{word}{{{longest}}}"
+    return re.sub(rf"(?={word}{{{longest + 1}}})(?:{part})", rf"\g<0>{BREAK}", text)
 
 
 def array(items: Iterable[str]) -> str:
@@ -168,21 +176,21 @@ class Markup:
         sides = [str(cell.attrs.get("style", "text-align:left")).removeprefix("text-align:") for cell in head]
         columns = zip(*rows, strict=True) if rows else [()] * len(head)
         measured = [
-            array(_longest([heading], "strong") + _longest(column, stiff=side == "right"))
-            for heading, column, side in zip(head, columns, sides, strict=True)
+            array(_longest([heading], "strong") + _longest(column))
+            for heading, column in zip(head, columns, strict=True)
         ]
         bodies = [array(f"[{cells._line(cell.children[0])}]" for cell in part) for part in (head, chain(*rows))]
         return f"#sheet({array(sides)}, {array(measured)},\n  {bodies[0]},\n  {bodies[1]},\n)"
 
 
-def _longest(cells: Iterable[SyntaxTreeNode], style: str = "", *, stiff: bool = False) -> list[str]:
-    """Return the longest words of cells, and the longest of code; stiff cells are not broken between words."""
+def _longest(cells: Iterable[SyntaxTreeNode], style: str = "") -> list[str]:
+    """Return the longest words of cells, in a style of typst's, and the longest of code."""
     found: dict[str, set[str]] = {style: set(), "raw": set()}
     for cell in cells:
         inline = cell.children[0]
         text = broken("".join(map(_words, inline.children)), LONGEST_IN_CELLS)
         kind = "raw" if any(child.type == "code_inline" for child in inline.children) else style
-        found[kind] |= {text} if stiff and len(text) <= LONGEST_IN_CELLS else set(re.split(f"[ {BREAK}]", text))
+        found[kind] |= set(re.split(f"[ {BREAK}]", text))
     return [
         f"{kind}({literal(word)})"
         for kind, texts in found.items()
