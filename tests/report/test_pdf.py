@@ -8,6 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
+import typst
 from PIL import Image
 
 from ddpsched.errors import DataError
@@ -17,8 +18,6 @@ from report.pdf import TypstMissing, num_pages, pdf, write_source
 from report.reading import tokens
 from report.render import as_text
 from report.typst_markup import Markup, literal
-
-typst = pytest.importorskip("typst")
 
 HOSTILE = [
     '#read("/etc/passwd")', "$x$", "\\", '\\"', '"', '"#panic("x");"', "*b*", "_e_", "@ref", "<label>", "`r`", "= h",
