@@ -1,4 +1,4 @@
-"""The report: from results to conclusions, sentences, Markdown and one HTML page.
+"""The report: from results to conclusions, sentences, Markdown, one HTML page and a PDF.
 
 ::
 
@@ -13,6 +13,10 @@
     reliability.py      the reliability card, from frozen findings
     on_gpu.py           what was measured on GPUs
     set_up.py           the table of settings
-    render.py           Markdown and HTML
+    render.py           Markdown, from the template
+    reading.py          Markdown as tokens, with figures and the ids of headings
+    html.py             one HTML page; style.css is its look, sort.js sorts its tables
+    pdf.py              a PDF, by typst; paper.typ is its look
+    typst_markup.py     tokens as typst markup, in which no text is code
     front.py            the table in the README
 """

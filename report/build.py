@@ -1,4 +1,4 @@
-"""``python -m report.build [STUDY ...] [--output DIR]``: the report as Markdown and one HTML page.
+"""``python -m report.build [STUDY ...] [--output DIR]``: the report as Markdown, one HTML page and a PDF.
 
 Without a study it reads the local ``outputs/study*`` that have finished (and
 ``outputs/yardstick*`` beside them), ``outputs/policies*`` and ``outputs/gpu*``, and for what is missing the results
@@ -8,7 +8,7 @@ the README's table; parts without a study stay as they are.
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from analysis.load import load_study
@@ -16,7 +16,9 @@ from ddpsched.errors import DataError, DdpschedError
 from ddpsched.records import read_json
 from ddpsched.visible_text import visible
 from report import front
-from report.render import markdown, page
+from report.html import page
+from report.pdf import TypstMissing, pdf
+from report.render import markdown
 from report.results import COMPARISON, GPU, MEASURED, Results, collect, filled, read, redrawn, write
 
 HERE = Path(__file__).parent
@@ -25,13 +27,25 @@ DEFAULT_OUTPUT = Path("outputs/paper")
 
 
 def build(results: Results, output: Path) -> Path:
-    """Write ``report.md``, ``report.html`` and ``results/`` under ``output``; return the path of the page."""
+    """Write ``report.md``, ``.html`` and ``.pdf``, and ``results/``, under ``output``; return the path of the page."""
     results = redrawn(results)
     write(results, output / "results")
-    text = markdown(results, "results/figures")
-    (output / "report.md").write_text(text, encoding="utf-8")
-    path = output / "report.html"
-    path.write_text(page(text, results.figures), encoding="utf-8")
+    return write_document(markdown(results, "results/figures"), results.figures, output / "report")
+
+
+def write_document(text: str, figures: Mapping[str, bytes], stem: Path) -> Path:
+    """Write a document as ``<stem>.md``, ``.html`` and ``.pdf``; return the path of the page.
+
+    Without the package that makes PDFs a note on standard error replaces the PDF; one of other results is deleted.
+    """
+    path = stem.with_suffix(".html")
+    stem.with_suffix(".md").write_text(text, encoding="utf-8")
+    path.write_text(page(text, figures), encoding="utf-8")
+    stem.with_suffix(".pdf").unlink(missing_ok=True)
+    try:
+        stem.with_suffix(".pdf").write_bytes(pdf(text, figures))
+    except TypstMissing as missing:
+        print(f"no {stem.name}.pdf: {missing}", file=sys.stderr)
     return path
 
 

@@ -1,7 +1,5 @@
-"""Markdown and one self-contained HTML page from results; the same results give the same bytes."""
+"""The report as Markdown, from results; the same results give the same bytes."""
 
-import base64
-import hashlib
 import html
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +10,6 @@ from typing import Any
 
 try:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markdown_it import MarkdownIt
-    from markdown_it.token import Token
 except ImportError as error:
     raise ImportError(f'{error.name} is missing; install what builds the report: pip install -e ".[report]"') from None
 from markupsafe import Markup
@@ -135,32 +131,3 @@ def _phrases() -> dict[str, Any]:
         "reliability": reliability,
         "on_gpu": on_gpu,
     }
-
-
-def page(text: str, figures: Mapping[str, bytes]) -> str:
-    """Return the Markdown as one HTML page that contains the figures. ``figures``: PNGs by file name."""
-    reader = MarkdownIt("commonmark", {"html": True}).enable("table")
-    reader.add_render_rule("table_open", lambda self, *_: '<div class="scroll"><table>')
-    reader.add_render_rule("table_close", lambda self, *_: "</table></div>\n")
-    for cell in ("th_open", "td_open"):
-        reader.add_render_rule(cell, _aligned)
-    body = reader.render(text)
-    for name, content in figures.items():
-        data = base64.b64encode(content).decode("ascii")
-        body = re.sub(rf'src="[^"]*/{re.escape(name)}"', f'src="data:image/png;base64,{data}"', body)
-    style = (HERE / "style.css").read_text(encoding="utf-8")
-    title = re.sub(r"^#\s*", "", text.splitlines()[0])
-    allowed = base64.b64encode(hashlib.sha256(f"\n{style}".encode()).digest()).decode("ascii")
-    policy = f"default-src 'none'; img-src data:; style-src 'sha256-{allowed}'; base-uri 'none'; form-action 'none'"
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
-    )
-
-
-def _aligned(self: Any, tokens: Sequence[Token], index: int, *_: Any) -> str:
-    """Return a cell's tag with its alignment as a class, as the page allows no style but its own."""
-    side = str(tokens[index].attrs.get("style", "")).removeprefix("text-align:")
-    return f'<{tokens[index].tag} class="{side}">' if side else f"<{tokens[index].tag}>"

@@ -75,6 +75,8 @@ def test_what_is_found() -> None:
         assert list(look.page_faults(good + fault, links)), fault
         assert not list(look.page_faults(good + html.escape(fault), links))
     assert not list(look.page_faults(good + '<a href="https://a.org">x</a><img src="data:image/png;base64,AA">', links))
+    assert not list(look.page_faults(good + look.SORTING, links))
+    assert list(look.page_faults(good + 2 * look.SORTING, links)) == ["active node <script>"]
     assert list(look.page_faults("<p>", links)) == ["page without a content policy"]
     assert list(look.text_faults("log", "a\x1b[1m"))
     assert list(look.text_faults("log", "Traceback (most recent call last):\nValueError: x"))

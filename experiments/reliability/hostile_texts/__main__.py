@@ -29,7 +29,7 @@ from analysis.tables import study_tables
 from experiments.reliability.findings import Finding, Freeze, report
 from experiments.reliability.hostile_texts import fields, look
 from experiments.reliability.hostile_texts.texts import hostile_text
-from report.render import page
+from report.html import page
 
 CASES = ("run", "run", "config", "data", "lengths", "calibration", "order")
 DRAWN = 40  # of so many cases one draws its figures

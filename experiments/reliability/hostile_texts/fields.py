@@ -36,7 +36,8 @@ from ddpsched.run_folder import STATUS, read_status
 from ddpsched.run_loop import run
 from experiments.reliability.fuzz.mutate import at, changed, leaves
 from experiments.reliability.fuzz.records import MEASURED
-from report.render import markdown, page
+from report.html import page
+from report.render import markdown
 from report.results import Results
 
 CONFIG: dict[str, Any] = {
