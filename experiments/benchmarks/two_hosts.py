@@ -181,7 +181,7 @@ def report(rate: str, found: Sequence[Mapping[str, Any]]) -> Table:
     table.add_column("arm", no_wrap=True)
     for head in ("step\nms", f"/ {found[0]['arm']}\n(95 %)", "compute\nms", "waiting\nms", "exposed\nms", "of step"):
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("step is")
+    table.add_column("step is", no_wrap=True)
     for row in found:
         times = [f"{row[name] * 1e3:.1f}" for name in ("step_s", "compute_s", "waiting_s", "exposed_s")]
         share = f"{row['exposed_share']:.0%}"
@@ -213,7 +213,7 @@ def main(words: Sequence[str]) -> int:
         found = []
         for rate in rates:
             found.append({"rate": rate, "rows": measure(config, rate, options.launches)})
-            plain_console(at_least=100).print(report(rate, found[-1]["rows"]))
+            plain_console(at_least=118).print(report(rate, found[-1]["rows"]))
         steps = (config.steps or 0) - LEFT_OUT
         about = {"model": config.model.name, "num_steps": steps, "num_launches": options.launches}
         print(f"{config.model.name}, B = {config.global_batch}; {steps} steps in turn in launches: {options.launches}")
