@@ -15,6 +15,10 @@ class VisibleConsole(Console):
         """Return a text as rich prints it."""
         return super().render_str(visible(text, lines=True), **options)
 
+    def show_cursor(self, show: bool = True) -> bool:
+        """Leave the cursor as it is: a process that is killed would leave the terminal without one."""
+        return False
+
 
 def plain_console(*, at_least: int = 0, **options: Any) -> Console:
     """Return a rich console that reads no markup and no escape sequence.
@@ -27,3 +31,8 @@ def plain_console(*, at_least: int = 0, **options: Any) -> Console:
     if console.width < at_least:
         console.width = at_least
     return console
+
+
+def is_live(console: Console) -> bool:
+    """Return whether what is printed can be drawn anew in place."""
+    return console.is_terminal and not console.is_dumb_terminal

@@ -1,4 +1,4 @@
-"""The tables of a config that training reads: [model], [lr], [sync], [compile], [executor] and [train]."""
+"""The tables of a config that training reads: [model], [lr], [sync], [compile], [executor], [log] and [train]."""
 
 from typing import Annotated, Any, Literal
 
@@ -151,6 +151,20 @@ class ExecutorConfig(Table):
     """Simulated: bytes per second of the network."""
     latency_s: NonNegative = 0.0
     """Simulated: seconds per message."""
+
+
+class LogConfig(Table):
+    """[log]: where a run's numbers are sent as it goes, beside its records."""
+
+    sinks: list[Literal["tensorboard", "wandb", "trackio"]] = []  # noqa: RUF012  (pydantic copies it)
+    """Receivers of each step's numbers, from rank 0."""
+
+    @field_validator("sinks")
+    @classmethod
+    def _are_named_once(cls, value: list[str]) -> list[str]:
+        if len(set(value)) < len(value):
+            raise ValueError(f"{value} names a sink twice; leave one out")
+        return value
 
 
 class TrainConfig(Table):
