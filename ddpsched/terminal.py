@@ -1,5 +1,6 @@
 """A console that prints text as it is written, in tables too."""
 
+import shutil
 from typing import Any
 
 from rich.console import Console
@@ -31,6 +32,12 @@ def plain_console(*, at_least: int = 0, **options: Any) -> Console:
     if console.width < at_least:
         console.width = at_least
     return console
+
+
+def sized_console() -> Console:
+    """Return a console as large as the terminal, one without colour or cursor too; in a pipe of 100 columns."""
+    columns, lines = shutil.get_terminal_size((100, 24))
+    return plain_console(width=columns, height=lines)
 
 
 def is_live(console: Console) -> bool:

@@ -54,11 +54,15 @@ def _check(folder: Path) -> None:
 
 
 def _ask(runs: Sequence[Path]) -> None:
-    if not sys.stdin.isatty():
+    if not _has_terminal():
         raise DataError(f"{len(runs)} runs are to be removed, and there is no terminal to ask; give --yes")
     for folder in runs:
         print(visible(f"{folder}: {_described(folder)}"))
     typer.confirm(f"remove {len(runs)} run{'s' * (len(runs) > 1)}, with all their records and models?", abort=True)
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def _described(folder: Path) -> str:

@@ -18,7 +18,7 @@ from ddpsched.monitor.view import view
 from ddpsched.monitor.watching import by_tokens
 from ddpsched.records import RECORDS, StepRecord, read_json
 from ddpsched.regular_file import check_regular, read_regular
-from ddpsched.terminal import plain_console
+from ddpsched.terminal import sized_console
 from ddpsched.visible_text import visible
 
 
@@ -33,7 +33,7 @@ def show_run(folder: Path, as_json: bool) -> None:
         means = None if summary is None else asdict(summary)
         print(json.dumps({**values, "summary": means, "notes": notes}, indent=2, default=str))
         return
-    console = plain_console()
+    console = sized_console()
     console.print(view("\n".join(_lines(run, facts, evaluation)), notes, summary, console))
 
 

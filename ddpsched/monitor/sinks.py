@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -68,24 +68,26 @@ class TensorBoard:
 
 
 class InitLogFinish:
-    """A package whose ``init`` returns a run with ``log`` and ``finish``."""
+    """A package with ``init``, ``log`` and ``finish``, which has one run at a time."""
 
     def __init__(self, package: str, naming: Naming) -> None:
-        init = importlib.import_module(package).init
-        options = {"id": naming.id} if "id" in inspect.signature(init).parameters else {}
+        self._package = importlib.import_module(package)
+        own = {"id": naming.id} if _takes(self._package.init, "id") else {}
         resume = "allow" if naming.goes_on else "never"
-        self._run = init(
-            project=naming.study, name=naming.name, config=dict(naming.config), resume=resume, **options
-        )  # fmt: skip
+        self._package.init(project=naming.study, name=naming.name, config=dict(naming.config), resume=resume, **own)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Log a step's numbers."""
-        self._run.log(dict(values), step=step)
+        self._package.log(dict(values), step=step)
 
     def close(self, failed: bool) -> None:
         """Finish the run there; as a failed one where the package tells these apart."""
-        tells = "exit_code" in inspect.signature(self._run.finish).parameters
-        self._run.finish(**({"exit_code": int(failed)} if tells else {}))
+        finish = self._package.finish
+        finish(**({"exit_code": int(failed)} if _takes(finish, "exit_code") else {}))
+
+
+def _takes(function: Callable[..., Any], option: str) -> bool:
+    return option in inspect.signature(function).parameters
 
 
 def check_installed(names: Sequence[str]) -> None:

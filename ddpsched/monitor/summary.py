@@ -114,7 +114,8 @@ def _pace(unix_s: Any, of_step: Any, num_steps: int) -> float | None:
 def _largest(values: Any, groups: Any, number: int) -> Any:
     """Return the largest value of each group; NaN where one is missing."""
     found = np.full(number, -np.inf)
-    np.maximum.at(found, groups, values)
+    with np.errstate(invalid="ignore"):
+        np.maximum.at(found, groups, values)
     return found
 
 

@@ -12,7 +12,7 @@ from ddpsched.monitor.summary import RankSummary, Summary
 WIDE = 80  # columns from which every column is shown
 OTHER_LINES = 9  # of the terminal, beside those of ranks
 LEAST_RANKS = 3
-LEAST_BAR = 8
+BAR, LEAST_BAR = "compute, waiting", 8
 
 
 def view(heading: str, notes: Sequence[str], summary: Summary | None, console: Console) -> RenderableType:
@@ -60,7 +60,7 @@ def _ranks(ranks: Sequence[RankSummary], console: Console) -> RenderableType:
     room_of_bar = console.width - sum(max(len(heading), 7) + 2 for heading in headings)
     has_bar = measured and room_of_bar >= LEAST_BAR
     if has_bar:
-        table.add_column("compute, waiting"[:room_of_bar], no_wrap=True)
+        table.add_column(BAR if room_of_bar >= len(BAR) else "", no_wrap=True)
     for each in shown:
         cells = [str(each.rank), f"{each.num_samples:.1f}"]
         cells += [f"{each.num_tokens:,.0f}"] * wide

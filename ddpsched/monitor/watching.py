@@ -1,6 +1,5 @@
 """ddpsched watch: the table of a run, drawn anew as records come; of any process that writes them, ours or not."""
 
-import shutil
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ from ddpsched.records import StepRecord
 from ddpsched.regular_file import read_regular
 from ddpsched.run_folder import STATUS, read_status
 from ddpsched.run_lock import refusal
-from ddpsched.terminal import is_live, plain_console
+from ddpsched.terminal import is_live, plain_console, sized_console
 from ddpsched.visible_text import visible
 
 WINDOW = 50  # steps of the means
@@ -126,10 +125,10 @@ def watch(folder: Path) -> int:
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder; give a run's, outputs/STUDY/RUN: the one with {STATUS}")
-    watched, console = Watched(folder), plain_console()
+    watched = Watched(folder)
     watched.look()
     try:
-        if is_live(console):
+        if is_live(console := plain_console()):
             with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
                 while True:
                     live.update(_drawn(watched), refresh=True)
@@ -146,8 +145,8 @@ def watch(folder: Path) -> int:
 
 
 def _drawn(watched: Watched) -> RenderableType:
-    summary, console = watched.summary(), plain_console()
-    return view(watched.heading(summary), watched.notes(), summary, console)
+    summary = watched.summary()
+    return view(watched.heading(summary), watched.notes(), summary, sized_console())
 
 
 def _print_lines(watched: Watched) -> None:
@@ -160,6 +159,4 @@ def _print_lines(watched: Watched) -> None:
         while monotonic() < until and not watched.ended:
             sleep(LOOK_EVERY_S)
             watched.look()
-    console = plain_console(width=shutil.get_terminal_size(fallback=(100, 24)).columns)
-    summary = watched.summary()
-    console.print(view(watched.heading(summary), watched.notes(), summary, console))
+    sized_console().print(_drawn(watched))
