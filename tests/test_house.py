@@ -204,6 +204,8 @@ def test_analysis_imports_records_alone() -> None:
         "import ddpsched.certify.certificate, ddpsched.certify.stream_checks, ddpsched.certify.gradient_comparison",
         "import ddpsched.local_ranks, ddpsched.certify.command",
         "import ddpsched.doctor.command, ddpsched.doctor.isolation",
+        "import ddpsched.monitor.watching, ddpsched.monitor.showing, ddpsched.monitor.listing",
+        "import ddpsched.monitor.removing, ddpsched.monitor.sending, ddpsched.monitor.sinks, ddpsched.monitor.progress",
     ],
 )
 def test_planning_and_help_import_no_torch(code: str) -> None:

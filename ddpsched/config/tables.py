@@ -159,6 +159,13 @@ class LogConfig(Table):
     sinks: list[Literal["tensorboard", "wandb", "trackio"]] = []  # noqa: RUF012  (pydantic copies it)
     """Receivers of each step's numbers, from rank 0."""
 
+    @field_validator("sinks", mode="before")
+    @classmethod
+    def _is_a_list(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            raise ValueError(f'{value!r} is no list; write log.sinks = ["{value}"]')
+        return value
+
     @field_validator("sinks")
     @classmethod
     def _are_named_once(cls, value: list[str]) -> list[str]:

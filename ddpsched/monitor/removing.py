@@ -1,5 +1,6 @@
 """ddpsched runs rm: the folders of runs that have ended, and nothing else."""
 
+import errno
 import json
 import sys
 from collections.abc import Sequence
@@ -39,12 +40,12 @@ def remove_runs(folders: Sequence[Path], yes: bool, as_json: bool) -> None:
 def _check(folder: Path) -> None:
     if not folder.is_dir() and not folder.is_symlink():
         raise DataError(f"{folder}: there is no such folder; `ddpsched runs ls` lists runs")
-    if folder.parent.is_symlink():
-        check_own(folder.parent)
-    check_own(folder)
     if not (folder / STATUS).exists():
         remedy = "only folders of runs are removed, outputs/STUDY/RUN; remove others by hand"
         raise DataError(f"{folder} is no run: it has no {STATUS}; {remedy}")
+    if folder.parent.is_symlink():
+        check_own(folder.parent)
+    check_own(folder)
     if (reason := refusal(folder)) is not None:
         raise RunHeldError(reason)
     others = sorted(path.name for path in folder.iterdir() if not any(fnmatch(path.name, each) for each in OURS))
@@ -76,7 +77,11 @@ def _described(folder: Path) -> str:
 def _remove(folder: Path) -> None:
     """Remove a folder while it is locked, so that no run begins in it meanwhile; in one piece, as far as others see."""
     lock = RunLock(folder)
-    lock.take()
+    try:
+        lock.take()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise  # a full disk has no room for a lock, and is what this is to help
     aside = folder.with_name(f"{folder.name}.{lock.attempt}.part")
     folder.rename(aside)
     remove(aside)

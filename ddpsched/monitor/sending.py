@@ -45,7 +45,8 @@ class Sending:
         try:
             while records := self._follower.read():
                 for step in self._steps.add(records):
-                    self._send(numbers(summarise(arrays_of(step), self._by_tokens)), step[0].step)
+                    means = summarise(arrays_of(step), self._by_tokens, with_ranks=False)
+                    self._send(numbers(means), step[0].step)
         except (OSError, DataError) as error:  # of the files, which the run's end reads as well
             log.warning("log.sinks: records could not be read (%s); sinks lack their steps", error)
 

@@ -64,8 +64,11 @@ def arrays_of(records: Sequence[StepRecord]) -> Arrays:
     return columns | {"loss_there": np.array([each.loss is not None for each in records])}
 
 
-def summarise(arrays: Arrays, by_tokens: bool) -> Summary:
-    """Return the summary of at least one record. ``by_tokens``: losses are means over label tokens, not samples."""
+def summarise(arrays: Arrays, by_tokens: bool, with_ranks: bool = True) -> Summary:
+    """Return the summary of at least one record.
+
+    ``by_tokens``: losses are means over label tokens, not samples. ``with_ranks``: those of each rank as well.
+    """
     steps, of_step = np.unique(arrays["step"], return_inverse=True)
     ranks, of_rank = np.unique(arrays["rank"], return_inverse=True)
     by_targets = by_tokens and not np.isnan(arrays["num_targets"]).any()
@@ -91,7 +94,7 @@ def summarise(arrays: Arrays, by_tokens: bool) -> Summary:
         ranks=tuple(
             _rank(int(rank), {name: column[of_rank == place] for name, column in arrays.items()},
                   _ratio(losses[of_rank == place].sum(), weights[of_rank == place].sum()))
-            for place, rank in enumerate(ranks)
+            for place, rank in enumerate(ranks if with_ranks else ())
         ),
     )  # fmt: skip
 

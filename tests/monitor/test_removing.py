@@ -1,5 +1,6 @@
 """``ddpsched runs rm``: a run that has ended, all of it, and nothing else."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -97,6 +98,16 @@ def test_it_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert folder.exists()
     assert CliRunner().invoke(app, ["runs", "rm", str(folder)], input="y\n").exit_code == 0
     assert not folder.exists()
+
+
+def test_a_full_disk_is_made_room_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = finished(tmp_path / "run")
+    monkeypatch.setattr(os, "pwrite", full)
+    assert remove(folder, "--yes").exit_code == 0
+    assert not os.listdir(tmp_path)
 
 
 def test_no_run_begins_there_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Sinks of a run's numbers: what they get, and that none can stop a run in its middle."""
 
+import errno
 import json
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from runs import config_of, records_of
 from ddpsched.config import RunConfig
 from ddpsched.errors import ConfigError
 from ddpsched.interleaved import run_interleaved
-from ddpsched.run_folder import read_status
+from ddpsched.run_folder import RunFolder, read_status
 from ddpsched.run_loop import run
 
 # of the family: it writes what it is called with into a file, and fails where it is told to
@@ -131,6 +132,20 @@ def test_one_that_fails_is_named_once_and_left_out(
     assert text.count("log.sinks: trackio") == 1
 
 
+def test_a_full_disk_takes_no_part_of_training(tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state of a sink that failed cannot be written; the run is done all the same."""
+
+    def full(folder: RunFolder, states: dict[str, str]) -> None:
+        if any(state.startswith("left out") for state in states.values()):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv("FAIL", "log")
+    monkeypatch.setattr(RunFolder, "note_sinks", full)
+    folder = run(config_of(tmp_path, "simulated", "static", log={"sinks": ["trackio"]}))
+    assert read_status(folder)["state"] == "done"
+    assert "status.json could not be written" in (folder / "logs" / "rank0.log").read_text()
+
+
 def test_one_that_cannot_begin_is_an_error_before_an_earlier_run_is_given_up(
     tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,9 +204,10 @@ def test_a_run_that_goes_on_resumes_there_and_sends_no_step_again(tmp_path: Path
     def sending_to(*names: str) -> RunConfig:
         return config_of(tmp_path, "virtual", "static", train={"checkpoint_every": 2}, log={"sinks": [*names]})
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(ArithmeticError):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(VirtualExecutor, "execute", fail)
-        run(sending_to("trackio"))
+        with pytest.raises(ArithmeticError):
+            run(sending_to("trackio"))
     before = len(calls())
     folder = run(sending_to("tensorboard", "trackio"))  # which do not decide what is trained
     again = calls()[before:]
