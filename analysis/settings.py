@@ -31,7 +31,7 @@ PLAIN = {  # the values of an arm without these options
     "order.pacing": None, "order.start": 0.1, "order.over": 0.5, "order.stairs": 5,
 }  # fmt: skip
 BUDGETS = ("policy.max_tokens_for_batch", "policy.median_batch", "policy.bins", "policy.pool_size", "lr.reference")
-LABELS = ("name", "study", "outputs", "aa")
+LABELS = ("name", "study", "outputs", "aa", "log")
 AA = "A/A"  # the label of the baseline's second run
 POLICY_ORDER = ("static", "peer", "minmax", "balanced", "packed", "token_budget", "bins", "pool")
 

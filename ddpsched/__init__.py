@@ -31,6 +31,7 @@
     rooms.py         the rooms beside the package, experiments, analysis and report
     arguments.py     checks of output files, and functions by name
     denominators.py  what losses of label tokens are divided by: token_weights
+    monitor/         runs as they go on, in lists, and in other people's dashboards
     costs/           (count, longest) -> integer cost, time, memory
     data/            samples and lengths, from files, the hub or synthetic
     orders/          the order of samples in an epoch

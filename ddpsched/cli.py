@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from ddpsched.command_exit import guarded as guarded
 from ddpsched.command_exit import leave as leave
+from ddpsched.monitor.commands import app as runs
 from ddpsched.visible_text import visible
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ def about(
     """Decide, step by step, which rank runs which samples; keep the gradient exact; measure what it bought."""
 
 
-runs = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Finished runs: compare their times.")
 app.add_typer(runs, name="runs")
 
 Text = str | None
@@ -291,30 +291,18 @@ def audit(
     return 0 if answer(run_dir, json) else 1
 
 
-@runs.command("compare")
-def compare_runs(
-    baseline: Annotated[Path, Argument(help="folder of a run, or of a whole study")],
-    others: Annotated[list[Path] | None, Argument(help="folders of runs to compare with it")] = None,
-    json: Json = False,
-) -> None:
-    """Compare step times: ratios with intervals of launches, above the noise of the baseline run twice (A/A)."""
-    leave(guarded(lambda: _compare_runs(baseline, others or [], json)))
+@command
+def watch(
+    run_dir: Annotated[Path, Argument(help="folder of a run, outputs/STUDY/RUN, that goes on or has ended")],
+) -> int:
+    """Show a run as it goes: each rank's compute against waiting, loss, throughput, time left. Exit code 0 where done.
 
+    Of any process that writes into the folder, ddpsched.Recorder in a loop of your own as well. Ctrl-C ends the view
+    alone, with exit code 130; a run that fails, with 1.
+    """
+    from ddpsched.monitor.watching import watch
 
-def _compare_runs(baseline: Path, others: list[Path], json: bool) -> None:
-    from ddpsched.rooms import enter_rooms
-
-    enter_rooms()
-    from analysis.compare_runs import compared
-    from analysis.terminal import console, verdicts
-
-    tables = compared(baseline, others)
-    if json:
-        print(dumps(tables, indent=2))
-        return
-    for table in tables:
-        console().print(f"\n{table['label']}", soft_wrap=True)
-        console().print(verdicts(table))
+    return watch(run_dir)
 
 
 def run_config(

@@ -14,6 +14,7 @@ import numpy as np
 from ddpsched import errors
 from ddpsched.exchange import Exchange
 from ddpsched.heartbeat import behind
+from ddpsched.monitor.progress import IN_BAR
 from ddpsched.processes import host_id
 from ddpsched.run_folder import RunFolder
 from ddpsched.shortage import raise_limit, shortage
@@ -59,7 +60,7 @@ class Guard:
             _LogFile(self._folder.path / "logs" / f"rank{self._world.rank}.log", mode="a" if goes_on else "w")
         )
         if self._world.is_main:
-            self._handlers.append(logging.StreamHandler())
+            self._handlers.append(_TerminalLog())
         for handler in self._handlers:
             handler.setFormatter(LineFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
         self._log_here(True)
@@ -218,6 +219,19 @@ class LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return a message whose further lines are indented."""
         return visible(super().format(record), lines=True).replace("\n", "\n    ")
+
+
+class _TerminalLog(logging.Handler):
+    """Standard error, as it is at each message: while there is a bar, which rich writes messages above."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a message, unless it is what the bar shows."""
+        if getattr(record, IN_BAR, False):
+            return
+        try:
+            print(self.format(record), file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)
 
 
 class _LogFile(logging.FileHandler):

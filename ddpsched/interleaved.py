@@ -17,6 +17,7 @@ import numpy as np
 from ddpsched.config import RunConfig, dump
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import Exchange, LocalExchange
+from ddpsched.monitor.sinks import ONE_AT_A_TIME
 from ddpsched.run_folder import RunFolder
 from ddpsched.run_loop import run_steps, watched, world_of
 from ddpsched.watch import Watch
@@ -88,6 +89,11 @@ def check(configs: Sequence[RunConfig], block: int) -> None:
         raise ConfigError(
             f"compile.live = {live} resets the compiler, whose programs all runs that take turns share; leave it out, "
             "or run them apart (a study's compare.how=apart)"
+        )
+    if sinks := [name for name in ONE_AT_A_TIME if any(name in config.log.sinks for config in configs)]:
+        raise ConfigError(
+            f"log.sinks = {sinks}: these log one run of a process at a time, and here {len(configs)} take turns; use "
+            "'tensorboard', or run them apart (a study's compare.how=apart)"
         )
     names = [config.name for config in configs]
     if len(set(names)) < len(names):

@@ -53,6 +53,11 @@ def unsealed(line: bytes) -> bytes | None:
     return body if found is not None and f"{zlib.crc32(body):08x}".encode() == found else None
 
 
+def has_sum(line: bytes) -> bool:
+    """Return whether a line has a checksum, right or wrong."""
+    return _sum(line) is not None
+
+
 def _sum(line: bytes) -> bytes | None:
     """Return the checksum at the end of a line; None where there is none."""
     end = line[-WIDTH:]

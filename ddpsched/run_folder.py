@@ -31,10 +31,22 @@ STATUS = "status.json"
 RESTART = "TORCHELASTIC_RESTART_COUNT"  # may differ between machines, so it counts only until the attempt is known
 LONGEST_REASON = 20_000  # characters: of a traceback
 START_SKEW_S = 5.0  # the ranks of one attempt do not start at the same moment
+NOTES = ("about", "total_steps", "sinks")  # keys of status.json that stay what they are as the state changes
 OUTPUTS = (
     "records-rank*.jsonl", "timeline-rank*.jsonl", "*.part", RECORDS, "evaluations.jsonl", "environment.json",
-    "ledger.jsonl", "quarantine.jsonl", "checkpoints", "model", "figures",
+    "ledger.jsonl", "quarantine.jsonl", "checkpoints", "model", "figures", "tensorboard",
 )  # fmt: skip
+
+
+class About(BaseModel):
+    """The labels of a run's records, and its ranks."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    policy: str | None = None
+    mode: str | None = None
+    seed: int | None = None
+    world_size: int | None = None
 
 
 class Status(BaseModel):
@@ -54,6 +66,9 @@ class Status(BaseModel):
     wall_s: float | None = None
     boot: str | None = None
     uptime_s: float | None = None
+    about: About | None = None
+    total_steps: int | None = None
+    sinks: dict[str, str] | None = None
 
 
 def read_status(directory: Path) -> dict[str, Any]:
@@ -113,6 +128,7 @@ class RunFolder:
         self.lock = RunLock(path, anew=self._overwrite or (restart and not self._is_begun_by_this_launch()))
         self.refuse_finished()
         self._boot, self._started_s = Host.here().boot, time.monotonic()
+        self._notes = dict[str, Any]()
 
     def may_go_on(self) -> bool:
         """Return whether the run goes on from a checkpoint, if there is one: as rank 0 has it, which holds the lock."""
@@ -148,11 +164,19 @@ class RunFolder:
         finally:
             self.lock.give_back()
 
-    def begin(self, environment: dict[str, Any], goes_on: bool = False) -> None:
+    def begin(
+        self,
+        environment: dict[str, Any],
+        goes_on: bool = False,
+        about: dict[str, Any] | None = None,
+        total_steps: int | None = None,
+    ) -> None:
         """Write that this run is running, and remove every output of an earlier run, so that none is taken for its.
 
-        ``goes_on``: it is that run, and keeps what it has.
+        ``goes_on``: it is that run, and keeps what it has. ``about``, ``total_steps``: for status.json, by which runs
+        are listed: the labels of its records, its ranks; the steps that it is to have, estimated where B varies.
         """
+        self._notes = {"about": about, "total_steps": total_steps}
         (self.path / "logs").mkdir(parents=True, exist_ok=True)
         if not goes_on:
             self._give_up_checkpoints()
@@ -178,6 +202,11 @@ class RunFolder:
         """Append a line to ``evaluations.jsonl``."""
         with (self.path / "evaluations.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+
+    def note_sinks(self, states: dict[str, str]) -> None:
+        """Write the states of its sinks into status.json, on rank 0. Raises OSError, of a full disk for example."""
+        self._notes["sinks"] = states
+        write_json(self.path / STATUS, {**_stored(self.path), "sinks": states})
 
     def done(self) -> None:
         """Write that the run is done, after all else."""
@@ -240,6 +269,7 @@ class RunFolder:
         # dates by the clock as it is now, which may have been set since the start; durations by one that is never set
         now, uptime_s = datetime.now(UTC), time.monotonic()
         wall_s = uptime_s - self._started_s
+        before: dict[str, Any] = {} if state == "running" else _stored(self.path)
         return {
             "state": state,
             "reason": reason,
@@ -247,10 +277,11 @@ class RunFolder:
             "launcher": launcher_id(),
             "attempt": self.lock.attempt,
             "restart": os.environ.get(RESTART),
-            "begun_by": launcher_id() or launch_id() if state == "running" else _stored(self.path).get("begun_by"),
+            "begun_by": launcher_id() or launch_id() if state == "running" else before.get("begun_by"),
             "started": (now - timedelta(seconds=wall_s)).isoformat(timespec="microseconds"),
             "finished": None if state == "running" else now.isoformat(timespec="microseconds"),
             "wall_s": round(wall_s, 3),
             "boot": self._boot,  # of the machine, and seconds since: they order what its processes write
             "uptime_s": uptime_s,
+            **{key: self._notes.get(key, before.get(key)) for key in NOTES},
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,9 @@ from ddpsched.exchange import Exchange, Flag
 from ddpsched.executors import Executor, executor_of, met
 from ddpsched.guard import Guard
 from ddpsched.heartbeat import Beat, Heartbeat, no_heartbeat
+from ddpsched.monitor.progress import ProgressOfRun
+from ddpsched.monitor.sending import Sending
+from ddpsched.monitor.sinks import Naming, check_installed, open_sinks
 from ddpsched.plan_stream import PlanStream
 from ddpsched.records import RecordWriter, StepRecord, compact
 from ddpsched.recovery.keeper import Keeper
@@ -34,7 +37,6 @@ from ddpsched.watch import Watch, start_watch
 from ddpsched.world import World
 
 log = logging.getLogger("ddpsched")
-LOG_EVERY = 50  # steps
 
 
 def run(
@@ -95,6 +97,7 @@ def run_steps(
 def _run(
     config: RunConfig, folder: RunFolder, world: World, guard: Guard, force: bool, launch: Mapping[str, Any] | None
 ) -> Iterator[int]:
+    check_installed(config.log.sinks)
     guard.resources.enter_context(met(config, world))
     samples = config.load_samples()
     start = find_start(folder.path, identity_of(config, samples), folder.may_go_on())
@@ -121,8 +124,12 @@ def _run(
     first = list(itertools.islice(plans, 1))  # a solver or caps that cannot plan fail here
     if world.is_main:  # only now is an earlier run of this name given up
         environment["starts"] = start.listed(config.world_size)
+        sending = _sending(config, folder, environment["starts"])
+        guard.resources.callback(sending.close, failed=True)
         start.rewind()
-        folder.begin(environment, start.goes_on)
+        ranks = {"world_size": config.world_size, "global_batch": config.global_batch}
+        folder.begin(environment, start.goes_on, about=config.labels | ranks, total_steps=total_steps)
+        sending.begin()
     exchange.barrier()
     guard.begun(start.goes_on)
     beat = no_heartbeat
@@ -144,16 +151,21 @@ def _run(
     snapshot = executor.snapshot() if config.train.checkpoint_every else None
     takes_turns = launch is not None and launch.get("how") == "interleaved"
     keeper = Keeper(config, world.rank, exchange, snapshot, tally.speeds, start)
+    progress = ProgressOfRun(total_steps, start.position.step, has_bar=world.is_main and not takes_turns)
     if takes_turns:
         plans.settle()
     yield start.position.step
-    with closing(RecordWriter(folder.path, world.rank, start.goes_on)) as writer, closing(keeper):
+    writing = closing(RecordWriter(folder.path, world.rank, start.goes_on))
+    with writing as writer, closing(keeper), closing(progress):
         try:
             for plan, records in _loop(
                 executor, plans, itertools.chain(first, plans), writer, evaluations, keeper, beat,
                 done=start.position.step, evaluated=evaluated,
             ):  # fmt: skip
                 tally.add(plan, records)
+                progress.add(plan.step + 1, records)
+                if world.is_main:
+                    sending.look()
                 keeper.checkpoint(plan, plans.rooms)
                 beat("plan", plan.step + 1)
                 if takes_turns:
@@ -176,6 +188,7 @@ def _run(
         folder.write_environment(environment)
         compact(folder.path)
         folder.done()
+        sending.close(failed=False)  # only now: whatever a sink waits for, the run is done
         folder.lock.give_back()  # before any rank ends: its caller may begin another run in this folder at once
     exchange.part(guard.is_done)  # until then the other ranks can report a failure of rank 0
 
@@ -187,6 +200,16 @@ def _agree(start: Start, exchange: Exchange) -> None:
         raise ConfigError(
             f"ranks see checkpoints after {seen.tolist()} steps; all need the same outputs folder, or give --restart"
         )
+
+
+def _sending(config: RunConfig, folder: RunFolder, starts: Sequence[Mapping[str, Any]]) -> Sending:
+    """Return the sinks that a config names, open. Raises ConfigError where one cannot begin."""
+    naming = Naming(
+        folder.path, config.study, config.name, config.model_dump(mode="json"),
+        goes_on=len(starts) > 1, begun=str(starts[0]["at"]),
+    )  # fmt: skip
+    sinks = open_sinks(config.log.sinks, naming)
+    return Sending(sinks, folder.path, config.target == "token_mean", folder.note_sinks)
 
 
 @contextmanager
@@ -233,9 +256,6 @@ def _loop(
             if not executor.object(Flag.DISK_FULL):
                 raise
             full = error  # the others learn of it by this rank's next vote
-        if done % LOG_EVERY == 0:
-            loss = next((f", loss {record.loss:.4f}" for record in records if record.loss is not None), "")
-            log.info("step %d of about %d%s", done, evaluations.total_steps, loss)
         if evaluations.are_due(done):
             beat("evaluation", plan.step)
             evaluations.add(done, executor.evaluate())

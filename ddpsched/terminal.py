@@ -1,5 +1,6 @@
 """A console that prints text as it is written, in tables too."""
 
+import shutil
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +16,10 @@ class VisibleConsole(Console):
         """Return a text as rich prints it."""
         return super().render_str(visible(text, lines=True), **options)
 
+    def show_cursor(self, show: bool = True) -> bool:
+        """Leave the cursor as it is: a process that is killed would leave the terminal without one."""
+        return False
+
 
 def plain_console(*, at_least: int = 0, **options: Any) -> Console:
     """Return a rich console that reads no markup and no escape sequence.
@@ -27,3 +32,14 @@ def plain_console(*, at_least: int = 0, **options: Any) -> Console:
     if console.width < at_least:
         console.width = at_least
     return console
+
+
+def sized_console() -> Console:
+    """Return a console as large as the terminal, one without colour or cursor too; in a pipe of 100 columns."""
+    columns, lines = shutil.get_terminal_size((100, 24))
+    return plain_console(width=columns, height=lines)
+
+
+def is_live(console: Console) -> bool:
+    """Return whether what is printed can be drawn anew in place."""
+    return console.is_terminal and not console.is_dumb_terminal

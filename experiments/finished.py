@@ -35,7 +35,7 @@ def _is_finished(run: RunConfig) -> bool:
     differing = [
         f"{key}: {was} there, {now} now"
         for table in stored
-        if table != "outputs"  # the same folder may be spelled in two ways
+        if table not in ("outputs", "log")  # the same folder may be spelled in two ways; sinks change nothing
         for key, was, now in _differences(table, stored[table], wanted[table])
     ]
     if differing:

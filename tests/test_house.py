@@ -23,6 +23,10 @@ ROOMS = {
         "watch": 3, "processes": 1, "run_lock": 3, "arguments": 2, "shortage": 1, "terminal": 2, "local_ranks": 5,
         "heartbeat": 2, "plan_difference": 3, "command_exit": 3, "rooms": 2, "denominators": 2,
     },
+    "monitor": {
+        "durations": 0, "follower": 0, "summary": 0, "whole_steps": 0, "found": 0, "sinks": 0, "progress": 1, "view": 1,
+        "sending": 1, "listing": 1, "removing": 1, "watching": 2, "showing": 3, "commands": 4,
+    },
     "costs": {
         "calibration_grid": 0, "cost_model": 0, "rank_speed": 0, "memory_cap": 1, "shape_menu": 1,
         "calibration": 2, "regression": 2, "network": 3, "config": 3, "fit_command": 3, "step_times": 4,
@@ -203,6 +207,8 @@ def test_analysis_imports_records_alone() -> None:
         "import ddpsched.certify.certificate, ddpsched.certify.stream_checks, ddpsched.certify.gradient_comparison",
         "import ddpsched.local_ranks, ddpsched.certify.command",
         "import ddpsched.doctor.command, ddpsched.doctor.isolation",
+        "import ddpsched.monitor.watching, ddpsched.monitor.showing, ddpsched.monitor.listing",
+        "import ddpsched.monitor.removing, ddpsched.monitor.sending, ddpsched.monitor.sinks, ddpsched.monitor.progress",
     ],
 )
 def test_planning_and_help_import_no_torch(code: str) -> None:

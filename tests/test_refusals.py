@@ -116,6 +116,9 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
         ("global_batch=2",),
         ("world_size=2.5",),
         ("order.kind=shuffled", "order.mega_batches=8"),
+        ("log.sinks=mlflow",),
+        ('log.sinks=["mlflow"]',),
+        ('log.sinks=["wandb", "wandb"]',),
         ("order.kind=shuffled", "order.path=order.npy"),
         ("order.kind=curriculum", "order.start=0.5"),
         ("order.kind=curriculum", "data.lengths=online"),
@@ -182,6 +185,17 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
     ("Position of half a state", partial(Position.from_dict, {"epoch": 1})),
     ("lengths of three columns", partial(KnownLengths, np.ones((2, 3), dtype=int))),
     ("ddpsched run missing.toml", partial(command, "run", "missing.toml")),
+    *(
+        (f"ddpsched {' '.join(words)}", partial(command, *words))
+        for words in (
+            ("watch", "missing"),
+            ("watch", "."),
+            ("runs", "ls", "missing"),
+            ("runs", "show", "."),
+            ("runs", "rm", "missing"),
+            ("runs", "rm", ".", "--yes"),
+        )
+    ),
     ("ddpsched plan missing.tsv", partial(command, "plan", "missing.tsv", "--world-size", "2", "--global-batch", "4")),
     *(
         (f"ddpsched plan lengths.txt {' '.join(words)}", partial(plan, *words))

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import field_validator, model_validator
 
-from ddpsched.config.tables import CompileConfig, ExecutorConfig, LrConfig, ModelConfig, SyncConfig, TrainConfig
+from ddpsched.config.tables import (
+    CompileConfig,
+    ExecutorConfig,
+    LogConfig,
+    LrConfig,
+    ModelConfig,
+    SyncConfig,
+    TrainConfig,
+)
 from ddpsched.costs.config import CostConfig, MemoryConfig, caps_of, cost_model
 from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.shape_menu import Shape, on_menu
@@ -70,6 +78,7 @@ class RunConfig(Table):
     executor: ExecutorConfig = ExecutorConfig()
     train: TrainConfig = TrainConfig()
     memory: MemoryConfig = MemoryConfig()
+    log: LogConfig = LogConfig()
 
     @field_validator("policy", mode="before")
     @classmethod

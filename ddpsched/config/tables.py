@@ -1,4 +1,4 @@
-"""The tables of a config that training reads: [model], [lr], [sync], [compile], [executor] and [train]."""
+"""The tables of a config that training reads: [model], [lr], [sync], [compile], [executor], [log] and [train]."""
 
 from typing import Annotated, Any, Literal
 
@@ -168,6 +168,27 @@ class ExecutorConfig(Table):
                 fault = f"{path} = {getattr(self, path)!r} and {changed[0]} = {getattr(self, changed[0])!r}"
                 raise ValueError(f"{fault} both tell what takes how long; leave out one of the two")
         return self
+
+
+class LogConfig(Table):
+    """[log]: where a run's numbers are sent as it goes, beside its records."""
+
+    sinks: list[Literal["tensorboard", "wandb", "trackio"]] = []  # noqa: RUF012  (pydantic copies it)
+    """Receivers of each step's numbers, from rank 0."""
+
+    @field_validator("sinks", mode="before")
+    @classmethod
+    def _is_a_list(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            raise ValueError(f'{value!r} is no list; write log.sinks = ["{value}"]')
+        return value
+
+    @field_validator("sinks")
+    @classmethod
+    def _are_named_once(cls, value: list[str]) -> list[str]:
+        if len(set(value)) < len(value):
+            raise ValueError(f"{value} names a sink twice; leave one out")
+        return value
 
 
 class TrainConfig(Table):

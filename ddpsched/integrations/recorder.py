@@ -158,7 +158,8 @@ class Recorder:
         folder = RunFolder(self.path, tomli_w.dumps(config), self._overwrite)
         self._closing.enter_context(folder.held(world.is_main))
         if world.is_main:
-            folder.begin(describe() | {"device": str(self._clock.device), "loop": "of its own"})
+            about = {**self._labels, "world_size": world.size, "global_batch": first["global_batch"]}
+            folder.begin(describe() | {"device": str(self._clock.device), "loop": "of its own"}, about=about)
         folder.lock.set_attempt(self._summed(folder.lock.attempt if world.is_main else 0, world))  # and wait for rank 0
         self._zero_s = self._summed(round(time() * 1e6) if world.is_main else 0, world) / 1e6
         self._folder, self._writer = folder, RecordWriter(self.path, world.rank)

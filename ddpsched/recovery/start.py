@@ -32,6 +32,7 @@ FREE = {
     "executor": ("timeout_s", "timeline", "slowness", "elastic"),
     "train": ("checkpoint_every", "keep", "save_model", "eval_every"),
     "policy": ("prefetch",),
+    "log": ("sinks",),
 }
 LINES = {"timeline-rank*.jsonl": 0, "evaluations.jsonl": 1}  # by file beside the records, what to add to a step
 

@@ -16,8 +16,9 @@ from analysis.metrics import per_step, warmup_steps
 from analysis.ratios import Compared, baseline_of, between_steps, compare, judged, refusal
 from analysis.settings import Setting, settings
 from analysis.stats import Ratio
-from ddpsched.cli import _compare_runs, guarded
+from ddpsched.command_exit import guarded
 from ddpsched.errors import DataError
+from ddpsched.monitor.commands import print_comparison
 
 
 def setting_of(study: Path) -> Setting:
@@ -212,17 +213,17 @@ def test_the_command_compares_any_arm_with_any_other(
     study: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     run = {policy: study / f"{policy}-distributed-g2-s0" for policy in ("static", "balanced", "minmax")}
-    _compare_runs(run["static"], [run["balanced"]], json=False)
+    print_comparison(run["static"], [run["balanced"]], json=False)
     out = capsys.readouterr().out
     assert "times over static's" in out
     assert "not told apart" in out
     assert "faster" in out
-    _compare_runs(run["balanced"], [run["static"]], json=True)
+    print_comparison(run["balanced"], [run["static"]], json=True)
     (table,) = json.loads(capsys.readouterr().out)
     rows = by_arm([row for row in table["ratios"] if row["column"] == "step_s"])
     assert set(rows) == {"static", "A/A (static)"}
     assert rows["static"]["verdict"] == "slower"
-    _compare_runs(study, [], json=True)
+    print_comparison(study, [], json=True)
     (table,) = json.loads(capsys.readouterr().out)
     assert table["baseline"] == "static"
     assert len(by_arm(table["ratios"])) == 4
@@ -237,7 +238,7 @@ def test_settings_without_a_comparison_are_named_and_left_out(
     write_arm(folder, "static", world_size=4)
     for policy in ("balanced", "packed"):
         write_arm(folder, policy, name=f"{policy}-64", options={"global_batch": 64})
-    _compare_runs(folder, [], json=False)
+    print_comparison(folder, [], json=False)
     printed = capsys.readouterr().out
     assert printed.count("times over static's") == 1
     assert "\nnot compared, static is the only arm: G = 4" in printed
@@ -272,7 +273,7 @@ def test_the_command_refuses(
     write_run(study, "balanced", name="larger", steps=9, options={"global_batch": 64})
     write_run(study, "packed", name="seed1", steps=9, seed=1)
     (tmp_path / "study" / "empty").mkdir()
-    code = guarded(lambda: _compare_runs(study / folders[0], [study / name for name in folders[1:]], json=False))
+    code = guarded(lambda: print_comparison(study / folders[0], [study / name for name in folders[1:]], json=False))
     assert code == 1
     assert message in capsys.readouterr().err
 

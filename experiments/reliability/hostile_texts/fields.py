@@ -30,6 +30,10 @@ from ddpsched.costs.calibration import Calibration
 from ddpsched.data.embedded.sentences import embedded_tokenizer
 from ddpsched.data.order_file import About, OrderedFile, OrderedWriter
 from ddpsched.data.row_source import file_rows
+from ddpsched.monitor.commands import print_comparison
+from ddpsched.monitor.listing import list_runs
+from ddpsched.monitor.showing import show_run
+from ddpsched.monitor.watching import watch
 from ddpsched.record_lines import sealed
 from ddpsched.records import compact, write_json
 from ddpsched.run_folder import STATUS, read_status
@@ -173,7 +177,10 @@ def run_case(random: Random, text: str, sandbox: Path, study: Path, draws: bool)
     cli.guarded(lambda: print_status(victim))
     cli.guarded(lambda: inspect.unwrap(cli.audit)(victim, False) and None)
     cli.guarded(lambda: inspect.unwrap(cli.fit)(victim, None))
-    cli.guarded(lambda: cli._compare_runs(folder / "static", [victim], False))
+    cli.guarded(lambda: print_comparison(folder / "static", [victim], False))
+    cli.guarded(lambda: list_runs(folder, as_json=False))
+    cli.guarded(lambda: show_run(victim, as_json=False))
+    cli.guarded(lambda: watch(victim))
     cli.guarded(lambda: _timeline(victim, sandbox))
 
 

@@ -1,0 +1,121 @@
+"""The runs of a folder, by their status.json: no records are read, but for the last line of one file."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddpsched.decode import decode_json, decode_toml
+from ddpsched.errors import DataError
+from ddpsched.record_lines import unsealed
+from ddpsched.regular_file import read_regular
+from ddpsched.run_folder import STATUS, About, read_status
+
+LAST_BYTES = 4096  # in which a line of records ends; most have a thousand
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run: its folder, its status, and how many steps are done. What is not known is None."""
+
+    folder: Path
+    state: str
+    reason: str | None
+    policy: str | None
+    mode: str | None
+    world_size: int | None
+    seed: int | None
+    steps: int | None
+    total_steps: int | None
+    started: str | None
+    wall_s: float | None  # of a run that has ended
+    sinks: dict[str, str] | None
+
+    @property
+    def name(self) -> str:
+        """STUDY/RUN."""
+        return f"{self.folder.parent.name}/{self.folder.name}"
+
+
+def find_runs(folder: Path) -> tuple[list[FoundRun], dict[Path, str]]:
+    """Return the runs in ``folder``, in order of their start, and why others are left out, by their folders.
+
+    ``folder``: all outputs, a study's, or a run's. Raises DataError where there is no such folder.
+    """
+    if not folder.is_dir():
+        fault = "is no folder" if folder.exists() else "there is no such folder"
+        raise DataError(f"{folder}: {fault}; give the one that runs were written to, as outputs or outputs/STUDY")
+    runs: list[FoundRun] = []
+    left_out: dict[Path, str] = {}
+    for each in _folders(folder):
+        try:
+            runs.append(find_run(each))
+        except DataError as error:
+            left_out[each] = str(error)
+    return sorted(runs, key=lambda run: (run.started or "", run.name)), left_out
+
+
+def find_run(folder: Path) -> FoundRun:
+    """Return the run of a folder. Raises DataError where it is none, or its status cannot be read."""
+    status = read_status(folder)
+    if status["state"] == "absent":
+        remedy = "give the folder of a run, outputs/STUDY/RUN; `ddpsched runs ls` lists them"
+        raise DataError(f"{folder} is no run: it has no {STATUS}; {remedy}")
+    about, running = status.get("about"), status["state"] == "running"
+    labels = _of_config(folder) if about is None else About.model_validate(about)
+    return FoundRun(
+        folder=folder,
+        state=status["state"],
+        reason=status.get("reason"),
+        policy=labels.policy,
+        mode=labels.mode,
+        world_size=labels.world_size,
+        seed=labels.seed,
+        steps=_steps(folder),
+        total_steps=status.get("total_steps"),
+        started=status.get("started"),
+        wall_s=None if running else status.get("wall_s"),
+        sinks=status.get("sinks"),
+    )
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """Yield the folders with a status here and on the two levels below, in alphabetical order."""
+    if (folder / STATUS).exists():
+        yield folder
+        return
+    for study in _within(folder):
+        if (study / STATUS).exists():
+            yield study
+        else:
+            yield from (run for run in _within(study) if (run / STATUS).exists())
+
+
+def _within(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
+    except PermissionError:  # another user's, in a folder that is shared
+        return []
+
+
+def _of_config(folder: Path) -> About:
+    """Return the labels of a run whose status, of an earlier version, has none: those of its config, if it is there."""
+    try:
+        config = decode_toml(read_regular(folder / "config.toml").decode())
+        policy, mode = config["policy"]["kind"], config["executor"]["kind"]
+        return About(policy=policy, mode=mode, seed=config["seed"], world_size=config["world_size"])
+    except (OSError, ValueError, KeyError, TypeError):  # what reads a config to use it says what is wrong with it
+        return About()
+
+
+def _steps(folder: Path) -> int | None:
+    """Return how many steps are done, by rank 0's last whole line; None where it has none that can be read."""
+    try:
+        with (folder / "records-rank0.jsonl").open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - LAST_BYTES))
+            line = file.read(LAST_BYTES).rpartition(b"\n")[0].rpartition(b"\n")[2]
+        return int(decode_json(unsealed(line) or line)["step"]) + 1
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
