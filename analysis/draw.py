@@ -8,12 +8,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image  # comes with matplotlib
 
-from analysis.figures import FIGURES, LONGEST_TITLE, Steps
+from analysis.figures import FIGURES, Steps
+from analysis.labels import settle
 from analysis.load import Run, Study
 from analysis.metrics import per_step
 from analysis.settings import Setting, partner, settings
+from analysis.style import LONGEST_TITLE
 from ddpsched.own_folder import check_own
 from ddpsched.visible_text import visible
+
+SCREEN_DPI = 110
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -22,7 +26,8 @@ def save(figure: Figure, path: Path) -> None:
     It has no date inside: the same figure gives the same bytes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.set_dpi(110)
+    settle(figure)
+    figure.set_dpi(max(SCREEN_DPI, figure.dpi))  # figures of print size have their own
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(256).save(path)

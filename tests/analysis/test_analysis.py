@@ -15,11 +15,12 @@ from synthetic import write_arm, write_run
 
 from analysis.__main__ import main
 from analysis.draw import draw_run
-from analysis.figures import COLOURS, FIGURES, ecdf, per_step_lines
+from analysis.figures import FIGURES, ecdf, per_step_lines
 from analysis.load import load_run, load_study
 from analysis.metrics import length_distances, paired, pearson, per_step, ratio_of_means, summarise, warmup_steps
 from analysis.run_files import clean
 from analysis.settings import partner, settings
+from analysis.style import COLOURS
 from analysis.tables import read, study_tables
 from ddpsched.errors import DataError
 
