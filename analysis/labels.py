@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,38 +16,43 @@ from matplotlib.transforms import Bbox, offset_copy
 from analysis.style import SMALL
 from ddpsched.visible_text import figure_label
 
+Side = Literal["left", "center", "right"]
 Array = npt.NDArray[np.float64]
 POINTS = 72.0  # of an inch
 LINE = 1.25  # height of a line of text, in its size
 BESIDE = 6  # points from a panel to the labels of its lines
+SIDES: dict[int, Side] = {1: "left", 0: "center", -1: "right"}  # of the text that is at the point, by direction
 REACHES = (5, 11, 18, 27, 38, 50)  # points from a point to its label
 
 
-def spread(wanted: Sequence[float], gap: float, low: float = -np.inf, high: float = np.inf) -> list[float]:
-    """Return places at least ``gap`` apart, in the same order and as near to the wanted ones as can be.
+def spread(
+    wanted: Sequence[float], heights: Sequence[float], low: float = -np.inf, high: float = np.inf
+) -> list[float]:
+    """Return the middles of labels of these heights, in the same order and as near to the wanted ones as can be.
 
-    The sum of squared moves is the smallest there is: neighbours that meet share the mean of their places. Where all
+    The sum of squared moves is the smallest there is: neighbours that meet share the mean of their moves. Where all
     fit between ``low`` and ``high`` they stay there.
 
-    >>> spread([1.0, 1.0, 9.0], 2.0)
+    >>> spread([1.0, 1.0, 9.0], [2.0, 2.0, 2.0])
     [0.0, 2.0, 9.0]
     """
     order = np.argsort(wanted, kind="stable")
-    blocks: list[list[float]] = []  # [sum of the places without gaps, labels]
-    for turn, place in enumerate(np.asarray(wanted, dtype=np.float64)[order]):
-        blocks.append([float(place) - turn * gap, 1])
+    tall = np.asarray(heights, dtype=np.float64)[order]
+    stacked = np.cumsum(tall) - tall / 2  # the middles, if all stood on each other from 0
+    blocks: list[list[float]] = []  # [sum of the places that the stack would begin at, labels]
+    for place, offset in zip(np.asarray(wanted, dtype=np.float64)[order], stacked, strict=True):
+        blocks.append([float(place - offset), 1])
         while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
             total, count = blocks.pop()
             blocks[-1][0] += total
             blocks[-1][1] += count
-    level = np.repeat([total / count for total, count in blocks], [int(count) for _, count in blocks])
-    places = np.clip(level, low, max(low, high - gap * (len(order) - 1))) + gap * np.arange(len(order))
+    begins = np.repeat([total / count for total, count in blocks], [int(count) for _, count in blocks])
     result = np.empty(len(order))
-    result[order] = places
+    result[order] = np.clip(begins, low, max(low, high - float(tall.sum()))) + stacked
     return [float(place) for place in result]
 
 
-def short(text: str, width: int = 22) -> str:
+def short(text: str, width: int = 16) -> str:
     """Return an arm's label as figures show it, on more lines where it is long."""
     return "\n".join(textwrap.wrap(figure_label(text), width))
 
@@ -56,7 +61,7 @@ class EndLabel(Annotation):
     """The label of a line, beside the right end of its panel."""
 
     def __init__(self, ax: Axes, line: Line2D, size: float) -> None:
-        self.line = line
+        self.line, self.panel, self.size = line, ax, size
         self.beside = offset_copy(ax.transAxes, _figure(ax), BESIDE, 0, units="points")
         super().__init__(
             short(str(line.get_label())), (1.0, 0.5), (1.0, 0.5), xycoords="axes fraction", textcoords=self.beside,
@@ -68,8 +73,8 @@ class EndLabel(Annotation):
         """Write it at a height, joined to the line's end where that is elsewhere; all in shares of the panel."""
         self.xy = end
         self.set_position((1.0, height))
-        box, inch = self.axes.get_window_extent(), _figure(self.axes).dpi / POINTS
-        far = abs(height - end[1]) * box.height > 0.35 * self.get_fontsize() * inch
+        box, inch = self.panel.get_window_extent(), _figure(self.panel).dpi / POINTS
+        far = abs(height - end[1]) * box.height > 0.35 * self.size * inch
         _join(self, far or (1 - end[0]) * box.width > 8 * inch)
 
 
@@ -153,9 +158,10 @@ def _settle_ends(ax: Axes, notes: Sequence[EndLabel]) -> None:
             x, y = ax.transAxes.inverted().transform(ax.transData.transform(data[-1]))
             ends[note] = (min(1.0, float(x)), float(np.clip(y, 0, 1)))
     if ends:
-        rows = max(note.get_text().count("\n") + 1 for note in ends)
-        gap = max(note.get_fontsize() for note in ends) * LINE * rows * inch / box.height
-        places = spread([y for _, y in ends.values()], gap, 0.0, 1.0)
+        line = LINE * inch / box.height
+        heights = [note.size * line * (note.get_text().count("\n") + 1) for note in ends]
+        half = max(heights) / 2  # labels may stand out by half a line
+        places = spread([y for _, y in ends.values()], heights, -half, 1 + half)
         for (note, end), place in zip(ends.items(), places, strict=True):
             note.put(end, place)
 
@@ -175,14 +181,14 @@ def _settle_points(ax: Axes, notes: Sequence[PointLabel]) -> None:
             _places(at[note], text.width, text.height, inch), key=lambda each: _cost(each[0], others, panel)
         )
         named.append(box)
-        note.set_ha(side)
+        note.set_horizontalalignment(side)
         note.set_position(offset)
         _join(note, reach > REACHES[0])
 
 
 def _places(
     at: Array, width: float, height: float, inch: float
-) -> Iterator[tuple[Bbox, str, tuple[float, float], int]]:
+) -> Iterator[tuple[Bbox, Side, tuple[float, float], int]]:
     """Yield boxes around a point, the nearest first, each with its alignment, its offset and its reach in points."""
     for reach, (right, up) in product(REACHES, ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))):
         far = reach * inch * (0.75 if right and up else 1.0)
@@ -190,7 +196,7 @@ def _places(
         y = at[1] + up * (far + (0 if right else height / 2))
         box = Bbox.from_bounds(x, y - height / 2, width, height)
         offset = ((at[0] + right * far - at[0]) / inch, (y - at[1]) / inch)
-        yield box, {1: "left", 0: "center", -1: "right"}[right], offset, reach
+        yield box, SIDES[right], offset, reach
 
 
 def _cost(box: Bbox, taken: Sequence[Bbox], panel: Bbox) -> float:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
@@ -69,7 +68,8 @@ def tint(arm: str, arms: Sequence[str]) -> str:
     >>> tint("balanced", ["balanced"]), tint("balanced (M = 4)", ["balanced", "balanced (M = 4)"])
     ('#0072b2', '#73b2d5')
     """
-    place = [a for a in arms if colour(a) == colour(arm)].index(arm)
+    kin = sorted((a for a in arms if colour(a) == colour(arm)), key=len)  # that of the shortest name is plain
+    place = kin.index(arm)
     share = (1.0, 0.55, 0.35)[min(place, 2)]
     red, green, blue = (1 - share * (1 - part) for part in to_rgb(colour(arm)))
     return to_hex((red, green, blue))
@@ -112,8 +112,8 @@ def page(
 def dressed(ax: Axes) -> Axes:
     """Return the panel with the type, grid and frame that all figures share."""
     ax.tick_params(labelsize=SMALL, length=2.5, width=0.6, color=GREY)
-    ax.xaxis.label.set_size(SMALL)
-    ax.yaxis.label.set_size(SMALL)
+    ax.xaxis.label.set_fontsize(SMALL)
+    ax.yaxis.label.set_fontsize(SMALL)
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set(linewidth=0.6, color=GREY)
     ax.grid(alpha=0.25, lw=0.5)
@@ -127,21 +127,19 @@ def headed(ax: Axes, text: str) -> Axes:
     return ax
 
 
-def in_doublings(axis: Axis, values: Sequence[float]) -> None:
-    """Make an axis logarithmic with these values as its ticks, from the first to the last."""
-    ticks = sorted(set(values))
-    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-    axis.set_major_locator(FixedLocator(ticks))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axis.set_minor_locator(NullLocator())
+def in_doublings(ax: Axes, values: Sequence[float]) -> None:
+    """Make the horizontal axis logarithmic with these values as its ticks, from the first to the last."""
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(FixedLocator(sorted(set(values))))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    ax.xaxis.set_minor_locator(NullLocator())
 
 
-def logarithmic(axis: Axis, values: Sequence[float]) -> None:
-    """Make an axis logarithmic from just below the least of the values to just above the largest, plainly numbered."""
+def logarithmic(ax: Axes, values: Sequence[float]) -> None:
+    """Make the vertical axis logarithmic, from just below the least of the values to just above the largest."""
     low, high = float(np.min(values)), float(np.max(values))
-    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-    axis.axes.set(**{f"{axis.axis_name}lim": (low / 1.1, high * 1.1)})
-    wide = high / low > 30
-    axis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 1.5, 2, 3, 5, 7)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
+    ax.set_yscale("log")
+    ax.set_ylim(low / 1.06, high * 1.06)
+    ax.yaxis.set_major_locator(LogLocator(subs=(1,) if high / low > 30 else (1, 1.5, 2, 3, 5, 7)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
