@@ -38,14 +38,12 @@ def bars_of_parts(parts: pd.DataFrame, ax: Axes) -> Axes:
             if length > LEAST * longest:
                 dark = name in ("useful_s", "imbalance_s", "planning_s", "optimizer_s")
                 box = {"facecolor": shade, "edgecolor": "none", "pad": 1.0} if hatch else None
-                ax.text(
-                    begin + length / 2, place, f"{length:.{decimals}f}", ha="center", va="center", fontsize=SMALL, bbox=box,
-                    color="white" if dark else "black",
-                )  # fmt: skip
+                shade = "white" if dark else "black"
+                words, middle = f"{length:.{decimals}f}", begin + length / 2
+                ax.text(middle, place, words, ha="center", va="center", fontsize=SMALL, bbox=box, color=shade)
             begin += length
-        ax.annotate(
-            f"{begin:.{decimals}f} ms", (begin, place), (4, 0), textcoords="offset points", va="center", fontsize=SMALL
-        )
+        words = f"{begin:.{decimals}f} ms"
+        ax.annotate(words, (begin, place), (4, 0), textcoords="offset points", va="center", fontsize=SMALL)
     ax.set_yticks(range(len(parts)), [figure_label(arm) for arm in parts["arm"]])
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(len(parts) - 0.45, -0.55)

@@ -79,12 +79,19 @@ class EndLabel(Annotation):
 
 
 class PointLabel(Annotation):
-    """The name of a point, somewhere near it."""
+    """The name of a point, in a direction from it: (1, 0) is right, (0, 1) above."""
 
-    def __init__(self, at: tuple[float, float], name: str, shade: str, size: float) -> None:
+    def __init__(
+        self, at: tuple[float, float], name: str, shade: str, size: float, toward: tuple[int, int] = (1, 0),
+        offset: tuple[float, float] = (REACHES[0], 0),
+    ) -> None:  # fmt: skip
+        right, up = toward
+        near = {1: 0.0, 0: 0.5, -1: 1.0}  # the side of the text that is at the point
+        self.given = (at, name, shade, size)
         super().__init__(
-            short(name, 30), at, (0, 0), textcoords="offset points", va="center", fontsize=size, color=shade,
-            annotation_clip=False, linespacing=1.0, arrowprops={**_lead(shade), "relpos": (0.5, 0.5)},
+            short(name, 30), at, offset, textcoords="offset points", va="center", ha=SIDES[right], fontsize=size,
+            color=shade, annotation_clip=False, linespacing=1.0,
+            arrowprops={**_lead(shade), "relpos": (near[right], 0.5 if right else near[up])},
         )  # fmt: skip
         self.set_in_layout(False)
 
@@ -167,36 +174,35 @@ def _settle_ends(ax: Axes, notes: Sequence[EndLabel]) -> None:
 
 
 def _settle_points(ax: Axes, notes: Sequence[PointLabel]) -> None:
-    """Put each name, from the top downwards, where it meets least."""
-    figure, panel = _figure(ax), ax.get_window_extent()
-    inch = figure.dpi / POINTS
+    """Put each name, from the top downwards, where it meets least: names, points, straight lines and the outside."""
+    inch, panel = _figure(ax).dpi / POINTS, ax.get_window_extent()
     at = {note: ax.transData.transform(note.xy) for note in notes}
     points = {note: Bbox.from_bounds(x - 3 * inch, y - 3 * inch, 6 * inch, 6 * inch) for note, (x, y) in at.items()}
-    named: list[Bbox] = []
+    straight = [line for line in ax.lines if notes and np.size(line.get_xdata()) == 2]
+    taken = [line.get_window_extent().padded(inch) for line in straight]
     for note in sorted(notes, key=lambda note: (-at[note][1], at[note][0])):
-        _join(note, False)  # so that its extent is that of its text
         text = Text.get_window_extent(note)
-        others = [*named, *(box for other, box in points.items() if other is not note)]
-        box, side, offset, reach = min(
+        others = [*taken, *(box for other, box in points.items() if other is not note)]
+        box, toward, offset, reach = min(
             _places(at[note], text.width, text.height, inch), key=lambda each: _cost(each[0], others, panel)
         )
-        named.append(box)
-        note.set_horizontalalignment(side)
-        note.set_position(offset)
-        _join(note, reach > REACHES[0])
+        taken.append(box)
+        note.remove()
+        placed = PointLabel(*note.given, toward, offset)
+        _add(ax, placed)
+        _join(placed, reach > REACHES[0])
 
 
 def _places(
     at: Array, width: float, height: float, inch: float
-) -> Iterator[tuple[Bbox, Side, tuple[float, float], int]]:
-    """Yield boxes around a point, the nearest first, each with its alignment, its offset and its reach in points."""
+) -> Iterator[tuple[Bbox, tuple[int, int], tuple[float, float], int]]:
+    """Yield boxes around a point, the nearest first, each with its direction, its offset and its reach in points."""
     for reach, (right, up) in product(REACHES, ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))):
         far = reach * inch * (0.75 if right and up else 1.0)
-        x = at[0] + right * far + {1: 0.0, 0: -width / 2, -1: -width}[right]
-        y = at[1] + up * (far + (0 if right else height / 2))
-        box = Bbox.from_bounds(x, y - height / 2, width, height)
-        offset = ((at[0] + right * far - at[0]) / inch, (y - at[1]) / inch)
-        yield box, SIDES[right], offset, reach
+        x, y = right * far, up * (far + (0 if right else height / 2))  # of the text's side and middle, from the point
+        left = at[0] + x + {1: 0.0, 0: -width / 2, -1: -width}[right]
+        box = Bbox.from_bounds(left, at[1] + y - height / 2, width, height)
+        yield box, (right, up), (x / inch, y / inch), reach
 
 
 def _cost(box: Bbox, taken: Sequence[Bbox], panel: Bbox) -> float:

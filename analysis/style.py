@@ -66,11 +66,11 @@ def tint(arm: str, arms: Sequence[str]) -> str:
     """Return the arm's colour, paler for the second and third of ``arms`` that share it.
 
     >>> tint("balanced", ["balanced"]), tint("balanced (M = 4)", ["balanced", "balanced (M = 4)"])
-    ('#0072b2', '#73b2d5')
+    ('#0072b2', '#66aad1')
     """
     kin = sorted((a for a in arms if colour(a) == colour(arm)), key=len)  # that of the shortest name is plain
     place = kin.index(arm)
-    share = (1.0, 0.55, 0.35)[min(place, 2)]
+    share = (1.0, 0.6, 0.4)[min(place, 2)]
     red, green, blue = (1 - share * (1 - part) for part in to_rgb(colour(arm)))
     return to_hex((red, green, blue))
 
