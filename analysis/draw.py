@@ -58,13 +58,18 @@ def draw_run(run: Run, static: Run | None) -> list[Path]:
     return draw_all(steps, title, figures_folder(run.path))
 
 
-def draw_setting(setting: Setting, folder: Path) -> list[Path]:
-    """Write ``<folder>/<slug>-*.png``, each arm's run of the lowest seed that all arms have; return the paths."""
+def lowest_seed(setting: Setting) -> dict[str, Run]:
+    """Return each arm's run of the lowest seed that all arms have, or its first."""
     common = set.intersection(*({run.seed for run in runs} for runs in setting.arms.values()))
-    shown = {
+    return {
         arm: next((run for run in runs if run.seed in common and run.seed == min(common)), runs[0])
         for arm, runs in setting.arms.items()
     }
+
+
+def draw_setting(setting: Setting, folder: Path) -> list[Path]:
+    """Write ``<folder>/<slug>-*.png``, each arm's run of the lowest seed that all arms have; return the paths."""
+    shown = lowest_seed(setting)
     seeds = sorted({run.seed for run in shown.values()})
     title = f"{setting.label}, seed {', '.join(map(str, seeds))}"
     return draw_all({arm: per_step(run.records) for arm, run in shown.items()}, title, folder, f"{setting.slug}-")

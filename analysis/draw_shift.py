@@ -54,7 +54,7 @@ def draw_shift(found: pd.DataFrame, changes: Changes, title: str = "") -> Figure
 
 
 def bars_of_unequal(found: pd.DataFrame, ax: Axes, column: str = "step") -> Axes:
-    """Draw the rows ``arm``, ``learning`` and ``column`` as bars: pale without learning the ranks' speeds, full with."""
+    """Draw the rows ``arm``, ``learning`` and ``column`` as bars: outlined without learning speeds, full with it."""
     arms = list(dict.fromkeys(found["arm"]))
     places, names = [], []
     for turn, arm in enumerate(arms):
@@ -83,7 +83,7 @@ def _around(number: int) -> list[float]:
 
 
 def draw_unequal(found: pd.DataFrame, slowness: Sequence[float], title: str = "") -> Figure:
-    """Return the figure of one panel, whose heading says how slow the ranks are."""
+    """Return the figure of one panel, whose heading gives ``slowness``."""
     figure, (ax,) = page(height_cm=2.4 + 0.95 * found["arm"].nunique(), title=title)
-    bars_of_unequal(found, headed(ax, f"ranks {', '.join(f'{each:g}' for each in slowness)} times as slow"))
+    bars_of_unequal(found, headed(ax, f"ranks that take {', '.join(f'{each:g}' for each in slowness)} times as long"))
     return figure

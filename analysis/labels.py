@@ -148,6 +148,7 @@ def settle(figure: Figure) -> Figure:
     labelled = [ax for ax in figure.axes if any(isinstance(each, EndLabel | PointLabel) for each in ax.texts)]
     if labelled:
         figure.draw_without_rendering()  # only then are the panels' sizes and limits known
+        figure.set_layout_engine("none")  # they stay, so that labels are where they were placed
     for ax in labelled:
         _settle_ends(ax, [each for each in ax.texts if isinstance(each, EndLabel)])
         _settle_points(ax, [each for each in ax.texts if isinstance(each, PointLabel)])

@@ -9,7 +9,10 @@ from analysis.settings import AA, Setting
 
 
 def measured_ranks(settings: Sequence[Setting]) -> pd.DataFrame:
-    """Return a row per arm and setting: ``arm``, ``world_size``, ``yardstick`` and ``step_s``, means over its runs."""
+    """Return a row per arm and setting: ``arm``, ``world_size``, ``per_rank``, ``yardstick`` and ``step_s``.
+
+    The last two are means over its runs; ``per_rank`` is B / G, which should be that of the planned lines.
+    """
     rows = []
     for setting in settings:
         for arm, runs in setting.arms.items():
@@ -18,6 +21,7 @@ def measured_ranks(settings: Sequence[Setting]) -> pd.DataFrame:
                 {
                     "arm": arm,
                     "world_size": int(runs[0].config["world_size"]),
+                    "per_rank": int(runs[0].config["global_batch"]) / int(runs[0].config["world_size"]),
                     "yardstick": sum(map(yardstick, steps)) / len(steps),
                     "step_s": sum(float(each["step_s"].mean()) for each in steps) / len(steps),
                 }

@@ -40,7 +40,7 @@ def step_blocks(ranks: Ranks) -> pd.DataFrame:
 
 
 def yardstick(blocks: pd.DataFrame) -> tuple[float, int, float]:
-    """Return a step's yardstick, its slowest rank's tokens, and an even share of the real ones; from ``step_blocks``."""
+    """Return the yardstick of ``step_blocks``, the slowest rank's tokens, and an even share of the real ones."""
     slowest = int((blocks["begin"] + blocks["tokens"]).max())
     real = int(blocks.loc[blocks["kind"] == "real", "tokens"].sum())
     even = real / int(blocks["rank"].max() + 1)

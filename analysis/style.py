@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from ddpsched.visible_text import visible
 
@@ -130,6 +130,7 @@ def headed(ax: Axes, text: str) -> Axes:
 def in_doublings(ax: Axes, values: Sequence[float]) -> None:
     """Make the horizontal axis logarithmic with these values as its ticks, from the first to the last."""
     ax.set_xscale("log")
+    ax.set_xlim(min(values) / 1.2, max(values) * 1.05)
     ax.xaxis.set_major_locator(FixedLocator(sorted(set(values))))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     ax.xaxis.set_minor_locator(NullLocator())
@@ -140,6 +141,6 @@ def logarithmic(ax: Axes, values: Sequence[float]) -> None:
     low, high = float(np.min(values)), float(np.max(values))
     ax.set_yscale("log")
     ax.set_ylim(low / 1.06, high * 1.06)
-    ax.yaxis.set_major_locator(LogLocator(subs=(1,) if high / low > 30 else (1, 1.5, 2, 3, 5, 7)))
+    ax.yaxis.set_major_locator(LogLocator(subs=(1,) if high / low > 30 else (1, 1.5, 2, 3, 4, 6)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.yaxis.set_minor_locator(NullLocator())

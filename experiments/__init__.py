@@ -12,6 +12,7 @@
     certificates.py   the table of certificates in the notes
     curriculum.py     figures of the notes on curricula
     batches.py        figures of the notes on micro-batches
+    planned.py        figures of the report that follow from plans alone
     walks.py          the two walks in CONTRIBUTING.md
     examples/         other people's loops before and after, `python -m experiments.examples`
     gpu/              all that is claimed on CPUs, on one GPU, `python -m experiments.gpu`

@@ -1,21 +1,29 @@
 """Numbers of the report's figures that follow from plans alone: one step, many ranks, a shift of lengths, slow ranks.
 
-    python -m experiments.planned [--output report/notes/figures]    # draws all of them; some minutes
+    python -m experiments.planned FOLDER [--data DIR] [--ranks 4096]    # draws all of them, in about a minute
 
-Nothing is trained. The pictures are analysis/draw_step_blocks.py, draw_scaling.py and draw_shift.py.
+Nothing is trained. DIR holds `sst2/train.tsv`, `gsm8k/train.jsonl` and `bert-uncased/`; without it lengths are drawn
+from SST-2's histogram, and the shift of lengths is left out.
 """
 
+import argparse
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from analysis.draw import save
+from analysis.draw_scaling import draw_scaling
+from analysis.draw_shift import draw_shift, draw_unequal
+from analysis.draw_step_blocks import draw_step_blocks
 from analysis.step_blocks import Micro, step_blocks
 from ddpsched.compare import Question
 from ddpsched.compare.arms import compare, measure
 from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.costs.rank_speed import Speed
+from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.exchange import LocalExchange
 from ddpsched.peers import PEERS, Problem
@@ -23,6 +31,7 @@ from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policies import POLICIES
 from ddpsched.planning.record_columns import rank_cost
+from experiments.batches import lengths_of
 
 PEER = "batch_rebalance"
 ARMS: dict[str, dict[str, Any]] = {
@@ -34,6 +43,9 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 SEQUENTIAL = {"kind": "sequential"}
 PER_RANK = 8  # samples of a rank in a step: B = 32 with G = 4
+STEPS = 16  # of an epoch on each number of ranks
+TYPICAL = 2  # seed of a step whose yardstick under static, 3.03, is about the mean
+SLOWNESS = (1.0, 1.5, 2.0)
 MOST_RANKS_OF_PEER = 256  # beyond, its hill climbing takes minutes
 
 
@@ -55,14 +67,14 @@ def one_step(lengths: Int, world_size: int = 4, arms: Sequence[str] = ("static",
 def scaling(
     lengths: Int, world_sizes: Sequence[int], arms: Sequence[str] = (*ARMS, PEER), seed: int = 0
 ) -> pd.DataFrame:
-    """Return ``arm``, ``world_size`` and ``yardstick``: an epoch of the lengths on each number of ranks, 8 samples each.
+    """Return ``arm``, ``world_size`` and ``yardstick``: an epoch on each number of ranks, 8 samples a rank and step.
 
     ``lengths``: (N,), of which each world size takes as many as make 16 steps, or all. The peer is left out beyond 256
     ranks.
     """
     rows = []
     for size in world_sizes:
-        question = Question(lengths[: 16 * PER_RANK * size], size, PER_RANK * size, seed=seed)
+        question = Question(lengths[: STEPS * PER_RANK * size], size, PER_RANK * size, seed=seed)
         for arm in arms:
             if arm in ARMS:
                 row = measure(question, arm, question.spec({"policy": ARMS[arm]}))
@@ -89,7 +101,7 @@ def shifting(segments: Sequence[tuple[str, Int]], world_size: int = 4, arms: Seq
     rows = []
     for arm in arms:
         for step, ranks in enumerate(_steps(arm, lengths, world_size, batch)):
-            padded = [sum(len(of) * (width or 0) if width else int(of.sum()) for of, width in rank) for rank in ranks]
+            padded = [sum(len(of) * width if width else int(of.sum()) for of, width in rank) for rank in ranks]
             real = sum(int(of.sum()) for rank in ranks for of, _ in rank)
             rows.append({"arm": arm, "step": step, "load": max(padded) / (real / world_size)})
     return pd.DataFrame(rows), changes
@@ -114,7 +126,7 @@ def _steps(arm: str, lengths: Int, world_size: int, batch: int) -> Iterator[list
 
 
 def unequal(
-    lengths: Int, slowness: Sequence[float] = (1.0, 1.5, 2.0), arms: Sequence[str] = ("static", "balanced", "packed")
+    lengths: Int, slowness: Sequence[float] = SLOWNESS, arms: Sequence[str] = ("static", "balanced", "packed")
 ) -> pd.DataFrame:
     """Return ``arm``, ``learning`` and ``step``: an epoch on ranks that take ``slowness`` times as long as the first.
 
@@ -140,3 +152,38 @@ def unequal(
                 total += max(took)
             rows.append({"arm": arm, "learning": learning, "step": total / even})
     return pd.DataFrame(rows)
+
+
+def draw(folder: Path, data: Path | None = None, ranks: int = 4096) -> list[Path]:
+    """Write the figures into ``folder``, and return their paths; ``ranks``: the most that are planned for."""
+    rng = np.random.default_rng(0)
+    sizes = [4**power for power in range(1, 1 + int(np.log(ranks) / np.log(4) + 0.5))]
+    known = sst2_lengths(STEPS * PER_RANK * sizes[-1], rng) if data is None else lengths_of(data, "SST-2")
+    many = np.tile(known, -(-STEPS * PER_RANK * sizes[-1] // len(known)))
+    figures = {
+        "step-blocks": draw_step_blocks(one_step(sst2_lengths(4 * PER_RANK, np.random.default_rng(TYPICAL)))),
+        "scaling": draw_scaling(scaling(rng.permutation(many), sizes)),
+        "unequal": draw_unequal(unequal(rng.permutation(known)[:9600]), SLOWNESS),
+    }
+    if data is not None:
+        short, long = rng.permutation(known), rng.permutation(lengths_of(data, "GSM8K"))
+        laws = [("SST-2", short[:3200]), ("GSM8K", long[:3200]), ("SST-2", short[3200:6400])]
+        figures["shift"] = draw_shift(*shifting(laws))
+    for name, figure in figures.items():
+        save(figure, folder / f"{name}.png")
+    return [folder / f"{name}.png" for name in figures]
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Draw the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--ranks", type=int, default=4096, choices=[4**power for power in range(1, 7)])
+    options = parser.parse_args(words)
+    for path in draw(options.folder, options.data, options.ranks):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
