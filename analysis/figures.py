@@ -83,7 +83,7 @@ def ecdf(steps: Steps, column: str, scale: float, ax: Axes, across: str) -> Axes
         note = f"right of the axis: {beyond} {'step' if beyond == 1 else 'steps'}" if beyond else ""
         medians = {arm: float(np.median(values)) for arm, values in measured.items()}
         ordered = sorted(medians, key=lambda arm: medians[arm])
-        name_beside(ax, [f"{arm}: {medians[arm]:.3g}" for arm in ordered], [tint(arm, shown) for arm in ordered])
+        name_beside(ax, [f"{medians[arm]:.3g}  {arm}" for arm in ordered], [tint(arm, shown) for arm in ordered])
     return _finish({arm: steps[arm] for arm in shown}, column, ax, across, note)
 
 
@@ -154,7 +154,7 @@ def draw_outline(steps: Steps, title: str = "") -> Figure:
     figure, axes = page(3, 2, height_cm=17, title=title)
     step, times, spread, compute, tokens, memory = axes
     per_step_lines(steps, "step_s", MILLISECONDS, headed(step, "1  Step")).set_ylabel("ms")
-    ecdf(steps, "step_s", MILLISECONDS, headed(times, "5  Distribution of steps"), "step (ms); names: medians")
+    ecdf(steps, "step_s", MILLISECONDS, headed(times, "5  Distribution of steps"), "step (ms); medians at the right")
     times.set_ylabel("share of steps")
     per_step_lines(steps, "std_step_s", MILLISECONDS, headed(spread, "2  Spread of steps")).set_ylabel("ms")
     per_step_lines(steps, "std_compute_s", MILLISECONDS, headed(compute, "2  Spread of compute")).set_ylabel("ms")

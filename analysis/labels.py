@@ -121,7 +121,7 @@ def name_beside(ax: Axes, names: Sequence[str], colours: Sequence[str], size: fl
     beside = offset_copy(ax.transAxes, _figure(ax), BESIDE, 0, units="points")
     tops = 1 - np.arange(len(names)) / max(6, len(names))
     for name, shade, top in zip(names, colours, tops, strict=True):
-        ax.text(1.0, top, short(name), color=shade, fontsize=size, va="top", linespacing=1.0, transform=beside)
+        ax.text(1.0, top, short(name, 24), color=shade, fontsize=size, va="top", linespacing=1.0, transform=beside)
 
 
 def label_points(
@@ -146,8 +146,8 @@ def _add(ax: Axes, note: Annotation) -> None:
 def settle(figure: Figure) -> Figure:
     """Return the figure with its labels in places where they do not meet; once all panels are drawn."""
     labelled = [ax for ax in figure.axes if any(isinstance(each, EndLabel | PointLabel) for each in ax.texts)]
-    if labelled:
-        figure.draw_without_rendering()  # only then are the panels' sizes and limits known
+    if labelled and (layout := figure.get_layout_engine()) is not None:
+        layout.execute(figure)  # only then are the panels' sizes known
         figure.set_layout_engine("none")  # they stay, so that labels are where they were placed
     for ax in labelled:
         _settle_ends(ax, [each for each in ax.texts if isinstance(each, EndLabel)])
@@ -168,8 +168,8 @@ def _settle_ends(ax: Axes, notes: Sequence[EndLabel]) -> None:
     if ends:
         line = LINE * inch / box.height
         heights = [note.size * line * (note.get_text().count("\n") + 1) for note in ends]
-        half = max(heights) / 2  # labels may stand out by half a line
-        places = spread([y for _, y in ends.values()], heights, -half, 1 + half)
+        below = max(heights) / 2  # there is room for half a line beside the numbers of the axis
+        places = spread([y for _, y in ends.values()], heights, -below, 1.0)
         for (note, end), place in zip(ends.items(), places, strict=True):
             note.put(end, place)
 

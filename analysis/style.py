@@ -88,9 +88,10 @@ def shown_arms(arms: Sequence[str], most: int = MOST_LINES) -> list[str]:
     """
 
     def place(arm: str) -> tuple[int, int]:
-        kin = [a for a in arms if policy_of(a) == policy_of(arm)]
+        turn = [a for a in arms if policy_of(a) == policy_of(arm)].index(arm)
         known = FIRST.index(policy_of(arm)) if policy_of(arm) in FIRST else len(FIRST)
-        return kin.index(arm) if known < len(FIRST) else len(arms), known
+        others = known == len(FIRST) or (known == 0 and turn > 0)  # and static with options
+        return len(arms) if others else turn, known
 
     chosen = sorted((arm for arm in arms if arm != "A/A"), key=place)[:most]
     return [arm for arm in arms if arm in chosen]
