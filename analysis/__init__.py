@@ -11,9 +11,23 @@
     ratios.py          which times are compared, in which pairs, above which noise
     compare_runs.py    `ddpsched runs compare`: any two arms
     tables.py          the metrics of a setting as tables
-    figures.py         figures 1 to 5 of the report, a function each
+    style.py           size, type and colours of figures
+    labels.py          names beside lines and points, moved apart
+    figures.py         figures 1 to 5 of the report, a function each, and on one page
     draw.py            figures written into folders
     draw_bench.py      figures of ratios above the noise, and of drift
+    speeds.py          throughput over static's, and the noise floor
+    draw_speeds.py     as bars
+    step_parts.py      what the time of a step went to
+    draw_step_parts.py as stacked bars
+    tradeoffs.py       speed beside order bias and peak memory
+    draw_tradeoffs.py  as named points
+    draw_print.py      these figures of a setting written into a folder
+    step_blocks.py     padding and waiting of one step
+    draw_step_blocks.py  as rectangles
+    measured_ranks.py  yardsticks of runs by world size
+    draw_scaling.py    over the number of ranks
+    draw_shift.py      along a change of lengths, and on ranks of unequal speed
     arms.py            the arms of a setting: speed, padding, balance, bias
     batches.py         padding, balance and size of a run's steps
     curves.py          training loss against samples and time

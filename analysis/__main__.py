@@ -8,6 +8,7 @@ from pathlib import Path
 from analysis import tables
 from analysis.draw import draw_study
 from analysis.draw_bench import draw_bench
+from analysis.draw_print import draw_print
 from analysis.load import load_study
 from analysis.terminal import command, comparison, console, verdicts
 from ddpsched.decode import decode_json
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     all_tables = tables.study_tables(compared)
     for setting, table in zip(compared, all_tables, strict=True):
         draw_bench(setting, table, folder / "figures")
+        draw_print(setting, table, folder / "figures")
     tables.write(folder / "figures", all_tables, study.left_out)
     for table in all_tables:
         out.print(comparison(table))

@@ -8,12 +8,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image  # comes with matplotlib
 
-from analysis.figures import FIGURES, LONGEST_TITLE, Steps
+from analysis.figures import FIGURES, Steps
+from analysis.labels import settle
 from analysis.load import Run, Study
 from analysis.metrics import per_step
 from analysis.settings import Setting, partner, settings
+from analysis.style import LONGEST_TITLE
 from ddpsched.own_folder import check_own
 from ddpsched.visible_text import visible
+
+SCREEN_DPI = 110
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -22,7 +26,8 @@ def save(figure: Figure, path: Path) -> None:
     It has no date inside: the same figure gives the same bytes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.set_dpi(110)
+    settle(figure)
+    figure.set_dpi(max(SCREEN_DPI, figure.dpi))  # figures of print size have their own
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(256).save(path)
@@ -53,13 +58,18 @@ def draw_run(run: Run, static: Run | None) -> list[Path]:
     return draw_all(steps, title, figures_folder(run.path))
 
 
-def draw_setting(setting: Setting, folder: Path) -> list[Path]:
-    """Write ``<folder>/<slug>-*.png``, each arm's run of the lowest seed that all arms have; return the paths."""
+def lowest_seed(setting: Setting) -> dict[str, Run]:
+    """Return each arm's run of the lowest seed that all arms have, or its first."""
     common = set.intersection(*({run.seed for run in runs} for runs in setting.arms.values()))
-    shown = {
+    return {
         arm: next((run for run in runs if run.seed in common and run.seed == min(common)), runs[0])
         for arm, runs in setting.arms.items()
     }
+
+
+def draw_setting(setting: Setting, folder: Path) -> list[Path]:
+    """Write ``<folder>/<slug>-*.png``, each arm's run of the lowest seed that all arms have; return the paths."""
+    shown = lowest_seed(setting)
     seeds = sorted({run.seed for run in shown.values()})
     title = f"{setting.label}, seed {', '.join(map(str, seeds))}"
     return draw_all({arm: per_step(run.records) for arm, run in shown.items()}, title, folder, f"{setting.slug}-")

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.draw import save
-from analysis.figures import GREY, LONGEST_TITLE, MILLISECONDS, colour, dash
 from analysis.metrics import per_step
 from analysis.settings import AA, Setting
+from analysis.style import GREY, LONGEST_TITLE, MILLISECONDS, colour, dash
 from ddpsched.visible_text import figure_label, visible
 
 STOLEN = "#CC3311"

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.compiled import AGAIN, STATIC, noise_band
-from analysis.figures import GREY, LONGEST_TITLE, colour
+from analysis.style import GREY, LONGEST_TITLE, colour
 from ddpsched.visible_text import figure_label, visible
 
 

@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocat
 
 from analysis.arms import UNITS, Arm, Compared
 from analysis.curves import Curve, points
-from analysis.figures import GREY, LONGEST_TITLE, colour, dash
+from analysis.style import GREY, LONGEST_TITLE, colour, dash
 from ddpsched.visible_text import figure_label, visible
 
 

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.figures import GREY, LONGEST_TITLE, MILLISECONDS
+from analysis.style import GREY, LONGEST_TITLE, MILLISECONDS
 from analysis.transfers import GATHER
 from analysis.waits import Timeline
 from ddpsched.errors import DataError

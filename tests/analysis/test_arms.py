@@ -12,10 +12,10 @@ from synthetic import write_run
 from analysis.arms import compare, tables
 from analysis.comparison import main
 from analysis.draw_curves import draw_curves
-from analysis.figures import COLOURS, colour
 from analysis.load import load_study
 from analysis.ratios import judged
 from analysis.settings import partner, settings
+from analysis.style import COLOURS, colour
 
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "static": ("static", {}),

@@ -1,0 +1,57 @@
+"""Speed against order bias, and against peak memory: a named point an arm."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from analysis.labels import label_points
+from analysis.style import GREY, MEBIBYTES, colour, page, tint
+
+FEW = 8  # arms whose names fit into half a page's width
+
+
+def points_of_speed(found: pd.DataFrame, column: str, scale: float, ax: Axes, least: float) -> Axes:
+    """Draw the arms of ``tradeoffs.tradeoffs`` as points: ``column`` times ``scale`` across, speed upwards.
+
+    The axis spans at least ``least``, so that differences which mean nothing are not drawn large.
+    """
+    shown = found[np.isfinite(found[["speed", column]].to_numpy(dtype="float64")).all(axis=1)]
+    if shown.empty:
+        ax.text(0.5, 0.5, "not measured in these runs", transform=ax.transAxes, ha="center", color=GREY)
+        return ax
+    arms = list(shown["arm"])
+    shades = [tint(arm, arms) for arm in arms]
+    across, speed = (shown[column] * scale).tolist(), shown["speed"].tolist()
+    ax.axhline(1.0, color=GREY, lw=0.6)
+    for x, y, low, high, shade in zip(across, speed, shown["low"], shown["high"], shades, strict=True):
+        if np.isfinite([low, high]).all():
+            ax.plot([x, x], [low, high], color=shade, lw=0.8, alpha=0.5, solid_capstyle="butt")
+        ax.plot([x], [y], "o", color=shade, ms=4.5)
+    ends = shown[["low", "high"]].to_numpy().ravel()
+    ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.set_xlim(*_wider(across, least))
+    ax.set_ylim(*_wider([*speed, 1.0, *ends[np.isfinite(ends)].tolist()], 0.1))
+    label_points(ax, across, speed, arms, [colour(arm) for arm in arms])
+    return ax
+
+
+def _wider(values: list[float], least: float) -> tuple[float, float]:
+    """Return the limits of an axis that holds these values with room on both sides, ``least`` apart or more."""
+    low, high = min(values), max(values)
+    room = max(0.1 * (high - low), (least - (high - low)) / 2)
+    return low - room, high + room
+
+
+def draw_tradeoffs(found: pd.DataFrame, title: str = "") -> Figure:
+    """Return the panel of order bias and that of peak memory, side by side where names are few."""
+    few = len(found) <= FEW
+    shape = {"rows": 1, "columns": 2, "height_cm": 7.5} if few else {"rows": 2, "columns": 1, "height_cm": 18}
+    figure, (bias, memory) = page(**shape, title=title, sharey=few)
+    peak = float(np.nanmax(found["peak_bytes"].to_numpy(dtype="float64"), initial=0.0)) * MEBIBYTES
+    points_of_speed(found, "order_bias", 1.0, bias, 0.2).set_xlabel("order bias: 0 as shuffled, 1 steps of one length")
+    points_of_speed(found, "peak_bytes", MEBIBYTES, memory, 0.1 * peak).set_xlabel("peak memory of a rank (MiB)")
+    for ax in (bias,) if few else (bias, memory):
+        ax.set_ylabel("samples per second over static's")
+    return figure

@@ -1,0 +1,27 @@
+"""What an arm's speed costs: order bias of its steps, and peak memory."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from analysis.batches import SUMS, order_bias
+from analysis.metrics import per_step
+from analysis.settings import AA, Setting
+from analysis.speeds import speeds
+
+
+def tradeoffs(setting: Setting, table: Mapping[str, Any]) -> pd.DataFrame:
+    """Return a row per arm of ``speeds.speeds``, with its ``order_bias`` and ``peak_bytes`` beside the speed.
+
+    ``table``: the setting's of ``tables.study_tables``. Both are means over runs, NaN where not measured; the peak is
+    of the rank and step that needed most.
+    """
+    rows = []
+    for arm, runs in setting.arms.items():
+        steps = [per_step(run.records) for run in runs]
+        bias = [order_bias(*(each[name].to_numpy(dtype="float64") for name in SUMS)) for each in steps]
+        peak = [each["max_peak_memory_bytes"].max() for each in steps]
+        rows.append({"arm": arm, "order_bias": pd.Series(bias).mean(), "peak_bytes": pd.Series(peak).mean()})
+    found = speeds(table)
+    return found[found["arm"] != AA].merge(pd.DataFrame(rows), on="arm", how="left")
