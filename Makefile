@@ -25,7 +25,7 @@ test: $(VENV)/installed
 # data parallelism in its three forms, on two ranks: one message after backward, one a parameter, one a full bucket
 naive overlap bucketed: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 2 -m experiments.train \
-		experiments/data_parallel.toml name=$@ sync.kind=$@ outputs=$(OUTPUTS) $(ARGS) --overwrite
+		experiments/examples/data_parallel.toml name=$@ sync.kind=$@ outputs=$(OUTPUTS) $(ARGS) --overwrite
 	$(BIN)/python -m analysis.timeline $(OUTPUTS)/data-parallel/$@
 	@echo "run: $(OUTPUTS)/data-parallel/$@"
 

@@ -41,4 +41,4 @@ def test_data_parallelism_in_its_three_forms(kind: str, tmp_path: Path) -> None:
     assert "torchrun --standalone --nproc-per-node 2 -m experiments.train" in said
     assert f"-m analysis.timeline outputs/data-parallel/{kind}" in said
     assert f'echo "run: outputs/data-parallel/{kind}"' in said
-    assert load(ROOT / "experiments" / "data_parallel.toml", [f"sync.kind={kind}"]).sync.kind == kind
+    assert load(ROOT / "experiments" / "examples" / "data_parallel.toml", [f"sync.kind={kind}"]).sync.kind == kind

@@ -181,7 +181,7 @@ def report(rate: str, found: Sequence[Mapping[str, Any]]) -> Table:
     table.add_column("arm", no_wrap=True)
     for head in ("step\nms", f"/ {found[0]['arm']}\n(95 %)", "compute\nms", "waiting\nms", "exposed\nms", "of step"):
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("step is", no_wrap=True)
+    table.add_column("step is", min_width=24)
     for row in found:
         times = [f"{row[name] * 1e3:.1f}" for name in ("step_s", "compute_s", "waiting_s", "exposed_s")]
         share = f"{row['exposed_share']:.0%}"
