@@ -19,7 +19,7 @@
     speeds.py          throughput over static's, and the noise floor
     draw_speeds.py     as bars
     step_parts.py      what the time of a step went to
-    draw_step_parts.py as stacked bars
+    draw_step_parts.py  as stacked bars
     tradeoffs.py       speed beside order bias and peak memory
     draw_tradeoffs.py  as named points
     draw_print.py      these figures of a setting written into a folder

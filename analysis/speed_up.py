@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import LONGEST_TITLE, colour, dash
+from analysis.style import LONGEST_TITLE, colour, dash
 from ddpsched.visible_text import figure_label, visible
 
 COLUMNS = ("world_size", "policy", "slow_share", "slowness", "step_s", "network_s", "waiting", "speed_up")

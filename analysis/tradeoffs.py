@@ -1,4 +1,4 @@
-"""What an arm's speed costs: order bias of its steps, and peak memory."""
+"""The price of an arm's speed: order bias of its steps, and peak memory."""
 
 from collections.abc import Mapping
 from typing import Any

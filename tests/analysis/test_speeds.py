@@ -23,8 +23,8 @@ TABLE: dict[str, Any] = {
     "arms": [{"arm": name, "samples_per_s": 100.0} for name in ("static", "A/A", "packed", "balanced", "bins")]
     + [{"arm": "batch_rebalance", "samples_per_s": None}],
     "ratios": [
-        {"arm": arm, "baseline": "static", "column": "step_s", "ratio": value, "low": low, "high": high, "verdict": said}
-        for arm, value, low, high, said in (
+        {"arm": arm, "baseline": "static", "column": "step_s", "ratio": mid, "low": low, "high": high, "verdict": word}
+        for arm, mid, low, high, word in (
             ("A/A", 1.01, 0.98, 1.04, "not told apart"),
             ("packed", 0.4, 0.32, 0.5, "faster"),
             ("balanced", 0.5, 0.5, 0.5, "not told apart from A/A"),
