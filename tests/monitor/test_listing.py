@@ -92,7 +92,7 @@ def test_a_narrow_terminal(outputs: Path, width: int) -> None:
 
 
 def test_a_thousand_runs_in_less_than_a_second(tmp_path: Path) -> None:
-    """Of processor time, which a busy machine does not change much: of a whole process, from its start to its end."""
+    """Measured as processor time, which a busy machine changes little: a whole process, from its start to its end."""
     one = finished(tmp_path / "first" / "run", steps=200)
     for study in range(10):
         for run in range(100):

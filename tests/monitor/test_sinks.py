@@ -12,6 +12,7 @@ import pytest
 from ranks import run_ranks
 from runs import config_of, records_of
 
+from analysis.settings import work
 from ddpsched.config import RunConfig
 from ddpsched.errors import ConfigError
 from ddpsched.interleaved import run_interleaved
@@ -220,6 +221,11 @@ def test_runs_that_take_turns_share_no_package_that_has_one_run(tmp_path: Path) 
     configs = [config_of(tmp_path, policy=policy, log={"sinks": ["wandb"]}) for policy in ("static", "balanced")]
     with pytest.raises(ConfigError, match=r"log.sinks = \['wandb'\]: these log one run of a process at a time"):
         run_interleaved(configs)
+
+
+def test_runs_with_other_sinks_did_the_same_work() -> None:
+    plain, sent = (config_of(Path(), log={"sinks": sinks}).model_dump() for sinks in ([], ["wandb"]))
+    assert work(plain) == work(sent)
 
 
 def test_a_sink_is_named_once_and_is_one_of_three() -> None:
