@@ -33,7 +33,7 @@ class Network(Table):
     while backward still runs; the last one never does. ``identity``, ``world_size``, ``backend``: of the measurement;
     None where latency and bandwidth are given. ``error``: the mean error at sizes left out of the fit, as a share.
 
-    >>> Network(latency_s=0.0, bandwidth_bytes_per_s=1e9).all_reduce_s(1e9, world_size=2)
+    >>> float(Network(latency_s=0.0, bandwidth_bytes_per_s=1e9).all_reduce_s(1e9, world_size=2))
     1.0
     """
 

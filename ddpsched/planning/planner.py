@@ -71,7 +71,7 @@ def plan_steps(
     >>> [plan.predicted_cost for plan in plan_steps(spec, KnownLengths([5, 9, 2, 2]), LocalExchange(2))]
     [(9, 15)]
     """
-    if spec.policy.needs_lengths and len(lengths):
+    if spec.policy.splits and len(lengths):
         spec.policy.check_longest(int(lengths.lengths(np.arange(len(lengths))).max()), spec.world_size)
     if start is None:
         start = Position()

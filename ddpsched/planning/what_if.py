@@ -108,7 +108,7 @@ def what_if(
 
     >>> found = what_if([5, 60, 7, 8, 30, 6, 9, 10] * 4, world_sizes=[2], samples_per_rank=4, policies=["balanced"])
     >>> [(each.policy, round(each.speed_up, 2)) for each in found]
-    [('static', 1.0), ('balanced', 1.37)]
+    [('static', 1.0), ('balanced', 1.5)]
     """
     try:
         setting = Setting.model_validate({

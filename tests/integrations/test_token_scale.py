@@ -16,15 +16,17 @@ LENGTHS = np.random.default_rng(0).integers(2, 30, 53)
 WORDS = 11
 
 
-def share(samples: int, world_size: int = 2) -> StepShare:
-    return StepShare(0, 0, world_size, samples, 60, 1, num_samples=8)
+def share(samples: int, world_size: int = 2, microbatches: int = 1) -> StepShare:
+    return StepShare(0, 0, world_size, samples, 60, microbatches, num_samples=8)
 
 
 def test_it_is_the_ranks_over_all_label_tokens() -> None:
     counted = []
     assert share(5).token_scale(7, agree=lambda count: counted.append(count) or 20) == 2 / 20
-    assert share(0).token_scale(7, agree=lambda count: counted.append(count) or 20) == 0, "a stand-in"
+    alone = share(0, microbatches=0)
+    assert alone.token_scale(7, agree=lambda count: counted.append(count) or 20) == 0, "a stand-in"
     assert counted == [7, 0], "and its tokens count nothing"
+    assert share(0).token_scale(7, agree=lambda _: 20) == 2 / 20, "parts of samples that other ranks count"
     assert share(3, 1).token_scale(7) == 1 / 7
     assert share(3, 1).token_scale(0) == 0, "a step in which nothing is learnt"
     with pytest.raises(ConfigError, match=r"label tokens of 2 ranks .* there is none; initialise it, or give agree="):

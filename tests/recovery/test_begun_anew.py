@@ -98,7 +98,7 @@ def test_an_attempt_that_never_began_is_not_gone_on_with(
     assert starts(one.run_dir) == [0]
 
 
-def interrupt(*_: Any) -> None:
+def interrupt(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
