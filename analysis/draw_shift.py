@@ -28,8 +28,8 @@ def lines_of_shift(found: pd.DataFrame, changes: Changes, ax: Axes, column: str 
         ax.plot(rows["step"], rows[column], ".", color=shade, alpha=0.3, ms=2, mew=0, label="_steps")
         smooth = rows.groupby(np.searchsorted([step for step, _ in changes], rows["step"], side="right"))[column]
         ax.plot(rows["step"], smooth.transform(rolling), color=shade, ls=dash(arm, arms), lw=1.4, label=arm)
-    last = int(found["step"].max())
-    ax.set_xlim(0, last)
+    last = int(found["step"].max()) + 1
+    ax.set_xlim(0, last - 1)
     shown = found.loc[found["arm"].isin(arms), column]
     ax.set_ylim(min(1.0, float(shown.min())) if column == "load" else 0, 1.05 * float(shown.quantile(0.995)))
     for turn, (step, name) in enumerate(changes):
@@ -46,10 +46,12 @@ def lines_of_shift(found: pd.DataFrame, changes: Changes, ax: Axes, column: str 
     return ax
 
 
-def draw_shift(found: pd.DataFrame, changes: Changes, title: str = "") -> Figure:
+def draw_shift(
+    found: pd.DataFrame, changes: Changes, title: str = "", column: str = "load", label: str = LOAD
+) -> Figure:
     """Return the figure of one panel; arguments as of ``lines_of_shift``."""
     figure, (ax,) = page(height_cm=7.5, title=title)
-    lines_of_shift(found, changes, ax)
+    lines_of_shift(found, changes, ax, column, label)
     return figure
 
 

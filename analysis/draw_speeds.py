@@ -23,6 +23,7 @@ def bars_of_speed(found: pd.DataFrame, ax: Axes) -> Axes:
 
     An arm whose interval crosses the band is not told apart from noise.
     """
+    found = found.astype(dict.fromkeys(("samples_per_s", "speed", "low", "high"), "float64"))  # frozen NaNs are None
     arms = found[found["arm"] != AA].reset_index(drop=True)
     names = list(arms["arm"])
     ax.axvline(1.0, color=GREY, lw=0.8)

@@ -17,7 +17,8 @@ def points_of_speed(found: pd.DataFrame, column: str, scale: float, ax: Axes, le
 
     The axis spans at least ``least``, so that differences which mean nothing are not drawn large.
     """
-    shown = found[np.isfinite(found[["speed", column]].to_numpy(dtype="float64")).all(axis=1)]
+    found = found.astype(dict.fromkeys(("speed", "low", "high", column), "float64"))  # frozen NaNs are None
+    shown = found[np.isfinite(found[["speed", column]].to_numpy()).all(axis=1)]
     if shown.empty:
         ax.text(0.5, 0.5, "not measured in these runs", transform=ax.transAxes, ha="center", color=GREY)
         return ax

@@ -101,19 +101,17 @@ def _finish(steps: Steps, column: str, ax: Axes, across: str, note: str) -> Axes
 
 def draw_step_time(steps: Steps, title: str) -> Figure:
     """Return figure 1: the longest compute time over ranks, and the whole step."""
-    figure, (upper, lower) = page(2, 1, height_cm=11, title=title)
+    figure, (upper, lower) = page(2, 1, height_cm=12, title=title)
     per_step_lines(steps, "max_compute_s", MILLISECONDS, upper).set_ylabel("longest compute (ms)")
     per_step_lines(steps, "step_s", MILLISECONDS, lower).set_ylabel("step (ms)")
-    upper.set_xlabel("")
     return figure
 
 
 def draw_time_spread(steps: Steps, title: str) -> Figure:
     """Return figure 2: the spread over ranks of step times, 0 but for clocks and lateness, and of compute times."""
-    figure, (upper, lower) = page(2, 1, height_cm=11, title=title)
+    figure, (upper, lower) = page(2, 1, height_cm=12, title=title)
     per_step_lines(steps, "std_step_s", MILLISECONDS, upper).set_ylabel("std over ranks,\nstep (ms)")
     per_step_lines(steps, "std_compute_s", MILLISECONDS, lower).set_ylabel("std over ranks,\ncompute (ms)")
-    upper.set_xlabel("")
     return figure
 
 
@@ -134,8 +132,8 @@ def draw_memory_spread(steps: Steps, title: str) -> Figure:
 def draw_time_ecdf(steps: Steps, title: str) -> Figure:
     """Return figure 5: the distribution of both times over the steps."""
     figure, (left, right) = page(1, 2, height_cm=7, title=title, sharey=True)
-    ecdf(steps, "max_compute_s", MILLISECONDS, left, "longest compute (ms)")
-    ecdf(steps, "step_s", MILLISECONDS, right, "step (ms)")
+    ecdf(steps, "max_compute_s", MILLISECONDS, left, "longest compute (ms); medians at the right")
+    ecdf(steps, "step_s", MILLISECONDS, right, "step (ms); medians at the right")
     left.set_ylabel("share of steps")
     return figure
 

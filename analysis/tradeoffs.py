@@ -1,4 +1,4 @@
-"""The price of an arm's speed: order bias of its steps, and peak memory."""
+"""Speed of each arm beside its price: order bias of the steps, and peak memory."""
 
 from collections.abc import Mapping
 from typing import Any

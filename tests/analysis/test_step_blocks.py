@@ -12,7 +12,7 @@ from analysis.draw_scaling import draw_scaling
 from analysis.draw_shift import draw_shift, draw_unequal
 from analysis.draw_step_blocks import draw_step_blocks
 from analysis.load import load_study
-from analysis.measured_ranks import measured_ranks
+from analysis.measured import measured_loads, measured_ranks
 from analysis.metrics import per_step, yardstick
 from analysis.settings import settings
 from analysis.step_blocks import Micro, step_blocks
@@ -54,6 +54,11 @@ def test_measured_yardsticks_by_world_size(tmp_path: Path) -> None:
     assert list(table["per_rank"]) == [16, 8]
     expected = sum(yardstick(per_step(run.records)) for run in found[0].runs) / 2
     assert table["yardstick"].iloc[0] == pytest.approx(expected)
+    steps = per_step(found[1].runs[0].records)
+    loads = measured_loads({"static": steps, "minmax": steps})
+    assert list(loads["arm"].unique()) == ["static", "minmax"]
+    assert loads["load"].iloc[3] == steps["max_padded_tokens"].iloc[3] / (steps["num_tokens"].iloc[3] / 4)
+    assert not faults(draw_shift(loads, [(0, "as drawn")], column="step_s", label="seconds a step"))
 
 
 def test_scaling_shows_measured_runs(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Yardsticks of real runs by world size, to stand on the lines of planned ones."""
+"""Yardsticks of real runs by world size, and loads of their ranks by step, as plans give them too."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -27,3 +27,22 @@ def measured_ranks(settings: Sequence[Setting]) -> pd.DataFrame:
                 }
             ]
     return pd.DataFrame([row for row in rows if row["arm"] != AA])
+
+
+def measured_loads(steps: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows ``arm``, ``step``, ``load`` and ``step_s`` of ``metrics.per_step`` tables by arm.
+
+    ``load`` is the largest rank's padded tokens over an even share of the step's real ones.
+    """
+    tables = [
+        pd.DataFrame(
+            {
+                "arm": arm,
+                "step": table.index,
+                "load": (table["max_padded_tokens"] / (table["num_tokens"] / table["world_size"])).to_numpy(),
+                "step_s": table["step_s"].to_numpy(),
+            }
+        )
+        for arm, table in steps.items()
+    ]
+    return pd.concat(tables, ignore_index=True)
