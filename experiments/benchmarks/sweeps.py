@@ -41,8 +41,8 @@ data = {{ size = 50 }}
 [grid]
 seed = {seeds}
 """
-# of a job: its controller, then its task
-IMPORTS = ("submitit.local._local", "numpy, submitit.core._submit, submitit.helpers, experiments.slurm_task")
+# of a job: its controller, then its task up to its function, whose own imports are within its time
+IMPORTS = ("submitit.local._local", "numpy, submitit.core._submit")
 MOMENT = re.compile(r"submitit INFO \((.*?)\) - (Loading pickle|Job completed)")  # in a job's log
 
 
@@ -113,7 +113,7 @@ def measure(runs: int) -> dict[str, tuple[float, float]]:
 def report(found: dict[str, tuple[float, float]]) -> Table:
     """Return the overheads as a table."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("sweep")
+    table.add_column("sweep", no_wrap=True)
     for head in ("a run by itself, s", "overhead of a run, s", f"at most {LIMIT_S:g} s"):
         table.add_column(head, justify="right")
     for place, (over_s, run_s) in found.items():
