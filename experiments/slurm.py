@@ -4,7 +4,9 @@ Jobs outlive the sweep that submitted them. A sweep that is started again skips 
 still there, and submits the rest anew.
 """
 
+import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +17,7 @@ from typing import Any, Literal
 from ddpsched.config import RunConfig
 from ddpsched.decode import shown
 from ddpsched.errors import ConfigError
+from ddpsched.processes import children
 from ddpsched.run_folder import read_status
 from ddpsched.terminal import plain_console
 from experiments.launches import Launch
@@ -24,7 +27,7 @@ from experiments.slurm_task import FOLDER, LaunchTask, Notes
 Where = Literal["here", "slurm", "local"]
 MOST_TASKS = 1000  # of an array: Slurm's MaxArraySize is 1001 unless it was set
 RESTARTS = 3  # after a time limit, of launches that go on
-PAUSE_S, LOCAL_PAUSE_S = 2.0, 0.05
+PAUSE_S, LOCAL_PAUSE_S, LOCAL_END_S = 2.0, 0.05, 3.0
 ASK_S = 30.0  # between two looks at Slurm's queue
 OVER = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "REVOKED", "TIMEOUT",
@@ -223,9 +226,20 @@ def _wait(launch: Launch, job: Any) -> Ended:
         while not job.done():
             time.sleep(LOCAL_PAUSE_S)
     except KeyboardInterrupt:
-        job.cancel()
+        _end(job)
         raise
     return _ended(launch, job, job.state)
+
+
+def _end(job: Any) -> None:
+    """End a job on this machine, also one that ignores Ctrl-C as this process does in the background of a script."""
+    job.cancel()
+    deadline = time.monotonic() + LOCAL_END_S
+    while not job.done() and time.monotonic() < deadline:
+        time.sleep(LOCAL_PAUSE_S)
+    if not job.done():
+        for task in children(int(job.job_id)):
+            os.kill(task, signal.SIGKILL)  # its run gets SIGTERM by that
 
 
 def _ended(launch: Launch, job: Any, state: str) -> Ended:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,17 @@ def test_jobs_on_this_machine_run_launches_and_say_why_one_failed(tmp_path: Path
     assert read_status(tmp_path / "small" / "static-seed0")["state"] == "done"
     assert sweep(study, words, cluster=Cluster("local")) == 0
     assert "skip " in capfd.readouterr().out
+
+
+def test_a_job_that_ignores_ctrl_c_is_ended_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "LOCAL_END_S", 0.2)
+    controller = subprocess.Popen(["sh", "-c", "trap '' INT; echo; sleep 60; exit 0"], stdout=subprocess.PIPE)
+    assert controller.stdout is not None
+    controller.stdout.readline()
+    controller.stdout.close()
+    job = submitit.LocalJob(tmp_path, str(controller.pid), process=controller)
+    slurm._end(job)
+    assert controller.wait(10) == 0, "it ends by itself when its task is gone"
 
 
 # --- a Slurm of scripts ---------------------------------------------------------------------------------------
