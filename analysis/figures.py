@@ -44,7 +44,8 @@ def per_step_lines(steps: Steps, column: str, scale: float, ax: Axes) -> Axes:
     ax.margins(x=0.01)
     beyond = _keep_in_view([steps[arm][column].dropna().to_numpy() * scale for arm in shown], ax)
     median = f"step (lines: medians of {window(max(map(len, steps.values())))})"
-    label_ends(ax)
+    if not all((steps[arm][column].dropna() == 0).all() for arm in shown):
+        label_ends(ax)
     return _finish({arm: steps[arm] for arm in shown}, column, ax, median, beyond)
 
 
@@ -90,8 +91,9 @@ def ecdf(steps: Steps, column: str, scale: float, ax: Axes, across: str) -> Axes
 def _finish(steps: Steps, column: str, ax: Axes, across: str, note: str) -> Axes:
     """Label the horizontal axis, with the arms without values and what lies beyond the axes below it."""
     absent = [arm for arm in steps if not steps[arm][column].notna().any()]
-    if len(absent) == len(steps):
-        ax.text(0.5, 0.5, "not measured in these runs", transform=ax.transAxes, ha="center", color=GREY, fontsize=SMALL)
+    if all((table[column].dropna() == 0).all() for table in steps.values()):  # of no values too
+        words = "not measured in these runs" if len(absent) == len(steps) else "0 in every step"
+        ax.text(0.5, 0.5, words, transform=ax.transAxes, ha="center", color=GREY, fontsize=SMALL)
         ax.tick_params(left=False, labelleft=False, bottom=False, labelbottom=False)
         return ax
     missing = visible(f"not measured: {', '.join(absent)}", LONGEST_TITLE) if absent else ""
