@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.labels import label_ends
+from analysis.labels import label_ends, named
 from analysis.style import GREY, SMALL, colour, dash, in_doublings, logarithmic, page, shown_arms, tint
 
 SIZES = {"yardstick": "slowest rank's padded tokens / even share", "step_s": "seconds a step"}
@@ -22,7 +22,7 @@ def lines_of_ranks(
         rows = found[found["arm"] == arm].sort_values("world_size")
         ax.plot(
             rows["world_size"], rows[column], color=tint(arm, arms), ls=dash(arm, arms), lw=1.5, marker=".", ms=4,
-            label=arm,
+            label=named(arm),
         )  # fmt: skip
     shown = [found[found["arm"].isin(arms)]]
     if measured is not None and not (runs := measured[measured["arm"].isin(arms)]).empty:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import rolling
-from analysis.labels import label_ends
+from analysis.labels import label_ends, named
 from analysis.style import GREY, SMALL, dash, headed, page, shown_arms, tint
 from ddpsched.visible_text import figure_label
 
@@ -27,7 +27,7 @@ def lines_of_shift(found: pd.DataFrame, changes: Changes, ax: Axes, column: str 
         shade = tint(arm, arms)
         ax.plot(rows["step"], rows[column], ".", color=shade, alpha=0.3, ms=2, mew=0, label="_steps")
         smooth = rows.groupby(np.searchsorted([step for step, _ in changes], rows["step"], side="right"))[column]
-        ax.plot(rows["step"], smooth.transform(rolling), color=shade, ls=dash(arm, arms), lw=1.4, label=arm)
+        ax.plot(rows["step"], smooth.transform(rolling), color=shade, ls=dash(arm, arms), lw=1.4, label=named(arm))
     last = int(found["step"].max()) + 1
     ax.set_xlim(0, last - 1)
     shown = found.loc[found["arm"].isin(arms), column]

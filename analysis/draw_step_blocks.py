@@ -12,7 +12,6 @@ from matplotlib.patches import Patch, Rectangle
 
 from analysis.step_blocks import yardstick
 from analysis.style import GREY, SMALL, headed, page
-from ddpsched.visible_text import figure_label
 
 ROW_CM, FRAME_CM, KEY_CM = 0.52, 1.25, 1.1
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -52,7 +51,7 @@ def draw_step_blocks(steps: Mapping[str, pd.DataFrame], title: str = "") -> Figu
         gridspec_kw={"height_ratios": rows},
     )  # fmt: skip
     for ax, (heading, each) in zip(axes, steps.items(), strict=True):
-        rows_of_ranks(each, headed(ax, figure_label(heading)))
+        rows_of_ranks(each, headed(ax, heading))
     axes[0].set_xlim(0, 1.01 * max(yardstick(each)[1] for each in steps.values()))
     handles: list[Artist] = [Patch(label=label, **look) for label, look in KINDS.values()]
     handles.append(Line2D([], [], color="black", lw=1.0, label="even share of the real tokens"))

@@ -14,9 +14,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.labels import label_ends, name_beside
-from analysis.style import GREY, MEBIBYTES, MILLISECONDS, SMALL, dash, headed, page, shown_arms, tint
-from ddpsched.visible_text import figure_label
+from analysis.labels import label_ends, name_beside, named
+from analysis.style import GREY, LONGEST_TITLE, MEBIBYTES, MILLISECONDS, SMALL, dash, headed, page, shown_arms, tint
+from ddpsched.visible_text import visible
 
 Steps = Mapping[str, pd.DataFrame]
 
@@ -40,11 +40,12 @@ def per_step_lines(steps: Steps, column: str, scale: float, ax: Axes) -> Axes:
         if values.notna().any():
             shade = tint(arm, shown)
             ax.plot(table.index, values, ".", color=shade, alpha=0.35, ms=2.2, mew=0, label="_steps")
-            ax.plot(table.index, rolling(values), color=shade, ls=dash(arm, shown), lw=1.3, label=arm)
+            ax.plot(table.index, rolling(values), color=shade, ls=dash(arm, shown), lw=1.3, label=named(arm))
     ax.margins(x=0.01)
     beyond = _keep_in_view([steps[arm][column].dropna().to_numpy() * scale for arm in shown], ax)
     median = f"step (lines: medians of {window(max(map(len, steps.values())))})"
-    label_ends(ax)
+    if not all((steps[arm][column].dropna() == 0).all() for arm in shown):
+        label_ends(ax)
     return _finish({arm: steps[arm] for arm in shown}, column, ax, median, beyond)
 
 
@@ -90,12 +91,14 @@ def ecdf(steps: Steps, column: str, scale: float, ax: Axes, across: str) -> Axes
 def _finish(steps: Steps, column: str, ax: Axes, across: str, note: str) -> Axes:
     """Label the horizontal axis, with the arms without values and what lies beyond the axes below it."""
     absent = [arm for arm in steps if not steps[arm][column].notna().any()]
-    if len(absent) == len(steps):
-        ax.text(0.5, 0.5, "not measured in these runs", transform=ax.transAxes, ha="center", color=GREY, fontsize=SMALL)
+    if all((table[column].dropna() == 0).all() for table in steps.values()):  # of no values too
+        words = "not measured in these runs" if len(absent) == len(steps) else "0 in every step"
+        ax.text(0.5, 0.5, words, transform=ax.transAxes, ha="center", color=GREY, fontsize=SMALL)
         ax.tick_params(left=False, labelleft=False, bottom=False, labelbottom=False)
         return ax
-    missing = "\n".join(textwrap.wrap(figure_label(f"not measured: {', '.join(absent)}"), 40)) if absent else ""
-    ax.set_xlabel("\n".join(filter(None, (across, note, missing))), fontsize=SMALL)
+    missing = visible(f"not measured: {', '.join(absent)}", LONGEST_TITLE) if absent else ""
+    missing = "\n".join(textwrap.wrap(missing, 40))
+    ax.set_xlabel("\n".join(filter(None, (across, note, missing))), fontsize=SMALL, parse_math=False)
     return ax
 
 

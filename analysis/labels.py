@@ -14,7 +14,7 @@ from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox, offset_copy
 
 from analysis.style import SMALL
-from ddpsched.visible_text import figure_label
+from ddpsched.visible_text import LONGEST_LABEL, visible
 
 Side = Literal["left", "center", "right"]
 Array = npt.NDArray[np.float64]
@@ -53,8 +53,13 @@ def spread(
 
 
 def short(text: str, width: int = 16) -> str:
-    """Return an arm's label as figures show it, on more lines where it is long."""
-    return "\n".join(textwrap.wrap(figure_label(text), width))
+    """Return an arm's label as figures show it, on more lines where it is long; a dollar sign begins no formula."""
+    return "\n".join(textwrap.wrap(visible(text, LONGEST_LABEL), width))
+
+
+def named(arm: str) -> str:
+    """Return the label of an arm's line; matplotlib hides labels that begin with an underscore."""
+    return f" {arm}" if arm.startswith("_") else arm
 
 
 class EndLabel(Annotation):
@@ -66,7 +71,7 @@ class EndLabel(Annotation):
         super().__init__(
             short(str(line.get_label())), (1.0, 0.5), (1.0, 0.5), xycoords="axes fraction", textcoords=self.beside,
             va="center", ha="left", fontsize=size, color=line.get_color(), annotation_clip=False, linespacing=1.0,
-            arrowprops=_lead(line.get_color()),
+            parse_math=False, arrowprops=_lead(line.get_color()),
         )  # fmt: skip
 
     def put(self, end: tuple[float, float], height: float) -> None:
@@ -90,7 +95,7 @@ class PointLabel(Annotation):
         self.given = (at, name, shade, size)
         super().__init__(
             short(name, 30), at, offset, textcoords="offset points", va="center", ha=SIDES[right], fontsize=size,
-            color=shade, annotation_clip=False, linespacing=1.0,
+            color=shade, annotation_clip=False, linespacing=1.0, parse_math=False,
             arrowprops={**_lead(shade), "relpos": (near[right], 0.5 if right else near[up])},
         )  # fmt: skip
         self.set_in_layout(False)
@@ -121,7 +126,17 @@ def name_beside(ax: Axes, names: Sequence[str], colours: Sequence[str], size: fl
     beside = offset_copy(ax.transAxes, _figure(ax), BESIDE, 0, units="points")
     tops = 1 - np.arange(len(names)) / max(6, len(names))
     for name, shade, top in zip(names, colours, tops, strict=True):
-        ax.text(1.0, top, short(name, 24), color=shade, fontsize=size, va="top", linespacing=1.0, transform=beside)
+        ax.text(
+            1.0,
+            top,
+            short(name, 24),
+            color=shade,
+            fontsize=size,
+            va="top",
+            linespacing=1.0,
+            transform=beside,
+            parse_math=False,
+        )
 
 
 def label_points(

@@ -7,6 +7,7 @@ from SST-2's histogram, and the shift of lengths is left out.
 """
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.costs.rank_speed import Speed
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.lengths import KnownLengths
+from ddpsched.errors import DdpschedError
 from ddpsched.exchange import LocalExchange
 from ddpsched.peers import PEERS, Problem
 from ddpsched.planning.plan_spec import PlanSpec
@@ -174,16 +176,21 @@ def draw(folder: Path, data: Path | None = None, ranks: int = 4096) -> list[Path
     return [folder / f"{name}.png" for name in figures]
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Draw the figures."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Draw the figures; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--ranks", type=int, default=4096, choices=[4**power for power in range(1, 7)])
     options = parser.parse_args(words)
-    for path in draw(options.folder, options.data, options.ranks):
-        print(path)
+    try:
+        paths = draw(options.folder, options.data, options.ranks)
+    except DdpschedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(*paths, sep="\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -207,6 +207,8 @@ def test_panels_say_what_is_absent() -> None:
     assert one.get_xlabel().endswith("not measured: minmax")
     none = per_step_lines({"minmax": absent}, column, 1.0, Figure().subplots())
     assert "not measured in these runs" in [text.get_text() for text in none.texts]
+    zero = per_step_lines({"minmax": measured.assign(std_step_s=0.0)}, "std_step_s", 1.0, Figure().subplots())
+    assert [text.get_text() for text in zero.texts] == ["0 in every step"]
 
 
 def test_a_giant_step_does_not_flatten_the_rest() -> None:

@@ -6,7 +6,7 @@ from drawn import drawn_texts, faults
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.labels import EndLabel, label_ends, label_points, name_beside, settle, spread
+from analysis.labels import EndLabel, label_ends, label_points, name_beside, named, settle, spread
 from analysis.style import dash, page, shown_arms, tint
 
 ARMS = ["static", "batch_rebalance", "minmax", "balanced", "balanced (M = 4)", "packed"]
@@ -75,6 +75,17 @@ def test_names_beside_a_panel() -> None:
     figure, (ax,) = page(height_cm=5)
     name_beside(ax, ARMS, ["black"] * 6)
     assert not faults(figure)
+
+
+def test_names_that_others_wrote_are_shown_as_they_are() -> None:
+    figure, (ax,) = page(height_cm=5)
+    arms = ["_mine", "$x_{$ of someone with a long name", "a\x1b[31m b"]
+    for place, arm in enumerate(arms):
+        ax.plot([0, 1], [0, place], label=named(arm))
+    label_ends(ax)
+    assert not faults(figure)
+    words = {text.get_text().strip() for text, _ in drawn_texts(figure)}
+    assert {"_mine", "$x_{$ of someone\nwith a long name", "a\\x1b[31m b"} <= words
 
 
 def test_six_arms_at_most_and_those_of_one_policy_differ() -> None:

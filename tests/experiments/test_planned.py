@@ -54,7 +54,12 @@ def test_learning_speeds_shortens_steps() -> None:
 
 
 def test_command_draws_what_the_data_allow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main([str(tmp_path), "--ranks", "4"])
+    assert main([str(tmp_path), "--ranks", "4"]) == 0
     printed = capsys.readouterr().out.split()
     assert [Path(each).name for each in printed] == ["step-blocks.png", "scaling.png", "unequal.png"]
     assert all(Path(each).stat().st_size > 5_000 for each in printed)
+
+
+def test_missing_data_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path), "--ranks", "4", "--data", str(tmp_path / "nothing")]) == 1
+    assert "nothing/sst2/train.tsv: no such file" in capsys.readouterr().err
