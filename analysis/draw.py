@@ -1,6 +1,7 @@
 """Figures as files: one run beside its static partner, and all arms of a setting."""
 
 import textwrap
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -21,16 +22,23 @@ SCREEN_DPI = 110
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG in a palette of 256 colours, which halves the size.
+    """Write a figure as PNG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(png(figure))
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as PNG in a palette of 256 colours, which halves the size.
 
     It has no date inside: the same figure gives the same bytes.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     settle(figure)
     figure.set_dpi(max(SCREEN_DPI, figure.dpi))  # figures of print size have their own
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(256).save(path)
+    written = BytesIO()
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(256).save(written, "PNG")
+    return written.getvalue()
 
 
 def figures_folder(folder: Path) -> Path:

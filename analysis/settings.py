@@ -18,7 +18,8 @@ PLANNING = ("policy", "cost")  # tables that static does not use
 PUT_TOGETHER = ("order", "lr", "data.pad_to", "data.concatenate", "data.within_documents")
 # keys of an arm and their words in a label; "" where the label leaves them out
 WORDS = {
-    "policy.kind": "", "policy.peer": "", "policy.lookahead": "W = {}", "policy.max_microbatches": "M = {}",
+    "policy.kind": "", "policy.peer": "", "policy.prefetch": "K = {}",
+    "policy.lookahead": "W = {}", "policy.max_microbatches": "M = {}",
     "policy.strategy": "{}", "policy.sequence_packing": "packed", "policy.same_shape": "same shape",
     "order.kind": "{}", "order.pacing": "{}", "order.path": "ordered file", "lr.kind": "{} LR",
     "data.pad_to": "{}", "data.concatenate": "concatenated",

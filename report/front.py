@@ -1,59 +1,51 @@
-"""The README's results table, filled from the frozen results like every other number."""
+"""The README's figure and results table, filled from the frozen results like every other number."""
 
-import re
 from pathlib import Path
-from typing import Any
 
+from analysis.settings import AA
 from ddpsched.visible_text import visible
-from report import wording
-from report.conclusions import ratio
+from report.figures import GLOO, ON_GLOO, ON_VIRTUAL, VIRTUAL
+from report.measures import arms, speed, time
 from report.render import as_text
-from report.results import Results
+from report.results import Measured, Results
+from report.sentences import code
+from report.wording import interval, listed, number
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+FIGURE = "report/figures/speeds.png"
 
 
 def table(results: Results) -> str:
-    """Return the table as Markdown, one row per setting and arm: tokens, and times where arms ran in turn."""
-    headings = ["setting", "arm", "largest rank's padded tokens / even share"]
-    if any(map(in_turn, results.settings)):
-        headings += ["longest compute", "/ static", "step / static"]
-    rows = [f"| {' | '.join(headings)} |", f"|:--|:--|{'--:|' * (len(headings) - 2)}"]
-    for setting in results.settings:
-        for arm in setting["arms"]:
-            rows.append(f"| {' | '.join(_row(setting, arm)[: len(headings)])} |")
+    """Return the table as Markdown, a row an arm: throughput over static's, and the largest rank's padded tokens."""
+    rows = [
+        "| arm | on | throughput / static | verdict | largest rank's padded tokens / even share |",
+        "|:--|:--|--:|:--|--:|",
+    ]
+    for place, names in ((ON_VIRTUAL, (VIRTUAL,)), (ON_GLOO, GLOO)):
+        for measured in results.of(*names):
+            rows += [_row(measured, arm, place) for arm in (*arms(measured), AA)]
     return "\n".join(rows)
 
 
-def in_turn(setting: dict[str, Any]) -> bool:
-    """Return whether the arms of a setting took turns, so that their times may be compared."""
-    ratios = (ratio(setting, arm["arm"], "static", "step_s") for arm in setting["arms"] if arm["arm"] != "static")
-    return setting["mode"] != "simulated" and any(each.get("low") is not None for each in ratios)
-
-
-def _row(setting: dict[str, Any], arm: dict[str, Any]) -> list[str]:
-    name = as_text(f"G = {setting['world_size']}, B = {setting['global_batch']}, {setting['mode']}")
-    times = [wording.ABSENT] * 3
-    if in_turn(setting):
-        against = (ratio(setting, arm["arm"], "static", column) for column in ("max_compute_s", "step_s"))
-        times = [wording.duration(arm["max_compute_mean_s"]), *map(wording.interval, against)]
-    return [name, f"`{re.sub('[`|]', '', visible(arm['arm']))}`", wording.number(arm["yardstick"]), *times]
+def _row(measured: Measured, arm: str, place: str) -> str:
+    name = "static again (A/A)" if arm == AA else code(arm)
+    verdict = time(measured, arm).get("verdict") or ""
+    (yardstick,) = (row["yardstick"] for row in measured.table["arms"] if row["arm"] == arm)
+    return f"| {name} | {place} | {interval(speed(measured, arm))} | {verdict} | {number(yardstick)} |"
 
 
 def block(results: Results) -> str:
-    """Return the text between the README's marks: the table, the data, the runs and the devices."""
-    runs = {f"{setting['mode']}: {int(setting['arms'][0]['num_steps'])} steps" for setting in results.settings}
-    data = sorted({setting["environment"]["data"] for setting in results.set_ups.values()})
-    devices = sorted({setting["device"] for setting in results.settings if setting["mode"] != "simulated"})
-    times = (
-        "in brackets 95 % intervals of launches" if any(map(in_turn, results.settings)) else "they are free of noise"
-    )
+    """Return the text between the README's marks: the figure, the table, the data and the devices."""
+    found = results.of(VIRTUAL, *GLOO)
+    data = sorted({each.view["environment"]["data"] for each in found})
+    devices = sorted({each.table["device"] for each in found})
+    launches = sorted({len({run.seed for run in each.setting.runs}) for each in found})
     note = (
-        f"Data: {'; '.join(map(as_text, data))}. Runs: {', '.join(map(as_text, sorted(runs)))}; "
-        f"on {wording.listed([as_text(device) for device in devices])}. "
-        f"Counts of tokens; {times}. Times are given where arms ran in turn."
+        f"DistilBERT's shape, B = 32, in brackets 95 % intervals of {listed(list(map(str, launches)))} launches. "
+        f"Data: {'; '.join(map(as_text, data))}. On {listed([as_text(device) for device in devices])}."
     )
-    return f"{BEGIN}\n{table(results)}\n\n{note}\n{END}"
+    words = "Throughput over static's, with transformers' batch_rebalance and the noise floor"
+    return f"{BEGIN}\n![{words}]({FIGURE})\n\n{table(results)}\n\n{visible(note)}\n{END}"
 
 
 def update(readme: Path, results: Results) -> None:

@@ -185,7 +185,7 @@ def test_arms_of_one_policy_are_told_apart(tmp_path: Path) -> None:
         folder = write_run(tmp_path / str(prefetch), "minmax", steps=4, prefetch=prefetch)
         folder.rename(tmp_path / f"run{prefetch}")
     arms = settings([load_run(tmp_path / "run24"), load_run(tmp_path / "run48")])[0].arms
-    assert list(arms) == ["minmax (prefetch = 24)", "minmax (prefetch = 48)"]
+    assert list(arms) == ["minmax (K = 24)", "minmax (K = 48)"]
 
 
 def test_figures_show_the_data(tmp_path: Path) -> None:
