@@ -1,8 +1,9 @@
 """``python -m report.build``: the report of ten pages and its appendix, as Markdown, HTML pages and PDFs.
 
-Both are made of what is frozen in ``report/results/``, every interval anew from the records. ``--freeze`` writes them
-into ``report/`` itself, to be committed, and fills the README's table and figure. With studies, ``python -m
+Both are made of what is frozen in ``report/results/``, every interval anew from the records. With studies, ``python -m
 report.build outputs/STUDY ...``, it writes the tables of these alone; folders of experiments.gpu may be among them.
+``--freeze`` writes report and appendix into ``report/`` itself, to be committed, and fills the README's table and
+figure; with studies it freezes these first.
 """
 
 import argparse
@@ -10,14 +11,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ddpsched.errors import DdpschedError
+from analysis.freeze import freeze as freeze_study
+from analysis.freeze import portable
+from analysis.load import load_study
+from ddpsched.errors import DataError, DdpschedError
+from ddpsched.records import read_json, write_json
 from ddpsched.visible_text import visible
-from report import front
+from report import front, on_gpu
 from report.figures import of_appendix, of_paper
 from report.html import page
 from report.pdf import TypstMissing, pdf
 from report.render import FIGURES, report, tables
-from report.results import Results, collect, read
+from report.results import GPU, MEASURED, STUDIES, Results, collect, read
 
 HERE = Path(__file__).parent
 FROZEN = HERE / "results"
@@ -68,6 +73,19 @@ def write_document(text: str, figures: Mapping[str, bytes], stem: Path) -> Path:
     return path
 
 
+def freeze(folders: Sequence[Path], frozen: Path = FROZEN) -> None:
+    """Put studies and what experiments.gpu measured into the frozen results. Raises DataError for a trial on a CPU."""
+    for folder in folders:
+        if not (folder / MEASURED).exists():
+            freeze_study(load_study(folder), frozen / STUDIES / folder.name)
+            continue
+        measured = portable(read_json(folder / MEASURED))
+        if measured.get("smoke", True):
+            raise DataError(f"{folder}: it was measured by a trial on a CPU (--smoke); measure a GPU to freeze it")
+        (frozen / GPU).mkdir(parents=True, exist_ok=True)
+        write_json(frozen / GPU / f"{on_gpu.slug(measured)}.json", measured)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the report, and print its path; return the exit code."""
     parser = argparse.ArgumentParser(
@@ -78,16 +96,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     target.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help=f"where to write ({DEFAULT_OUTPUT})")
     target.add_argument("--freeze", action="store_true", help="write into report/, to be committed")
     given = parser.parse_args(arguments)
-    if given.freeze and given.studies:
-        parser.error("--freeze is of the whole report; freeze a study by: python -m analysis.freeze outputs/STUDY")
     try:
-        output = HERE if given.freeze else given.output
-        if given.studies:
-            path = build_tables(collect(given.studies), output)
+        if given.freeze:
+            freeze(given.studies)
+            path = build(results := read(FROZEN), HERE)
+            front.update(HERE.parent / "README.md", results)
+        elif given.studies:
+            path = build_tables(collect(given.studies), given.output)
         else:
-            path = build(results := read(FROZEN), output)
-            if given.freeze:
-                front.update(HERE.parent / "README.md", results)
+            path = build(read(FROZEN), given.output)
     except DdpschedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -1,51 +1,35 @@
-"""The README's figure and results table, filled from the frozen results like every other number."""
+"""The README's figure and its caption, filled from the frozen results like every other number."""
 
 from pathlib import Path
 
 from analysis.settings import AA
-from ddpsched.visible_text import visible
-from report.figures import GLOO, ON_GLOO, ON_VIRTUAL, VIRTUAL
-from report.measures import arms, speed, time
+from report.figures import GLOO, VIRTUAL
+from report.measures import arms, speed
 from report.render import as_text
-from report.results import Measured, Results
-from report.sentences import code
-from report.wording import interval, listed, number
+from report.results import Results
+from report.sentences import STRONGEST, code
+from report.wording import interval, listed
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 FIGURE = "report/figures/speeds.png"
-
-
-def table(results: Results) -> str:
-    """Return the table as Markdown, a row an arm: throughput over static's, and the largest rank's padded tokens."""
-    rows = [
-        "| arm | on | throughput / static | verdict | largest rank's padded tokens / even share |",
-        "|:--|:--|--:|:--|--:|",
-    ]
-    for place, names in ((ON_VIRTUAL, (VIRTUAL,)), (ON_GLOO, GLOO)):
-        for measured in results.of(*names):
-            rows += [_row(measured, arm, place) for arm in (*arms(measured), AA)]
-    return "\n".join(rows)
-
-
-def _row(measured: Measured, arm: str, place: str) -> str:
-    name = "static again (A/A)" if arm == AA else code(arm)
-    verdict = time(measured, arm).get("verdict") or ""
-    (yardstick,) = (row["yardstick"] for row in measured.table["arms"] if row["arm"] == arm)
-    return f"| {name} | {place} | {interval(speed(measured, arm))} | {verdict} | {number(yardstick)} |"
+SHOWN = ("balanced", "packed", STRONGEST)
 
 
 def block(results: Results) -> str:
-    """Return the text between the README's marks: the figure, the table, the data and the devices."""
+    """Return the text between the README's marks: the figure, its numbers, and on what they were measured."""
     found = results.of(VIRTUAL, *GLOO)
-    data = sorted({each.view["environment"]["data"] for each in found})
+    numbers = [f"{code(arm)} {interval(speed(m, arm))}" for m in found[:1] for arm in arms(m) if arm in SHOWN]
+    floor = "".join(f", static again (A/A) {interval(speed(m, AA))}" for m in found[:1])
+    launches = sorted({str(len({run.seed for run in each.setting.runs})) for each in found})
     devices = sorted({each.table["device"] for each in found})
-    launches = sorted({len({run.seed for run in each.setting.runs}) for each in found})
-    note = (
-        f"DistilBERT's shape, B = 32, in brackets 95 % intervals of {listed(list(map(str, launches)))} launches. "
-        f"Data: {'; '.join(map(as_text, data))}. On {listed([as_text(device) for device in devices])}."
+    caption = (
+        "*DistilBERT's shape on SST-2, four ranks, 32 samples a step. Samples a second over those of equal counts, on "
+        f"virtual ranks: {', '.join(numbers)}{floor}. In brackets 95 % intervals of {listed(launches)} launches, all arms in "
+        f"turn, on {listed([str(as_text(device)) for device in devices])}. The strongest baseline is transformers' "
+        f"{code(STRONGEST)}.*"
     )
-    words = "Throughput over static's, with transformers' batch_rebalance and the noise floor"
-    return f"{BEGIN}\n![{words}]({FIGURE})\n\n{table(results)}\n\n{visible(note)}\n{END}"
+    words = "Throughput of each policy over static's, beside transformers' batch_rebalance, with the noise floor"
+    return f"{BEGIN}\n![{words}]({FIGURE})\n\n{caption}\n{END}"
 
 
 def update(readme: Path, results: Results) -> None:

@@ -2,6 +2,7 @@
 
 ::
 
+    quick.toml          all arms in minutes: a tiny model, embedded sentences
     virtual.toml        the report's own set-up on four virtual ranks: time, padding, waiting, learning
     gloo-*.toml         the same on four gloo ranks of one machine, in three studies
     memory.toml         peak memory, a fresh process for each arm
