@@ -24,8 +24,8 @@ def block(results: Results) -> str:
     devices = sorted({each.table["device"] for each in found})
     caption = (
         "*DistilBERT's shape on SST-2, four ranks, 32 samples a step. Samples a second over those of equal counts, on "
-        f"virtual ranks: {', '.join(numbers)}{floor}. In brackets 95 % intervals of {listed(launches)} launches, all arms in "
-        f"turn, on {listed([str(as_text(device)) for device in devices])}. The strongest baseline is transformers' "
+        f"virtual ranks: {', '.join(numbers)}{floor}. In brackets 95 % intervals of {listed(launches)} launches, all "
+        f"arms in turn, on {listed([str(as_text(device)) for device in devices])}. The strongest baseline is transformers' "
         f"{code(STRONGEST)}.*"
     )
     words = "Throughput of each policy over static's, beside transformers' batch_rebalance, with the noise floor"

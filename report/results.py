@@ -1,4 +1,4 @@
-"""What a report is made of, as ``Results``: studies with their records, and files of benchmarks."""
+"""Studies with their records, and files of benchmarks, of which a report is made, as ``Results``."""
 
 import json
 from collections.abc import Mapping, Sequence
