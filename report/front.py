@@ -25,8 +25,8 @@ def block(results: Results) -> str:
     caption = (
         "*DistilBERT's shape on SST-2, four ranks, 32 samples a step. Samples a second over those of equal counts, on "
         f"virtual ranks: {', '.join(numbers)}{floor}. In brackets 95 % intervals of {listed(launches)} launches, all "
-        f"arms in turn, on {listed([str(as_text(device)) for device in devices])}. The strongest baseline is transformers' "
-        f"{code(STRONGEST)}.*"
+        f"arms in turn, on {listed([str(as_text(device)) for device in devices])}. The strongest baseline is "
+        f"transformers' {code(STRONGEST)}.*"
     )
     words = "Throughput of each policy over static's, beside transformers' batch_rebalance, with the noise floor"
     return f"{BEGIN}\n![{words}]({FIGURE})\n\n{caption}\n{END}"

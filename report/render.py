@@ -80,6 +80,7 @@ def tables(results: Results, figures: Mapping[str, bytes], title: str, whole: bo
         left_out=results.left_out,
         peers=[pair for file in files for pair in file.traces.items()],
         two_hosts=results.two_hosts,
+        simulator=results.simulator,
         synchronisers=results.synchronisers,
         compiled=results.compiled,
         findings=results.findings,

@@ -303,8 +303,8 @@ class Computed:
         errors, floors = ([row[one]["mean"] for row in rows] for one in ("error", "again"))
         off, same = (f"{percent(min(each))} to {percent(max(each))}" for each in (errors, floors))
         return (
-            f"With each rank's speed and noise from the first steps of a run, makespans of later steps are off by {off} "
-            f"on average; the same steps measured twice differ by {same}."
+            f"With each rank's speed and noise from the first steps of a run, makespans of later steps are off by "
+            f"{off} on average; the same steps measured twice differ by {same}."
         )
 
     def about_scaling(self) -> Markup:
