@@ -15,7 +15,6 @@ from analysis.draw_step_parts import draw_step_parts
 from analysis.draw_tradeoffs import draw_tradeoffs
 from analysis.figures import draw_outline
 from analysis.measured import measured_loads
-from analysis.metrics import per_step
 from analysis.settings import AA
 from analysis.speed_up import draw_speed_up
 from analysis.speeds import speeds
@@ -88,7 +87,7 @@ def _joined_parts(found: Sequence[Measured]) -> pd.DataFrame:
 
 
 def _outline(measured: Measured) -> Figure:
-    return draw_outline({arm: per_step(run.records) for arm, run in lowest_seed(measured.setting).items()})
+    return draw_outline({arm: run.steps for arm, run in lowest_seed(measured.setting).items()})
 
 
 def _rings(found: Sequence[Measured]) -> list[dict[str, object]]:
@@ -101,6 +100,6 @@ def _rings(found: Sequence[Measured]) -> list[dict[str, object]]:
 
 
 def _shift(measured: Measured) -> Figure:
-    steps = {arm: per_step(run.records) for arm, run in lowest_seed(measured.setting).items()}
+    steps = {arm: run.steps for arm, run in lowest_seed(measured.setting).items()}
     loads = measured_loads(steps)
     return draw_shift(loads.assign(ms=loads["step_s"] * STEP), LAWS, column="ms", label="step (ms)")

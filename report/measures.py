@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from analysis.load import Run
-from analysis.metrics import per_step
 from analysis.ratios import compare, pairs
 from analysis.settings import AA
 from analysis.stats import MIN_LAUNCHES, Ratio, ratio, spread_interval
@@ -78,7 +77,7 @@ def within(measured: Measured, arm: str, steps: range, column: str = "step_s") -
     """Return an arm's time over the baseline's in some of the steps, of which the first is left out."""
 
     def part(run: Run) -> Any:
-        return per_step(run.records).loc[steps.start : steps.stop - 1]
+        return run.steps.loc[steps.start : steps.stop - 1]
 
     base = {run.seed: run for run in measured.setting.arms[measured.table["baseline"]]}
     couples = [(run, base[run.seed]) for run in measured.setting.arms[arm] if run.seed in base]

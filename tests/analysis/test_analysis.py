@@ -120,10 +120,11 @@ def test_pairs_by_step_over_what_both_measured() -> None:
 
 
 def test_length_distances() -> None:
-    same = length_distances(tiny(), tiny())
+    steps = per_step(tiny())
+    same = length_distances(tiny(), tiny(), steps, steps)
     assert (same["step_length_ks"], same["rank_length_ks"]) == (0, 0)
     longer = tiny().assign(num_tokens=lambda t: t["num_tokens"] * 100)
-    assert length_distances(longer, tiny())["step_length_ks"] == 1
+    assert length_distances(longer, tiny(), per_step(longer), steps)["step_length_ks"] == 1
 
 
 def test_study_names_what_it_leaves_out(tmp_path: Path) -> None:
