@@ -47,9 +47,9 @@ def throughput(row: Row) -> str:
     return f"{interval(row)} times the throughput of equal splitting"
 
 
-def gains(found: Sequence[Measured]) -> list[str]:
+def gains(found: Sequence[Measured]) -> Markup:
     """Return each arm's throughput over static's, of several studies."""
-    return [Markup(f"{interval(speed(m, arm))} with {code(arm)}") for m in found for arm in arms(m)]
+    return Markup(listed([f"{interval(speed(m, arm))} with {code(arm)}" for m in found for arm in arms(m)]))
 
 
 def signed_ratio(row: Row) -> str:
