@@ -42,7 +42,7 @@ def as_text(value: Any) -> Any:
 
 def report(results: Results, figures: Mapping[str, bytes]) -> str:
     """Return the report, of ten printed pages. ``figures``: PNGs by file name; those that are there are shown."""
-    computed, trainers = Computed(results), Trainers(results.trainers)
+    computed = Computed(results)
 
     def one(name: str) -> Measured | None:
         return next(iter(results.of(name)), None)
@@ -63,7 +63,7 @@ def report(results: Results, figures: Mapping[str, bytes]) -> str:
         trainers=results.trainers,
         **{each.__name__: each for each in (*measures.MEASURES, *sentences.SENTENCES)},
         **{name: getattr(computed, name) for name in ("simulated_error", "about_scaling", "yardstick")},
-        **{name: getattr(trainers, name) for name in ("trainer_steps", "trainer_rows", "target_tables")},
+        **_of_trainers(results),
     )
 
 
@@ -86,6 +86,7 @@ def tables(results: Results, figures: Mapping[str, bytes], title: str, whole: bo
         findings=results.findings,
         gpus=results.gpus,
         conclusions=conclusions(views),
+        **_of_trainers(results),
         **_lookups(results, figures),
     )
 
@@ -99,6 +100,11 @@ def _filled(template: str, figures: Mapping[str, bytes], **values: Any) -> str:
         next_figure=partial(next, count(1)), linked=partial(_linked, figures), set_up=set_up, **values, **_phrases()
     )
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def _of_trainers(results: Results) -> dict[str, Callable[..., Any]]:
+    trainers = Trainers(results.trainers)
+    return {name: getattr(trainers, name) for name in ("trainer_steps", "trainer_rows", "target_tables")}
 
 
 def _linked(figures: Mapping[str, bytes], name: str) -> str | None:

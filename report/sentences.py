@@ -256,9 +256,10 @@ class Trainers:
             numbers.append(f"{total} interleaved steps in {len(file.launches)} launches ({of['model']})")
         return listed(numbers)
 
-    def trainer_rows(self) -> list[dict[str, str]]:
-        """Return a row of cells an arm and model."""
-        return [self._row(str(file.experiment["model"]), row) for file in self.steps for row in step_rows(file)]
+    def trainer_rows(self, tiny: bool = True) -> list[dict[str, str]]:
+        """Return a row of cells an arm and model. ``tiny``: of the tiny model, too."""
+        files = [file for file in self.steps if tiny or file.experiment["model"] != "tiny"]
+        return [self._row(str(file.experiment["model"]), row) for file in files for row in step_rows(file)]
 
     @staticmethod
     def _row(model: str, row: StepRow) -> dict[str, str]:
