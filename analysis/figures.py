@@ -84,8 +84,19 @@ def ecdf(steps: Steps, column: str, scale: float, ax: Axes, across: str) -> Axes
         note = f"right of the axis: {beyond} {'step' if beyond == 1 else 'steps'}" if beyond else ""
         medians = {arm: float(np.median(values)) for arm, values in measured.items()}
         ordered = sorted(medians, key=lambda arm: medians[arm])
-        name_beside(ax, [f"{medians[arm]:.3g}  {arm}" for arm in ordered], [tint(arm, shown) for arm in ordered])
+        name_beside(
+            ax, [f"{_three_digits(medians[arm])}  {arm}" for arm in ordered], [tint(arm, shown) for arm in ordered]
+        )
     return _finish({arm: steps[arm] for arm in shown}, column, ax, across, note)
+
+
+def _three_digits(value: float) -> str:
+    """Return a number with three digits, or all of those before the point.
+
+    >>> _three_digits(0.01234), _three_digits(1234.5)
+    ('0.0123', '1,234')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _finish(steps: Steps, column: str, ax: Axes, across: str, note: str) -> Axes:

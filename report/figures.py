@@ -65,7 +65,10 @@ def _paper(results: Results) -> Iterator[tuple[str, Figure]]:
         yield "step-parts", draw_step_parts({heading: _joined_parts(found) for heading, found in panels.items()})
     for measured in results.of(VIRTUAL):
         yield "outline", _outline(measured)
-        yield "tradeoffs", draw_tradeoffs(tradeoffs(measured.setting, measured.table))
+        yield (
+            "tradeoffs",
+            draw_tradeoffs(_with_memory(tradeoffs(measured.setting, measured.table), results.of("memory"))),
+        )
     if results.what_if:
         yield "scaling", draw_speed_up(results.what_if, "", _rings(results.of(VIRTUAL, "scaling")))
     for measured in results.of("shift"):
@@ -84,6 +87,12 @@ def _joined_speeds(found: Sequence[Measured]) -> pd.DataFrame:
 
 def _joined_parts(found: Sequence[Measured]) -> pd.DataFrame:
     return pd.concat([step_parts(each.setting) for each in found], ignore_index=True).drop_duplicates("arm")
+
+
+def _with_memory(found: pd.DataFrame, memory: Sequence[Measured]) -> pd.DataFrame:
+    """Return the arms with their peaks in processes of their own, where these were measured."""
+    peaks = {row["arm"]: row["memory_max_bytes"] for each in memory for row in each.table["arms"]}
+    return found.assign(peak_bytes=found["arm"].map(peaks).astype("float64")) if peaks else found
 
 
 def _outline(measured: Measured) -> Figure:

@@ -14,6 +14,7 @@ from analysis.step_parts import PARTS, step_parts
 from report.results import Measured
 
 Row = dict[str, Any]
+NEARLY = 1 - 1e-9  # of a correlation, whose z is finite
 
 
 def arms(measured: Measured) -> list[str]:
@@ -49,8 +50,15 @@ def peak(measured: Measured, arm: str) -> Row:
 
 
 def tracking(measured: Measured, arm: str, column: str = "cost_time_r") -> Row:
-    """Return the mean over launches of how well an arm's predicted costs tell times; ``heaviest_share`` is another."""
-    return over_launches([each for each in _by_seed(measured, arm, column).values() if each is not None])
+    """Return the mean over launches of how well an arm's predicted costs tell times; ``heaviest_share`` is another.
+
+    Correlations are averaged by Fisher's z; a share's interval ends at 0 and 1.
+    """
+    values = [each for each in _by_seed(measured, arm, column).values() if each is not None]
+    if column == "cost_time_r":
+        z = over_launches(np.arctanh(np.clip(values, -NEARLY, NEARLY)).tolist())
+        return {name: None if value is None else math.tanh(value) for name, value in z.items()}
+    return {name: None if value is None else min(max(value, 0.0), 1.0) for name, value in over_launches(values).items()}
 
 
 def over_launches(values: Sequence[float]) -> Row:
