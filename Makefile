@@ -65,7 +65,7 @@ study: $(VENV)/installed
 
 # the same arms with a tiny model on embedded sentences
 study-quick: $(VENV)/installed
-	$(BIN)/python -m experiments.sweep experiments/evidence/quick.toml outputs=$(OUTPUTS) $(ARGS)
+	$(BIN)/python -m experiments.sweep experiments/quick.toml outputs=$(OUTPUTS) $(ARGS)
 	$(BIN)/python -m report.build $(OUTPUTS)/quick --output $(OUTPUTS)/quick
 
 report: $(VENV)/installed

@@ -2,7 +2,6 @@
 
 ::
 
-    quick.toml          all arms in minutes: a tiny model, embedded sentences
     virtual.toml        the report's own set-up on four virtual ranks: time, padding, waiting, learning
     gloo-*.toml         the same on four gloo ranks of one machine, in three studies
     scaling.toml        two and eight virtual ranks, beside what the simulator says
