@@ -12,7 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) +
 # pip compiles every module of every package, most of which is never imported; Python compiles what is, at first use
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test naive overlap bucketed two-hosts checks nightly matrix peers slow study report reproduce gpu-wheels wheel lint clean
+.PHONY: demo test naive overlap bucketed two-hosts checks nightly matrix peers slow study study-quick report reproduce gpu-wheels wheel lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m experiments.sweep experiments/demo.toml --overwrite $(ARGS)
@@ -56,15 +56,22 @@ peers: $(VENV)-peers/installed
 slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# the report's own set-up on four virtual ranks, with pretrained weights and data from the hub: three hours
 study: $(VENV)/installed
-	$(BIN)/python -m experiments.sweep experiments/yardstick.toml outputs=$(OUTPUTS) $(filter data.%,$(ARGS))
-	$(BIN)/python -m experiments.sweep experiments/study.toml outputs=$(OUTPUTS) $(ARGS)
+	$(BIN)/python -m experiments.sweep experiments/evidence/virtual.toml study=study outputs=$(OUTPUTS) \
+		model.weights=pretrained $(ARGS)
 	$(BIN)/python -m analysis $(OUTPUTS)/study
-	$(BIN)/python -m report.build $(OUTPUTS)/study $(OUTPUTS)/yardstick --output $(OUTPUTS)/study
+	$(BIN)/python -m report.build $(OUTPUTS)/study --output $(OUTPUTS)/study
+
+# the same arms with a tiny model on embedded sentences
+study-quick: $(VENV)/installed
+	$(BIN)/python -m experiments.sweep experiments/quick.toml outputs=$(OUTPUTS) $(ARGS)
+	$(BIN)/python -m report.build $(OUTPUTS)/quick --output $(OUTPUTS)/quick
 
 report: $(VENV)/installed
 	$(BIN)/python -m report.build
 
+# a frozen study again, for example: make reproduce ARGS="memory data.path=../data/sst2 data.tokenizer=../data/bert-uncased"
 reproduce: $(VENV)/installed
 	$(BIN)/python -m report.reproduce $(ARGS)
 

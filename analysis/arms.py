@@ -109,7 +109,7 @@ def arm_row(arm: Arm, compared: Compared) -> dict[str, Any]:
     """Return the arm's figures, each the mean over its runs."""
     rows = []
     for run, steps, line in zip(arm.runs, arm.steps, arm.curves, strict=True):
-        summary = summarise(run.records, run.evaluations)
+        summary = summarise(run.records, run.evaluations, run.steps)
         row = {key: summary[key] for key in KEPT} | batches(steps) | {"num_samples": float(steps["num_samples"].sum())}
         figures = [float("nan")] * len(FROM_CURVES)
         if line is not None:

@@ -1,6 +1,7 @@
 """Figures as files: one run beside its static partner, and all arms of a setting."""
 
 import textwrap
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ from PIL import Image  # comes with matplotlib
 from analysis.figures import FIGURES, Steps
 from analysis.labels import settle
 from analysis.load import Run, Study
-from analysis.metrics import per_step
 from analysis.settings import Setting, partner, settings
 from analysis.style import LONGEST_TITLE
 from ddpsched.own_folder import check_own
@@ -21,16 +21,23 @@ SCREEN_DPI = 110
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG in a palette of 256 colours, which halves the size.
+    """Write a figure as PNG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(png(figure))
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as PNG in a palette of 256 colours, which halves the size.
 
     It has no date inside: the same figure gives the same bytes.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     settle(figure)
     figure.set_dpi(max(SCREEN_DPI, figure.dpi))  # figures of print size have their own
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(256).save(path)
+    written = BytesIO()
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(256).save(written, "PNG")
+    return written.getvalue()
 
 
 def figures_folder(folder: Path) -> Path:
@@ -50,8 +57,8 @@ def draw_all(steps: Steps, title: str, folder: Path, prefix: str = "") -> list[P
 
 def draw_run(run: Run, static: Run | None) -> list[Path]:
     """Write ``<run>/figures/``, the run beside its static partner if it has one; return the paths."""
-    steps = {} if static is None else {"static": per_step(static.records)}
-    steps[run.policy] = per_step(run.records)
+    steps = {} if static is None else {"static": static.steps}
+    steps[run.policy] = run.steps
     beside = "" if static is None else f" beside {static.name}"
     size = f"G = {run.config['world_size']}, B = {run.config['global_batch']}"
     title = f"{run.name}{beside}: {size}, {run.mode}, {run.device}, seed {run.seed}"
@@ -72,7 +79,7 @@ def draw_setting(setting: Setting, folder: Path) -> list[Path]:
     shown = lowest_seed(setting)
     seeds = sorted({run.seed for run in shown.values()})
     title = f"{setting.label}, seed {', '.join(map(str, seeds))}"
-    return draw_all({arm: per_step(run.records) for arm, run in shown.items()}, title, folder, f"{setting.slug}-")
+    return draw_all({arm: run.steps for arm, run in shown.items()}, title, folder, f"{setting.slug}-")
 
 
 def draw_study(study: Study) -> list[Setting]:

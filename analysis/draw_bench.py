@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.draw import save
-from analysis.metrics import per_step
 from analysis.settings import AA, Setting
 from analysis.style import GREY, LONGEST_TITLE, MILLISECONDS, colour, dash
 from ddpsched.visible_text import figure_label, visible
@@ -60,7 +59,7 @@ def draw_drift(setting: Setting, title: str) -> Figure | None:
     """
     seeds = sorted({run.seed for run in setting.runs})
     steps = {
-        seed: {arm: per_step(run.records) for arm, runs in setting.arms.items() for run in runs if run.seed == seed}
+        seed: {arm: run.steps for arm, runs in setting.arms.items() for run in runs if run.seed == seed}
         for seed in seeds
     }
     measured = {seed: arms for seed, arms in steps.items() if any(t["unix_s"].notna().any() for t in arms.values())}

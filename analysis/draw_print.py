@@ -8,7 +8,6 @@ from analysis.draw_speeds import draw_speeds
 from analysis.draw_step_parts import draw_step_parts
 from analysis.draw_tradeoffs import draw_tradeoffs
 from analysis.figures import draw_outline
-from analysis.metrics import per_step
 from analysis.settings import Setting
 from analysis.speeds import speeds
 from analysis.step_parts import step_parts
@@ -20,7 +19,7 @@ def draw_print(setting: Setting, table: dict[str, Any], folder: Path) -> list[Pa
 
     ``table``: the setting's of ``tables.study_tables``. Without a baseline there is no speed.
     """
-    steps = {arm: per_step(run.records) for arm, run in lowest_seed(setting).items()}
+    steps = {arm: run.steps for arm, run in lowest_seed(setting).items()}
     figures = {"8-outline": draw_outline(steps, setting.label)}
     if not (parts := step_parts(setting)).empty:
         figures["9-step-parts"] = draw_step_parts({setting.label: parts})

@@ -84,8 +84,19 @@ def ecdf(steps: Steps, column: str, scale: float, ax: Axes, across: str) -> Axes
         note = f"right of the axis: {beyond} {'step' if beyond == 1 else 'steps'}" if beyond else ""
         medians = {arm: float(np.median(values)) for arm, values in measured.items()}
         ordered = sorted(medians, key=lambda arm: medians[arm])
-        name_beside(ax, [f"{medians[arm]:.3g}  {arm}" for arm in ordered], [tint(arm, shown) for arm in ordered])
+        name_beside(
+            ax, [f"{_three_digits(medians[arm])}  {arm}" for arm in ordered], [tint(arm, shown) for arm in ordered]
+        )
     return _finish({arm: steps[arm] for arm in shown}, column, ax, across, note)
+
+
+def _three_digits(value: float) -> str:
+    """Return a number with three digits, or all of those before the point.
+
+    >>> _three_digits(0.01234), _three_digits(1234.5)
+    ('0.0123', '1,234')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _finish(steps: Steps, column: str, ax: Axes, across: str, note: str) -> Axes:
@@ -151,16 +162,24 @@ FIGURES = {
 
 
 def draw_outline(steps: Steps, title: str = "") -> Figure:
-    """Return the five figures on one page as small multiples; the spread of compute stands beside that of steps."""
+    """Return the five figures on one page as small multiples; the spread of compute stands beside that of steps.
+
+    On virtual ranks, which are played in turn, steps last equally long: their spread has no panel.
+    """
+    alike = all((table["std_step_s"].dropna() == 0).all() for table in steps.values())
     figure, axes = page(3, 2, height_cm=17, title=title)
-    step, times, spread, compute, tokens, memory = axes
+    step, times, *others = axes
     per_step_lines(steps, "step_s", MILLISECONDS, headed(step, "1  Step")).set_ylabel("ms")
     ecdf(steps, "step_s", MILLISECONDS, headed(times, "5  Distribution of steps"), "step (ms); medians at the right")
     times.set_ylabel("share of steps")
-    per_step_lines(steps, "std_step_s", MILLISECONDS, headed(spread, "2  Spread of steps")).set_ylabel("ms")
-    per_step_lines(steps, "std_compute_s", MILLISECONDS, headed(compute, "2  Spread of compute")).set_ylabel("ms")
-    per_step_lines(steps, "std_padded_tokens", 1.0, headed(tokens, "3  Spread of padded tokens")).set_ylabel("tokens")
-    per_step_lines(steps, "std_peak_memory_bytes", MEBIBYTES, headed(memory, "4  Spread of peak memory")).set_ylabel(
-        "MiB"
-    )
+    spreads = [
+        ("2  Spread of steps", "std_step_s", MILLISECONDS, "ms"),
+        ("2  Spread of compute", "std_compute_s", MILLISECONDS, "ms"),
+        ("3  Spread of padded tokens", "std_padded_tokens", 1.0, "tokens"),
+        ("4  Spread of peak memory", "std_peak_memory_bytes", MEBIBYTES, "MiB"),
+    ]
+    for ax, (heading, column, scale, unit) in zip(others, spreads[alike:], strict=False):
+        per_step_lines(steps, column, scale, headed(ax, heading)).set_ylabel(unit)
+    if alike:
+        others[-1].remove()
     return figure

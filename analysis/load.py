@@ -5,11 +5,13 @@ they are left out, so that no table hides a run.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from analysis.metrics import per_step
 from analysis.run_files import clean, read_config, read_environment, read_evaluations, read_records
 from ddpsched.errors import DataError
 from ddpsched.own_folder import refuse_special
@@ -27,6 +29,11 @@ class Run:
     status: dict[str, Any]
     records: pd.DataFrame
     evaluations: pd.DataFrame
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """The table ``metrics.per_step`` of its records, which nobody changes."""
+        return per_step(self.records)
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from analysis.metrics import per_step, yardstick
+from analysis.metrics import yardstick
 from analysis.settings import AA, Setting
 
 
@@ -16,7 +16,7 @@ def measured_ranks(settings: Sequence[Setting]) -> pd.DataFrame:
     rows = []
     for setting in settings:
         for arm, runs in setting.arms.items():
-            steps = [per_step(run.records) for run in runs]
+            steps = [run.steps for run in runs]
             rows += [
                 {
                     "arm": arm,

@@ -33,14 +33,12 @@ def per_step(records: pd.DataFrame, loss_per: str = "num_targets") -> pd.DataFra
     mean over; samples, where that is null. A column that no rank measured is NaN.
     """
     ranks = records.groupby("step", sort=True)
-    table = pd.DataFrame(
-        {
-            "world_size": ranks["world_size"].first(),
-            "num_samples": ranks["num_samples"].sum(),
-            "num_tokens": ranks["num_tokens"].sum(),
-            "padded_tokens": ranks["padded_tokens"].sum(),
-        }
-    )
+    table = {
+        "world_size": ranks["world_size"].first(),
+        "num_samples": ranks["num_samples"].sum(),
+        "num_tokens": ranks["num_tokens"].sum(),
+        "padded_tokens": ranks["padded_tokens"].sum(),
+    }
     for name in ("compute_s", "padded_tokens", "cpu_s", "peak_memory_bytes"):
         table[f"max_{name}"] = ranks[name].max()
         table[f"mean_{name}"] = ranks[name].mean()
@@ -59,12 +57,14 @@ def per_step(records: pd.DataFrame, loss_per: str = "num_targets") -> pd.DataFra
     table["loss_weight"] = weight.groupby(records["step"]).sum()
     weighted = (records["loss"] * weight).groupby(records["step"]).sum(min_count=1)
     table["loss"] = weighted / table["loss_weight"]  # the mean over the global batch
-    return table
+    return pd.DataFrame(table)
 
 
-def summarise(records: pd.DataFrame, evaluations: pd.DataFrame | None = None) -> dict[str, float]:
-    """Return all metrics of one run; what was not measured is NaN."""
-    steps = per_step(records)
+def summarise(
+    records: pd.DataFrame, evaluations: pd.DataFrame | None = None, steps: pd.DataFrame | None = None
+) -> dict[str, float]:
+    """Return all metrics of one run; what was not measured is NaN. ``steps``: ``per_step`` of it, if it is at hand."""
+    steps = per_step(records) if steps is None else steps
     timed = steps.iloc[warmup_steps(len(steps)) :]
     warm = records[records["step"].isin(timed.index)]
     rate = timed["num_samples"] / timed["step_s"]
@@ -152,11 +152,13 @@ def _lengths(records: pd.DataFrame, steps: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def length_distances(records: pd.DataFrame, static: pd.DataFrame) -> dict[str, float]:
+def length_distances(
+    records: pd.DataFrame, static: pd.DataFrame, steps: pd.DataFrame, static_steps: pd.DataFrame
+) -> dict[str, float]:
     """Return Kolmogorov-Smirnov distances of mean lengths from static's, 0 (same) to 1.
 
     ``step_length_ks`` compares whole global batches, which make the gradient;
-    ``rank_length_ks`` compares the single ranks' shares of them.
+    ``rank_length_ks`` compares the single ranks' shares of them. ``steps``: ``per_step`` of the records.
     """
 
     def means(table: pd.DataFrame) -> Array:
@@ -164,8 +166,7 @@ def length_distances(records: pd.DataFrame, static: pd.DataFrame) -> dict[str, f
         return (busy["num_tokens"] / busy["num_samples"]).to_numpy(dtype=np.float64)
 
     whole, parts = (
-        stats.ks_2samp(means(mine), means(other))
-        for mine, other in ((per_step(records), per_step(static)), (records, static))
+        stats.ks_2samp(means(mine), means(other)) for mine, other in ((steps, static_steps), (records, static))
     )
     return {
         "step_length_ks": float(whole.statistic),

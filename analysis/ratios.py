@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.batches import SUMS
 from analysis.load import Run
-from analysis.metrics import per_step, warmup_steps
+from analysis.metrics import warmup_steps
 from analysis.settings import AA, LABELS, Setting, flatten, part
 from analysis.stats import Pairs, Ratio, autocorrelation, effective_size, floor_verdicts, ratio, verdicts
 
@@ -123,7 +123,7 @@ def compare(setting: Setting, arm: str, baseline: str, column: str, rng: np.rand
     if not couples:
         missing = Ratio(float("nan"), reason="no seed that both ran")
         return Compared(arm, baseline, column, missing, missing, missing)
-    tables = [(per_step(mine.records), per_step(other.records)) for mine, other in couples]
+    tables = [(mine.steps, other.steps) for mine, other in couples]
     launches = [each for each in (pairs(*two, column) for two in tables) if each is not None]
     refused = next((reason for reason in map(refusal, *zip(*couples, strict=True)) if reason), None)
     if not launches or refused:

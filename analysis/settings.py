@@ -10,6 +10,7 @@ settings.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from analysis.load import Run
@@ -18,19 +19,24 @@ PLANNING = ("policy", "cost")  # tables that static does not use
 PUT_TOGETHER = ("order", "lr", "data.pad_to", "data.concatenate", "data.within_documents")
 # keys of an arm and their words in a label; "" where the label leaves them out
 WORDS = {
-    "policy.kind": "", "policy.peer": "", "policy.lookahead": "W = {}", "policy.max_microbatches": "M = {}",
+    "policy.kind": "", "policy.peer": "", "policy.prefetch": "K = {}",
+    "policy.lookahead": "W = {}", "policy.max_microbatches": "M = {}",
     "policy.strategy": "{}", "policy.sequence_packing": "packed", "policy.same_shape": "same shape",
     "order.kind": "{}", "order.pacing": "{}", "order.path": "ordered file", "lr.kind": "{} LR",
     "data.pad_to": "{}", "data.concatenate": "concatenated",
-    "data.within_documents": "within documents",
+    "data.within_documents": "within documents", "cost.kind": "{}", "cost.path": "{}", "cost.online": "online",
 }  # fmt: skip
 PLAIN = {  # the values of an arm without these options
     "policy.lookahead": 1, "policy.max_microbatches": 1, "policy.sequence_packing": False, "policy.same_shape": False,
     "order.kind": "shuffled", "lr.kind": "fixed", "data.pad_to": "longest", "data.concatenate": False,
-    "data.within_documents": False, "order.mega_batches": 50, "order.path": None, "order.window": 1,
+    "data.within_documents": False, "cost.kind": "padded_tokens", "cost.online": False,
+    "order.mega_batches": 50, "order.path": None, "order.window": 1,
     "order.pacing": None, "order.start": 0.1, "order.over": 0.5, "order.stairs": 5,
 }  # fmt: skip
-BUDGETS = ("policy.max_tokens_for_batch", "policy.median_batch", "policy.bins", "policy.pool_size", "lr.reference")
+BUDGETS = (
+    "policy.max_tokens_for_batch", "policy.median_batch", "policy.bins", "policy.pool_size", "lr.reference",
+    "cost.alpha", "cost.beta", "cost.gamma",
+)  # fmt: skip
 LABELS = ("name", "study", "outputs", "aa", "log")
 AA = "A/A"  # the label of the baseline's second run
 POLICY_ORDER = ("static", "peer", "minmax", "balanced", "packed", "token_budget", "bins", "pool")
@@ -173,13 +179,18 @@ def _label(run: Run, rivals: Sequence[Run], quiet: tuple[str, ...]) -> str:
     if mine.get("policy.sequence_packing"):
         quiet = (*quiet, "policy.strategy")  # rows without padding are filled without a strategy
     words = [
-        WORDS.get(key, key.rpartition(".")[2] + " = {}").format(mine.get(key))
+        WORDS.get(key, key.rpartition(".")[2] + " = {}").format(_shown(key, mine.get(key)))
         for key in dict.fromkeys(keys)
         if key not in quiet and (key not in PLAIN or mine.get(key, PLAIN[key]) != PLAIN[key])
     ]
     name = run.config["policy"]["peer"] if run.policy == "peer" else run.policy
     options = ", ".join(filter(None, words))
     return f"{name} ({options})" if options else name
+
+
+def _shown(key: str, value: Any) -> Any:
+    """Return a value as a label has it: of a file its name alone."""
+    return Path(value).stem if key.endswith(".path") and value else value
 
 
 def _arms(group: Sequence[Run]) -> dict[str, list[Run]]:

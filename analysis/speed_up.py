@@ -1,6 +1,5 @@
 """Speed-up over the number of ranks, as a table and a figure, from the rows of ``ddpsched.what_if``."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,8 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.style import LONGEST_TITLE, colour, dash
-from ddpsched.visible_text import figure_label, visible
+from analysis.labels import label_ends, named
+from analysis.style import GREY, SMALL, colour, dash, headed, in_doublings, page
 
 COLUMNS = ("world_size", "policy", "slow_share", "slowness", "step_s", "network_s", "waiting", "speed_up")
 
@@ -33,22 +32,31 @@ def speeds(row: Mapping[str, Any]) -> str:
     return f"some ranks {row['slowness']:g} times as slow" if row["slow_share"] > 0 else "ranks of equal speed"
 
 
-def draw_speed_up(rows: Sequence[Mapping[str, Any]], title: str) -> Figure:
+def draw_speed_up(
+    rows: Sequence[Mapping[str, Any]], title: str = "", measured: Sequence[Mapping[str, Any]] = ()
+) -> Figure:
     """Return the figure: static's step time over each policy's, over the ranks; a panel for ranks of equal speed, and
     one where some are slow.
+
+    ``measured``: rows with ``policy``, ``world_size`` and ``speed_up``, rings in the first panel; policies without a
+    line are left out.
     """
     table = speed_up_table(rows)
     slow = list(dict.fromkeys(table.index.get_level_values("slow")))
-    figure = Figure(figsize=(7.6, 3.8), layout="constrained")
-    figure.suptitle(textwrap.fill(visible(title, LONGEST_TITLE), 100), fontsize=10, x=0.01, ha="left", parse_math=False)
-    panels = figure.subplots(1, len(slow), squeeze=False, sharey=True)[0]
+    figure, panels = page(1, len(slow), height_cm=7.5, title=title, sharey=True)
     for ax, words in zip(panels, slow, strict=True):
-        _panel(ax, table.loc[words])
-        ax.set_title(figure_label(words), fontsize=9)
-    panels[0].set_ylim(0, 1.05 * float(np.nanmax(table.to_numpy())))
+        _panel(headed(ax, words), table.loc[words])
+    rings = [row for row in measured if row["policy"] in table.loc[slow[0]].index]
+    for row in rings:
+        panels[0].plot(
+            row["world_size"], row["speed_up"], "o", mfc="white", mec=colour(row["policy"]), ms=6, mew=1.2, zorder=4
+        )
+    if rings:
+        panels[0].text(
+            0.03, 0.97, "rings: measured", transform=panels[0].transAxes, va="top", fontsize=SMALL, color=GREY
+        )
+    panels[0].set_ylim(0, 1.05 * max(float(np.nanmax(table.to_numpy())), *(row["speed_up"] for row in rings), 1.0))
     panels[0].set_ylabel("static's step time / this one's")
-    handles = dict(pair for ax in panels for pair in zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 
@@ -56,17 +64,10 @@ def _panel(ax: Axes, table: pd.DataFrame) -> None:
     arms = [str(each).replace(", ", " ") for each in table.index]  # a colour belongs to the first word
     for arm, (policy, values) in zip(arms, table.iterrows(), strict=True):
         ax.plot(
-            table.columns,
-            values,
-            color=colour(arm),
-            ls=dash(arm, arms),
-            marker="o",
-            ms=3.5,
-            label=figure_label(str(policy)),
-        )
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(table.columns, [f"{each:,}" for each in table.columns], fontsize=7, rotation=45)
-    ax.minorticks_off()
-    ax.set_xlabel("G, ranks")
-    ax.grid(alpha=0.25, lw=0.5)
-    ax.spines[["top", "right"]].set_visible(False)
+            table.columns, values, color=colour(arm), ls=dash(arm, arms), lw=1.4, marker="o", ms=3,
+            label=named(str(policy)),
+        )  # fmt: skip
+    in_doublings(ax, [float(size) for size in table.columns])
+    ax.tick_params(axis="x", labelsize=SMALL, rotation=45)
+    ax.set_xlabel("ranks")
+    label_ends(ax)

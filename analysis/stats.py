@@ -206,6 +206,17 @@ def value_interval(
     return over_one.value, over_one.low, over_one.high
 
 
+def spread_interval(values: Array, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Return the mean of independent values, (n,), with Student's interval: (mean, low, high); n is 2 or more.
+
+    >>> [round(each, 2) for each in spread_interval(np.array([1.0, 2.0, 3.0]))]
+    [2.0, -0.48, 4.48]
+    """
+    mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
+    reach = _student(confidence, len(values) - 1) * error
+    return mean, mean - reach, mean + reach
+
+
 def autocorrelation(values: Array) -> float:
     """Return the correlation of neighbours in a series, (steps,); 0 where it does not vary.
 

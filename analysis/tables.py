@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.load import Run
-from analysis.metrics import COUNTED, TIMED, length_distances, paired, per_step, ratio_of_means, summarise
+from analysis.metrics import COUNTED, TIMED, length_distances, paired, ratio_of_means, summarise
 from analysis.ratios import baseline_of, between_steps, compare, judged
 from analysis.settings import AA, Setting, partner
 from ddpsched.records import write_json
@@ -26,12 +26,12 @@ def run_table(setting: Setting) -> pd.DataFrame:
     for arm, runs in setting.arms.items():
         for run in runs:
             row: dict[str, Any] = {"run": run.name, "arm": arm, "policy": run.policy, "seed": run.seed}
-            row |= summarise(run.records, run.evaluations)
+            row |= summarise(run.records, run.evaluations, run.steps)
             static = partner(run, setting.runs)
             row["partner"] = static.name if static else None
             if static:
-                row |= length_distances(run.records, static.records)
-                row |= loss_distances(run.records, static.records)
+                row |= length_distances(run.records, static.records, run.steps, static.steps)
+                row |= loss_distances(run.steps, static.steps)
             rows.append(row)
     longest = max(row["num_steps"] for row in rows)
     for row in rows:
@@ -78,16 +78,16 @@ def ratio_table(setting: Setting, verdicts: Sequence[dict[str, Any]], seed: int 
 def _same_seeds(mine: Sequence[Run], others: Sequence[Run]) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
     by_seed = {run.seed: run for run in others}
     pairs = [(run, by_seed[run.seed]) for run in mine if run.seed in by_seed]
-    return [per_step(a.records) for a, _ in pairs], [per_step(b.records) for _, b in pairs]
+    return [a.steps for a, _ in pairs], [b.steps for _, b in pairs]
 
 
-def loss_distances(records: pd.DataFrame, static: pd.DataFrame) -> dict[str, float]:
+def loss_distances(steps: pd.DataFrame, static: pd.DataFrame) -> dict[str, float]:
     """Return the mean over steps of |loss - static's| over static's mean loss, of the first ten steps and of all.
 
     Runs with equal gradients start with equal losses. Then dropout, which draws other
     masks for other micro-batches, and rounding make them differ.
     """
-    both = pd.concat({"ours": per_step(records)["loss"], "static": per_step(static)["loss"]}, axis=1, join="inner")
+    both = pd.concat({"ours": steps["loss"], "static": static["loss"]}, axis=1, join="inner")
     return {
         name: float((part["ours"] - part["static"]).abs().mean() / part["static"].mean())
         for name, part in (("loss_distance_early", both.iloc[:10]), ("loss_distance", both))

@@ -6,7 +6,6 @@ from typing import Any
 import pandas as pd
 
 from analysis.batches import SUMS, order_bias
-from analysis.metrics import per_step
 from analysis.settings import AA, Setting
 from analysis.speeds import speeds
 
@@ -19,7 +18,7 @@ def tradeoffs(setting: Setting, table: Mapping[str, Any]) -> pd.DataFrame:
     """
     rows = []
     for arm, runs in setting.arms.items():
-        steps = [per_step(run.records) for run in runs]
+        steps = [run.steps for run in runs]
         bias = [order_bias(*(each[name].to_numpy(dtype="float64") for name in SUMS)) for each in steps]
         peak = [each["max_peak_memory_bytes"].max() for each in steps]
         rows.append({"arm": arm, "order_bias": pd.Series(bias).mean(), "peak_bytes": pd.Series(peak).mean()})

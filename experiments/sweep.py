@@ -81,6 +81,9 @@ def _run_here(waiting: Sequence[Launch], flags: Sequence[str]) -> Iterator[tuple
     """Run launches one after another, and yield each with how its runs ended."""
     begin = time.monotonic()
     for number, launch in enumerate(waiting):
+        if "--overwrite" not in flags and is_done(launch):
+            console.print(f"skip   {launch.label} (another sweep has finished it meanwhile)")
+            continue
         eta = (time.monotonic() - begin) / number * (len(waiting) - number) if number else None
         left = "" if eta is None else f", about {eta / 60:.0f} min left"
         console.print(f"run    {launch.label} ({number + 1} of {len(waiting)}{left})")

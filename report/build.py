@@ -1,9 +1,9 @@
-"""``python -m report.build [STUDY ...] [--output DIR]``: the report as Markdown, one HTML page and a PDF.
+"""``python -m report.build``: the report of ten pages and its appendix, as Markdown, HTML pages and PDFs.
 
-Without a study it reads the local ``outputs/study*`` that have finished (and
-``outputs/yardstick*`` beside them), ``outputs/policies*`` and ``outputs/gpu*``, and for what is missing the results
-frozen in ``report/results/``. ``--freeze`` makes these: it writes into ``report/`` itself and fills
-the README's table; parts without a study stay as they are.
+Both are made of what is frozen in ``report/results/``, every interval anew from the records. With studies, ``python -m
+report.build outputs/STUDY ...``, it writes the tables of these alone; folders of experiments.gpu may be among them.
+``--freeze`` writes report and appendix into ``report/`` itself, to be committed, and fills the README's table and
+figure; with studies it freezes these first.
 """
 
 import argparse
@@ -11,15 +11,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from analysis.freeze import freeze as freeze_study
+from analysis.freeze import portable
 from analysis.load import load_study
 from ddpsched.errors import DataError, DdpschedError
-from ddpsched.records import read_json
+from ddpsched.records import read_json, write_json
 from ddpsched.visible_text import visible
-from report import front
+from report import front, on_gpu
+from report.figures import of_appendix, of_paper
 from report.html import page
 from report.pdf import TypstMissing, pdf
-from report.render import markdown
-from report.results import COMPARISON, GPU, MEASURED, Results, collect, filled, read, redrawn, write
+from report.render import FIGURES, report, tables
+from report.results import GPU, MEASURED, STUDIES, Results, collect, read
 
 HERE = Path(__file__).parent
 FROZEN = HERE / "results"
@@ -27,10 +30,31 @@ DEFAULT_OUTPUT = Path("outputs/paper")
 
 
 def build(results: Results, output: Path) -> Path:
-    """Write ``report.md``, ``.html`` and ``.pdf``, and ``results/``, under ``output``; return the path of the page."""
-    results = redrawn(results)
-    write(results, output / "results")
-    return write_document(markdown(results, "results/figures"), results.figures, output / "report")
+    """Write the report and its appendix into a folder; return the path of the report's page."""
+    of_report, of_tables = of_paper(results), of_appendix(results)
+    write_figures(of_report | of_tables, output)
+    write_document(
+        tables(results, of_tables, "Appendix: tables of all studies", whole=True), of_tables, output / "appendix"
+    )
+    return write_document(report(results, of_report), of_report, output / "report")
+
+
+def build_tables(results: Results, output: Path) -> Path:
+    """Write the tables of studies as a report into a folder; return the path of its page."""
+    figures = of_appendix(results)
+    write_figures(figures, output)
+    title = ", ".join([*results.studies, *["GPU"] * bool(results.gpus)])
+    return write_document(tables(results, figures, title), figures, output / "report")
+
+
+def write_figures(figures: Mapping[str, bytes], output: Path) -> None:
+    """Write figures beside the documents that show them, in place of earlier ones."""
+    folder = output / FIGURES
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in folder.glob("*.png"):
+        stale.unlink()
+    for name, content in figures.items():
+        (folder / name).write_bytes(content)
 
 
 def write_document(text: str, figures: Mapping[str, bytes], stem: Path) -> Path:
@@ -49,32 +73,23 @@ def write_document(text: str, figures: Mapping[str, bytes], stem: Path) -> Path:
     return path
 
 
-def finished(outputs: Path) -> list[Path]:
-    """Return local studies in which all runs are done; yardsticks only beside a full study."""
-    studies, yardsticks, comparisons = (
-        [folder for folder in sorted(outputs.glob(f"{name}*")) if _is_done(folder)]
-        for name in ("study", "yardstick", COMPARISON)
-    )
-    gpus = [folder for folder in sorted(outputs.glob(f"{GPU}*")) if _is_of_gpu(folder)]
-    return studies + (yardsticks if studies else []) + comparisons + gpus
-
-
-def _is_of_gpu(folder: Path) -> bool:
-    """Return whether experiments.gpu wrote this folder, and not in a trial on a CPU."""
-    return (folder / MEASURED).exists() and not read_json(folder / MEASURED).get("smoke", True)
-
-
-def _is_done(folder: Path) -> bool:
-    try:
-        return not load_study(folder).left_out
-    except DataError:
-        return False
+def freeze(folders: Sequence[Path], frozen: Path = FROZEN) -> None:
+    """Put studies and what experiments.gpu measured into the frozen results. Raises DataError for a trial on a CPU."""
+    for folder in folders:
+        if not (folder / MEASURED).exists():
+            freeze_study(load_study(folder), frozen / STUDIES / folder.name)
+            continue
+        measured = portable(read_json(folder / MEASURED))
+        if measured.get("smoke", True):
+            raise DataError(f"{folder}: it was measured by a trial on a CPU (--smoke); measure a GPU to freeze it")
+        (frozen / GPU).mkdir(parents=True, exist_ok=True)
+        write_json(frozen / GPU / f"{on_gpu.slug(measured)}.json", measured)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the report, and print its path; return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m report.build", description="the report, from studies or frozen results"
+        prog="python -m report.build", description="the report from frozen results, or the tables of studies"
     )
     parser.add_argument("studies", nargs="*", type=Path, metavar="STUDY", help="a study's folder, outputs/STUDY")
     target = parser.add_mutually_exclusive_group()
@@ -82,15 +97,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     target.add_argument("--freeze", action="store_true", help="write into report/, to be committed")
     given = parser.parse_args(arguments)
     try:
-        studies = given.studies or finished(Path("outputs"))
-        results = collect(studies)
-        if given.freeze or not given.studies or not results.settings:
-            results = filled(results, read(FROZEN))
-            studies = [*studies, FROZEN]
-        print(visible(f"from {', '.join(map(str, studies))}"), file=sys.stderr)
-        path = build(results, HERE if given.freeze else given.output)
         if given.freeze:
+            freeze(given.studies)
+            path = build(results := read(FROZEN), HERE)
             front.update(HERE.parent / "README.md", results)
+        elif given.studies:
+            path = build_tables(collect(given.studies), given.output)
+        else:
+            path = build(read(FROZEN), given.output)
     except DdpschedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -34,7 +34,7 @@ MEMORY = 1.05  # of static's peak
 
 def conclusions(settings: Sequence[Setting]) -> list[Conclusion]:
     """Return the conclusions of all settings, in order."""
-    return [judged(setting["slug"], setting["label"], claim) for setting in settings for claim in _claims(setting)]
+    return [judged(setting["slug"], setting["name"], claim) for setting in settings for claim in _claims(setting)]
 
 
 def judged(slug: str, label: str, claim: Claim) -> Conclusion:

@@ -1,59 +1,35 @@
-"""The README's results table, filled from the frozen results like every other number."""
+"""The README's figure and its caption, filled from the frozen results like every other number."""
 
-import re
 from pathlib import Path
-from typing import Any
 
-from ddpsched.visible_text import visible
-from report import wording
-from report.conclusions import ratio
+from analysis.settings import AA
+from report.figures import GLOO, VIRTUAL
+from report.measures import arms, speed
 from report.render import as_text
 from report.results import Results
+from report.sentences import STRONGEST, code
+from report.wording import interval, listed
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-
-
-def table(results: Results) -> str:
-    """Return the table as Markdown, one row per setting and arm: tokens, and times where arms ran in turn."""
-    headings = ["setting", "arm", "largest rank's padded tokens / even share"]
-    if any(map(in_turn, results.settings)):
-        headings += ["longest compute", "/ static", "step / static"]
-    rows = [f"| {' | '.join(headings)} |", f"|:--|:--|{'--:|' * (len(headings) - 2)}"]
-    for setting in results.settings:
-        for arm in setting["arms"]:
-            rows.append(f"| {' | '.join(_row(setting, arm)[: len(headings)])} |")
-    return "\n".join(rows)
-
-
-def in_turn(setting: dict[str, Any]) -> bool:
-    """Return whether the arms of a setting took turns, so that their times may be compared."""
-    ratios = (ratio(setting, arm["arm"], "static", "step_s") for arm in setting["arms"] if arm["arm"] != "static")
-    return setting["mode"] != "simulated" and any(each.get("low") is not None for each in ratios)
-
-
-def _row(setting: dict[str, Any], arm: dict[str, Any]) -> list[str]:
-    name = as_text(f"G = {setting['world_size']}, B = {setting['global_batch']}, {setting['mode']}")
-    times = [wording.ABSENT] * 3
-    if in_turn(setting):
-        against = (ratio(setting, arm["arm"], "static", column) for column in ("max_compute_s", "step_s"))
-        times = [wording.duration(arm["max_compute_mean_s"]), *map(wording.interval, against)]
-    return [name, f"`{re.sub('[`|]', '', visible(arm['arm']))}`", wording.number(arm["yardstick"]), *times]
+FIGURE = "report/figures/speeds.png"
+SHOWN = ("balanced", "packed", STRONGEST)
 
 
 def block(results: Results) -> str:
-    """Return the text between the README's marks: the table, the data, the runs and the devices."""
-    runs = {f"{setting['mode']}: {int(setting['arms'][0]['num_steps'])} steps" for setting in results.settings}
-    data = sorted({setting["environment"]["data"] for setting in results.set_ups.values()})
-    devices = sorted({setting["device"] for setting in results.settings if setting["mode"] != "simulated"})
-    times = (
-        "in brackets 95 % intervals of launches" if any(map(in_turn, results.settings)) else "they are free of noise"
+    """Return the text between the README's marks: the figure, its numbers, and on what they were measured."""
+    found = results.of(VIRTUAL, *GLOO)
+    numbers = [f"{code(arm)} {interval(speed(m, arm))}" for m in found[:1] for arm in arms(m) if arm in SHOWN]
+    floor = "".join(f", static again (A/A) {interval(speed(m, AA))}" for m in found[:1])
+    launches = sorted({str(len({run.seed for run in each.setting.runs})) for each in found})
+    devices = sorted({each.table["device"] for each in found})
+    caption = (
+        "*DistilBERT's shape on SST-2, four ranks, 32 samples a step. Samples a second over those of equal counts, on "
+        f"virtual ranks: {', '.join(numbers)}{floor}. In brackets 95 % intervals of {listed(launches)} launches, all "
+        f"arms in turn, on {listed([str(as_text(device)) for device in devices])}. The strongest baseline is "
+        f"transformers' {code(STRONGEST)}.*"
     )
-    note = (
-        f"Data: {'; '.join(map(as_text, data))}. Runs: {', '.join(map(as_text, sorted(runs)))}; "
-        f"on {wording.listed([as_text(device) for device in devices])}. "
-        f"Counts of tokens; {times}. Times are given where arms ran in turn."
-    )
-    return f"{BEGIN}\n{table(results)}\n\n{note}\n{END}"
+    words = "Throughput of each policy over static's, beside transformers' batch_rebalance, with the noise floor"
+    return f"{BEGIN}\n![{words}]({FIGURE})\n\n{caption}\n{END}"
 
 
 def update(readme: Path, results: Results) -> None:

@@ -1,10 +1,10 @@
-"""The report as Markdown, from results; the same results give the same bytes."""
+"""The report and its appendix as Markdown, from results; the same results give the same bytes."""
 
 import html
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,17 @@ from markupsafe import Markup
 
 from analysis.settings import AA
 from ddpsched.visible_text import visible
-from report import compared, compared_words, compiled, on_gpu, reliability, wording
+from experiments.trainers.frozen import PeersFile
+from report import compiled, measures, on_gpu, reliability, sentences, wording
 from report.conclusions import conclusions, ratio
-from report.results import Results, compiled_figure, figure_names, loss_figure
+from report.figures import compiled_file, outline_file
+from report.results import Measured, Results
+from report.sentences import LAWS, Computed, Trainers
 from report.set_up import set_up
 
 HERE = Path(__file__).parent
+FIGURES = "figures"  # the folder beside a document
 SPECIAL = re.compile(r"([\\`*_\[\]|~])")
-CAPTIONS = {
-    "1-step-time": "Longest compute time over ranks (above) and step time (below), per step.",
-    "2-time-spread": "Standard deviation over ranks of compute time (bold) and of step time (dotted), per step.",
-    "3-token-spread": "Standard deviation over ranks of padded tokens, per step.",
-    "4-memory-spread": "Standard deviation over ranks of peak memory, per step.",
-    "5-time-ecdf": "Distribution over steps of the longest compute time (left) and of the step time (right).",
-}
 
 
 def as_text(value: Any) -> Any:
@@ -43,90 +40,131 @@ def as_text(value: Any) -> Any:
     return Markup(SPECIAL.sub(r"\\\1", html.escape(visible(re.sub(r"\s+", " ", value)), quote=False)))
 
 
-def markdown(results: Results, figures_folder: str) -> str:
-    """Return the report as Markdown; figures are linked below ``figures_folder``."""
+def report(results: Results, figures: Mapping[str, bytes]) -> str:
+    """Return the report, of ten printed pages. ``figures``: PNGs by file name; those that are there are shown."""
+    computed = Computed(results)
+
+    def one(name: str) -> Measured | None:
+        return next(iter(results.of(name)), None)
+
+    def views(found: Sequence[Measured]) -> list[dict[str, Any]]:
+        return [each.view for each in found]
+
+    return _filled(
+        "template.md",
+        figures,
+        one=one,
+        of=results.of,
+        views=views,
+        laws=LAWS,
+        gpus=results.gpus,
+        what_if=results.what_if,
+        two_hosts=results.two_hosts,
+        trainers=results.trainers,
+        **{each.__name__: each for each in (*measures.MEASURES, *sentences.SENTENCES)},
+        **{name: getattr(computed, name) for name in ("simulated_error", "about_scaling", "yardstick")},
+        **_of_trainers(results),
+    )
+
+
+def tables(results: Results, figures: Mapping[str, bytes], title: str, whole: bool = False) -> str:
+    """Return the tables of studies and benchmarks under a title. ``whole``: say what was not measured, too."""
+    views = [each.view | {"outline": _link(outline_file(each), figures)} for each in results.measured]
+    files = [each for each in results.trainers.values() if isinstance(each, PeersFile)]
+    return _filled(
+        "template_tables.md",
+        figures,
+        title=title,
+        whole=whole,
+        studies=[(study, list(group)) for study, group in groupby(views, key=lambda view: view["study"])],
+        left_out=results.left_out,
+        peers=[pair for file in files for pair in file.traces.items()],
+        two_hosts=results.two_hosts,
+        simulator=results.simulator,
+        synchronisers=results.synchronisers,
+        compiled=results.compiled,
+        findings=results.findings,
+        gpus=results.gpus,
+        conclusions=conclusions(views),
+        **_of_trainers(results),
+        **_lookups(results, figures),
+    )
+
+
+def _filled(template: str, figures: Mapping[str, bytes], **values: Any) -> str:
     # finalize sees every value that the template prints, so no data reaches the page unescaped
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, finalize=as_text, undefined=StrictUndefined
     )
-    settings = [{**setting, **results.set_ups[setting["slug"]]} for setting in results.settings]
-    text = environment.get_template("template.md").render(
-        settings=settings,
-        left_out=results.left_out,
-        synchronisers=results.synchronisers,
-        comparison=results.comparison,
-        findings=results.findings,
-        gpus=results.gpus,
-        compiled=results.compiled,
-        conclusions=conclusions(results.settings),
-        compared_conclusions=compared.conclusions(results.comparison),
-        captions=CAPTIONS,
-        next_figure=partial(next, count(1)),
-        **_lookups(results, figures_folder),
-        **_phrases(),
+    text = environment.get_template(template).render(
+        next_figure=partial(next, count(1)), linked=partial(_linked, figures), set_up=set_up, **values, **_phrases()
     )
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _lookups(results: Results, figures_folder: str) -> dict[str, Callable[..., Any]]:
-    """Return the functions of a setting that the template calls, by name."""
+def _of_trainers(results: Results) -> dict[str, Callable[..., Any]]:
+    trainers = Trainers(results.trainers)
+    return {name: getattr(trainers, name) for name in ("trainer_steps", "trainer_rows", "target_tables")}
 
-    def figures(setting: Mapping[str, Any]) -> dict[str, str]:
-        names = figure_names(setting["slug"])
-        return {name: Markup(f"{figures_folder}/{file}") for name, file in names.items() if file in results.figures}
 
-    def static(setting: Mapping[str, Any]) -> dict[str, Any] | None:
-        return next((arm for arm in setting["arms"] if arm["arm"] == "static"), None)
+def _linked(figures: Mapping[str, bytes], name: str) -> str | None:
+    return _link(f"{name}.png", figures)
+
+
+def _link(file: str, figures: Mapping[str, bytes]) -> str | None:
+    return Markup(f"{FIGURES}/{file}") if file in figures else None
+
+
+def _lookups(results: Results, figures: Mapping[str, bytes]) -> dict[str, Callable[..., Any]]:
+    """Return the functions of a setting that the tables call, by name."""
 
     def others(setting: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return [arm for arm in setting["arms"] if arm["arm"] not in ("static", AA)]
+        return [arm for arm in setting["arms"] if arm["arm"] not in (setting["baseline"], AA)]
 
     def pairs(setting: Mapping[str, Any]) -> list[tuple[str, str]]:
         return list(dict.fromkeys((row["arm"], row["baseline"]) for row in setting["ratios"]))
 
-    def listed_yardsticks(setting: Mapping[str, Any]) -> str:
-        return wording.listed([f"{wording.number(arm['yardstick'])} ({arm['arm']})" for arm in setting["arms"]])
+    def learnt(setting: Mapping[str, Any]) -> bool:
+        return setting["mode"] != "simulated" and any(arm["dev_loss"] is not None for arm in setting["arms"])
 
     def learning(setting: Mapping[str, Any]) -> str:
         return wording.learning(setting["arms"])
 
-    def tag(setting: Mapping[str, Any]) -> str:
-        short = [f"G = {s['world_size']}, {s['mode']}" for s in results.settings]
-        mine = f"G = {setting['world_size']}, {setting['mode']}"
-        return mine if short.count(mine) == 1 else str(setting["label"])
+    def outline(setting: Mapping[str, Any]) -> str | None:
+        shown: str | None = setting["outline"]
+        return shown
 
     def forced(setting: Mapping[str, Any]) -> bool:
         policy = setting["config"].get("policy", {})
         return policy.get("kind") == "minmax" and policy["prefetch"] * setting["world_size"] == setting["global_batch"]
 
     def warmups() -> str:
-        counts = sorted({int(arm["warmup_steps"]) for setting in results.settings for arm in setting["arms"]})
+        counts = sorted({int(arm["warmup_steps"]) for each in results.measured for arm in each.table["arms"]})
         return " or ".join(map(str, counts))
 
-    def curves(setting: Mapping[str, Any]) -> str | None:
-        return linked(loss_figure(setting))
-
-    def compiled_steps(study: Mapping[str, Any]) -> str | None:
-        return linked(compiled_figure(study))
-
-    def linked(file: str) -> str | None:
-        return Markup(f"{figures_folder}/{file}") if file in results.figures else None
+    def compiled_steps(study: dict[str, Any]) -> str | None:
+        return _link(compiled_file(study), figures)
 
     functions: Sequence[Callable[..., Any]] = (
-        figures, static, others, pairs, listed_yardsticks, learning, warmups,
-        tag, forced, ratio, set_up, curves, compiled_steps,
+        others, pairs, learnt, learning, outline, forced, warmups, ratio, compiled_steps,
     )  # fmt: skip
     return {function.__name__: function for function in functions}
 
 
 def _phrases() -> dict[str, Any]:
     names = (
-        "change", "percent", "number", "duration", "size", "interval", "signed", "tracking", "overhead", "shift",
-        "mismatch", "outcome", "significant", "verdict",
-    )  # fmt: skip
+        "change",
+        "percent",
+        "number",
+        "duration",
+        "size",
+        "interval",
+        "signed",
+        "listed",
+        "significant",
+        "verdict",
+    )
     return {name: getattr(wording, name) for name in names} | {
-        "compared": compared,
-        "says": compared_words,
         "compiling": compiled,
         "reliability": reliability,
         "on_gpu": on_gpu,

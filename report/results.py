@@ -1,198 +1,144 @@
-"""All numbers of the report as ``Results``, read from studies or frozen in a folder."""
+"""Studies with their records, and files of benchmarks, of which a report is made, as ``Results``."""
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from analysis import comparison, tables
-from analysis.arms import compare_all
-from analysis.draw import draw_setting, save
-from analysis.draw_compiled import draw_compiled
-from analysis.figures import FIGURES
 from analysis.freeze import open_study, portable
 from analysis.load import Study
-from analysis.settings import settings
+from analysis.settings import Setting, settings
+from analysis.tables import study_tables
 from ddpsched.errors import DataError
-from ddpsched.records import read_json, write_json
+from ddpsched.records import read_json
 from experiments.reliability.findings import Finding, frozen
-from report import compared, on_gpu
-from report.compiled import measured_on
-from report.conclusions import Conclusion, conclusions
+from experiments.trainers.frozen import Frozen
+from experiments.trainers.frozen import read as read_trainers
 
-RELIABILITY = "reliability"  # the folder of frozen findings
+STUDIES, TRAINERS, RELIABILITY = "studies", "trainers", "reliability"  # folders of what is frozen
+SYNCHRONISERS, COMPILED, TWO_HOSTS, SIMULATOR = "synchronisers", "compiled", "two_hosts", "simulator"
+WHAT_IF = "what_if.json"  # the file of experiments.what_if --json
 GPU, MEASURED = "gpu", "gpu.json"  # the folder of what was measured on GPUs, and the file of one of them
-SYNCHRONISERS, COMPILED = "synchronisers", "compiled"  # the folders of benchmarks' tables
-COMPARISON = "policies"  # the prefix of the folders of studies that compare all policies
+
+Tables = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A setting of a study, with its tables.
+
+    Attributes:
+        study: the study's name.
+        setting: its runs by arm.
+        table: of ``tables.study_tables``.
+    """
+
+    study: str
+    setting: Setting
+    table: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The study's name, and what distinguishes this setting from its others."""
+        first = f"G = {self.table['world_size']}, B = {self.table['global_batch']}, {self.table['mode']}"
+        extra = self.setting.label.removeprefix(first).lstrip(", ").removeprefix(self.table["device"]).lstrip(", ")
+        return f"{self.study} ({extra})" if extra else self.study
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """The table, with the environment and config of the run whose window and cost matter, where there is one."""
+        runs = self.setting.runs
+        shown = next((run for run in runs if run.policy != "static"), runs[0])
+        windows = sorted({run.config["policy"]["prefetch"] for run in runs if run.policy == "minmax"})
+        set_up = {"environment": shown.environment, "config": shown.config, "windows": windows}
+        return portable({**self.table, **set_up, "name": self.name, "study": self.study})
 
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """All numbers and figures of the report.
+    """All numbers of a report.
 
     Attributes:
-        settings: the tables of each setting, in order.
-        set_ups: its environment and config by slug.
-        left_out: the reasons for runs that are left out, by study and run.
-        figures: PNGs by file name.
+        studies: with their records, by name.
         synchronisers: the tables of experiments.benchmarks.syncs.
-        comparison: a table for each setting of the studies of all policies.
-        findings: of the checks of reliability, by name.
+        compiled: those of experiments.benchmarks.compiled, one for each model.
+        two_hosts: those of experiments.benchmarks.two_hosts.
+        simulator: those of experiments.benchmarks.simulator.
         gpus: of experiments.gpu, one of each device.
-        compiled: the tables of experiments.benchmarks.compiled, one for each model.
+        findings: of the checks of reliability, by name.
+        trainers: the files of experiments.trainers, by name.
+        what_if: the rows of experiments.what_if.
     """
 
-    settings: list[dict[str, Any]]
-    set_ups: dict[str, dict[str, Any]]
-    left_out: dict[str, str]
-    figures: dict[str, bytes]
-    synchronisers: list[dict[str, Any]] = field(default_factory=list)
-    comparison: list[dict[str, Any]] = field(default_factory=list)
+    studies: Mapping[str, Study] = field(default_factory=dict)
+    synchronisers: Tables = field(default_factory=list)
+    compiled: Tables = field(default_factory=list)
+    two_hosts: Tables = field(default_factory=list)
+    simulator: Tables = field(default_factory=list)
+    gpus: Tables = field(default_factory=list)
     findings: Mapping[str, Finding] = field(default_factory=dict)
-    gpus: list[dict[str, Any]] = field(default_factory=list)
-    compiled: list[dict[str, Any]] = field(default_factory=list)
+    trainers: Mapping[str, Frozen] = field(default_factory=dict)
+    what_if: Tables = field(default_factory=list)
+
+    @cached_property
+    def measured(self) -> list[Measured]:
+        """All settings of all studies, whose verdicts are one family."""
+        found = [(name, each) for name, study in self.studies.items() for each in settings(study.runs)]
+        tables = study_tables([setting for _, setting in found])
+        return [Measured(name, setting, table) for (name, setting), table in zip(found, tables, strict=True)]
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The reasons for runs that are left out, by study and run."""
+        return {
+            f"{name}/{run}": portable(why)
+            for name, study in self.studies.items()
+            for run, why in study.left_out.items()
+        }
+
+    def only(self, name: str) -> "Results":
+        """Return the results of one study alone."""
+        return Results(studies={name: self.studies[name]})
+
+    def of(self, *names: str) -> list[Measured]:
+        """Return the settings of these studies, in this order, as far as they are there."""
+        return [each for name in names for each in self.measured if each.study == name]
 
 
-def collect(studies: Sequence[Path]) -> Results:
-    """Return the results of finished studies, and of folders of experiments.gpu.
+def collect(paths: Sequence[Path]) -> Results:
+    """Return the results of studies, frozen or not, and of folders of experiments.gpu.
 
     Raises DataError where one of them has no finished run.
     """
-    results = Results([], {}, {}, {})
-    for folder in studies:
-        if (folder / MEASURED).exists():
-            results.gpus.append(portable(read_json(folder / MEASURED)))
-            continue
-        study = open_study(folder)
-        results.left_out.update({f"{folder.name}/{name}": portable(why) for name, why in study.left_out.items()})
-        if folder.name.startswith(COMPARISON):
-            _compare(study, results)
-            continue
-        found = settings(study.runs)
-        for setting, table in zip(found, tables.study_tables(found), strict=True):
-            # the set-up is the scheduled arm's, whose window and cost matter, where there is one
-            shown = next((run for run in setting.runs if run.policy != "static"), setting.runs[0])
-            results.settings.append(portable(table))
-            windows = sorted({run.config["policy"]["prefetch"] for run in setting.runs if run.policy == "minmax"})
-            set_up = {"environment": shown.environment, "config": shown.config, "windows": windows}
-            results.set_ups[setting.slug] = portable(set_up)
-            with tempfile.TemporaryDirectory() as drawn:
-                results.figures.update({path.name: path.read_bytes() for path in draw_setting(setting, Path(drawn))})
-    labels = [setting["label"] for setting in results.settings]
-    for table, label in zip(results.settings, labels, strict=True):
-        if labels.count(label) > 1:  # two studies did the same work: their names distinguish them
-            table["label"] = f"{label}, study {results.set_ups[table['slug']]['config']['study']}"
-    return results
-
-
-def _compare(study: Study, results: Results) -> None:
-    """Add a study's comparison of policies to the results."""
-    with tempfile.TemporaryDirectory() as drawn:
-        content = comparison.write(compare_all(study.runs), Path(drawn))
-        results.comparison.extend(portable(content))
-        results.figures.update({path.name: path.read_bytes() for path in Path(drawn).glob("*.png")})
-
-
-def filled(results: Results, frozen: Results) -> Results:
-    """Return the results with the parts that were not run filled from the frozen ones."""
-    if not results.settings:
-        left_out = frozen.left_out | results.left_out
-        results = replace(results, settings=frozen.settings, set_ups=frozen.set_ups, left_out=left_out)
-    results = replace(
-        results,
-        synchronisers=results.synchronisers or frozen.synchronisers,
-        comparison=results.comparison or frozen.comparison,
-        findings=results.findings or frozen.findings,
-        gpus=results.gpus or frozen.gpus,
-        compiled=results.compiled or frozen.compiled,
-    )
-    shown = {name for setting in results.settings for name in figure_names(setting["slug"]).values()}
-    shown |= {loss_figure(setting) for setting in results.comparison}
-    shown |= {compiled_figure(study) for study in results.compiled}
-    figures = {name: content for name, content in frozen.figures.items() if name in shown}
-    return replace(results, figures=figures | results.figures)
+    gpus = [portable(read_json(path / MEASURED)) for path in paths if (path / MEASURED).exists()]
+    studies = {path.name: open_study(path) for path in paths if not (path / MEASURED).exists()}
+    return Results(studies=studies, gpus=gpus)
 
 
 def read(folder: Path) -> Results:
-    """Return the results that ``write`` wrote into a folder. Raises DataError where there are none."""
-    try:
-        content = tables.read(folder)
-        set_ups = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"no frozen results: {error}; give a study's folder, outputs/STUDY") from None
-    figures = {path.name: path.read_bytes() for path in sorted((folder / "figures").glob("*.png"))}
-    file = folder / "comparison.json"
-    arms = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-    findings = frozen(folder / RELIABILITY)
-    synchronisers, gpus, compiled = (read_tables(folder / name) for name in (SYNCHRONISERS, GPU, COMPILED))
+    """Return the results frozen in a folder. Raises DataError where there are none."""
+    studies = {path.parent.name: open_study(path.parent) for path in sorted((folder / STUDIES).glob("*/runs.json"))}
+    if not studies:
+        raise DataError(f"no frozen results in {folder}; freeze a study: python -m analysis.freeze outputs/STUDY")
+    rooms = {name: read_tables(folder / name) for name in (SYNCHRONISERS, COMPILED, TWO_HOSTS, SIMULATOR)}
+    what_if = json.loads((folder / WHAT_IF).read_text(encoding="utf-8")) if (folder / WHAT_IF).exists() else []
     return Results(
-        content["settings"], set_ups, content["left_out"], figures, synchronisers, arms, findings, gpus, compiled
+        studies=studies,
+        gpus=read_tables(folder / GPU),
+        findings=frozen(folder / RELIABILITY),
+        trainers={path.stem: read_trainers(path) for path in sorted((folder / TRAINERS).glob("*.json"))},
+        what_if=what_if,
+        **rooms,
     )
 
 
-def read_tables(folder: Path) -> list[dict[str, Any]]:
+def read_tables(folder: Path) -> Tables:
     """Return the tables of a benchmark, a file for each model or device, by name."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-
-
-def write(results: Results, folder: Path) -> None:
-    """Write tables, conclusions, environments and figures into a folder, as ``read`` reads them."""
-    tables.write(folder, results.settings, results.left_out)
-    write_json(folder / "environment.json", results.set_ups)
-    write_json(folder / "conclusions.json", all_conclusions(results))
-    (folder / "comparison.json").unlink(missing_ok=True)
-    if results.comparison:
-        write_json(folder / "comparison.json", results.comparison)
-    for room, found in ((SYNCHRONISERS, results.synchronisers), (COMPILED, results.compiled)):
-        for table in found:
-            (folder / room).mkdir(exist_ok=True)
-            write_json(table_file(folder / room, table["model"]), table)
-    for name, finding in results.findings.items():
-        (folder / RELIABILITY).mkdir(exist_ok=True)
-        write_json(folder / RELIABILITY / f"{name}.json", asdict(finding))
-    for measured in results.gpus:
-        (folder / GPU).mkdir(exist_ok=True)
-        write_json(folder / GPU / f"{on_gpu.slug(measured)}.json", measured)
-    (folder / "figures").mkdir(exist_ok=True)
-    for stale in (folder / "figures").glob("*.png"):
-        stale.unlink()
-    for name, content in results.figures.items():
-        (folder / "figures" / name).write_bytes(content)
 
 
 def table_file(folder: Path, model: str) -> Path:
     """Return the file of a model's table in a benchmark's folder."""
     return folder / f"{model.rpartition('/')[2]}.json"
-
-
-def redrawn(results: Results) -> Results:
-    """Return the results with the figures that are drawn from frozen tables."""
-    figures = dict(results.figures)
-    for study in results.compiled:
-        with tempfile.TemporaryDirectory() as drawn:
-            path = Path(drawn) / compiled_figure(study)
-            save(draw_compiled(study["launches"], f"{study['model']}, compiled: {measured_on(study)}"), path)
-            figures[path.name] = path.read_bytes()
-    return replace(results, figures=figures)
-
-
-def all_conclusions(results: Results) -> list[Conclusion]:
-    """Return the conclusions on the studies, and on the comparison of policies."""
-    return [*conclusions(results.settings), *compared.conclusions(results.comparison)]
-
-
-def loss_figure(setting: Mapping[str, Any]) -> str:
-    """Return the file name of a compared setting's loss curves."""
-    return f"{setting['slug']}-loss.png"
-
-
-def compiled_figure(study: Mapping[str, Any]) -> str:
-    """Return the file name of a compiled model's step times."""
-    return f"compiled-{study['model'].rpartition('/')[2]}.png"
-
-
-def figure_names(slug: str) -> dict[str, str]:
-    """Return the five file names of a setting, by figure."""
-    return {figure: f"{slug}-{figure}.png" for figure in FIGURES}

@@ -120,10 +120,10 @@ def test_tables_of_analysis(capsys: pytest.CaptureFixture[str]) -> None:
 def test_conclusions_of_a_reproduction() -> None:
     row = {"setting": TEXT, "statement": TEXT, "threshold": 1.0, "holds": True, "old": None, "new": {"value": 1.0}}
     out = plain_console(file=io.StringIO(), width=400)
-    reproduce.show([{**row, "outcome": reproduce.HELD}, {**row, "outcome": reproduce.NEW}], out)
+    reproduce.show([{**row, "outcome": reproduce.SAME}, {**row, "outcome": reproduce.NEW}], out)
     printed = out.file.getvalue()  # type: ignore[attr-defined]
     assert printed.count(TEXT) == 3
-    assert reproduce.HELD in printed
+    assert reproduce.SAME in printed
 
 
 def markup(tree: ast.AST) -> Sequence[str]:

@@ -58,9 +58,9 @@ def predict(
     ``menu``: of the shapes that a compiled model's plans of a spec are made for, () for none. Where times of a compiled
     model are known, padded candidates are predicted with it, too.
 
-    A step takes as long as its slowest rank, each with noise as measured, and ``times.rest_s``. The band adds the error
-    of the fit, which hits both arms of a ratio alike only in part, and the standard error over the planned steps. Where
-    a second micro-batch never pays, more are taken not to pay either, and are not planned.
+    A step takes until its last rank is ready, each with noise as measured, and ``times.rest_s``. The band adds the
+    error of the fit, which hits both arms of a ratio alike only in part, and the standard error over the planned steps.
+    Where a second micro-batch never pays, more are taken not to pay either, and are not planned.
     """
     noise = np.random.default_rng(0).choice(times.noise, (DRAWS, STEPS, spec.world_size))
     steps: dict[str, np.ndarray] = {}
@@ -81,7 +81,7 @@ def predict(
         plans = list(islice(plan_steps(planned, lengths, LocalExchange(spec.world_size)), STEPS))
         curve = times.packed_curve if policy.packs else times.padded_curve
         costs = _seconds(plans, lengths, planned.cost, curve)
-        steps[name] = (costs * noise[:, : len(plans)]).max(2).mean(0) + times.rest_s
+        steps[name] = last_ready(costs * noise[:, : len(plans)], times.together).mean(0) + times.rest_s
         mean = float(np.mean([len(micros) for plan in plans for micros in plan.ranks]))
         found[name] = policy, cost, mean, compiled
         if mean == 1 < policy.most_microbatches:
@@ -94,6 +94,25 @@ def predict(
         band = 0.0 if name == "static" else float(np.hypot(times.error, of_steps / ratio))
         predictions.append(Prediction(name, policy, cost, float(steps[name].mean()), ratio, band, mean, compiled))
     return sorted(predictions, key=lambda each: (each.step_s, each.name != "static"))
+
+
+def last_ready(seconds: np.ndarray, together: float) -> np.ndarray:
+    """Return when the last of ranks that begin at once is ready: (..., ranks) -> (...).
+
+    ``seconds``: of each rank while all compute, which is ``together`` times as long as while it computes alone; with k
+    of G computing, 1 + (together - 1) (k - 1) / (G - 1) times. So a rank that goes on when others are ready goes on
+    faster.
+
+    >>> float(last_ready(np.array([2.0, 4.0]), 1.0)), float(last_ready(np.array([2.0, 4.0]), 2.0))
+    (4.0, 3.0)
+    """
+    ranks = seconds.shape[-1]
+    if together == 1 or ranks == 1:
+        return np.asarray(seconds.max(-1))
+    alone = np.sort(seconds, axis=-1) / together
+    left = np.diff(alone, axis=-1, prepend=0.0)  # alone, from one rank's end to the next one's
+    computing = np.arange(ranks, 0, -1)
+    return np.asarray((left * (1 + (together - 1) * (computing - 1) / (ranks - 1))).sum(-1))
 
 
 def _seconds(plans: Sequence[StepPlan], lengths: Lengths, cost: CostModel, curve: Curve) -> np.ndarray:

@@ -33,6 +33,7 @@ TRIALS = 5  # steps of one short sample, whose median is what a step takes besid
 PAIRS = 8  # of compiled and eager passes in turn
 COMPILED = 2  # shapes that are compiled to see how much faster that makes the model
 HELD_OUT = 4  # each fourth point is left out of the fit
+CROWDED, TURNS = 2, 3  # micro-batches that are also measured on one rank alone, and how often
 
 Point = tuple[int, int, Ids | None]  # samples, the longest, and the ids of a packed row
 
@@ -43,8 +44,8 @@ def measure_times(
     """Measure padded micro-batches of these shapes and packed ``rows``, and fit their costs; all ranks call it at once.
 
     ``shapes``, ``rows``: from the smallest to the largest; of a slow model fewer are measured. ``rows`` is () for a
-    model that cannot run them. ``decided``: what rank 0 decides, as ranks whose model is sharded meet in each
-    micro-batch, and so need as many passes.
+    model that cannot run them. ``decided``: what rank 0 decides, for which all ranks meet, as ranks whose
+    model is sharded meet in each micro-batch, and so need as many passes.
     """
     learner.begin_step()
     begin = perf_counter()
@@ -68,11 +69,36 @@ def measure_times(
     if len(rows):
         packed, packed_curve = _fit_rows([learner.lengths(ids) for ids in rows], least[len(shapes) :])
     rest_s = _rest_s(learner, padded, min(int(each) for _, each in shapes))
+    together = _together(learner, config, shapes, decided)
     learner.undo()
     return StepTimes(
         identity=identity_of(config, learner), world_size=config.world_size, padded=padded, packed=packed,
         padded_curve=curve, packed_curve=packed_curve, rest_s=rest_s, error=error, noise=noise_of(seconds),
+        together=together,
     )  # fmt: skip
+
+
+def _together(learner: Learner, config: RunConfig, shapes: Sequence[Shape], decided: Callable[[bool], bool]) -> float:
+    """Return the time of micro-batches while all ranks compute over rank 0's while the others wait; of rank 0.
+
+    Processes on one machine share its memory and its kernel, so the last rank of a step, whose others are ready, may
+    be faster than it was beside them. 1 where ranks are no processes of their own, or meet in each micro-batch.
+    """
+    if config.executor.kind != "distributed" or config.world_size == 1 or config.sync.kind == "fsdp":
+        return 1.0
+    crowded, alone = list[float](), list[float]()
+    for shape in evenly(shapes, CROWDED + 2)[1:-1]:
+        both: list[list[float]] = [[], []]
+        for _ in range(TURNS):
+            decided(True)  # all ranks begin at once
+            both[0].append(_seconds(learner, (*shape, None)))
+            decided(True)
+            if torch.distributed.get_rank() == 0:
+                both[1].append(_seconds(learner, (*shape, None)))
+            decided(True)  # which the others wait in
+        crowded.append(min(both[0]))
+        alone.append(min(both[1], default=min(both[0])))
+    return max(1.0, sum(crowded) / sum(alone)) if alone else 1.0
 
 
 def _fit(count: Any, length: Any, seconds: Any) -> tuple[Seconds, Curve, float]:

@@ -1,7 +1,7 @@
 """Simulated step times beside measured ones, on steps that no number of the simulator was fitted to, as Markdown.
 
     python -m experiments.benchmarks.simulator [--data DIR] [--models tiny distilbert-base-uncased] [--steps 60]
-        [--warm-up 20] [--policies static balanced] [--output FOLDER]
+        [--warm-up 20] [--policies static balanced] [--output FOLDER] [--freeze FILE]
 
 Of each model: `ddpsched calibrate` measures micro-batches, and `--network` all-reduces of two gloo ranks. Then four
 virtual ranks, and two gloo ranks, train it for real, the policies in turn, the first one twice; simulated ranks run the
@@ -18,7 +18,8 @@ A/A is what the same steps measured twice differ by, over the ratio of their med
 ``wall`` is the clock; ``processor``, the largest rank's processor time, in which other processes count less, and the
 work of messages, but no waiting for them.
 
-DIR holds `sst2/train.tsv` and `bert-uncased/`; without it sentences are composed, as long as SST-2's.
+DIR holds `sst2/train.tsv` and `bert-uncased/`; without it sentences are composed, as long as SST-2's. ``--freeze``
+writes the numbers as JSON, for the report.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as parquet
 
+from ddpsched.arguments import check_output
 from ddpsched.cli import guarded
 from ddpsched.config import RunConfig, dump, parse
 from ddpsched.costs.network import BACKWARD, Network
@@ -43,8 +45,9 @@ from ddpsched.errors import ConfigError, RunError
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.step_seconds import StepSeconds
-from ddpsched.records import RECORDS
+from ddpsched.records import RECORDS, write_json
 from ddpsched.simulated import clocks
+from experiments.trainers.frozen import machine
 
 Seconds = npt.NDArray[np.float64]
 RANKS = {"virtual": 4, "distributed": 2}
@@ -184,8 +187,30 @@ def again(first: Measured, second: Measured, clock: str, warm_up: int) -> Errors
     return Errors.of(ratio * one[warm_up:], other[warm_up:])
 
 
-def rows(configs: Sequence[RunConfig], calibration: Path, network: Path, warm_up: int) -> Iterator[list[str]]:
-    """Yield the cells of each policy and clock of a setting, whose runs have ended; the first one ran twice."""
+@dataclass(frozen=True)
+class Row:
+    """A policy's errors by one clock; ``errors``: by the numbers that the simulator has, ``again``: of A/A."""
+
+    model: str
+    executor: str
+    world_size: int
+    policy: str
+    clock: str
+    step_s: float
+    errors: dict[str, Errors]
+    again: Errors
+
+    def cells(self) -> list[str]:
+        """Return the cells of the table."""
+        setting = f"{self.model}, {self.executor}, G = {self.world_size}"
+        return [
+            setting, self.policy, self.clock, f"{1e3 * self.step_s:.1f}",
+            *(str(self.errors[way]) for way in WAYS), str(self.again),
+        ]  # fmt: skip
+
+
+def rows(configs: Sequence[RunConfig], calibration: Path, network: Path, warm_up: int) -> Iterator[Row]:
+    """Yield each policy and clock of a setting, whose runs have ended; the first one ran twice."""
     runs = [Measured.of(config.run_dir) for config in configs]
     for config, found in zip(configs[1:], runs[1:], strict=True):
         clock = {"kind": "simulated", "calibration": str(calibration)}
@@ -201,12 +226,13 @@ def rows(configs: Sequence[RunConfig], calibration: Path, network: Path, warm_up
                 raise RunError(f"{config.run_dir}: other plans were simulated than ran")
             ways = errors(simulated[0], line[0], found, name, warm_up)
             floor = again(runs[0], runs[1], name, warm_up)
-            mean_ms = 1e3 * found.makespans[name][warm_up:].mean()
-            yield [config.policy.kind, name, f"{mean_ms:.1f}", *(str(ways[way]) for way in WAYS), str(floor)]
+            step_s = float(found.makespans[name][warm_up:].mean())
+            setting = str(config.model.name), config.executor.kind, config.world_size
+            yield Row(*setting, config.policy.kind, name, step_s, ways, floor)
 
 
-def settings(given: argparse.Namespace, folder: Path) -> Iterator[list[str]]:
-    """Calibrate, run, and yield the cells of each setting, policy and clock."""
+def settings(given: argparse.Namespace, folder: Path) -> Iterator[Row]:
+    """Calibrate, run, and yield each setting, policy and clock."""
     for model in given.models:
         name = model.replace("/", "-")
         calibration, network = folder / f"{name}.json", folder / f"{name}-network.json"
@@ -226,8 +252,7 @@ def settings(given: argparse.Namespace, folder: Path) -> Iterator[list[str]]:
             else:
                 launch([*words, str(network), "--network"], ranks)
             launch(["experiments.interleaved", *map(str, files), "--overwrite"], ranks if executor != "virtual" else 1)
-            for cells in rows(configs, calibration, network, given.warm_up):
-                yield [f"{model}, {executor}, G = {ranks}", *cells]
+            yield from rows(configs, calibration, network, given.warm_up)
 
 
 def main(words: Sequence[str]) -> int:
@@ -239,19 +264,27 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--warm-up", type=int, default=20)
     parser.add_argument("--output", type=Path, help="folder of the calibrations and runs; else a temporary one")
+    parser.add_argument("--freeze", type=Path, help="JSON file to write the numbers into")
     given = parser.parse_args(words)
 
     def body() -> None:
         if not UNSETTLED < given.warm_up < given.steps:
             fault = f"--warm-up {given.warm_up}: must be above {UNSETTLED} and below --steps {given.steps}"
             raise ConfigError(f"{fault}; the steps after it are those that errors are of")
+        if given.freeze is not None:
+            check_output(given.freeze, True, "simulator.json")
         if given.output is not None:
             given.output.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as temporary:
             heads = "model, executor", "policy", "clock", "step ms", *WAYS, "A/A"
             print(f"| {' | '.join(heads)} |\n|:--|:--|:--|{'--:|' * (len(heads) - 3)}")
-            for cells in settings(given, given.output or Path(temporary)):
-                print(f"| {' | '.join(cells)} |", flush=True)
+            found = []
+            for row in settings(given, given.output or Path(temporary)):
+                print(f"| {' | '.join(row.cells())} |", flush=True)
+                found.append(asdict(row))
+        if given.freeze is not None:
+            about = {"machine": machine(), "data": "SST-2" if given.data else "composed sentences"}
+            write_json(given.freeze, about | {"steps": given.steps, "warm_up": given.warm_up, "rows": found})
 
     return guarded(body)
 

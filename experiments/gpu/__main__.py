@@ -6,8 +6,8 @@ Data and models are made on the spot, and no network is needed. Each part is a p
 in ``gpu.json`` as soon as it ends, so a call that is cut off keeps the parts before; a part that fails says why and
 leaves the others to go on. ``--smoke``: tiny, on a CPU, to see that all of it works.
 
-The folder holds four files: gpu.json, log.txt and the two calibrations. ``python -m report.build --freeze`` puts what
-outputs/gpu holds into the report, under the device's name.
+The folder holds four files: gpu.json, log.txt and the two calibrations. ``python -m report.build
+--freeze outputs/gpu`` puts it into the report, under the device's name.
 
 On a machine without a network, with an image that has torch and transformers: ``make gpu-wheels`` on one with a network
 gathers the other packages, for Linux and Python 3.12, in ``wheels/``; there

@@ -197,6 +197,36 @@ def test_rank_0_decides_for_all(tmp_path: Path) -> None:
     assert zero["chosen"] == one["chosen"]
 
 
+def on_crowded_ranks(folder: Path, cache: Path) -> float:
+    """Let a micro-batch take 2 s while the other rank has one, else 1 s; return what was measured of that."""
+    import os
+    import time
+
+    from ddpsched.world import World
+
+    os.environ[KEPT] = str(cache)
+    rank = World.detect().rank
+    mine, others = (folder / f"busy-{each}" for each in (rank, 1 - rank))
+
+    def seconds(*_: Any) -> float:
+        mine.touch()
+        time.sleep(0.1)
+        crowded = others.exists()
+        time.sleep(0.1)
+        mine.unlink()
+        return 2.0 if crowded else 1.0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial_times, "_seconds", seconds)
+        patch.setattr(trial_times, "MOST_PASSES", 1)
+        done = run(config_of(folder, executor={"kind": "distributed"}))
+    return float(chosen(done)["times"]["together"])
+
+
+def test_ranks_that_slow_each_other_are_measured_beside_and_alone(tmp_path: Path) -> None:
+    assert run_ranks(on_crowded_ranks, 2, tmp_path, tmp_path / "kept") == [2.0, 2.0]
+
+
 def test_a_run_that_goes_on_keeps_its_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(tmp_path, train={"checkpoint_every": 2}, steps=6)
     whole = run(config_of(tmp_path, train={"checkpoint_every": 2}, steps=6, name="whole"))

@@ -120,10 +120,11 @@ def test_pairs_by_step_over_what_both_measured() -> None:
 
 
 def test_length_distances() -> None:
-    same = length_distances(tiny(), tiny())
+    steps = per_step(tiny())
+    same = length_distances(tiny(), tiny(), steps, steps)
     assert (same["step_length_ks"], same["rank_length_ks"]) == (0, 0)
     longer = tiny().assign(num_tokens=lambda t: t["num_tokens"] * 100)
-    assert length_distances(longer, tiny())["step_length_ks"] == 1
+    assert length_distances(longer, tiny(), per_step(longer), steps)["step_length_ks"] == 1
 
 
 def test_study_names_what_it_leaves_out(tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_arms_of_one_policy_are_told_apart(tmp_path: Path) -> None:
         folder = write_run(tmp_path / str(prefetch), "minmax", steps=4, prefetch=prefetch)
         folder.rename(tmp_path / f"run{prefetch}")
     arms = settings([load_run(tmp_path / "run24"), load_run(tmp_path / "run48")])[0].arms
-    assert list(arms) == ["minmax (prefetch = 24)", "minmax (prefetch = 48)"]
+    assert list(arms) == ["minmax (K = 24)", "minmax (K = 48)"]
 
 
 def test_figures_show_the_data(tmp_path: Path) -> None:

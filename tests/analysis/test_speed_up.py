@@ -34,7 +34,11 @@ def test_the_figure_has_a_panel_for_each_and_all_policies_in_view() -> None:
     left, right = figure.axes
     assert [len(ax.lines) for ax in (left, right)] == [2, 3]
     assert left.get_ylim()[1] >= 3.0
-    assert {text.get_text() for text in figure.legends[0].get_texts()} == {
-        "static", "balanced", "balanced, speeds known"
-    }  # fmt: skip
     assert len(draw_speed_up(ROWS[:4], "one").axes) == 1
+
+
+def test_measured_points_are_rings_in_the_first_panel() -> None:
+    measured = [row(4, "balanced", 4.5), row(4, "unknown", 9.0)]
+    left, right = draw_speed_up(ROWS, measured=measured).axes
+    assert [len(ax.lines) for ax in (left, right)] == [3, 3]  # a policy without a line has no ring
+    assert left.get_ylim()[1] >= 4.5

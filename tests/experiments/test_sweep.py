@@ -38,6 +38,18 @@ def test_finished_runs_are_skipped_and_failed_ones_reported(tmp_path: Path, caps
     assert read_status(tmp_path / "small" / "static-seed1")["state"] == "absent", "it never began"
 
 
+def test_what_another_sweep_finishes_meanwhile_is_not_run_again(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, words = str(write_study(tmp_path)), [f"outputs={tmp_path}", "seed=0", "policy.kind=static"]
+    assert sweep(study, words) == 0
+    looks = iter([False, True])  # as this sweep begins, and as the launch's turn comes
+    monkeypatch.setattr("experiments.sweep.is_done", lambda launch: next(looks))
+    monkeypatch.setattr("experiments.sweep.run_launch", lambda *_: pytest.fail("run again"))
+    assert sweep(study, words) == 0
+    assert "(another sweep has finished it meanwhile)" in capsys.readouterr().out
+
+
 def test_a_run_whose_folder_is_held_is_reported(tmp_path: Path, capsys: Any) -> None:
     """By the sweep's own look, and by the run's where another took the folder after that; nothing is touched."""
     study = str(write_study(tmp_path))

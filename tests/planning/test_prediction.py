@@ -15,7 +15,7 @@ from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policies.auto import Auto
 from ddpsched.planning.policies.balanced import Balanced
-from ddpsched.planning.prediction import STEPS, Prediction, predict
+from ddpsched.planning.prediction import STEPS, Prediction, last_ready, predict
 
 LENGTHS = KnownLengths(np.random.default_rng(0).lognormal(2.4, 0.6, 3000).clip(3, 66).astype(np.int64))
 
@@ -44,6 +44,17 @@ def test_a_step_takes_as_long_as_its_slowest_rank_and_the_rest() -> None:
     assert found["static"].ratio == 1
     assert found["balanced"].ratio == pytest.approx(mean / found["static"].step_s)
     assert 0.01 <= found["balanced"].band < 0.05
+
+
+def test_the_last_rank_of_a_step_goes_on_faster_where_ranks_slow_each_other() -> None:
+    """By hand: alone 1, 2 and 4 s; 2 times as long three at once, 1.5 times two at once."""
+    seconds = np.array([[4.0, 2.0, 8.0], [6.0, 6.0, 6.0]])
+    assert last_ready(seconds, 2.0).tolist() == [1 * 2 + 1 * 1.5 + 2 * 1, 6.0]
+    assert last_ready(seconds, 1.0).tolist() == [8.0, 6.0]
+    crowded = ranking(times(1e-4).model_copy(update={"together": 1.5}))
+    apart = ranking(times(1e-4))
+    assert crowded["static"].step_s < apart["static"].step_s  # whose slowest rank is often alone
+    assert crowded["balanced"].ratio > apart["balanced"].ratio
 
 
 def test_the_fixed_cost_of_a_micro_batch_decides_how_many() -> None:

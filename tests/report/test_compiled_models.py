@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from analysis.compiled import AGAIN, DYNAMIC, EAGER, STATIC
-from report.build import build
+from ddpsched.records import write_json
+from report.build import build_tables
 from report.compiled import padding, pays
-from report.render import markdown
-from report.results import Results, filled, read
+from report.render import tables
+from report.results import Results, read_tables
 
 
 def row(policy: str, kind: str, ratio: float, shapes: int | None = None, **more: Any) -> dict[str, Any]:
@@ -45,21 +46,19 @@ STUDY = {
 
 
 def test_the_section_with_results_and_without(tmp_path: Path) -> None:
-    none = Results([], {}, {}, {})
-    assert "Nothing was measured with compiled models" in markdown(none, "f")
-    page = build(filled(none, Results([], {}, {}, {}, compiled=[STUDY])), tmp_path / "report")
+    assert "## Compiled models" not in tables(Results(), {}, "t")
+    page = build_tables(Results(compiled=[STUDY]), tmp_path / "report")
     text = page.with_suffix(".md").read_text()
     assert "| balanced | N = 8 | 20.0 s | 0 | 1.500 | 0.70 (0.68 to 0.72) | 0.700 | 0.700 | 6,667 steps |" in text
     assert r"| – | failed: menu needs 2 \| more |" in text
     assert "inductor, 4 virtual ranks, B = 32, 600 steps, a processor, 2 cores, torch 2.9.0, 2026-03-04" in text
     assert not re.search(r"\b(None|nan|Undefined)\b", text)
-    assert (tmp_path / "report/results/figures/compiled-tiny.png").exists()
-    assert "](results/figures/compiled-tiny.png)" in text
+    assert (tmp_path / "report/figures/compiled-tiny.png").exists()
+    assert "](figures/compiled-tiny.png)" in text
     assert 'src="data:image/png;base64,' in page.read_text()
-    frozen = read(tmp_path / "report" / "results")
-    assert frozen.compiled == [STUDY]
-    again = build(filled(none, frozen), tmp_path / "again")
-    assert again.read_bytes() == page.read_bytes()
+    (tmp_path / "compiled").mkdir()
+    write_json(tmp_path / "compiled" / "tiny.json", STUDY)
+    assert read_tables(tmp_path / "compiled") == [STUDY]
 
 
 def test_words_follow_the_rows() -> None:
@@ -77,5 +76,5 @@ def test_words_follow_the_rows() -> None:
 @pytest.mark.parametrize("name", ["static", "balanced"])
 def test_launches_measured_in_other_ways_are_named(name: str) -> None:
     other = {**STUDY, "launches": [STUDY["launches"][0], {**STUDY["launches"][1], "num_steps": 9}]}
-    text = markdown(Results([], {}, {}, {}, compiled=[other]), "f")
+    text = tables(Results(compiled=[other]), {}, "t")
     assert f"{name}: inductor, 4 virtual ranks" in text

@@ -207,7 +207,7 @@ def test_the_pages_rows_are_what_commands_print(trace: str, data_dir: Path) -> N
 
 
 def test_the_padding_of_a_curriculum_is_that_of_the_frozen_results() -> None:
-    settings = json.loads((ROOT / "report" / "results" / "comparison.json").read_text(encoding="utf-8"))
+    settings = json.loads((ROOT / "report" / "results" / "policies.json").read_text(encoding="utf-8"))
     rows = {(each["label"], arm["arm"]): arm for each in settings for arm in each["arms"]}
     page = " ".join(text_of("curriculum").split())
     (sorted_, shuffled), (sorted_2, shuffled_2) = (
@@ -232,7 +232,7 @@ def test_the_study_of_verdicts_has_the_steps_that_its_command_asks_for() -> None
 
 def test_the_same_arm_twice_is_that_of_the_frozen_results() -> None:
     """static's speeds of the two studies, and what the slower one made of another arm."""
-    settings = json.loads((ROOT / "report" / "results" / "comparison.json").read_text(encoding="utf-8"))
+    settings = json.loads((ROOT / "report" / "results" / "policies.json").read_text(encoding="utf-8"))
     speeds = {(each["label"], arm["arm"]): arm["tokens_per_s"] for each in settings for arm in each["arms"]}
     page = text_of("verdicts")
     for data in ("sst2", "gsm8k"):

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from ddpsched.errors import DataError
 from ddpsched.records import write_json
-from report.build import build, finished
+from report.build import build_tables, freeze
 from report.on_gpu import judged, slug
-from report.render import markdown
-from report.results import Results, collect, filled, read
+from report.render import tables
+from report.results import Results, collect, read_tables
 
 
 def arm(name: str, **changed: Any) -> dict[str, Any]:
@@ -46,10 +49,7 @@ def test_the_report_shows_the_device(tmp_path: Path) -> None:
         (tmp_path / "outputs" / name).mkdir(parents=True)
     write_json(tmp_path / "outputs" / "gpu" / "gpu.json", MEASURED)
     write_json(tmp_path / "outputs" / "gpu-smoke" / "gpu.json", MEASURED | {"smoke": True})
-    folders = finished(tmp_path / "outputs")
-    assert [folder.name for folder in folders] == ["gpu"]  # a trial on a CPU is no result
-    results = collect(folders)
-    page = build(results, tmp_path / "report")
+    page = build_tables(collect([tmp_path / "outputs" / "gpu"]), tmp_path / "report")
     text = page.with_suffix(".md").read_text()
     assert "### GPU Z9 80GB" in text
     assert "6 passed, 1 failed; failed: tests/a.py::b" in text
@@ -60,8 +60,10 @@ def test_the_report_shows_the_device(tmp_path: Path) -> None:
     assert "**gpt2 4 32** was not measured: it took more than 120 s." in text
     assert "ran eagerly: no C++" in text
     assert "it ran <out>" not in page.read_text()  # escaped
-    assert read(tmp_path / "report" / "results").gpus == [MEASURED]
-    assert filled(Results([], {}, {}, {}), results).gpus == [MEASURED]
+    freeze([tmp_path / "outputs" / "gpu"], tmp_path / "frozen")
+    assert read_tables(tmp_path / "frozen" / "gpu") == [MEASURED]
+    with pytest.raises(DataError, match="by a trial on a CPU"):
+        freeze([tmp_path / "outputs" / "gpu-smoke"], tmp_path / "frozen")
     assert slug(MEASURED) == "gpu-z9-80gb"
 
 
@@ -76,4 +78,4 @@ def test_predictions_are_held_against_what_was_measured() -> None:
 
 
 def test_a_report_without_a_gpu_says_so() -> None:
-    assert "No GPU was measured" in markdown(Results([], {}, {}, {}), "f")
+    assert "No GPU was measured" in tables(Results(), {}, "t", whole=True)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from experiments.reliability.checks import CHECKS
 from experiments.reliability.findings import Finding
-from report.build import build
+from report.build import build_tables
 from report.reliability import card, detections, said
-from report.render import markdown
-from report.results import Results, filled, read
+from report.render import tables
+from report.results import Results
 
 MACHINE = {"cpu": "a processor", "cores": 2}
 DIGESTS = Finding("digests", "Plan digests", "equal", "all equal", True, "python -m x", {}, "2026-02-01", MACHINE)
@@ -42,13 +42,10 @@ def test_seconds_to_detect_by_kind() -> None:
 
 
 def test_the_report_has_the_card(tmp_path: Path) -> None:
-    found = Results([], {}, {}, {})
-    assert "No check of reliability was run" in markdown(found, "f")
-    frozen = Results([], {}, {}, {}, findings={"healthy": HEALTHY, "faults": FAULTS})
-    page = build(filled(found, frozen), tmp_path / "report")
+    assert "## Reliability" not in tables(Results(), {}, "t")
+    page = build_tables(Results(findings={"healthy": HEALTHY, "faults": FAULTS}), tmp_path / "report")
     text = page.with_suffix(".md").read_text()
     assert "| Healthy runs | 100 of 100 | 99 of 100 | **no** | 2026-02-03 | healthy --count 100 |" in text
     assert "| planned kills | – | not measured | not measured | – | exactly\\_once kills |" in text
     assert "| dies | 3 | 300 ms | 600 ms |" in text
     assert "<strong>no</strong></td>" in page.read_text()
-    assert read(tmp_path / "report" / "results").findings == {"healthy": HEALTHY, "faults": FAULTS}

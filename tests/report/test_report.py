@@ -1,4 +1,4 @@
-"""The report: its text follows its numbers, its page is self-contained, its conclusions can be checked."""
+"""The report: its text follows its numbers, its pages are self-contained, its verdicts can be checked."""
 
 import base64
 import hashlib
@@ -7,41 +7,74 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import write_arm, write_run
+from synthetic import SEEDS, write_arm, write_run
 
-from analysis.freeze import portable
+from analysis.freeze import freeze, portable
+from analysis.load import load_study
+from analysis.settings import AA
 from report import build as build_module
 from report import front
-from report.build import build, finished, main
+from report.build import build, build_tables, main
 from report.conclusions import conclusions
-from report.render import as_text, markdown
-from report.reproduce import compare
+from report.measures import against, over_launches, p95, peak, shares, speed, time, tracking, within
+from report.pdf import num_pages
+from report.render import as_text, report, tables
+from report.reproduce import compare, verdicts
 from report.reproduce import main as reproduce
-from report.results import Results, collect, read
-from report.wording import change, learning, outcome
+from report.results import Measured, Results, collect, read
+from report.sentences import arm_rows, beside_strongest, signed_ratio, tails, where_time_goes
+from report.wording import change, learning
 
-ARMS = ("static", "minmax", "balanced")
 HEADINGS = [
-    "Abstract", "Introduction", "Problem formulation", "Solution", "Loss scaling", "Out-of-memory control", "Set-up",
-    "Results", "Policies compared", "Compiled models", "On a GPU", "Reliability", "Discussion", "Conclusion",
-    "References",
+    "Abstract", "The problem", "Plans", "How it was measured", "What it buys", "What it costs",
+    "In transformers' Trainer", "More ranks", "A slow link", "Lengths that change their law", "Ranks of unequal speed",
+    "Limitations", "What would change our mind", "Claims and commands", "References",
 ]  # fmt: skip
+REBALANCE = {"policy.peer": "batch_rebalance"}
+
+
+def write_virtual(folder: Path, slower: float = 1.0) -> Path:
+    """Write a study like the report's on virtual ranks; ``slower``: balanced and packed by so much."""
+    virtual: dict[str, Any] = {"mode": "virtual", "world_size": 4, "steps": 40}
+    write_arm(folder, "static", aa=True, **virtual)
+    write_arm(folder, "minmax", **virtual)
+    write_arm(folder, "peer", options=REBALANCE, **virtual)
+    for policy in ("balanced", "packed"):
+        write_arm(folder, policy, slower=slower, **virtual)
+    return folder
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a study with two settings, and one from the lengths alone."""
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Freeze studies on virtual ranks and processes, with shifts and unequal ranks among them."""
     root = tmp_path_factory.mktemp("outputs")
-    for policy in ARMS:
-        write_arm(root / "study", policy, aa=policy == "static")
-        write_arm(root / "study", policy, aa=policy == "static", mode="virtual", world_size=4, steps=20)
-        write_run(root / "yardstick", policy, mode="simulated", world_size=4)
-    return root
+    write_virtual(root / "virtual")
+    for study, policy in (("gloo-counts", "minmax"), ("gloo-batches", "balanced")):
+        write_arm(root / study, "static", aa=True, steps=20)
+        write_arm(root / study, policy, steps=20)
+    for slowness in ([1.0, 1.5], [1.0, 2.0]):
+        options = {"executor.slowness": slowness}
+        online = options | {"cost.kind": "affine_quadratic", "cost.beta": 0.001, "cost.online": True}
+        name = f"g2-{slowness[-1]:g}"
+        write_arm(root / "unequal", "static", f"static-{name}", aa=True, steps=20, options=options)
+        write_arm(root / "unequal", "balanced", f"balanced-{name}", steps=20, options=options)
+        write_arm(root / "unequal", "balanced", f"online-{name}", steps=20, slower=0.5, options=online)
+    write_arm(root / "shift", "static", aa=True)
+    for calibration in ("short", "long"):
+        options = {"cost.kind": "calibrated", "cost.path": f"{calibration}.json", "policy.max_microbatches": 4}
+        write_arm(root / "shift", "balanced", f"balanced-{calibration}", options=options)
+    for seed in SEEDS:
+        for policy in ("static", "balanced", "packed"):
+            write_run(root / "memory", policy, seed=seed, steps=20)
+    results = root / "results"
+    for study in ("virtual", "gloo-counts", "gloo-batches", "unequal", "shift", "memory"):
+        freeze(load_study(root / study), results / "studies" / study)
+    return results
 
 
 @pytest.fixture(scope="module")
-def results(folder: Path) -> Results:
-    return collect([folder / "study", folder / "yardstick"])
+def results(frozen: Path) -> Results:
+    return read(frozen)
 
 
 @pytest.fixture(scope="module")
@@ -49,22 +82,28 @@ def page(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(results, tmp_path_factory.mktemp("report"))
 
 
-def test_every_section_table_and_figure_is_there(results: Results, page: Path) -> None:
+def test_every_section_and_figure_is_there(page: Path) -> None:
     text = page.with_suffix(".md").read_text()
     assert re.findall(r"^## (.*)$", text, re.M) == HEADINGS
-    for name in ("Proxy mismatch", "Scheduler overhead", "Shift of the length distribution", "From the lengths alone"):
-        assert f"### {name}" in text
     figures = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", text)
-    assert len(figures) == 2 * 5  # the two measured settings
+    assert [Path(figure).stem for figure in figures] == [
+        "step-blocks", "speeds", "step-parts", "outline", "tradeoffs", "shift",
+    ]  # fmt: skip
     assert all((page.parent / figure).exists() for figure in figures)
-    yardstick = results.settings[2]["arms"][0]["yardstick"]
-    assert f"{yardstick:.2f} (static)" in text
+    assert "Not measured in these results: `python -m experiments.what_if --json` measures it." in text
     assert not re.search(r"\b(None|nan|Undefined)\b", text)
+    appendix = (page.parent / "appendix.md").read_text()
+    assert re.findall(r"^## Study (.*)$", appendix, re.M) == [
+        "gloo-batches", "gloo-counts", "memory", "shift", "unequal", "virtual",
+    ]  # fmt: skip
+    assert "No GPU was measured" in appendix
+    assert all((page.parent / figure).exists() for figure in re.findall(r"!\[[^\]]*\]\(([^)]*)\)", appendix))
+    assert not re.search(r"\b(None|nan|Undefined)\b", appendix)
 
 
 def test_page_stands_alone(page: Path) -> None:
     html = page.read_text()
-    assert html.count('src="data:image/png;base64,') == 10
+    assert html.count('src="data:image/png;base64,') == 6
     assert not re.search(r'src="(?!data:)', html)
     assert not re.search(r"<(link|iframe|object)\b|url\(|@import", html)
     assert not re.search(r"<[^>]*\sstyle=", html)
@@ -80,44 +119,96 @@ def test_page_stands_alone(page: Path) -> None:
     assert all(html.index(f'href="{link}"') > references for link in outside)
 
 
-def test_same_results_same_bytes_and_frozen_results_too(
-    folder: Path, results: Results, page: Path, tmp_path: Path
-) -> None:
-    again = build(read(page.parent / "results"), tmp_path)
-    for name in ("report.html", "report.md", "report.pdf", "results/tables.json", "results/conclusions.json"):
+def test_same_results_same_bytes(frozen: Path, page: Path, tmp_path: Path) -> None:
+    build(read(frozen), tmp_path)
+    names = [path.relative_to(page.parent) for path in page.parent.rglob("*.*")]
+    assert {Path("report.pdf"), Path("appendix.html"), Path("figures/speeds.png")} <= set(names)
+    for name in names:
         assert (tmp_path / name).read_bytes() == (page.parent / name).read_bytes(), name
-    assert again.read_bytes() == page.read_bytes()
-    redrawn = collect([folder / "study"]).figures
-    assert redrawn.items() <= results.figures.items()
+
+
+def test_numbers_of_a_setting(results: Results) -> None:
+    (virtual,) = results.of("virtual")
+    step = time(virtual, "balanced")
+    assert step["verdict"] == "faster"
+    assert speed(virtual, "balanced")["ratio"] == pytest.approx(1 / step["ratio"])
+    assert speed(virtual, "balanced")["low"] == pytest.approx(1 / step["high"])
+    assert p95(virtual, "balanced")["ratio"] < 1
+    assert against(virtual, "balanced", "minmax")["ratio"] < 1
+    assert against(virtual, "balanced", "bins") == {}
+    assert 0.9 < tracking(virtual, "static")["low"] <= tracking(virtual, "static")["ratio"] <= 1
+    parts = shares(virtual)["static"]
+    assert sum(parts.values()) == pytest.approx(1)
+    (memory,) = results.of("memory")
+    assert peak(memory, "balanced")["low"] is not None
+    (shift,) = results.of("shift")
+    whole, part = time(shift, AA), within(shift, AA, range(20, 40))
+    assert part["ratio"] == pytest.approx(whole["ratio"], rel=0.05)
+    assert part["high"] - part["low"] > 0
+
+
+def test_intervals_over_launches() -> None:
+    assert over_launches([]) == {"ratio": None, "low": None, "high": None}
+    assert over_launches([0.5]) == {"ratio": 0.5, "low": None, "high": None}
+    row = over_launches([1.0, 2.0, 3.0])
+    assert row["ratio"] == 2.0
+    assert row["low"] == pytest.approx(2 - 4.303 / 3**0.5, abs=1e-3)
+
+
+def test_words_follow_the_numbers(tmp_path: Path) -> None:
+    for slower, word in ((1.0, "times the throughput of equal splitting"), (3.0, "is not")):
+        study = write_virtual(tmp_path / str(slower) / "virtual", slower)
+        (virtual,) = collect([study]).measured
+        text = report(collect([study]), {})
+        assert (f"`balanced` has {speed(virtual, 'balanced')['ratio']:.2f}" in text) is True
+        assert f"{4 if slower == 1 else 2} of 4 arms are faster on virtual ranks" in text, word
+        held = {c["id"].partition("@")[0]: c["holds"] for c in conclusions([virtual.view])}
+        assert held["balanced-step"] is (slower == 1.0)
+        assert held["balanced-padded"] is True
+
+
+def test_sentences(results: Results) -> None:
+    (virtual,) = results.of("virtual")
+    assert "`packed`" in beside_strongest(virtual)
+    assert "Without either, `static` would take" in where_time_goes(virtual)
+    assert "P95 over `static`'s lies below" in tails(virtual) or "It lies above" in tails(virtual) or tails(virtual)
+    header = {len(row) for row in arm_rows(virtual, None, results.of("gloo-counts"))}
+    assert header == {8}
+    assert signed_ratio({}) == "an unmeasured share"
+    assert signed_ratio({"ratio": 1.5, "low": None}) == "+50.0 %"
+
+
+def test_tables_of_any_study(tmp_path: Path) -> None:
+    for policy in ("static", "minmax", "balanced"):
+        write_run(tmp_path / "yardstick", policy, mode="simulated", world_size=4)
+    write_arm(tmp_path / "mine", "static", aa=True, steps=20)
+    write_arm(tmp_path / "mine", "balanced", steps=20)
+    page = build_tables(collect([tmp_path / "mine", tmp_path / "yardstick"]), tmp_path / "report")
+    text = page.with_suffix(".md").read_text()
+    assert text.startswith("# mine, yardstick\n")
+    assert "**balanced**: the longest compute time over ranks is shorter by" in text
+    assert text.count("**Time.**") == 1  # simulated steps have no time
+    assert "dev accuracies" in text
+    assert "No GPU" not in text
+    assert not re.search(r"\b(None|nan|Undefined)\b", text)
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     hostile = (
         "<script>alert(1)</script> | ![x](http://example.com/x.png) **b** `c` [l](javascript:x)\n\n# h /home/me/set"
     )
-    for policy in ARMS[:2]:
-        write_run(tmp_path / "study", policy, steps=8, environment={"data": hostile, "device": "<img src=x> $x_{$"})
-    html = build(collect([tmp_path / "study"]), tmp_path / "report").read_text()
-    assert (
-        "&lt;script&gt;alert(1)&lt;/script&gt; | ![x](http://example.com/x.png) **b** `c` [l](javascript:x) # h me/set"
-        in html
-    )
-    assert re.findall(r"<script[^>]*>\s*(\S*)", html) == ['"use']
-    assert "<img src=x" not in html
-    assert "/home/me" not in html
-
-
-def test_words_follow_the_numbers(tmp_path: Path) -> None:
-    for slower, word in ((1.0, "makes the step shorter by"), (3.0, "makes the step longer by")):
-        study = tmp_path / str(slower) / "study"
-        write_arm(study, "static", steps=30, aa=True)
-        write_arm(study, "minmax", steps=30, slower=slower)
-        found = collect([study])
-        text = markdown(found, "figures")
-        assert f"minmax {word}" in text
-        held = {c["id"].partition("@")[0]: c["holds"] for c in conclusions(found.settings)}
-        assert held["minmax-compute"] is (slower == 1.0)
-        assert held["minmax-padded"] is True
+    for policy in ("static", "minmax"):
+        write_run(tmp_path / "virtual", policy, steps=8, environment={"data": hostile, "device": "<img src=x> $x_{$"})
+    found = collect([tmp_path / "virtual"])
+    for made in (build, build_tables):
+        html = made(found, tmp_path / made.__name__).read_text()
+        assert (
+            "&lt;script&gt;alert(1)&lt;/script&gt; | ![x](http://example.com/x.png) **b** `c` [l](javascript:x)"
+            " # h me/set" in html
+        )
+        assert re.findall(r"<script[^>]*>\s*(\S*)", html) == ['"use']
+        assert "<img src=x" not in html
+        assert "/home/me" not in html
 
 
 @pytest.mark.parametrize(
@@ -135,8 +226,6 @@ def test_change(row: dict[str, Any], expected: str) -> None:
 
 
 def test_other_phrases() -> None:
-    assert "not told apart" in outcome({"ratio": 1.0, "low": 0.9, "high": 1.1})
-    assert "cannot be judged" in outcome({"ratio": 1.5, "reason": "not run in turn"})
     arms = [
         {"arm": "static", "dev_accuracy": 0.5, "dev_majority": 0.51},
         {"arm": "x", "dev_accuracy": 0.6, "dev_majority": 0.5},
@@ -152,45 +241,39 @@ def test_portable_leaves_addresses() -> None:
 
 def test_nulls_and_lone_arms_are_no_obstacle(tmp_path: Path) -> None:
     nulls = ("compute_s", "step_s", "wait_s", "peak_memory_bytes", "predicted_cost", "plan_wait_s", "loss", "offer_s")
-    write_run(tmp_path / "study", "minmax", steps=4, drop=nulls)
-    text = markdown(found := collect([tmp_path / "study"]), "figures")
-    assert "there is no arm beside" not in text
-    assert "is not measured" in text
-    assert {c["holds"] for c in conclusions(found.settings) if c["id"].startswith("minmax-wait")} == {None}
+    write_run(tmp_path / "virtual", "minmax", steps=4, drop=nulls)
+    found = collect([tmp_path / "virtual"])
+    assert "None" not in tables(found, {}, "t") + report(found, {})
+    views = [each.view for each in found.measured]
+    assert {c["holds"] for c in conclusions(views) if c["id"].startswith("minmax-wait")} == {None}
     write_run(tmp_path / "other", "static", steps=2)
-    assert "there is no arm beside" in markdown(collect([tmp_path / "other"]), "figures")
+    assert "There is no arm beside" in tables(collect([tmp_path / "other"]), {}, "t")
 
 
 def test_window_without_choice_is_said(tmp_path: Path) -> None:
     write_run(tmp_path / "study", "minmax", steps=4, prefetch=16)
-    assert "no choice but equal counts" in markdown(collect([tmp_path / "study"]), "figures")
+    assert "no choice but equal counts" in tables(collect([tmp_path / "study"]), {}, "t")
 
 
 def test_unfinished_runs_are_named(tmp_path: Path) -> None:
     write_run(tmp_path / "study", "static", steps=4)
     write_run(tmp_path / "study", "minmax", steps=4, state="failed")
-    assert "study/minmax-distributed-g2-s0 (failed: it was stopped)" in markdown(collect([tmp_path / "study"]), "f")
-    assert finished(tmp_path) == []
-    write_run(tmp_path / "yardstick", "static", steps=4, mode="simulated")
-    assert finished(tmp_path) == []  # a yardstick alone is no report
-    write_run(tmp_path / "study-done", "static", steps=4)
-    assert [path.name for path in finished(tmp_path)] == ["study-done", "yardstick"]
+    text = tables(collect([tmp_path / "study"]), {}, "t")
+    assert "study/minmax-distributed-g2-s0 (failed: it was stopped)" in text
 
 
 def test_command(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    frozen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main([str(folder / "study"), "--output", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.strip() == str(tmp_path / "report.html")
+    write_run(tmp_path / "study", "static", steps=4)
+    assert main([str(tmp_path / "study"), "--output", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "report.html")
     assert main([str(tmp_path / "nothing")]) == 1
     assert "no finished run" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(build_module, "FROZEN", tmp_path / "absent")
     assert main([]) == 1
     assert "no frozen results" in capsys.readouterr().err
-    monkeypatch.setattr(build_module, "FROZEN", tmp_path / "results")
-    assert main([]) == 0
-    assert (tmp_path / "outputs/paper/report.html").read_bytes() == (tmp_path / "report.html").read_bytes()
 
 
 def claim(name: str, holds: bool | None) -> dict[str, Any]:
@@ -198,49 +281,42 @@ def claim(name: str, holds: bool | None) -> dict[str, Any]:
 
 
 def test_comparison() -> None:
-    frozen = [
-        claim("a", True),
-        claim("b", True),
-        claim("c", True),
-        claim("d", True),
-        claim("e", False),
-        claim("f", None),
-    ]
-    fresh = [
-        claim("a", True),
-        claim("b", False),
-        claim("c", None),
-        claim("e", True),
-        claim("f", None),
-        claim("g", False),
-    ]
+    frozen = [claim("a", True), claim("b", True), claim("c", True), claim("d", False), claim("e", False)]
+    frozen += [claim("f", None), claim("h", True)]
+    fresh = [claim("a", True), claim("b", False), claim("c", None), claim("d", False), claim("e", True)]
+    fresh += [claim("f", True), claim("g", False)]
     outcomes = {row["id"]: row["outcome"] for row in compare(frozen, fresh)}
     assert outcomes == {
-        "a": "held", "b": "did not hold", "c": "not shown", "d": "not shown", "e": "holds now",
-        "f": "still not shown", "g": "new",
+        "a": "the same", "b": "another", "c": "not shown", "d": "the same", "e": "another", "h": "not shown",
+        "g": "new",
     }  # fmt: skip
 
 
-def test_reproduce_compares_a_finished_study(
-    folder: Path, page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    where = ["--frozen", str(page.parent / "results"), "--output", str(tmp_path / "fresh")]
-    assert reproduce(["--compare", str(folder / "study"), *where]) == 0
+def test_reproduce_compares_a_finished_study(frozen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--frozen", str(frozen)]
+    assert reproduce(["virtual", "--compare", str(frozen / "studies" / "virtual"), *where]) == 0
     out = capsys.readouterr().out
-    assert "did not hold: 0, not shown: 0, new: 0" in out
-    assert str(tmp_path / "fresh" / "report.html") in out
-    for policy in ARMS:
-        write_arm(tmp_path / "study", policy, slower=1.0 if policy == "static" else 4.0, aa=policy == "static")
-    assert reproduce(["--compare", str(tmp_path / "study"), *where]) == 1
-    assert "did not hold" in capsys.readouterr().out
-    assert reproduce(["--study", str(tmp_path / "absent.toml"), *where]) == 1
-    assert "absent.toml" in capsys.readouterr().err
-    assert reproduce(["--compare", str(folder / "study"), "--frozen", str(tmp_path)]) == 1
+    assert "another: 0, not shown: 0, new: 0" in out
+    assert "100.0% of" in out
+    other = write_virtual(tmp_path / "virtual", slower=4.0)
+    assert reproduce(["virtual", "--compare", str(other), *where]) == 1
+    assert "at least 95% are asked for" in capsys.readouterr().out
+    assert reproduce(["absent", *where]) == 1
+    assert "study absent: is none of the frozen ones, gloo-batches" in capsys.readouterr().err
+    assert reproduce(["virtual", "a=1", "--compare", str(other), *where]) == 1
+    assert "nothing is run with --compare" in capsys.readouterr().err
+    assert reproduce(["virtual", "--frozen", str(tmp_path)]) == 1
     assert "no frozen results" in capsys.readouterr().err
 
 
-def test_the_readmes_table_is_that_of_the_frozen_results() -> None:
+def test_what_is_frozen(tmp_path: Path) -> None:
+    """The committed report is what its frozen records give: every byte of its text, and ten pages of it."""
     root = Path(__file__).parents[2]
     results = read(root / "report" / "results")
+    build(results, tmp_path)
+    for name in ("report.md", "appendix.md", "report.html", "appendix.html", "report.pdf", "appendix.pdf"):
+        assert (tmp_path / name).read_bytes() == (root / "report" / name).read_bytes(), f"{name}: make report"
+    assert num_pages((root / "report" / "report.pdf").read_bytes()) <= 10
     assert front.block(results) in (root / "README.md").read_text(encoding="utf-8")
-    assert (root / "report" / "report.md").read_text(encoding="utf-8") == markdown(results, "results/figures")
+    assert verdicts(results)
+    assert all(isinstance(each, Measured) for each in results.measured)

@@ -24,12 +24,11 @@ from unittest.mock import patch
 import typer
 
 from analysis.load import load_study
-from analysis.settings import settings
-from analysis.tables import study_tables
 from experiments.reliability.findings import Finding, Freeze, report
 from experiments.reliability.hostile_texts import fields, look
 from experiments.reliability.hostile_texts.texts import hostile_text
 from report.html import page
+from report.results import Results
 
 CASES = ("run", "run", "config", "data", "lengths", "calibration", "order")
 DRAWN = 40  # of so many cases one draws its figures
@@ -88,7 +87,7 @@ def _apart(root: Path) -> Iterator[Path]:
 
 def _harmless_page(templates: fields.Templates) -> str:
     study = load_study(templates.study)
-    return page(fields.report_of(study, study_tables(settings(study.runs))), {})
+    return page(fields.report_of(Results({study.path.name: study})), {})
 
 
 def _case(

@@ -5,7 +5,7 @@ import csv
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -17,10 +17,8 @@ import tomli_w
 from analysis import timeline as timelines
 from analysis.compare_runs import compared
 from analysis.draw import draw_setting
-from analysis.freeze import portable
-from analysis.load import Study, load_study
-from analysis.settings import settings
-from analysis.tables import study_tables, write
+from analysis.load import load_study
+from analysis.tables import write
 from analysis.terminal import comparison, console, verdicts
 from analysis.trace import write_trace
 from analysis.waits import load_timeline
@@ -41,7 +39,7 @@ from ddpsched.run_loop import run
 from experiments.reliability.fuzz.mutate import at, changed, leaves
 from experiments.reliability.fuzz.records import MEASURED
 from report.html import page
-from report.render import markdown
+from report.render import tables as tables_of
 from report.results import Results
 
 CONFIG: dict[str, Any] = {
@@ -226,8 +224,8 @@ def _change_records(random: Random, text: str, folder: Path, compacts: bool) -> 
 
 def _analysed(folder: Path, sandbox: Path, draws: bool) -> None:
     study = load_study(folder)
-    found = settings(study.runs)
-    tables = study_tables(found)
+    results = Results({study.path.name: study})
+    tables = [each.table for each in results.measured]
     write(folder / "figures", tables, study.left_out)
     out = console()
     for table in tables:
@@ -237,22 +235,16 @@ def _analysed(folder: Path, sandbox: Path, draws: bool) -> None:
         out.print(f"left out: {name}: {reason}")
     compared(folder)
     if draws:
-        for setting in found:
-            draw_setting(setting, folder / "figures")
-    text = report_of(study, tables)
+        for each in results.measured:
+            draw_setting(each.setting, folder / "figures")
+    text = report_of(results)
     (sandbox / "report.md").write_text(text, encoding="utf-8")
     (sandbox / "report.html").write_text(page(text, {}), encoding="utf-8")
 
 
-def report_of(study: Study, tables: list[dict[str, Any]]) -> str:
-    """Return the report of a study as Markdown, without figures."""
-    results = Results([], {}, {f"{study.path.name}/{name}": portable(why) for name, why in study.left_out.items()}, {})
-    for setting, table in zip(settings(study.runs), tables, strict=True):
-        shown = setting.runs[0]
-        results.settings.append(portable(table))
-        set_up: Mapping[str, Any] = {"environment": shown.environment, "config": shown.config, "windows": []}
-        results.set_ups[setting.slug] = portable(dict(set_up))
-    return markdown(results, "figures")
+def report_of(results: Results) -> str:
+    """Return the tables of studies as Markdown, without figures."""
+    return tables_of(results, {}, ", ".join(results.studies))
 
 
 def _timeline(folder: Path, sandbox: Path) -> None:

@@ -1,0 +1,114 @@
+"""The figures of the report and of its appendix, as PNGs by file name."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis.draw import lowest_seed, png
+from analysis.draw_compiled import draw_compiled
+from analysis.draw_shift import draw_shift
+from analysis.draw_speeds import draw_speeds
+from analysis.draw_step_blocks import draw_step_blocks
+from analysis.draw_step_parts import draw_step_parts
+from analysis.draw_tradeoffs import draw_tradeoffs
+from analysis.figures import draw_outline
+from analysis.measured import measured_loads
+from analysis.settings import AA
+from analysis.speed_up import draw_speed_up
+from analysis.speeds import speeds
+from analysis.step_parts import step_parts
+from analysis.tradeoffs import tradeoffs
+from ddpsched.data.embedded.length_histogram import sst2_lengths
+from experiments.planned import TYPICAL, one_step
+from report.compiled import measured_on
+from report.results import Measured, Results
+
+VIRTUAL, GLOO = "virtual", ("gloo-counts", "gloo-batches", "gloo-peer")  # studies
+ON_VIRTUAL, ON_GLOO = "four virtual ranks, played in turn by one device", "four gloo processes on two cores"
+LAWS = ((0, "SST-2"), (20, "GSM8K"), (40, "SST-2 again"))  # of the study shift, by first step
+STEP = 1e3  # milliseconds
+
+
+def of_paper(results: Results) -> dict[str, bytes]:
+    """Return the report's own figures; those of studies that are not there are left out."""
+    return {f"{name}.png": png(figure) for name, figure in _paper(results)}
+
+
+def of_appendix(results: Results) -> dict[str, bytes]:
+    """Return the page of five figures of each setting, and the step times of compiled models."""
+    found = {outline_file(each): png(_outline(each)) for each in results.measured if each.table["mode"] != "simulated"}
+    for study in results.compiled:
+        title = f"{study['model']}, compiled: {measured_on(study)}"
+        found[compiled_file(study)] = png(draw_compiled(study["launches"], title))
+    return found
+
+
+def outline_file(measured: Measured) -> str:
+    """Return the file name of a setting's five figures."""
+    return f"{measured.table['slug']}-outline.png"
+
+
+def compiled_file(study: dict[str, object]) -> str:
+    """Return the file name of a compiled model's step times."""
+    return f"compiled-{str(study['model']).rpartition('/')[2]}.png"
+
+
+def _paper(results: Results) -> Iterator[tuple[str, Figure]]:
+    lengths = sst2_lengths(32, np.random.default_rng(TYPICAL))
+    yield "step-blocks", draw_step_blocks(one_step(lengths))
+    panels = {ON_VIRTUAL: results.of(VIRTUAL), ON_GLOO: results.of(*GLOO)}
+    panels = {heading: found for heading, found in panels.items() if found}
+    if panels:
+        yield "speeds", draw_speeds({heading: _joined_speeds(found) for heading, found in panels.items()})
+        yield "step-parts", draw_step_parts({heading: _joined_parts(found) for heading, found in panels.items()})
+    for measured in results.of(VIRTUAL):
+        yield "outline", _outline(measured)
+        yield (
+            "tradeoffs",
+            draw_tradeoffs(_with_memory(tradeoffs(measured.setting, measured.table), results.of("memory"))),
+        )
+    if results.what_if:
+        yield "scaling", draw_speed_up(results.what_if, "", _rings(results.of(VIRTUAL, "scaling")))
+    for measured in results.of("shift"):
+        yield "shift", _shift(measured)
+
+
+def _joined_speeds(found: Sequence[Measured]) -> pd.DataFrame:
+    """Return the arms of several studies as one table: static once, and the A/A pair that is farthest apart."""
+    tables = [speeds(each.table) for each in found]
+    table = pd.concat(tables, ignore_index=True)
+    pairs = table[table["arm"] == AA]
+    apart = pairs[["low", "high"]].apply(lambda row: max(1 / row["low"], row["high"]), axis=1)
+    arms = table[table["arm"] != AA].drop_duplicates("arm")
+    return pd.concat([arms, pairs.loc[[apart.idxmax()]]] if len(pairs) else [arms], ignore_index=True)
+
+
+def _joined_parts(found: Sequence[Measured]) -> pd.DataFrame:
+    return pd.concat([step_parts(each.setting) for each in found], ignore_index=True).drop_duplicates("arm")
+
+
+def _with_memory(found: pd.DataFrame, memory: Sequence[Measured]) -> pd.DataFrame:
+    """Return the arms with their peaks in processes of their own, where these were measured."""
+    peaks = {row["arm"]: row["memory_max_bytes"] for each in memory for row in each.table["arms"]}
+    return found.assign(peak_bytes=found["arm"].map(peaks).astype("float64")) if peaks else found
+
+
+def _outline(measured: Measured) -> Figure:
+    return draw_outline({arm: run.steps for arm, run in lowest_seed(measured.setting).items()})
+
+
+def _rings(found: Sequence[Measured]) -> list[dict[str, object]]:
+    """Return measured points beside the computed lines: throughput over static's."""
+    return [
+        {"policy": row["arm"], "world_size": each.table["world_size"], "speed_up": row["speed"]}
+        for each in found
+        for row in speeds(each.table).to_dict("records")
+    ]
+
+
+def _shift(measured: Measured) -> Figure:
+    steps = {arm: run.steps for arm, run in lowest_seed(measured.setting).items()}
+    loads = measured_loads(steps)
+    return draw_shift(loads.assign(ms=loads["step_s"] * STEP), LAWS, column="ms", label="step (ms)")

@@ -1,0 +1,110 @@
+"""Numbers of a measured setting as rows ``{"ratio", "low", "high", ...}``, whose intervals are of its launches."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from analysis.load import Run
+from analysis.ratios import compare, pairs
+from analysis.settings import AA
+from analysis.stats import MIN_LAUNCHES, Ratio, ratio, spread_interval
+from analysis.step_parts import PARTS, step_parts
+from report.results import Measured
+
+Row = dict[str, Any]
+NEARLY = 1 - 1e-9  # of a correlation, whose z is finite
+
+
+def arms(measured: Measured) -> list[str]:
+    """Return the labels of the arms beside the baseline, without its second run."""
+    return [arm for arm in measured.setting.arms if arm not in (measured.table["baseline"], AA)]
+
+
+def time(measured: Measured, arm: str, column: str = "step_s") -> Row:
+    """Return an arm's time over the baseline's, with its verdict; empty where there is none."""
+    wanted = (arm, measured.table["baseline"], column)
+    rows: list[Row] = measured.table["ratios"]
+    return next((row for row in rows if (row["arm"], row["baseline"], row["column"]) == wanted), {})
+
+
+def speed(measured: Measured, arm: str) -> Row:
+    """Return an arm's throughput over the baseline's: the inverse of the time."""
+    row = time(measured, arm)
+    ends = {"ratio": "ratio", "low": "high", "high": "low"}  # the limits change places
+    return row | {name: 1 / row[other] if row.get(other) else None for name, other in ends.items()}
+
+
+def p95(measured: Measured, arm: str) -> Row:
+    """Return the P95 of an arm's step times over the baseline's."""
+    row = time(measured, arm)
+    return {name: row.get(f"p95_{name}") for name in ("ratio", "low", "high")}
+
+
+def peak(measured: Measured, arm: str) -> Row:
+    """Return an arm's peak memory, of the rank and step that need most, over the baseline's in the same launch."""
+    mine, base = (_by_seed(measured, each, "memory_max_bytes") for each in (arm, measured.table["baseline"]))
+    logs = [math.log(mine[seed] / base[seed]) for seed in mine if base.get(seed) and mine[seed]]
+    return {name: None if value is None else math.exp(value) for name, value in over_launches(logs).items()}
+
+
+def tracking(measured: Measured, arm: str, column: str = "cost_time_r") -> Row:
+    """Return the mean over launches of how well an arm's predicted costs tell times; ``heaviest_share`` is another.
+
+    Correlations are averaged by Fisher's z; a share's interval ends at 0 and 1.
+    """
+    values = [each for each in _by_seed(measured, arm, column).values() if each is not None]
+    if column == "cost_time_r":
+        z = over_launches(np.arctanh(np.clip(values, -NEARLY, NEARLY)).tolist())
+        return {name: None if value is None else math.tanh(value) for name, value in z.items()}
+    return {name: None if value is None else min(max(value, 0.0), 1.0) for name, value in over_launches(values).items()}
+
+
+def over_launches(values: Sequence[float]) -> Row:
+    """Return the mean of each launch's number, with Student's 95 % interval; without it where launches are too few."""
+    if not len(values):
+        return {"ratio": None, "low": None, "high": None}
+    if len(values) < MIN_LAUNCHES:
+        return {"ratio": float(np.mean(values)), "low": None, "high": None}
+    return dict(zip(("ratio", "low", "high"), spread_interval(np.array(values)), strict=True))
+
+
+def _by_seed(measured: Measured, arm: str, column: str) -> dict[int, Any]:
+    return {row["seed"]: row[column] for row in measured.table["runs"] if row["arm"] == arm}
+
+
+def against(measured: Measured, arm: str, other: str, column: str = "step_s") -> Row:
+    """Return an arm's time over another arm's, whichever that is."""
+    if not {arm, other} <= measured.setting.arms.keys():
+        return {}
+    return compare(measured.setting, arm, other, column, np.random.default_rng(0)).row()
+
+
+def within(measured: Measured, arm: str, steps: range, column: str = "step_s") -> Row:
+    """Return an arm's time over the baseline's in some of the steps, of which the first is left out."""
+
+    def part(run: Run) -> Any:
+        return run.steps.loc[steps.start : steps.stop - 1]
+
+    base = {run.seed: run for run in measured.setting.arms[measured.table["baseline"]]}
+    couples = [(run, base[run.seed]) for run in measured.setting.arms[arm] if run.seed in base]
+    found = [each for mine, other in couples if (each := pairs(part(mine), part(other), column)) is not None]
+    return _row(ratio(found, np.random.default_rng(0)))
+
+
+def _row(found: Ratio) -> Row:
+    values = {"ratio": found.value, "low": found.low, "high": found.high}
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def shares(measured: Measured) -> dict[str, dict[str, float]]:
+    """Return the share of each part of a mean step by arm, ``{"static": {"padding": 0.3, ...}}``."""
+    table = step_parts(measured.setting).set_index("arm")
+    return {
+        str(arm): {part.removesuffix("_s"): float(row[part] / row["step_s"]) for part in PARTS}
+        for arm, row in table.iterrows()
+    }
+
+
+MEASURES: tuple[Callable[..., Any], ...] = (arms, time, speed, p95, peak, tracking, against, within, shares)
