@@ -48,11 +48,9 @@ def build_tables(results: Results, output: Path) -> Path:
 
 
 def write_figures(figures: Mapping[str, bytes], output: Path) -> None:
-    """Write figures beside the documents that show them, in place of earlier ones."""
+    """Write figures beside the documents that show them, and leave others that are there."""
     folder = output / FIGURES
     folder.mkdir(parents=True, exist_ok=True)
-    for stale in folder.glob("*.png"):
-        stale.unlink()
     for name, content in figures.items():
         (folder / name).write_bytes(content)
 

@@ -183,7 +183,11 @@ def test_tables_of_any_study(tmp_path: Path) -> None:
         write_run(tmp_path / "yardstick", policy, mode="simulated", world_size=4)
     write_arm(tmp_path / "mine", "static", aa=True, steps=20)
     write_arm(tmp_path / "mine", "balanced", steps=20)
+    analysed = tmp_path / "report" / "figures" / "mine-1-step-time.png"
+    analysed.parent.mkdir(parents=True)
+    analysed.touch()
     page = build_tables(collect([tmp_path / "mine", tmp_path / "yardstick"]), tmp_path / "report")
+    assert analysed.exists()  # the figures of the analysis are in the same folder
     text = page.with_suffix(".md").read_text()
     assert text.startswith("# mine, yardstick\n")
     assert "**balanced**: the longest compute time over ranks is shorter by" in text
