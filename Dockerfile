@@ -6,12 +6,8 @@ RUN apt-get update && apt-get install --yes --no-install-recommends git iproute2
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /ddpsched
-COPY constraints.txt ./
-# the build without CUDA, of the version that constraints.txt pins
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN python -m venv /opt/ddpsched \
-    && /opt/ddpsched/bin/pip install --no-cache-dir --index-url "$TORCH_INDEX" "$(grep '^torch==' constraints.txt)"
-
+# an index with builds of torch without CUDA makes the image smaller: docker compose build --build-arg PIP_EXTRA_INDEX_URL=...
+ARG PIP_EXTRA_INDEX_URL
 COPY . .
 RUN make VENV=/opt/ddpsched /opt/ddpsched/installed
 

@@ -230,7 +230,7 @@ class _TerminalLog(logging.Handler):
             return
         try:
             print(self.format(record), file=sys.stderr, flush=True)
-        except Exception:
+        except Exception:  # as logging asks of handlers: a message that cannot be printed ends no run, and is reported
             self.handleError(record)
 
 

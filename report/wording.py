@@ -95,36 +95,6 @@ def listed(items: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(items[:-1]), items[-1]))) if items else "none"
 
 
-def tracking(r: float | None) -> str:
-    """Return a phrase on Pearson's r of predicted cost and compute time."""
-    if r is None:
-        return "cannot be held against the compute time"
-    how = "closely tracks" if r > 0.9 else "tracks in part" if r > 0.5 else "hardly tracks"
-    return f"{how} the compute time (r = {number(r, 3)})"
-
-
-def mismatch(arm: dict[str, Any], static: dict[str, Any], tokens: dict[str, Any], time: dict[str, Any]) -> str:
-    """Return sentences on why the largest rank's time changed by another factor than its padded tokens."""
-    padded, seconds = tokens.get("ratio"), time.get("ratio")
-    if padded is None or seconds is None or not static.get("max_compute_mean_s") or static.get("fixed_s") is None:
-        return "too little was measured to hold time against tokens."
-    fixed = max(0.0, static["fixed_s"]) / static["max_compute_mean_s"]
-    expected = fixed + (1 - fixed) * padded
-    text = (
-        f"the largest rank's padded tokens are {number(padded)} of static's, its compute time {number(seconds)}. "
-        f"The fixed part of a micro-batch is {percent(fixed)} of static's longest compute time and does not shrink, "
-        f"which alone would give {number(expected)}."
-    )
-    slope, base = arm.get("s_per_token"), static.get("s_per_token")
-    if slope and base and abs(seconds - expected) > 0.03:
-        text += (
-            f" The rest goes with the time per padded token, {number(slope / base)} of static's: smaller matrices, "
-            "a machine slower just then, or ranks on one machine that slow each other while all of them compute "
-            "(experiments.benchmarks.pair measures whether they do)."
-        )
-    return text
-
-
 def verdict(holds: bool | None) -> str:
     """Return a conclusion's outcome: yes, no or not measured."""
     return {True: "yes", False: "no", None: "not measured"}[holds]
@@ -133,48 +103,6 @@ def verdict(holds: bool | None) -> str:
 def significant(value: float | None) -> str:
     """Return three significant digits, in Python's general format."""
     return ABSENT if value is None else f"{value:.3g}".replace("-", "−")
-
-
-def outcome(step: dict[str, Any]) -> str:
-    """Return a clause on an arm's change of the step time."""
-    ratio, low, high = step.get("ratio"), step.get("low"), step.get("high")
-    if ratio is None or low is None or high is None:
-        return f"cannot be judged by its step time ({step.get('reason') or 'too few measured steps'})"
-    verdict = step.get("verdict") or ("not told apart from static" if low <= 1 <= high else "")
-    if verdict not in ("", *JUDGED):
-        return f"has a step time that is {verdict}"
-    return f"makes the step {'shorter' if ratio < 1 else 'longer'} by {percent(abs(ratio - 1))}"
-
-
-def overhead(arm: dict[str, Any]) -> str:
-    """Return sentences on the wait for plans, and on the cost of planning if it were not hidden."""
-    share = arm.get("plan_wait_share")
-    parts = [arm.get(f"{part}_mean_s") for part in ("offer", "exchange", "solve")]
-    if share is None:
-        return "the wait for plans was not measured."
-    verdict = "stays under" if share < 0.01 else "exceeds"
-    beside = sum(part for part in parts if part is not None)
-    step = arm.get("step_mean_s")
-    rest = f" On the critical path, planning would take {percent(beside / step, 2)} of a step." if step else ""
-    return f"the wait for plans {verdict} 1 % of a step ({percent(share, 3)}).{rest}"
-
-
-def shift(arm: dict[str, Any]) -> str:
-    """Return sentences on how the policy changes the lengths that are trained together."""
-    drift, distance, p, r = (
-        arm.get(key) for key in ("length_drift", "step_length_ks", "step_length_p", "count_length_r")
-    )
-    if drift is None or distance is None or p is None:
-        return "there is nothing to compare with."
-    steps = "differ measurably from" if p < 0.05 else "cannot be told from" if distance else "are exactly"
-    ranks = ""
-    if r is not None and abs(r) > 0.1:
-        ranks = f" {'Larger' if r < 0 else 'Smaller'} counts go with shorter samples (r = {number(r)})."
-    late = "do not differ in mean length by more than 5 %" if abs(drift) < 0.05 else "differ in mean length"
-    return (
-        f"the mean lengths of its steps {steps} those of static (distance {number(distance, 3)}); "
-        f"early and late steps {late} ({signed(drift)}).{ranks}"
-    )
 
 
 def learning(arms: list[dict[str, Any]]) -> str:

@@ -4,8 +4,9 @@ It is a JSON file that ``cost.path`` and ``memory.path`` of a config name. Its `
 each run that uses it, as numbers of another model, device or precision would make wrong plans without any error.
 """
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError
 
@@ -108,14 +109,8 @@ class Calibration(Table):
         def refusal(reason: str) -> ConfigError:
             return ConfigError(f"calibration {path}: {reason}; write one with: ddpsched calibrate CONFIG --output FILE")
 
-        try:
-            text = read_regular(path).decode()
-            values = decode_json(text)
-        except OSError as error:
-            raise refusal(str(error.strerror)) from None
-        except ValueError as error:
-            raise refusal(f"not JSON: {error}") from None
-        kind = values.get("kind") if isinstance(values, dict) else None
+        text, values = read_measured(path, refusal)
+        kind = values.get("kind")
         if kind == "affine_quadratic":
             raise refusal(
                 "this is a fit of `ddpsched fit`, which holds for no known model or device and has no memory model; "
@@ -153,6 +148,18 @@ class Calibration(Table):
         Raises ConfigError that names what was measured, what the run is, and the remedy.
         """
         return check_identity(self._source, self.identity, run, force)
+
+
+def read_measured(path: str | Path, refusal: Callable[[str], ConfigError]) -> tuple[str, dict[str, Any]]:
+    """Return a JSON file's text and its table, {} where it holds none. Raises what ``refusal`` makes of a fault."""
+    try:
+        text = read_regular(path).decode()
+        values = decode_json(text)
+    except OSError as error:
+        raise refusal(str(error.strerror)) from None
+    except ValueError as error:
+        raise refusal(f"not JSON: {error}") from None
+    return text, values if isinstance(values, dict) else {}
 
 
 def check_identity(source: str, measured: Identity, run: Identity, force: bool = False) -> list[str]:

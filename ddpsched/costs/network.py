@@ -15,10 +15,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from ddpsched.costs.calibration import Identity
-from ddpsched.decode import decode_json, shown
+from ddpsched.costs.calibration import Identity, read_measured
+from ddpsched.decode import shown
 from ddpsched.errors import ConfigError
-from ddpsched.regular_file import read_regular
 from ddpsched.table import NonNegative, Positive, PositiveFloat, Ranks, Table, Text, first_fault
 
 KIND: Literal["network"] = "network"
@@ -58,16 +57,9 @@ class Network(Table):
             remedy = "torchrun --nproc-per-node G -m ddpsched calibrate CONFIG --network --output FILE"
             return ConfigError(f"network {path}: {reason}; write one with: {remedy}")
 
-        try:
-            text = read_regular(path).decode()
-            values = decode_json(text)
-        except OSError as error:
-            raise refusal(str(error.strerror)) from None
-        except ValueError as error:
-            raise refusal(f"not JSON: {error}") from None
-        kind = values.get("kind") if isinstance(values, dict) else None
-        if kind != KIND:
-            raise refusal(f'kind = {shown(kind)}, expected "{KIND}"')
+        text, values = read_measured(path, refusal)
+        if values.get("kind") != KIND:
+            raise refusal(f'kind = {shown(values.get("kind"))}, expected "{KIND}"')
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

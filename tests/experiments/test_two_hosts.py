@@ -18,6 +18,7 @@ from experiments.benchmarks.namespaces import LINK, bits_per_s, missing
 from experiments.benchmarks.two_hosts import Times, arms, main, report, rows
 
 NONE_HERE = missing()
+# namespaces need root, Linux and tc, which not every machine has
 needs_namespaces = pytest.mark.skipif(NONE_HERE is not None, reason=f"two hosts: {NONE_HERE}")
 SENT = 2_000_000  # bytes
 RECEIVE = """
