@@ -30,8 +30,9 @@ def enable(trainer: Any, tokens: int, seed: int, exact: bool) -> None:
     args = trainer.args
     make: Callable[..., Any] = _loader_class()
     loader = make(trainer.train_dataset, args.process_index, args.world_size, seed)
-    # windows of all ranks are shuffled by this seed, which the package begins anew in each process
-    loader._iter_random_seed = SEED + 1000 * seed
+    # windows of all ranks are shuffled by this seed, which the package begins anew in each process; it names its group
+    # of processes too, and a second group of one name cannot begin, so with its own loss the seed is another
+    loader._iter_random_seed = SEED + 1000 * seed + (not exact)
     os.environ["ODB_ITERATOR_STARTUP_JITTER_SEC"] = "0"  # else each loader waits for up to two seconds
     hf.enable_odb(
         trainer, train_dataloader=loader, token_budget=tokens, loss_scaling="none" if exact else "exact", join=False,
