@@ -20,7 +20,7 @@ def draw_print(setting: Setting, table: dict[str, Any], folder: Path) -> list[Pa
     ``table``: the setting's of ``tables.study_tables``. Without a baseline there is no speed.
     """
     steps = {arm: run.steps for arm, run in lowest_seed(setting).items()}
-    figures = {"8-outline": draw_outline(steps, setting.label)}
+    figures = {"8-outline": draw_outline(steps, setting.label, memory=None if setting.took_turns else steps)}
     if not (parts := step_parts(setting)).empty:
         figures["9-step-parts"] = draw_step_parts({setting.label: parts})
     if table["baseline"] is not None and len(setting.arms) > 1:

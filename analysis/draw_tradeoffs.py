@@ -7,8 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.labels import label_points
-from analysis.style import GREY, MEBIBYTES, colour, page, tint
+from analysis.style import GREY, MEBIBYTES, page, tint
 
+BIAS, SPEED = "order bias: 0 as shuffled, 1 steps of one length", "samples per second over static's"
 FEW = 8  # arms whose names fit into half a page's width
 
 
@@ -34,7 +35,7 @@ def points_of_speed(found: pd.DataFrame, column: str, scale: float, ax: Axes, le
     ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.set_xlim(*_wider(across, least))
     ax.set_ylim(*_wider([*speed, 1.0, *ends[np.isfinite(ends)].tolist()], 0.1))
-    label_points(ax, across, speed, arms, [colour(arm) for arm in arms])
+    label_points(ax, across, speed, arms, shades)
     return ax
 
 
@@ -46,13 +47,21 @@ def _wider(values: list[float], least: float) -> tuple[float, float]:
 
 
 def draw_tradeoffs(found: pd.DataFrame, title: str = "") -> Figure:
-    """Return the panel of order bias and that of peak memory, side by side where names are few."""
+    """Return the panel of order bias and that of peak memory, side by side where names are few.
+
+    Without peaks the latter is left out.
+    """
     few = len(found) <= FEW
+    if not found["peak_bytes"].notna().any():
+        figure, (bias,) = page(height_cm=7.5, title=title)
+        points_of_speed(found, "order_bias", 1.0, bias, 0.2).set_xlabel(BIAS)
+        bias.set_ylabel(SPEED)
+        return figure
     shape = {"rows": 1, "columns": 2, "height_cm": 7.5} if few else {"rows": 2, "columns": 1, "height_cm": 18}
     figure, (bias, memory) = page(**shape, title=title, sharey=few)
     peak = float(np.nanmax(found["peak_bytes"].to_numpy(dtype="float64"), initial=0.0)) * MEBIBYTES
-    points_of_speed(found, "order_bias", 1.0, bias, 0.2).set_xlabel("order bias: 0 as shuffled, 1 steps of one length")
+    points_of_speed(found, "order_bias", 1.0, bias, 0.2).set_xlabel(BIAS)
     points_of_speed(found, "peak_bytes", MEBIBYTES, memory, 0.1 * peak).set_xlabel("peak memory of a rank (MiB)")
     for ax in (bias,) if few else (bias, memory):
-        ax.set_ylabel("samples per second over static's")
+        ax.set_ylabel(SPEED)
     return figure

@@ -5,6 +5,7 @@ is a line, because 300 noisy steps would cover each other. A panel shows at most
 line, and says which were not measured.
 """
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -161,25 +162,29 @@ FIGURES = {
 }
 
 
-def draw_outline(steps: Steps, title: str = "") -> Figure:
+def draw_outline(steps: Steps, title: str = "", memory: Steps | None = None) -> Figure:
     """Return the five figures on one page as small multiples; the spread of compute stands beside that of steps.
 
-    On virtual ranks, which are played in turn, steps last equally long: their spread has no panel.
+    On virtual ranks, which are played in turn, steps last equally long: their spread has no panel. Nor has memory
+    without ``memory``, the steps of runs in processes of their own.
     """
-    alike = all((table["std_step_s"].dropna() == 0).all() for table in steps.values())
-    figure, axes = page(3, 2, height_cm=17, title=title)
+    panels: list[tuple[str, Steps, str, float, str]] = [
+        ("2  Spread of steps", steps, "std_step_s", MILLISECONDS, "ms"),
+        ("2  Spread of compute", steps, "std_compute_s", MILLISECONDS, "ms"),
+        ("3  Spread of padded tokens", steps, "std_padded_tokens", 1.0, "tokens"),
+        ("4  Spread of peak memory", memory or {}, "std_peak_memory_bytes", MEBIBYTES, "MiB"),
+    ]
+    if all((table["std_step_s"].dropna() == 0).all() for table in steps.values()):
+        del panels[0]
+    panels = [panel for panel in panels if panel[1]]
+    rows = math.ceil((2 + len(panels)) / 2)
+    figure, axes = page(rows, 2, height_cm=17 * rows / 3, title=title)
     step, times, *others = axes
     per_step_lines(steps, "step_s", MILLISECONDS, headed(step, "1  Step")).set_ylabel("ms")
     ecdf(steps, "step_s", MILLISECONDS, headed(times, "5  Distribution of steps"), "step (ms); medians at the right")
     times.set_ylabel("share of steps")
-    spreads = [
-        ("2  Spread of steps", "std_step_s", MILLISECONDS, "ms"),
-        ("2  Spread of compute", "std_compute_s", MILLISECONDS, "ms"),
-        ("3  Spread of padded tokens", "std_padded_tokens", 1.0, "tokens"),
-        ("4  Spread of peak memory", "std_peak_memory_bytes", MEBIBYTES, "MiB"),
-    ]
-    for ax, (heading, column, scale, unit) in zip(others, spreads[alike:], strict=False):
-        per_step_lines(steps, column, scale, headed(ax, heading)).set_ylabel(unit)
-    if alike:
-        others[-1].remove()
+    for ax, (heading, shown, column, scale, unit) in zip(others, panels, strict=False):
+        per_step_lines(shown, column, scale, headed(ax, heading)).set_ylabel(unit)
+    for ax in others[len(panels) :]:
+        ax.remove()
     return figure

@@ -28,6 +28,13 @@ from ddpsched.records import RECORDS, write_json
 
 RUNS = "runs.json"
 FROZEN = Path("report/results/studies")
+STATUS = (
+    "state",
+    "started",
+    "finished",
+    "wall_s",
+    "about",
+)  # of status.json; hosts and processes are nobody's business
 DIGITS = 7  # of seconds; clocks tell no more, and what is beyond them does not compress
 
 # A path from the root or from folders above, but not the tail of a URL: the place of files on one
@@ -51,7 +58,7 @@ def freeze(study: Study, folder: Path) -> int:
             "name": run.name,
             "config": portable(run.config),
             "environment": portable(run.environment),
-            "status": portable(run.status),
+            "status": {name: run.status.get(name) for name in STATUS},
             "evaluations": run.evaluations.astype(object).where(run.evaluations.notna(), None).to_dict("records"),
         }
         for run in study.runs

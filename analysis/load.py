@@ -66,6 +66,11 @@ class Run:
         return "num_targets" if self.config["train"].get("target") in (None, "token_mean") else "num_samples"
 
     @property
+    def took_turns(self) -> bool:
+        """Whether it shared its processes with other arms, step by step."""
+        return (self.environment.get("launch") or {}).get("how") == "interleaved"
+
+    @property
     def device(self) -> str:
         """The device that it ran on."""
         return str(self.environment.get("device", "unknown device"))

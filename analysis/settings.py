@@ -55,6 +55,11 @@ class Setting:
         """The runs of all arms."""
         return [run for runs in self.arms.values() for run in runs]
 
+    @property
+    def took_turns(self) -> bool:
+        """Whether arms shared processes, whose peak memory is then that of all of them."""
+        return any(run.took_turns for run in self.runs)
+
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested tables as one dict of dotted keys.

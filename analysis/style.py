@@ -68,7 +68,7 @@ def tint(arm: str, arms: Sequence[str]) -> str:
     >>> tint("balanced", ["balanced"]), tint("balanced (M = 4)", ["balanced", "balanced (M = 4)"])
     ('#0072b2', '#66aad1')
     """
-    kin = sorted((a for a in arms if colour(a) == colour(arm)), key=len)  # that of the shortest name is plain
+    kin = sorted((a for a in arms if colour(a) == colour(arm)), key=lambda a: (len(a), a))  # the shortest is plain
     place = kin.index(arm)
     share = (1.0, 0.6, 0.4)[min(place, 2)]
     red, green, blue = (1 - share * (1 - part) for part in to_rgb(colour(arm)))

@@ -1,7 +1,7 @@
 """Step times of each policy on more ranks, and on ranks of unequal speed, computed, as tables and a figure.
 
     python -m experiments.what_if [--calibration device.json] [--network network.json] [--world-sizes 4 64 1024]
-        [--slow-share 0.125] [--slowness 1.5] [--figure speed-up.png]
+        [--slow-share 0.125] [--slowness 1.5] [--figure speed-up.png] [--freeze report/results/what_if.json]
 
 Times of micro-batches are those of `ddpsched calibrate`, by default DistilBERT's on one CPU core; waits for messages
 those of `ddpsched calibrate --network`, or of a network of given latency and bandwidth. report/notes/simulator.md lists
@@ -33,6 +33,7 @@ from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.data.length_files import read_lengths
 from ddpsched.errors import ConfigError
 from ddpsched.planning.what_if import ARMS, DISTILBERT, what_if
+from ddpsched.records import write_json
 from ddpsched.table import first_fault
 from ddpsched.terminal import plain_console
 
@@ -60,6 +61,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--figure", type=Path, help="PNG to write")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--freeze", type=Path, help="JSON of the rows, and of what they are computed from, to write")
     parser.add_argument("--force", action="store_true", help="with files of different models or devices")
     return parser.parse_args(words)
 
@@ -105,6 +107,13 @@ def computed(given: argparse.Namespace) -> tuple[list[dict[str, Any]], float, fl
     return rows, perf_counter() - begin, process_time() - used
 
 
+def from_what(given: argparse.Namespace) -> dict[str, str]:
+    """Return the model and device of the calibration, and the network in words."""
+    measured, network = Calibration.load(given.calibration).identity, network_of(given)
+    rate = f"{network.bandwidth_bytes_per_s / 1e6:,.0f} MB/s, {1e6 * network.latency_s:,.0f} µs a message"
+    return {"model": Path(measured.model).name, "device": str(measured.device), "network": rate}
+
+
 def shown(table: pd.DataFrame, title: str, format_: str) -> Table:
     """Return one share of slow ranks as a table of the terminal: a row a policy, a column a number of ranks."""
     found = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -117,10 +126,14 @@ def shown(table: pd.DataFrame, title: str, format_: str) -> Table:
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the tables, and write the figure; return the exit code."""
+    """Print the tables, and write the files; return the exit code."""
     given = parsed(words)
 
     def body() -> None:
+        if given.freeze is not None:
+            if given.calibration is None or given.network is None:
+                raise ConfigError("--freeze: the report says on what it rests; give --calibration and --network, too")
+            check_output(given.freeze, True, "what_if.json")
         rows, seconds, used = computed(given)
         if given.json:
             print(json.dumps(rows, indent=2))
@@ -132,6 +145,8 @@ def main(words: Sequence[str]) -> int:
                 console.print(shown(speed_up.loc[slow], f"static's step time / this one's, {slow}", ".2f"))
             each = f"{len(rows)} times {given.steps:,} steps, {given.samples_per_rank} samples a rank"
             print(f"{each}: {seconds:.1f} s, {used:.1f} s of processor time")
+        if given.freeze is not None:
+            write_json(given.freeze, from_what(given) | {"rows": rows})
         if given.figure is not None:
             model = given.calibration or "DistilBERT on a core per rank"
             save(draw_speed_up(rows, f"Computed: {model}, {given.samples_per_rank} samples a rank"), given.figure)

@@ -6,7 +6,8 @@
     reproduce.py        `python -m report.reproduce STUDY`: run a frozen study again, compare its verdicts
     results.py          what is read: studies with their records, files of benchmarks
     measures.py         a setting's numbers, with intervals of launches
-    conclusions.py      named conclusions, computed from the tables
+    shift.py            the study of lengths that change their law
+    conclusions.py      named conclusions, computed from the records
     wording.py          phrases from numbers
     sentences.py        the report's sentences on its studies
     figures.py          the figures of the report and of its appendix

@@ -1,114 +1,134 @@
-"""Named conclusions, computed from the tables, which a reproduction is compared with.
+"""Named conclusions, computed from the records, which a reproduction is compared with.
 
-Each is a plain dict {"id", "setting", "statement", "holds", "value", "threshold"};
-``holds`` is None where the numbers it needs were not measured. The ids stay the
-same from one study to the next, so two studies can be compared.
+Each is a plain dict {"id", "setting", "statement", "timed", "holds", "value", "threshold"}. ``holds`` is None where the
+numbers it needs were not measured; ``timed`` is False where no clock has a say, so that a study run again must give the
+same. The ids stay the same from one study to the next, so two studies can be compared.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from analysis.settings import AA
+from report.measures import Row, against, beyond, p95, peak, time, tracking
+from report.results import Measured
+from report.shift import LAWS, calibrations, refitted_over_stale
 
 Conclusion = dict[str, Any]
-Setting = dict[str, Any]
-# name, statement, value, threshold; the value must lie below the threshold, or above it where the last item is True
-Claim = tuple[str, str, float | None, float, bool]
 
-# name, column of the ratios, its description, whether a simulated run has it
+# name, column of the ratios, its description
 LOWERS = (
-    ("padded", "max_padded_tokens", "the largest rank's padded tokens", True),
-    ("compute", "max_compute_s", "the longest compute time", False),
-    ("step", "step_s", "the step time", False),
-    ("spread", "std_compute_s", "the spread of compute times", False),
+    ("compute", "max_compute_s", "the longest compute time"),
+    ("step", "step_s", "the step time"),
+    ("spread", "std_compute_s", "the spread of compute times"),
 )
+STRONGEST = "batch_rebalance"  # of other packages' batchings with static's gradient, padded, one micro-batch a rank
 
 WAIT_SHARE = 0.01  # of a step
 WAIT_P95_S = 300e-6
 PROXY_R = 0.9
 DRIFT = 0.05  # of the mean length
-ACCURACY = 0.02  # two points
 LOSS_DISTANCE = 0.05  # of the mean loss
 MEMORY = 1.05  # of static's peak
 
 
-def conclusions(settings: Sequence[Setting]) -> list[Conclusion]:
+@dataclass(frozen=True)
+class Claim:
+    """A statement that holds where ``value`` lies below ``threshold``, or ``above`` it."""
+
+    name: str
+    statement: str
+    value: float | None
+    threshold: float
+    above: bool = False
+    timed: bool = True
+
+
+def conclusions(measured: Sequence[Measured]) -> list[Conclusion]:
     """Return the conclusions of all settings, in order."""
-    return [judged(setting["slug"], setting["name"], claim) for setting in settings for claim in _claims(setting)]
+    return [judged(each, claim) for each in measured for claim in _claims(each)]
 
 
-def judged(slug: str, label: str, claim: Claim) -> Conclusion:
+def judged(measured: Measured, claim: Claim) -> Conclusion:
     """Return the conclusion of a claim: its value compared with its threshold."""
-    name, statement, value, threshold, above = claim
-    holds = None if value is None else bool(value > threshold if above else value < threshold)
+    holds = None
+    if claim.value is not None:
+        holds = bool(claim.value > claim.threshold if claim.above else claim.value < claim.threshold)
     return {
-        "id": f"{name}@{slug}",
-        "setting": label,
-        "statement": statement,
+        "id": f"{claim.name}@{measured.table['slug'].removeprefix(measured.study + '-')}",
+        "setting": measured.name,
+        "statement": claim.statement,
+        "timed": claim.timed,
         "holds": holds,
-        "value": value,
-        "threshold": threshold,
+        "value": claim.value,
+        "threshold": claim.threshold,
     }
 
 
-def ratio(setting: Setting, arm: str, baseline: str, column: str) -> dict[str, Any]:
-    """Return the row of ``setting["ratios"]``, or an empty dict."""
-    wanted = (arm, baseline, column)
-    return next((r for r in setting["ratios"] if (r["arm"], r["baseline"], r["column"]) == wanted), {})
-
-
-def _claims(setting: Setting) -> Iterator[Claim]:
-    arms = {row["arm"]: row for row in setting["arms"]}
-    measured = setting["mode"] != "simulated"
-    arms.pop(AA, None)
-    for arm in arms:
-        if arm != "static" and "static" in arms:
-            yield from _lowers(setting, arm, "static", arm)
-    if {"minmax", "balanced"} <= arms.keys():
-        yield from _lowers(setting, "balanced", "minmax", "balanced-below-minmax")
+def _claims(m: Measured) -> Iterator[Claim]:
+    arms = {row["arm"]: row for row in m.table["arms"] if row["arm"] != AA}
+    simulated = m.table["mode"] == "simulated"
+    base = m.table["baseline"]
     for arm, row in arms.items():
-        if arm != "static":
-            drift = row["length_drift"]
-            statement = f"{arm}: samples of the same mean length early and late (within 5 %)"
-            yield f"{arm}-drift", statement, None if drift is None else abs(drift), DRIFT, False
-        if measured:
-            yield from _measured(arm, row, arms.get("static"))
-    if measured and len(arms) > 1:
-        yield from _learning(arms)
-
-
-def _lowers(setting: Setting, arm: str, baseline: str, name: str) -> Iterator[Claim]:
-    for key, column, what, always in LOWERS:
-        if always or setting["mode"] != "simulated":
-            # the interval's upper end and not the ratio: a difference that noise could make does not count
-            row = ratio(setting, arm, baseline, column)
-            high = row.get("high")
-            if high is not None and row.get("verdict") not in (None, "faster"):  # within the noise of A/A
-                high = max(1.0, high)
-            yield f"{name}-{key}", f"{arm} lowers {what} against {baseline}", high, 1.0, False
-
-
-def _measured(arm: str, row: dict[str, Any], static: dict[str, Any] | None) -> Iterator[Claim]:
-    """Yield the claims on measured times and memory."""
-    statement = f"{arm}: predicted cost tracks compute time (r > 0.9)"
-    yield f"{arm}-proxy", statement, row["cost_time_r"], PROXY_R, True
-    if arm == "static":
+        if arm == base:
+            continue
+        if base:
+            yield Claim(
+                f"{arm}-padded", f"{arm} lowers the largest rank's padded tokens against {base}",
+                time(m, arm, "max_padded_tokens").get("high"), 1.0, timed=False,
+            )  # fmt: skip
+        drift = row["length_drift"]
+        statement = f"{arm}: samples of the same mean length early and late (within 5 %)"
+        yield Claim(f"{arm}-drift", statement, None if drift is None else abs(drift), DRIFT, timed=False)
+        if not simulated:
+            yield from _measured(m, arm, row)
+    if simulated:
         return
+    if base in arms:
+        statement = f"{base}: predicted cost tracks compute time (lower end of r above 0.9)"
+        yield Claim(f"{base}-proxy", statement, tracking(m, base).get("low"), PROXY_R, above=True)
+    yield from _between_arms(m, arms)
+
+
+def _measured(m: Measured, arm: str, row: dict[str, Any]) -> Iterator[Claim]:
+    """Yield the claims on an arm's times and memory."""
+    if base := m.table["baseline"]:
+        for key, column, what in LOWERS:
+            yield Claim(f"{arm}-{key}", f"{arm} lowers {what} against {base}", _high(time(m, arm, column)), 1.0)
+        yield Claim(f"{arm}-p95", f"{arm} lowers the P95 of step times against {base}", p95(m, arm)["high"], 1.0)
     statement = f"{arm}: plans are waited for under 1 % of the time"
-    yield f"{arm}-wait-share", statement, row["plan_wait_share"], WAIT_SHARE, False
+    yield Claim(f"{arm}-wait-share", statement, row["plan_wait_share"], WAIT_SHARE)
     statement = f"{arm}: P95 of the wait for a plan is under 300 µs"
-    yield f"{arm}-wait-p95", statement, row["plan_wait_p95_s"], WAIT_P95_S, False
-    if static:
-        peak, limit = row["memory_max_bytes"], static["memory_max_bytes"]
-        statement = f"{arm}: no more peak memory than static (within 5 %)"
-        yield f"{arm}-memory", statement, peak / limit if peak is not None and limit else None, MEMORY, False
+    yield Claim(f"{arm}-wait-p95", statement, row["plan_wait_p95_s"], WAIT_P95_S)
+    if base and m.apart:  # in a process of several arms the peak is that of the largest of them
+        statement = f"{arm}: no more peak memory than {base} (upper end within 5 %)"
+        yield Claim(f"{arm}-memory", statement, peak(m, arm)["high"], MEMORY)
 
 
-def _learning(arms: dict[str, dict[str, Any]]) -> Iterator[Claim]:
-    scores = [row["dev_accuracy"] for row in arms.values()]
-    spread = None if None in scores else max(scores) - min(scores)
-    yield "accuracy", "all arms' dev accuracies lie within 2 points", spread, ACCURACY, False
-    if {"static", "balanced"} <= arms.keys():
+def _between_arms(m: Measured, arms: dict[str, dict[str, Any]]) -> Iterator[Claim]:
+    if "static" in arms and "balanced" in arms:
         distance = arms["balanced"].get("loss_distance_early")
         statement = "balanced starts with static's losses (first 10 steps, within 5 %)"
-        yield "balanced-loss", statement, distance, LOSS_DISTANCE, False
+        yield Claim("balanced-loss", statement, distance, LOSS_DISTANCE, timed=False)
+    pairs = [(arm, STRONGEST) for arm in ("balanced", "packed")]
+    pairs += [("balanced", "minmax"), ("balanced (online)", "balanced")]
+    for arm, other in pairs:
+        if arm in arms and other in arms:
+            value = _high(against(m, arm, other), time(m, AA))
+            yield Claim(f"{arm}-below-{other}", f"{arm} lowers the step time against {other}", value, 1.0)
+    if calibrations(m):
+        for law in LAWS:
+            value = _high(refitted_over_stale(m, law), time(m, AA))
+            yield Claim(f"refitted-{law}", f"a refitted calibration lowers the step time, {law}", value, 1.0)
+
+
+def _high(row: Row, floor: Row | None = None) -> float | None:
+    """Return the upper end of a ratio's interval; 1 or more where the ratio is within the noise of A/A.
+
+    A difference that noise could make does not count.
+    """
+    high: float | None = row.get("high")
+    if high is None:
+        return None
+    noise = not beyond(row, floor) if floor is not None else row.get("verdict") not in (None, "faster")
+    return max(1.0, high) if noise else high

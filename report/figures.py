@@ -11,14 +11,14 @@ from analysis.draw_compiled import draw_compiled
 from analysis.draw_shift import draw_shift
 from analysis.draw_speeds import draw_speeds
 from analysis.draw_step_blocks import draw_step_blocks
-from analysis.draw_step_parts import draw_step_parts
+from analysis.draw_step_parts import IN_PERCENT, draw_step_parts
 from analysis.draw_tradeoffs import draw_tradeoffs
 from analysis.figures import draw_outline
 from analysis.measured import measured_loads
 from analysis.settings import AA
 from analysis.speed_up import draw_speed_up
 from analysis.speeds import speeds
-from analysis.step_parts import step_parts
+from analysis.step_parts import PARTS, step_parts
 from analysis.tradeoffs import tradeoffs
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from experiments.planned import TYPICAL, one_step
@@ -62,23 +62,28 @@ def _paper(results: Results) -> Iterator[tuple[str, Figure]]:
     panels = {heading: found for heading, found in panels.items() if found}
     if panels:
         yield "speeds", draw_speeds({heading: _joined_speeds(found) for heading, found in panels.items()})
-        yield "step-parts", draw_step_parts({heading: _joined_parts(found) for heading, found in panels.items()})
+        parts = {heading: _joined_parts(found) for heading, found in panels.items()}
+        yield "step-parts", draw_step_parts(parts, unit=IN_PERCENT)
     for measured in results.of(VIRTUAL):
-        yield "outline", _outline(measured)
-        yield (
-            "tradeoffs",
-            draw_tradeoffs(_with_memory(tradeoffs(measured.setting, measured.table), results.of("memory"))),
-        )
+        memory = results.of("memory")
+        yield "outline", _outline(measured, memory[0] if memory else None)
+        yield "tradeoffs", draw_tradeoffs(_with_memory(tradeoffs(measured.setting, measured.table), memory))
     if results.what_if:
-        yield "scaling", draw_speed_up(results.what_if, "", _rings(results.of(VIRTUAL, "scaling")))
+        yield "scaling", draw_speed_up(results.what_if["rows"], "", _rings(results.of(VIRTUAL, "scaling")))
     for measured in results.of("shift"):
         yield "shift", _shift(measured)
 
 
 def _joined_speeds(found: Sequence[Measured]) -> pd.DataFrame:
-    """Return the arms of several studies as one table: static once, and the A/A pair that is farthest apart."""
+    """Return the arms of several studies as one table, each over the baseline of its own launches.
+
+    The baseline is there once, and the A/A pair that is farthest apart. Rates of different launches are not compared,
+    so they are left out where there are several studies.
+    """
     tables = [speeds(each.table) for each in found]
     table = pd.concat(tables, ignore_index=True)
+    if len(tables) > 1:
+        table["samples_per_s"] = np.nan
     pairs = table[table["arm"] == AA]
     apart = pairs[["low", "high"]].apply(lambda row: max(1 / row["low"], row["high"]), axis=1)
     arms = table[table["arm"] != AA].drop_duplicates("arm")
@@ -86,7 +91,14 @@ def _joined_speeds(found: Sequence[Measured]) -> pd.DataFrame:
 
 
 def _joined_parts(found: Sequence[Measured]) -> pd.DataFrame:
-    return pd.concat([step_parts(each.setting) for each in found], ignore_index=True).drop_duplicates("arm")
+    """Return the parts of the arms of several studies, each over the baseline's step in its own launches."""
+    tables = []
+    for each in found:
+        parts = step_parts(each.setting)
+        base = parts.loc[parts["arm"] == each.table["baseline"], "step_s"].iloc[0]
+        names = [*PARTS, "step_s"]
+        tables.append(parts.assign(**(parts[names] / base)))
+    return pd.concat(tables, ignore_index=True).drop_duplicates("arm")
 
 
 def _with_memory(found: pd.DataFrame, memory: Sequence[Measured]) -> pd.DataFrame:
@@ -95,8 +107,16 @@ def _with_memory(found: pd.DataFrame, memory: Sequence[Measured]) -> pd.DataFram
     return found.assign(peak_bytes=found["arm"].map(peaks).astype("float64")) if peaks else found
 
 
-def _outline(measured: Measured) -> Figure:
-    return draw_outline({arm: run.steps for arm, run in lowest_seed(measured.setting).items()})
+def _outline(measured: Measured, memory: Measured | None = None) -> Figure:
+    """Return the five figures of the first seed. ``memory``: of the study that has a process for each arm."""
+    if memory is None and measured.apart:
+        memory = measured
+    peaks = None if memory is None else _first_seed(memory)
+    return draw_outline(_first_seed(measured), memory=peaks)
+
+
+def _first_seed(measured: Measured) -> dict[str, pd.DataFrame]:
+    return {arm: run.steps for arm, run in lowest_seed(measured.setting).items()}
 
 
 def _rings(found: Sequence[Measured]) -> list[dict[str, object]]:
@@ -109,6 +129,5 @@ def _rings(found: Sequence[Measured]) -> list[dict[str, object]]:
 
 
 def _shift(measured: Measured) -> Figure:
-    steps = {arm: run.steps for arm, run in lowest_seed(measured.setting).items()}
-    loads = measured_loads(steps)
+    loads = measured_loads(_first_seed(measured))
     return draw_shift(loads.assign(ms=loads["step_s"] * STEP), LAWS, column="ms", label="step (ms)")

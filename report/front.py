@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from analysis.settings import AA
+from report.conclusions import STRONGEST
 from report.figures import GLOO, VIRTUAL
 from report.measures import arms, speed
 from report.render import as_text
 from report.results import Results
-from report.sentences import STRONGEST, code
+from report.sentences import code
 from report.wording import interval, listed
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -25,8 +26,8 @@ def block(results: Results) -> str:
     caption = (
         "*DistilBERT's shape on SST-2, four ranks, 32 samples a step. Samples a second over those of equal counts, on "
         f"virtual ranks: {', '.join(numbers)}{floor}. In brackets 95 % intervals of {listed(launches)} launches, all "
-        f"arms in turn, on {listed([str(as_text(device)) for device in devices])}. The strongest baseline is "
-        f"transformers' {code(STRONGEST)}.*"
+        f"arms in turn, on {listed([str(as_text(device)) for device in devices])}. The strongest padded "
+        f"baseline with static's gradient is transformers' {code(STRONGEST)}.*"
     )
     words = "Throughput of each policy over static's, beside transformers' batch_rebalance, with the noise floor"
     return f"{BEGIN}\n![{words}]({FIGURE})\n\n{caption}\n{END}"

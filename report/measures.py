@@ -1,12 +1,13 @@
 """Numbers of a measured setting as rows ``{"ratio", "low", "high", ...}``, whose intervals are of its launches."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from analysis.load import Run
+from analysis.metrics import warmup_steps
 from analysis.ratios import compare, pairs
 from analysis.settings import AA
 from analysis.stats import MIN_LAUNCHES, Ratio, ratio, spread_interval
@@ -24,8 +25,13 @@ def arms(measured: Measured) -> list[str]:
 
 def time(measured: Measured, arm: str, column: str = "step_s") -> Row:
     """Return an arm's time over the baseline's, with its verdict; empty where there is none."""
-    wanted = (arm, measured.table["baseline"], column)
-    rows: list[Row] = measured.table["ratios"]
+    return row_of(measured.table, arm, measured.table["baseline"], column)
+
+
+def row_of(table: Mapping[str, Any], arm: str, baseline: str, column: str) -> Row:
+    """Return the row of a table's ratios; empty where there is none."""
+    wanted = (arm, baseline, column)
+    rows: list[Row] = table["ratios"]
     return next((row for row in rows if (row["arm"], row["baseline"], row["column"]) == wanted), {})
 
 
@@ -81,13 +87,16 @@ def against(measured: Measured, arm: str, other: str, column: str = "step_s") ->
     return compare(measured.setting, arm, other, column, np.random.default_rng(0)).row()
 
 
-def within(measured: Measured, arm: str, steps: range, column: str = "step_s") -> Row:
-    """Return an arm's time over the baseline's in some of the steps, of which the first is left out."""
+def within(measured: Measured, arm: str, steps: range, column: str = "step_s", baseline: str | None = None) -> Row:
+    """Return an arm's time over another's, by default the baseline's, in some of the steps.
+
+    The run's first steps, in which caches fill, are left out, and the first of these steps.
+    """
 
     def part(run: Run) -> Any:
-        return run.steps.loc[steps.start : steps.stop - 1]
+        return run.steps.loc[max(steps.start, warmup_steps(len(run.steps))) : steps.stop - 1]
 
-    base = {run.seed: run for run in measured.setting.arms[measured.table["baseline"]]}
+    base = {run.seed: run for run in measured.setting.arms[baseline or measured.table["baseline"]]}
     couples = [(run, base[run.seed]) for run in measured.setting.arms[arm] if run.seed in base]
     found = [each for mine, other in couples if (each := pairs(part(mine), part(other), column)) is not None]
     return _row(ratio(found, np.random.default_rng(0)))
@@ -96,6 +105,14 @@ def within(measured: Measured, arm: str, steps: range, column: str = "step_s") -
 def _row(found: Ratio) -> Row:
     values = {"ratio": found.value, "low": found.low, "high": found.high}
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def beyond(row: Row, floor: Row) -> bool:
+    """Return whether a ratio's interval lies beyond A/A's, on one side; False where either has none."""
+    if row.get("low") is None or floor.get("low") is None:
+        return False
+    reach = max(1 / floor["low"], floor["high"])
+    return bool(row["low"] > reach or row["high"] < 1 / reach)
 
 
 def shares(measured: Measured) -> dict[str, dict[str, float]]:

@@ -18,11 +18,12 @@ from analysis.settings import AA
 from ddpsched.visible_text import visible
 from experiments.trainers.frozen import PeersFile
 from report import compiled, measures, on_gpu, reliability, sentences, wording
-from report.conclusions import conclusions, ratio
+from report.conclusions import conclusions
 from report.figures import compiled_file, outline_file
 from report.results import Measured, Results
-from report.sentences import LAWS, Computed, Trainers
+from report.sentences import Computed, Trainers
 from report.set_up import set_up
+from report.shift import LAWS
 
 HERE = Path(__file__).parent
 FIGURES = "figures"  # the folder beside a document
@@ -56,7 +57,10 @@ def report(results: Results, figures: Mapping[str, bytes]) -> str:
         one=one,
         of=results.of,
         views=views,
-        laws=LAWS,
+        laws=LAWS.values(),
+        reproduced=results.reproduced,
+        left_out=results.left_out,
+        num_runs=results.num_runs,
         gpus=results.gpus,
         what_if=results.what_if,
         two_hosts=results.two_hosts,
@@ -78,14 +82,16 @@ def tables(results: Results, figures: Mapping[str, bytes], title: str, whole: bo
         whole=whole,
         studies=[(study, list(group)) for study, group in groupby(views, key=lambda view: view["study"])],
         left_out=results.left_out,
+        num_runs=results.num_runs,
         peers=[pair for file in files for pair in file.traces.items()],
         two_hosts=results.two_hosts,
         simulator=results.simulator,
         synchronisers=results.synchronisers,
         compiled=results.compiled,
         findings=results.findings,
+        reproduced=results.reproduced,
         gpus=results.gpus,
-        conclusions=conclusions(views),
+        conclusions=conclusions(results.measured),
         **_of_trainers(results),
         **_lookups(results, figures),
     )
@@ -146,9 +152,9 @@ def _lookups(results: Results, figures: Mapping[str, bytes]) -> dict[str, Callab
         return _link(compiled_file(study), figures)
 
     functions: Sequence[Callable[..., Any]] = (
-        others, pairs, learnt, learning, outline, forced, warmups, ratio, compiled_steps,
+        others, pairs, learnt, learning, outline, forced, warmups, compiled_steps,
     )  # fmt: skip
-    return {function.__name__: function for function in functions}
+    return {function.__name__: function for function in functions} | {"ratio": measures.row_of}
 
 
 def _phrases() -> dict[str, Any]:

@@ -19,6 +19,7 @@ from experiments.trainers.frozen import read as read_trainers
 
 STUDIES, TRAINERS, RELIABILITY = "studies", "trainers", "reliability"  # folders of what is frozen
 SYNCHRONISERS, COMPILED, TWO_HOSTS, SIMULATOR = "synchronisers", "compiled", "two_hosts", "simulator"
+REPRODUCED = "reproduced"  # studies that report.reproduce ran again
 WHAT_IF = "what_if.json"  # the file of experiments.what_if --json
 GPU, MEASURED = "gpu", "gpu.json"  # the folder of what was measured on GPUs, and the file of one of them
 
@@ -47,13 +48,47 @@ class Measured:
         return f"{self.study} ({extra})" if extra else self.study
 
     @property
+    def apart(self) -> bool:
+        """Whether each arm ran in processes of its own, so that none meets what another's allocator kept."""
+        return not self.setting.took_turns
+
+    @property
+    def launches(self) -> list[tuple[str, str]]:
+        """When each launch began and ended, ISO 8601 in UTC."""
+        spans = dict[str, tuple[str, str]]()
+        for run in self.setting.runs:
+            begin, end = run.status.get("started") or "", run.status.get("finished") or ""
+            name = str((run.environment.get("launch") or {}).get("id") or run.name)
+            low, high = spans.get(name, (begin, end))
+            spans[name] = min(low, begin), max(high, end)
+        return list(spans.values())
+
+    @property
+    def num_launches(self) -> str:
+        """How many launches there are, and how many of them ran at one time.
+
+        These share a machine's memory and caches, if not its cores.
+        """
+        most = max((sum(begin <= at < end for begin, end in self.launches) for at, _ in self.launches), default=0)
+        return f"{len(self.launches)}, {f'up to {most} at one time' if most > 1 else 'one after another'}"
+
+    @property
     def view(self) -> dict[str, Any]:
         """The table, with the environment and config of the run whose window and cost matter, where there is one."""
         runs = self.setting.runs
         shown = next((run for run in runs if run.policy != "static"), runs[0])
         windows = sorted({run.config["policy"]["prefetch"] for run in runs if run.policy == "minmax"})
         set_up = {"environment": shown.environment, "config": shown.config, "windows": windows}
-        return portable({**self.table, **set_up, "name": self.name, "study": self.study})
+        return portable(
+            {
+                **self.table,
+                **set_up,
+                "name": self.name,
+                "study": self.study,
+                "apart": self.apart,
+                "launches": self.num_launches,
+            }
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +101,11 @@ class Results:
         compiled: those of experiments.benchmarks.compiled, one for each model.
         two_hosts: those of experiments.benchmarks.two_hosts.
         simulator: those of experiments.benchmarks.simulator.
+        reproduced: what report.reproduce found, one for each study that was run again.
         gpus: of experiments.gpu, one of each device.
         findings: of the checks of reliability, by name.
         trainers: the files of experiments.trainers, by name.
-        what_if: the rows of experiments.what_if.
+        what_if: of experiments.what_if, its rows, and of which calibration and network they are.
     """
 
     studies: Mapping[str, Study] = field(default_factory=dict)
@@ -77,10 +113,11 @@ class Results:
     compiled: Tables = field(default_factory=list)
     two_hosts: Tables = field(default_factory=list)
     simulator: Tables = field(default_factory=list)
+    reproduced: Tables = field(default_factory=list)
     gpus: Tables = field(default_factory=list)
     findings: Mapping[str, Finding] = field(default_factory=dict)
     trainers: Mapping[str, Frozen] = field(default_factory=dict)
-    what_if: Tables = field(default_factory=list)
+    what_if: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def measured(self) -> list[Measured]:
@@ -97,6 +134,11 @@ class Results:
             for name, study in self.studies.items()
             for run, why in study.left_out.items()
         }
+
+    @property
+    def num_runs(self) -> int:
+        """The runs of all studies, those left out included."""
+        return sum(len(study.runs) + len(study.left_out) for study in self.studies.values())
 
     def only(self, name: str) -> "Results":
         """Return the results of one study alone."""
@@ -122,8 +164,8 @@ def read(folder: Path) -> Results:
     studies = {path.parent.name: open_study(path.parent) for path in sorted((folder / STUDIES).glob("*/runs.json"))}
     if not studies:
         raise DataError(f"no frozen results in {folder}; freeze a study: python -m analysis.freeze outputs/STUDY")
-    rooms = {name: read_tables(folder / name) for name in (SYNCHRONISERS, COMPILED, TWO_HOSTS, SIMULATOR)}
-    what_if = json.loads((folder / WHAT_IF).read_text(encoding="utf-8")) if (folder / WHAT_IF).exists() else []
+    rooms = {name: read_tables(folder / name) for name in (SYNCHRONISERS, COMPILED, TWO_HOSTS, SIMULATOR, REPRODUCED)}
+    what_if = json.loads((folder / WHAT_IF).read_text(encoding="utf-8")) if (folder / WHAT_IF).exists() else {}
     return Results(
         studies=studies,
         gpus=read_tables(folder / GPU),

@@ -12,14 +12,13 @@ from analysis.tradeoffs import tradeoffs
 from ddpsched.visible_text import visible
 from experiments.trainers.frozen import Frozen, PeersFile, StepsFile, TargetFile
 from experiments.trainers.rows import StepRow, TargetRow, label, step_rows, target_rows
-from report.measures import Row, against, arms, p95, peak, shares, speed, time, tracking, within
+from report.conclusions import STRONGEST
+from report.measures import Row, against, arms, beyond, p95, peak, shares, speed, time, tracking
 from report.results import Measured, Results
+from report.shift import LAWS, refitted_over_stale
 from report.wording import ABSENT, duration, interval, listed, number, percent, signed, size
 
-STRONGEST = "batch_rebalance"
-LAWS = (range(20), range(20, 40), range(40, 60))  # steps of the study shift, by law
 EPOCH = "SST-2, 4 ranks, global batch 32"  # of experiments.trainers peers
-OF_LAWS = ("SST-2", "GSM8K", "SST-2 again")
 
 
 def code(name: str) -> Markup:
@@ -93,7 +92,7 @@ def how_many(virtual: Measured, gloo: Sequence[Measured]) -> str:
         verdicts = [time(m, arm).get("verdict") for m in found for arm in arms(m)]
         if verdicts:
             parts.append(f"{verdicts.count('faster')} of {len(verdicts)} arms are faster on {words}")
-    return f"{'; '.join(parts)}; A/A tells of noise alone."
+    return f"{'; '.join(parts)}."
 
 
 def by_arm(link: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -110,21 +109,13 @@ def beside_strongest(m: Measured) -> Markup:
     for arm in ("balanced", "packed"):
         row = against(m, STRONGEST, arm)  # its time over the arm's: the arm's throughput over its
         if row.get("low") is not None:
-            apart = _beyond(row, floor)
-            parts.append(f"{code(arm)} {interval(row)}{'' if apart else ', which A/A would claim too'}")
+            apart = beyond(row, floor)
+            parts.append(f"{code(arm)} {interval(row)}{'' if apart else ', not told apart from A/A'}")
     return _sentence(f"Over {code(STRONGEST)} the throughput is:", "; ".join(parts) + ".") if parts else Markup("")
 
 
-def _beyond(row: Row, floor: Row) -> bool:
-    """Return whether a ratio's interval lies on one side of A/A's."""
-    if floor.get("low") is None:
-        return False
-    reach = max(1 / floor["low"], floor["high"])
-    return bool(row["low"] > reach or row["high"] < 1 / reach)
-
-
 def where_time_goes(m: Measured) -> Markup:
-    """Return the shares of a step that are padding and imbalance, by arm, and static's ceiling."""
+    """Return the shares of a step that are padding and imbalance, by arm, and what static would take without either."""
     found = shares(m)
     parts = [
         f"{code(arm)} {percent(each['padding'], 0)} and {percent(each['imbalance'], 0)}" for arm, each in found.items()
@@ -132,24 +123,34 @@ def where_time_goes(m: Measured) -> Markup:
     limit = ""
     if base := found.get("static"):
         rest = percent(1 - base["padding"] - base["imbalance"], 0)
-        limit = f"Without either, {code('static')} would take {rest} of its time."
+        limit = f"{code('static')} without either would take {rest} of its time."
     return _sentence("Of a step, padding and imbalance take, in this order:", "; ".join(parts) + ".", limit)
 
 
+def another_model(m: Measured) -> Markup:
+    """Return the throughput of each arm with another model, and its verdicts."""
+    parts = [f"{code(arm)} {interval(speed(m, arm))}, {time(m, arm).get('verdict')}" for arm in arms(m)]
+    floor = interval(speed(m, AA))
+    number_of = m.view["environment"].get("num_parameters") or 0
+    begin = (
+        f"With MiniLM ({number_of / 1e6:.0f} million parameters, pretrained) on four virtual ranks the throughput over"
+    )
+    return _sentence(begin, f"{code('static')}'s is", "; ".join(parts) + f"; A/A {floor}.")
+
+
 def tails(m: Measured) -> Markup:
-    """Return whether tails shrink as much as means do."""
-    less, more, unknown = list[str](), list[str](), 0
-    for arm in arms(m):
-        tail, mean = p95(m, arm), time(m, arm)
-        if tail["low"] is None or mean.get("low") is None:
-            unknown += 1
-        elif tail["high"] < mean["low"]:
-            less.append(arm)
-        elif tail["low"] > mean["high"]:
-            more.append(arm)
-    said = [f"P95 over {code('static')}'s lies below the mean's ratio with {_codes(less)}."] if less else []
-    said += [f"It lies above with {_codes(more)}."] if more else []
-    said += ["Of other arms the two intervals overlap: tails shrink as means do."] if not unknown else []
+    """Return by how much the P95 of step times shrinks beside the mean; an arm whose P95 is within A/A's is named."""
+    floor = p95(m, AA)
+    rows = {arm: (p95(m, arm), time(m, arm)) for arm in arms(m)}
+    known = {arm: both for arm, both in rows.items() if both[0]["low"] is not None}
+    parts = [
+        f"{code(arm)} {number(tail['ratio'])} ({number(mean.get('ratio'))})" for arm, (tail, mean) in known.items()
+    ]
+    within = [arm for arm, (tail, _) in known.items() if not beyond(tail, floor)]
+    if not parts:
+        return Markup("P95 has no interval in these results.")
+    said = [f"P95 of step times over {code('static')}'s, in brackets the mean's ratio: {'; '.join(parts)}."]
+    said += [f"Not told apart from A/A: {_codes(within)}." if within else "All are told apart from A/A."]
     return _sentence(*said)
 
 
@@ -158,17 +159,19 @@ def _codes(names: Sequence[str]) -> str:
 
 
 def about_memory(m: Measured) -> Markup:
-    """Return which arms need measurably more or less memory than static."""
-    rows = {arm: peak(m, arm) for arm in arms(m)}
-    more = [arm for arm, row in rows.items() if row["low"] is not None and row["low"] > 1]
-    less = [arm for arm, row in rows.items() if row["high"] is not None and row["high"] < 1]
+    """Return which arms need more or less memory than static, beyond what static's second run differs by."""
+    rows, floor = {arm: peak(m, arm) for arm in arms(m)}, peak(m, AA) if AA in m.setting.arms else {}
+    beyond_it = {arm: row for arm, row in rows.items() if beyond(row, floor)}
+    more = [arm for arm, row in beyond_it.items() if row["low"] > 1]
+    less = [arm for arm, row in beyond_it.items() if row["high"] < 1]
     mean = next((arm["memory_max_bytes"] for arm in m.table["arms"] if arm["arm"] == "static"), None)
-    said = [f"({code('static')}: {size(mean)}.)"]
+    said = [f"({code('static')}: {size(mean)}; A/A {interval(floor)}.)"]
     if more:
         said.append(f"More than {code('static')}: {_codes(more)}.")
     if less:
         said.append(f"Less: {_codes(less)}.")
-    return _sentence(*said) if more or less else _sentence(*said, "No interval leaves out 1.")
+    rest = [arm for arm in rows if arm not in beyond_it]
+    return _sentence(*said, f"Not told apart from A/A: {_codes(rest)}." if rest else "")
 
 
 def proxy(m: Measured) -> Markup:
@@ -209,35 +212,35 @@ def about_unequal(found: Sequence[Measured]) -> Markup:
     """Return where learning of speeds pays beyond A/A."""
     said = []
     for m in found:
-        plain, online = arms(m)
-        row, floor = against(m, online, plain), time(m, AA)
+        row = against(m, *online_and_plain(m))
         if row.get("low") is None:
             continue
         word = "pays" if row["high"] < 1 else "costs" if row["low"] > 1 else "changes nothing measurable"
-        if not _beyond(row, floor):
+        if not beyond(row, time(m, AA)):
             word = "is not told apart from A/A"
-        said.append(f"{slowness(m)}: {word}")
-    return _sentence("Learning of speeds, by slowness:", "; ".join(said) + ".") if said else Markup("")
+        said.append(f"at {slowness(m)} times it {word}")
+    return _sentence("Learning the speeds:", "; ".join(said) + ".") if said else Markup("")
+
+
+def online_and_plain(m: Measured) -> tuple[str, str]:
+    """Return the arm that learns each rank's speed, and the one with the same costs that does not."""
+    online = next((arm for arm in arms(m) if "online" in arm), "")
+    return online, next((arm for arm in arms(m) if arm != online), "")
 
 
 def about_shift(m: Measured) -> Markup:
-    """Return what a stale calibration costs while lengths are those that it has never seen."""
-    names = {name.rpartition("/")[2]: name for name in arms(m)}
-    stale = next((name for name in names.values() if "short" in name), None)
-    new = next((name for name in names.values() if "long" in name), None)
-    if stale is None or new is None:
-        return Markup("")
-    rows = [(law, within(m, stale, steps), within(m, new, steps)) for law, steps in zip(OF_LAWS, LAWS, strict=True)]
-    told = [law for law, one, other in rows if _apart(one, other)]
-    if told:
-        return Markup(f"The two calibrations are told apart in {listed(told)}.")
-    return Markup("The two calibrations are told apart in none of the three.")
-
-
-def _apart(one: Row, other: Row) -> bool:
-    """Return whether two intervals have nothing in common."""
-    known = one["low"] is not None and other["low"] is not None
-    return known and (one["low"] > other["high"] or one["high"] < other["low"])
+    """Return what refitting the calibration changes, of each law's steps."""
+    said = []
+    for law in LAWS:
+        row = refitted_over_stale(m, law)
+        if row.get("low") is not None:
+            word = "" if beyond(row, time(m, AA)) else ", not told apart from A/A"
+            said.append(f"{law} {interval(row)}{word}")
+    return (
+        _sentence("Step time with the refitted calibration over that with the stale one:", "; ".join(said) + ".")
+        if said
+        else Markup("")
+    )
 
 
 class Trainers:
@@ -298,29 +301,33 @@ class Computed:
 
     def simulated_error(self) -> str:
         """Return the range of these errors, beside those that the same steps measured twice have."""
-        rows = [row | {"error": row["errors"]["fixed"]} for row in self.simulator_rows()]
+        rows = self.simulator_rows()
         if not rows:
             return "How far it is off was not measured."
-        errors, floors = ([row[one]["mean"] for row in rows] for one in ("error", "again"))
-        off, same = (f"{percent(min(each))} to {percent(max(each))}" for each in (errors, floors))
+
+        def span(values: list[float]) -> str:
+            return f"{percent(min(values))} to {percent(max(values))}"
+
+        alone, fitted = (span([row["errors"][way]["mean"] for row in rows]) for way in ("curve", "fixed"))
         return (
-            f"With each rank's speed and noise from the first steps of a run, makespans of later steps are off by "
-            f"{off} on average; the same steps measured twice differ by {same}."
+            f"So computed, makespans of steps that it has not seen are off by {alone} on average; by {fitted} once "
+            "each rank's speed, its noise and what a step takes beside its micro-batches are known from the first "
+            f"steps of a run. The same steps measured twice differ by {span([row['again']['mean'] for row in rows])}."
         )
 
     def about_scaling(self) -> Markup:
         """Return the computed gains of the first and last number of ranks."""
-        table = speed_up_table(self.results.what_if)
+        table = speed_up_table(self.results.what_if["rows"])
         equal = table.loc[table.index.get_level_values("slow")[0]]
         first, last = equal.columns[0], equal.columns[-1]
         parts = [
             f"{code(str(arm))} {number(row[first])} at {first:,} ranks and {number(row[last])} at {last:,}"
             for arm, row in equal.iterrows() if arm != "static"
         ]  # fmt: skip
-        return _sentence("; ".join(parts) + ".")
+        return _sentence("Throughput over", f"{code('static')}'s, with ranks of equal speed:", "; ".join(parts) + ".")
 
 
 SENTENCES = (
     arm_rows, how_many, by_arm, code, throughput, gains, signed_ratio, beside_strongest, where_time_goes, tails,
-    about_memory, proxy, waiting_for_plans, slowness, about_unequal, about_shift,
+    another_model, about_memory, proxy, waiting_for_plans, slowness, about_unequal, online_and_plain, about_shift,
 )  # fmt: skip

@@ -39,6 +39,7 @@ def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
         "window K": listed([str(window) for window in setting["windows"]]) if setting["windows"] else None,
         "run": f"{length}, {order.get('kind', ABSENT)} order",
         "seeds": listed([str(seed) for seed in seeds]),
+        "launches": None if simulated else setting["launches"],
         "cost that plans minimise": config.get("cost", {}).get("kind"),
         "optimizer": None if simulated else f"AdamW, learning rate {rate}, precision {precision}",
         "gradient synchronisation": config.get("sync", {}).get("kind") if distributed else None,

@@ -192,3 +192,26 @@ def greedy(lengths: list[int], budget: int) -> list[list[int]]:
         else:
             groups.append([length])
     return groups
+
+
+def write_virtual(folder: Path, slower: float = 1.0) -> Path:
+    """Write a study like the report's on virtual ranks; ``slower``: balanced and packed by so much."""
+    virtual: dict[str, Any] = {"mode": "virtual", "world_size": 4, "steps": 40}
+    write_arm(folder, "static", aa=True, **virtual)
+    write_arm(folder, "minmax", **virtual)
+    write_arm(folder, "peer", options={"policy.peer": "batch_rebalance"}, **virtual)
+    for policy in ("balanced", "packed"):
+        write_arm(folder, policy, slower=slower, **virtual)
+    return folder
+
+
+def write_unequal(folder: Path) -> Path:
+    """Write a study like the report's of two ranks, of which one is slow."""
+    for slowness in ([1.0, 1.5], [1.0, 2.0]):
+        options = {"executor.slowness": slowness}
+        online = options | {"cost.kind": "affine_quadratic", "cost.beta": 0.001, "cost.online": True}
+        name = f"g2-{slowness[-1]:g}"
+        write_arm(folder, "static", f"static-{name}", aa=True, steps=20, options=options)
+        write_arm(folder, "balanced", f"balanced-{name}", steps=20, options=options)
+        write_arm(folder, "balanced", f"online-{name}", steps=20, slower=0.5, options=online)
+    return folder

@@ -20,7 +20,7 @@ COLUMNS = "step rank num_samples num_tokens padded_tokens compute_s exposed_s pl
 
 
 def records(rows: list[tuple[float | None, ...]]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=COLUMNS.split()).astype({"step": int, "rank": int})
+    return pd.DataFrame(rows, columns=COLUMNS.split()).astype({"step": int, "rank": int}).assign(num_microbatches=1)
 
 
 def test_parts_by_hand() -> None:

@@ -2,12 +2,13 @@
 
 import base64
 import hashlib
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import SEEDS, write_arm, write_run
+from synthetic import SEEDS, write_arm, write_run, write_unequal, write_virtual
 
 from analysis.freeze import freeze, portable
 from analysis.load import load_study
@@ -16,11 +17,11 @@ from report import build as build_module
 from report import front
 from report.build import build, build_tables, main
 from report.conclusions import conclusions
+from report.figures import of_paper
 from report.measures import against, over_launches, p95, peak, shares, speed, time, tracking, within
 from report.pdf import num_pages
 from report.render import as_text, report, tables
-from report.reproduce import compare, verdicts
-from report.reproduce import main as reproduce
+from report.reproduce import verdicts
 from report.results import Measured, Results, collect, read
 from report.sentences import arm_rows, beside_strongest, signed_ratio, tails, where_time_goes
 from report.wording import change, learning
@@ -30,18 +31,6 @@ HEADINGS = [
     "In transformers' Trainer", "More ranks", "A slow link", "Lengths that change their law", "Ranks of unequal speed",
     "Limitations", "What would change our mind", "Claims and commands", "References",
 ]  # fmt: skip
-REBALANCE = {"policy.peer": "batch_rebalance"}
-
-
-def write_virtual(folder: Path, slower: float = 1.0) -> Path:
-    """Write a study like the report's on virtual ranks; ``slower``: balanced and packed by so much."""
-    virtual: dict[str, Any] = {"mode": "virtual", "world_size": 4, "steps": 40}
-    write_arm(folder, "static", aa=True, **virtual)
-    write_arm(folder, "minmax", **virtual)
-    write_arm(folder, "peer", options=REBALANCE, **virtual)
-    for policy in ("balanced", "packed"):
-        write_arm(folder, policy, slower=slower, **virtual)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -52,20 +41,15 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for study, policy in (("gloo-counts", "minmax"), ("gloo-batches", "balanced")):
         write_arm(root / study, "static", aa=True, steps=20)
         write_arm(root / study, policy, steps=20)
-    for slowness in ([1.0, 1.5], [1.0, 2.0]):
-        options = {"executor.slowness": slowness}
-        online = options | {"cost.kind": "affine_quadratic", "cost.beta": 0.001, "cost.online": True}
-        name = f"g2-{slowness[-1]:g}"
-        write_arm(root / "unequal", "static", f"static-{name}", aa=True, steps=20, options=options)
-        write_arm(root / "unequal", "balanced", f"balanced-{name}", steps=20, options=options)
-        write_arm(root / "unequal", "balanced", f"online-{name}", steps=20, slower=0.5, options=online)
+    write_unequal(root / "unequal")
     write_arm(root / "shift", "static", aa=True)
     for calibration in ("short", "long"):
         options = {"cost.kind": "calibrated", "cost.path": f"{calibration}.json", "policy.max_microbatches": 4}
         write_arm(root / "shift", "balanced", f"balanced-{calibration}", options=options)
     for seed in SEEDS:
         for policy in ("static", "balanced", "packed"):
-            write_run(root / "memory", policy, seed=seed, steps=20)
+            launch = {"how": "processes", "id": f"seed {seed}", "margin": 0.02}
+            write_run(root / "memory", policy, seed=seed, steps=20, environment={"launch": launch})
     results = root / "results"
     for study in ("virtual", "gloo-counts", "gloo-batches", "unequal", "shift", "memory"):
         freeze(load_study(root / study), results / "studies" / study)
@@ -90,7 +74,7 @@ def test_every_section_and_figure_is_there(page: Path) -> None:
         "step-blocks", "speeds", "step-parts", "outline", "tradeoffs", "shift",
     ]  # fmt: skip
     assert all((page.parent / figure).exists() for figure in figures)
-    assert "Not measured in these results: `python -m experiments.what_if --json` measures it." in text
+    assert "Not measured in these results: `python -m experiments.what_if --calibration FILE --network FILE" in text
     assert not re.search(r"\b(None|nan|Undefined)\b", text)
     appendix = (page.parent / "appendix.md").read_text()
     assert re.findall(r"^## Study (.*)$", appendix, re.M) == [
@@ -162,7 +146,7 @@ def test_words_follow_the_numbers(tmp_path: Path) -> None:
         text = report(collect([study]), {})
         assert (f"`balanced` has {speed(virtual, 'balanced')['ratio']:.2f}" in text) is True
         assert f"{4 if slower == 1 else 2} of 4 arms are faster on virtual ranks" in text, word
-        held = {c["id"].partition("@")[0]: c["holds"] for c in conclusions([virtual.view])}
+        held = {c["id"].partition("@")[0]: c["holds"] for c in conclusions([virtual])}
         assert held["balanced-step"] is (slower == 1.0)
         assert held["balanced-padded"] is True
 
@@ -170,8 +154,8 @@ def test_words_follow_the_numbers(tmp_path: Path) -> None:
 def test_sentences(results: Results) -> None:
     (virtual,) = results.of("virtual")
     assert "`packed`" in beside_strongest(virtual)
-    assert "Without either, `static` would take" in where_time_goes(virtual)
-    assert "P95 over `static`'s lies below" in tails(virtual) or "It lies above" in tails(virtual) or tails(virtual)
+    assert "`static` without either would take" in where_time_goes(virtual)
+    assert "P95 of step times over `static`'s, in brackets the mean's ratio: `batch_rebalance` " in tails(virtual)
     header = {len(row) for row in arm_rows(virtual, None, results.of("gloo-counts"))}
     assert header == {8}
     assert signed_ratio({}) == "an unmeasured share"
@@ -248,8 +232,7 @@ def test_nulls_and_lone_arms_are_no_obstacle(tmp_path: Path) -> None:
     write_run(tmp_path / "virtual", "minmax", steps=4, drop=nulls)
     found = collect([tmp_path / "virtual"])
     assert "None" not in tables(found, {}, "t") + report(found, {})
-    views = [each.view for each in found.measured]
-    assert {c["holds"] for c in conclusions(views) if c["id"].startswith("minmax-wait")} == {None}
+    assert {c["holds"] for c in conclusions(found.measured) if c["id"].startswith("minmax-wait")} == {None}
     write_run(tmp_path / "other", "static", steps=2)
     assert "There is no arm beside" in tables(collect([tmp_path / "other"]), {}, "t")
 
@@ -280,37 +263,20 @@ def test_command(
     assert "no frozen results" in capsys.readouterr().err
 
 
-def claim(name: str, holds: bool | None) -> dict[str, Any]:
-    return {"id": name, "setting": "s", "statement": name, "holds": holds, "value": 1.0, "threshold": 2.0}
+def test_memory_is_judged_of_processes_alone(results: Results) -> None:
+    found = {c["id"]: c for c in conclusions(results.measured) if "-memory@" in c["id"]}
+    assert {c["setting"] for c in found.values()} == {"memory"}
+    assert "4 of peak memory in a process for each arm" in report(results, of_paper(results))
 
 
-def test_comparison() -> None:
-    frozen = [claim("a", True), claim("b", True), claim("c", True), claim("d", False), claim("e", False)]
-    frozen += [claim("f", None), claim("h", True)]
-    fresh = [claim("a", True), claim("b", False), claim("c", None), claim("d", False), claim("e", True)]
-    fresh += [claim("f", True), claim("g", False)]
-    outcomes = {row["id"]: row["outcome"] for row in compare(frozen, fresh)}
-    assert outcomes == {
-        "a": "the same", "b": "another", "c": "not shown", "d": "the same", "e": "another", "h": "not shown",
-        "g": "new",
-    }  # fmt: skip
-
-
-def test_reproduce_compares_a_finished_study(frozen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    where = ["--frozen", str(frozen)]
-    assert reproduce(["virtual", "--compare", str(frozen / "studies" / "virtual"), *where]) == 0
-    out = capsys.readouterr().out
-    assert "another: 0, not shown: 0, new: 0" in out
-    assert "100.0% of" in out
-    other = write_virtual(tmp_path / "virtual", slower=4.0)
-    assert reproduce(["virtual", "--compare", str(other), *where]) == 1
-    assert "at least 95% are asked for" in capsys.readouterr().out
-    assert reproduce(["absent", *where]) == 1
-    assert "study absent: is none of the frozen ones, gloo-batches" in capsys.readouterr().err
-    assert reproduce(["virtual", "a=1", "--compare", str(other), *where]) == 1
-    assert "nothing is run with --compare" in capsys.readouterr().err
-    assert reproduce(["virtual", "--frozen", str(tmp_path)]) == 1
-    assert "no frozen results" in capsys.readouterr().err
+def test_launches_at_one_time(tmp_path: Path) -> None:
+    for seed, (begin, end) in enumerate((("10:00", "10:20"), ("10:10", "10:15"), ("10:20", "10:30"))):
+        run = write_run(tmp_path / "s", "static", seed=seed, steps=4)
+        status = json.loads((run / "status.json").read_text())
+        times = {"started": f"2026-01-01T{begin}:00+00:00", "finished": f"2026-01-01T{end}:00+00:00"}
+        (run / "status.json").write_text(json.dumps(status | times))
+    (measured,) = collect([tmp_path / "s"]).measured
+    assert measured.num_launches == "3, up to 2 at one time"
 
 
 def test_what_is_frozen(tmp_path: Path) -> None:

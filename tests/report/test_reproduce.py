@@ -1,0 +1,93 @@
+"""A study that is run again: which verdicts fall as they did, and how that is kept for the report."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from synthetic import write_unequal, write_virtual
+
+from analysis.freeze import freeze
+from analysis.load import load_study
+from report.render import report
+from report.reproduce import compare, outcome, run_study
+from report.reproduce import main as reproduce
+from report.results import read
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Freeze a study on virtual ranks, and one of unequal ranks."""
+    root = tmp_path_factory.mktemp("outputs")
+    for study in (write_virtual(root / "virtual"), write_unequal(root / "unequal")):
+        freeze(load_study(study), root / "results" / "studies" / study.name)
+    return root / "results"
+
+
+def claim(name: str, holds: bool | None) -> dict[str, Any]:
+    return {
+        "id": name,
+        "setting": "s",
+        "statement": name,
+        "timed": True,
+        "holds": holds,
+        "value": 1.0,
+        "threshold": 2.0,
+    }
+
+
+def test_comparison() -> None:
+    frozen = [claim("a", True), claim("b", True), claim("c", True), claim("d", False), claim("e", False)]
+    frozen += [claim("f", None), claim("h", True)]
+    fresh = [claim("a", True), claim("b", False), claim("c", None), claim("d", False), claim("e", True)]
+    fresh += [claim("f", True), claim("g", False)]
+    outcomes = {row["id"]: row["outcome"] for row in compare(frozen, fresh)}
+    assert outcomes == {
+        "a": "the same", "b": "another", "c": "not shown", "d": "the same", "e": "another", "h": "not shown",
+        "g": "new",
+    }  # fmt: skip
+
+
+def test_outcome_of_timed_and_computed_verdicts() -> None:
+    frozen = [claim("a", True), claim("b", True) | {"timed": False}, claim("c", True) | {"timed": False}]
+    fresh = [claim("a", False), claim("b", True) | {"timed": False}, claim("g", True)]
+    assert outcome(compare(frozen, fresh)) == {
+        "timed": 1, "timed_same": 0, "computed": 2, "computed_same": 1, "others": ["a", "c"],
+    }  # fmt: skip
+
+
+def test_a_study_runs_again_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = list[list[str]]()
+
+    def start(command: list[str], check: bool) -> SimpleNamespace:
+        commands.append(command)
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr("report.reproduce.subprocess.run", start)
+    folder = run_study("memory", ["outputs=out"], force=True)
+    assert folder == Path("out/memory-again")
+    assert commands[0][-3:] == ["study=memory-again", "outputs=out", "--force"]
+
+
+def test_reproduce_compares_a_finished_study(frozen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--frozen", str(frozen)]
+    assert reproduce(["virtual", "--compare", str(frozen / "studies" / "virtual"), *where]) == 0
+    out = capsys.readouterr().out
+    assert "another: 0, not shown: 0, new: 0" in out
+    assert "100.0% of" in out
+    again = [*where, "--freeze"]
+    assert reproduce(["unequal", "--compare", str(frozen / "studies" / "unequal"), *again]) == 0
+    (kept,) = read(frozen).reproduced
+    assert (kept["study"], kept["timed_same"], kept["computed_same"]) == ("unequal", kept["timed"], kept["computed"])
+    assert "Here unequal, run again on cpu" in report(read(frozen), {})
+    shutil.rmtree(frozen / "reproduced")
+    other = write_virtual(tmp_path / "virtual", slower=4.0)
+    assert reproduce(["virtual", "--compare", str(other), *where]) == 1
+    assert "at least 95% are asked for" in capsys.readouterr().out
+    assert reproduce(["absent", *where]) == 1
+    assert "study absent: is none of the frozen ones, unequal" in capsys.readouterr().err
+    assert reproduce(["virtual", "a=1", "--compare", str(other), *where]) == 1
+    assert "nothing is run with --compare" in capsys.readouterr().err
+    assert reproduce(["virtual", "--frozen", str(tmp_path)]) == 1
+    assert "no frozen results" in capsys.readouterr().err
