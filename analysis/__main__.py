@@ -11,8 +11,8 @@ from analysis.draw_bench import draw_bench
 from analysis.draw_print import draw_print
 from analysis.load import load_study
 from analysis.terminal import command, comparison, console, verdicts
+from ddpsched.command_exit import guarded
 from ddpsched.decode import decode_json
-from ddpsched.errors import DdpschedError
 from ddpsched.own_folder import refuse_special
 
 
@@ -21,13 +21,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=command("python -m analysis"), description=__doc__)
     parser.add_argument("study", type=Path, help="a study's folder, outputs/STUDY")
     folder: Path = parser.parse_args(arguments).study
+    return guarded(lambda: analyse(folder))
+
+
+def analyse(folder: Path) -> None:
+    """Write a study's figures and tables, and print the comparison. Raises DataError where it has no finished run."""
     out = console()
-    try:
-        study = load_study(folder)
-        compared = draw_study(study)
-    except DdpschedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    study = load_study(folder)
+    compared = draw_study(study)
     all_tables = tables.study_tables(compared)
     for setting, table in zip(compared, all_tables, strict=True):
         draw_bench(setting, table, folder / "figures")
@@ -45,7 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, reason in study.left_out.items():
         out.print(f"left out: {name}: {reason}")
     out.print(f"figures and tables: {folder / 'figures'}", soft_wrap=True)
-    return 0
 
 
 def _verdict_of(pair: Path) -> str:

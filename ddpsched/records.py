@@ -213,12 +213,17 @@ def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` aside, sync, rename it to ``path``: a reader sees the old file or the new one."""
+    """Write ``text`` as ``write_bytes`` does."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write ``content`` aside, sync, rename it to ``path``: a reader sees the old file or the new one."""
     # several ranks may write at once, and in one rank its watch and its loop
     aside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with aside.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)

@@ -7,6 +7,7 @@ figure; with studies it freezes these first.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,8 +15,9 @@ from pathlib import Path
 from analysis.freeze import freeze as freeze_study
 from analysis.freeze import portable
 from analysis.load import load_study
-from ddpsched.errors import DataError, DdpschedError
-from ddpsched.records import read_json, write_json
+from ddpsched.cli import guarded
+from ddpsched.errors import DataError
+from ddpsched.records import read_json, write_bytes, write_json
 from ddpsched.visible_text import visible
 from report import front, on_gpu
 from report.figures import of_appendix, of_paper
@@ -52,7 +54,16 @@ def write_figures(figures: Mapping[str, bytes], output: Path) -> None:
     folder = output / FIGURES
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in figures.items():
-        (folder / name).write_bytes(content)
+        write_bytes(folder / name, content)
+
+
+def remove_other_figures(folder: Path) -> None:
+    """Remove the figures that neither the report of a folder nor its appendix shows any more."""
+    texts = [(folder / name).read_text(encoding="utf-8") for name in ("report.md", "appendix.md")]
+    shown = {name for text in texts for name in re.findall(rf"{FIGURES}/([\w.-]+)", text)}
+    for path in (folder / FIGURES).glob("*.png"):
+        if path.name not in shown:
+            path.unlink()
 
 
 def write_document(text: str, figures: Mapping[str, bytes], stem: Path) -> Path:
@@ -60,15 +71,15 @@ def write_document(text: str, figures: Mapping[str, bytes], stem: Path) -> Path:
 
     Without the package that makes PDFs a note on standard error replaces the PDF; one of other results is deleted.
     """
-    path = stem.with_suffix(".html")
-    stem.with_suffix(".md").write_text(text, encoding="utf-8")
-    path.write_text(page(text, figures), encoding="utf-8")
-    stem.with_suffix(".pdf").unlink(missing_ok=True)
+    made = {".md": text.encode(), ".html": page(text, figures).encode()}
     try:
-        stem.with_suffix(".pdf").write_bytes(pdf(text, figures))
+        made[".pdf"] = pdf(text, figures)
     except TypstMissing as missing:
         print(f"no {stem.name}.pdf: {missing}", file=sys.stderr)
-    return path
+        stem.with_suffix(".pdf").unlink(missing_ok=True)
+    for suffix, content in made.items():
+        write_bytes(stem.with_suffix(suffix), content)
+    return stem.with_suffix(".html")
 
 
 def freeze(folders: Sequence[Path], frozen: Path = FROZEN) -> None:
@@ -94,20 +105,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     target.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help=f"where to write ({DEFAULT_OUTPUT})")
     target.add_argument("--freeze", action="store_true", help="write into report/, to be committed")
     given = parser.parse_args(arguments)
-    try:
+
+    def body() -> None:
         if given.freeze:
             freeze(given.studies)
             path = build(results := read(FROZEN), HERE)
             front.update(HERE.parent / "README.md", results)
+            remove_other_figures(HERE)
         elif given.studies:
             path = build_tables(collect(given.studies), given.output)
         else:
             path = build(read(FROZEN), given.output)
-    except DdpschedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(visible(str(path)))
-    return 0
+        print(visible(str(path)))
+
+    return guarded(body)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from analysis.settings import AA
+from ddpsched.records import write_text
 from report.conclusions import STRONGEST
 from report.figures import GLOO, VIRTUAL
 from report.measures import arms, speed
@@ -38,4 +39,4 @@ def update(readme: Path, results: Results) -> None:
     text = readme.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    readme.write_text(before + block(results) + after, encoding="utf-8")
+    write_text(readme, before + block(results) + after)

@@ -18,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.terminal import console
-from ddpsched.errors import DataError, DdpschedError, RunError
+from ddpsched.cli import guarded
+from ddpsched.errors import DataError, RunError
 from ddpsched.records import write_json
 from experiments.study import load_study
 from report.build import FROZEN
@@ -97,32 +98,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--freeze", action="store_true", help="keep the outcome in the frozen results, for the report")
     add("--frozen", type=Path, default=FROZEN, help="frozen results to compare with (report/results)")
     given = parser.parse_args(arguments)
-    try:
-        if given.compare and given.overrides:
-            raise DataError(f"{' '.join(given.overrides)}: nothing is run with --compare; leave the overrides out")
-        frozen = read(given.frozen)  # before hours of running
-        if given.study not in frozen.studies:
-            raise DataError(f"study {given.study}: is none of the frozen ones, {', '.join(frozen.studies)}; name one")
-        fresh = collect([given.compare or run_study(given.study, given.overrides, given.force)])
-        # alone, as the fresh one is: verdicts depend on how many there are on a page
-        rows = compare(verdicts(frozen.only(given.study)), verdicts(fresh))
-        found = outcome(rows)
-        if given.freeze:
-            devices = sorted({each.table["device"] for each in fresh.measured})
-            (given.frozen / REPRODUCED).mkdir(exist_ok=True)
-            write_json(
-                given.frozen / REPRODUCED / f"{given.study}.json", {"study": given.study, "devices": devices, **found}
-            )
-    except (DdpschedError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    out = console()
+    return guarded(lambda: _compared(given))
+
+
+def _compared(given: argparse.Namespace) -> int:
+    if given.compare and given.overrides:
+        raise DataError(f"{' '.join(given.overrides)}: nothing is run with --compare; leave the overrides out")
+    frozen = read(given.frozen)  # before hours of running
+    if given.study not in frozen.studies:
+        raise DataError(f"study {given.study}: is none of the frozen ones, {', '.join(frozen.studies)}; name one")
+    fresh = collect([given.compare or run_study(given.study, given.overrides, given.force)])
+    # alone, as the fresh one is: verdicts depend on how many there are on a page
+    rows = compare(verdicts(frozen.only(given.study)), verdicts(fresh))
+    found, out = outcome(rows), console()
     show(rows, out)
     counts = {each: sum(row["outcome"] == each for row in rows) for each in (SAME, OTHER, UNSHOWN, NEW)}
     out.print(", ".join(f"{each}: {number}" for each, number in counts.items()))
     if not found["timed"]:
         out.print("no frozen conclusion of this study was measured")
         return 1
+    if given.freeze:
+        devices = sorted({each.table["device"] for each in fresh.measured})
+        (given.frozen / REPRODUCED).mkdir(exist_ok=True)
+        about = {"study": given.study, "devices": devices}
+        write_json(given.frozen / REPRODUCED / f"{given.study}.json", about | found)
     share = found["timed_same"] / found["timed"]
     out.print(f"{share:.1%} of {found['timed']} timed verdicts are the same; at least {ENOUGH:.0%} are asked for")
     out.print(f"{found['computed_same']} of {found['computed']} that no clock has a say in; all are asked for")

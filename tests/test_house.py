@@ -187,7 +187,17 @@ def test_imports_are_read_whatever_their_form(tmp_path: Path) -> None:
 
 
 def test_analysis_imports_records_alone() -> None:
-    names = ("decode", "errors", "records", "run_folder", "table", "terminal", "visible_text", "own_folder")
+    names = (
+        "decode",
+        "errors",
+        "records",
+        "run_folder",
+        "table",
+        "terminal",
+        "visible_text",
+        "own_folder",
+        "command_exit",
+    )
     allowed = {f"ddpsched.{name}" for name in names}
     for path in (ROOT / "analysis").rglob("*.py"):
         ours = {name for name in imports(path) if name.startswith("ddpsched") and path.parent.name != "notebooks"}

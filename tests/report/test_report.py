@@ -1,8 +1,10 @@
 """The report: its text follows its numbers, its pages are self-contained, its verdicts can be checked."""
 
 import base64
+import errno
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -261,6 +263,23 @@ def test_command(
     monkeypatch.setattr(build_module, "FROZEN", tmp_path / "absent")
     assert main([]) == 1
     assert "no frozen results" in capsys.readouterr().err
+
+
+def test_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old pages stay whole, and one line says why."""
+    write_run(tmp_path / "study", "static", steps=4)
+    words = [str(tmp_path / "study"), "--output", str(tmp_path / "out")]
+    assert main(words) == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.*")}
+    capsys.readouterr()
+
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("ddpsched.records.os.fsync", full)
+    assert main(words) == 1
+    assert capsys.readouterr().err.startswith("error: ")
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.*")} == before
 
 
 def test_memory_is_judged_of_processes_alone(results: Results) -> None:
