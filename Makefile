@@ -29,9 +29,10 @@ naive overlap bucketed: $(VENV)/installed
 	$(BIN)/python -m analysis.timeline $(OUTPUTS)/data-parallel/$@
 	@echo "run: $(OUTPUTS)/data-parallel/$@"
 
-# ten minutes, as root on Linux: training over a link between two hosts, at three rates
+# twenty minutes, as root on Linux: training over a link between two hosts, at three rates, five launches each
 two-hosts: $(VENV)/installed
-	$(BIN)/python -m experiments.benchmarks.two_hosts outputs=$(OUTPUTS) $(ARGS)
+	mkdir -p $(OUTPUTS)
+	$(BIN)/python -m experiments.benchmarks.two_hosts outputs=$(OUTPUTS) --launches 5 --output $(OUTPUTS)/two-hosts.json $(ARGS)
 
 # seven minutes: the checks of reliability that need real launches, in short; every example, certified; the kit for a GPU
 checks: $(VENV)/installed

@@ -5,6 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from ddpsched.costs.calibration import Identity, Measured
+from ddpsched.costs.calibration_grid import calibration_grid
+from ddpsched.costs.fit_calibration import fit_calibration
+from ddpsched.costs.network import Network
+from ddpsched.records import write_json
 from experiments.what_if import main
 
 SMALL = ["--world-sizes", "2", "8", "--steps", "2"]
@@ -27,6 +32,34 @@ def test_a_given_network_lengthens_steps(capsys: pytest.CaptureFixture[str]) -> 
     assert [slow["step_s"] - quick["step_s"] for quick, slow in zip(*rows, strict=True)] == pytest.approx(
         [2 * (row["world_size"] - 1) / row["world_size"] for row in rows[0]]
     )
+
+
+def test_what_the_report_reads_says_on_what_it_rests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = calibration_grid(8, 64, 512)
+    points = [
+        Measured(
+            count=p.count,
+            length=p.length,
+            held_out=p.held_out,
+            seconds=[0.1 + 0.002 * p.count * p.length] * 3,
+            peak_bytes=None,
+        )
+        for p in grid
+    ]
+    identity = Identity(model="models/distilbert", device="a device", precision="float32", max_length=64)
+    write_json(tmp_path / "device.json", fit_calibration(points, identity, {}).model_dump())
+    network = Network(latency_s=2e-5, bandwidth_bytes_per_s=1e9, messages=(2.7e8,))
+    write_json(tmp_path / "network.json", network.model_dump())
+    measured = [*SMALL, "--calibration", str(tmp_path / "device.json")]
+    file = tmp_path / "what_if.json"
+    assert main([*measured, "--freeze", str(file)]) == 1
+    assert "the report says on what it rests; give --calibration and --network" in capsys.readouterr().err
+    assert not file.exists()
+    assert main([*measured, "--network", str(tmp_path / "network.json"), "--freeze", str(file)]) == 0
+    found = json.loads(file.read_text())
+    assert (found["model"], found["device"]) == ("distilbert", "a device")
+    assert found["network"] == "1,000 MB/s, 20 µs a message"
+    assert {row["world_size"] for row in found["rows"]} == {2, 8}
 
 
 @pytest.mark.parametrize(
