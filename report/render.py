@@ -64,7 +64,6 @@ def report(results: Results, figures: Mapping[str, bytes]) -> str:
         gpus=results.gpus,
         what_if=results.what_if,
         two_hosts=results.two_hosts,
-        trainers=results.trainers,
         **{each.__name__: each for each in (*measures.MEASURES, *sentences.SENTENCES)},
         **{name: getattr(computed, name) for name in ("simulated_error", "about_scaling", "yardstick")},
         **_of_trainers(results),
