@@ -17,7 +17,8 @@ from ddpsched.planning.policy import Policy
 from ddpsched.planning.step_seconds import microbatch_seconds
 from ddpsched.step_plan import StepPlan
 
-STEPS = 64  # of the first epoch that are planned: choosing is to take less than 1 % of a short run of a tiny model
+STEPS = 48  # of the first epoch that are planned: choosing is to take less than 1 % of a short run of a tiny model
+TRIED = 12  # of these, in which a second micro-batch has to pay once
 DRAWS = 16  # of noise for each of them
 
 
@@ -60,7 +61,8 @@ def predict(
 
     A step takes until its last rank is ready, each with noise as measured, and ``times.rest_s``. The band adds the
     error of the fit, which hits both arms of a ratio alike only in part, and the standard error over the planned steps.
-    Where a second micro-batch never pays, more are taken not to pay either, and are not planned.
+    Where a second micro-batch does not pay in the first ``TRIED`` steps, it is taken not to pay, nor more of them, and
+    the other steps are not planned.
     """
     noise = np.random.default_rng(0).choice(times.noise, (DRAWS, STEPS, spec.world_size))
     steps: dict[str, np.ndarray] = {}
@@ -68,24 +70,28 @@ def predict(
     arms = [(n, policy, times.packed_cost if policy.packs else times.cost, False) for n, policy in candidates.items()]
     padded = [(name, policy) for name, policy in candidates.items() if not policy.packs]
     arms += [(f"{name}, compiled", policy, times.compiled_cost, True) for name, policy in padded]
-    alone: dict[tuple[str, bool], str] = {}  # of policies that may have several micro-batches and have one
+    one_each: dict[tuple[str, bool], str] = {}  # the arm with one micro-batch a rank
+    settled = set[tuple[str, bool]]()  # where more do not pay
     for name, policy, cost, compiled in arms:
         if cost is None:
             continue
-        if (same := alone.get((policy.kind, compiled))) is not None:
-            steps[name], found[name] = steps[same], (policy, *found[same][1:])
-            continue
+        kind = policy.kind, compiled
         planned = replace(spec, policy=policy, cost=cost, steps=STEPS, epochs=None)
         if compiled and (shapes := menu(planned)):
             planned = replace(planned, cost=on_menu(cost, shapes))
-        plans = list(islice(plan_steps(planned, lengths, LocalExchange(spec.world_size)), STEPS))
+        stream = plan_steps(planned, lengths, LocalExchange(spec.world_size))
+        plans = list(islice(stream, 0 if kind in settled else TRIED))
+        if policy.most_microbatches > 1 and kind in one_each and _microbatches(plans) <= 1:
+            settled.add(kind)
+            steps[name], found[name] = steps[one_each[kind]], (policy, *found[one_each[kind]][1:])
+            continue
+        plans += islice(stream, STEPS - TRIED)
         curve = times.packed_curve if policy.packs else times.padded_curve
         costs = _seconds(plans, lengths, planned.cost, curve)
         steps[name] = last_ready(costs * noise[:, : len(plans)], times.together).mean(0) + times.rest_s
-        mean = float(np.mean([len(micros) for plan in plans for micros in plan.ranks]))
-        found[name] = policy, cost, mean, compiled
-        if mean == 1 < policy.most_microbatches:
-            alone[policy.kind, compiled] = name
+        found[name] = policy, cost, _microbatches(plans), compiled
+        if policy.most_microbatches == 1:
+            one_each[kind] = name
     static = steps["static"]
     predictions = []
     for name, (policy, cost, mean, compiled) in found.items():
@@ -94,6 +100,11 @@ def predict(
         band = 0.0 if name == "static" else float(np.hypot(times.error, of_steps / ratio))
         predictions.append(Prediction(name, policy, cost, float(steps[name].mean()), ratio, band, mean, compiled))
     return sorted(predictions, key=lambda each: (each.step_s, each.name != "static"))
+
+
+def _microbatches(plans: Sequence[StepPlan]) -> float:
+    """Return the mean number of a rank in a step; 0 of no plans."""
+    return float(np.mean([len(micros) for plan in plans for micros in plan.ranks])) if plans else 0.0
 
 
 def last_ready(seconds: np.ndarray, together: float) -> np.ndarray:
