@@ -61,12 +61,14 @@ def compiled_cells(arm: Mapping[str, Any]) -> list[str]:
 
 
 def _throughput(arm: Mapping[str, Any]) -> str:
+    if arm["throughput"] is None:
+        return ABSENT
     return f"{number(arm['throughput'])} ({number(arm['low'])} to {number(arm['high'])})"
 
 
 def judged(part: Mapping[str, Any]) -> str:
     """Return sentences on a setting: which arm was fastest, how noisy it was, and whether predictions held."""
-    arms: Sequence[Mapping[str, Any]] = [arm for arm in part["arms"] if "failed" not in arm]
+    arms: Sequence[Mapping[str, Any]] = [arm for arm in part["arms"] if arm.get("throughput") is not None]
     again = next((arm for arm in arms if arm["arm"] == "static again"), None)
     rest = [arm for arm in arms if not arm["arm"].startswith("static")]
     if again is None or not rest:

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,11 +19,11 @@ from ddpsched.costs.step_times import QUIET, StepTimes, calibrated_times, evenly
 from ddpsched.data.lengths import Lengths
 from ddpsched.data.samples import Samples
 from ddpsched.environment import versions
-from ddpsched.errors import ConfigError
+from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.exchange import Exchange, LocalExchange
 from ddpsched.executors import Executor
 from ddpsched.planning.plan_spec import PlanSpec
-from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.policies import POLICIES
 from ddpsched.planning.policies.auto import Auto
 from ddpsched.planning.policy import Policy
@@ -43,23 +44,19 @@ class Choice:
     """The choice of a run.
 
     ``given``: the config of policy auto. ``ranking``: the fastest first. ``times``: measured. ``seconds``: that
-    choosing took, the measurement aside.
+    choosing took, the measurement aside. ``chosen``: the one that is taken, on rank 0's word.
     """
 
     given: RunConfig
     ranking: list[Prediction]
     times: StepTimes
     seconds: float
+    chosen: Prediction
 
     @property
     def config(self) -> RunConfig:
         """The config that a run goes on with: with the policy that is taken, its cost, and compiled or not."""
         return as_predicted(self.given, self.chosen)
-
-    @property
-    def chosen(self) -> Prediction:
-        """The one that is taken: the fastest, or static where none is predicted to be faster."""
-        return taken(self.ranking)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -101,7 +98,8 @@ def settled(
         return config.model_copy(update={"policy": policy, "cost": cost, "compile": compiled}), {ENTRY: before}
     choice = choose(config, executor, samples, force)
     for each in choice.ranking:
-        log.info("auto: %s %.1f ms a step, %.3f of static's", each.name, 1e3 * each.step_s, each.ratio)
+        band = each.band * each.ratio
+        log.info("auto: %s %.1f ms a step, %.3f ± %.3f of static's", each.name, 1e3 * each.step_s, each.ratio, band)
     log.info("auto takes %s", choice.chosen.name)
     return choice.config, choice.facts
 
@@ -121,7 +119,11 @@ def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool 
         )
     begin = perf_counter()
     ranking = predict(spec, lengths, candidates, times, lambda each: config.shapes_of(each, lengths))
-    return Choice(config, ranking, times, perf_counter() - begin)
+    by_name = {each.name: each for each in ranking}
+    best = sorted(by_name).index(taken(ranking, num_steps(replace(spec, policy=candidates["static"]), lengths)).name)
+    row = np.full((len(executor.exchange.ranks), 1), best, dtype=np.int64)
+    chosen = by_name[sorted(by_name)[int(executor.exchange.vote(row)[0, 0])]]  # hosts may round otherwise
+    return Choice(config, ranking, times, perf_counter() - begin, chosen)
 
 
 def as_predicted(config: RunConfig, prediction: Prediction) -> RunConfig:
@@ -152,6 +154,8 @@ def _times(
     known = [versions()[name] for name in ("python", "torch", "transformers")]
     compiler = config.compile.model_dump_json(include={"kind", "backend", "mode", "split"})
     setting = f"{config.executor.kind} {config.sync.kind} {config.global_batch} {config.data.pad_to} {compiler}"
+    # points are those of the candidates' plans, so times hold for samples of these lengths
+    setting += f" {blake2b(np.bincount(lengths.lengths(np.arange(len(lengths)))).tobytes()).hexdigest()}"
     path = kept_in(identity_of(config, learner), config.world_size, setting, known)
     kept = None if force else load_kept(path)
     if kept is not None and kept.packed is None and any(policy.packs for policy in candidates.values()):
@@ -187,14 +191,21 @@ def _votes(exchange: Exchange, holds: bool) -> Ids:
 def _points(spec: PlanSpec, lengths: Lengths, candidates: dict[str, Policy]) -> tuple[list[Shape], list[Ids]]:
     """Return the micro-batches to measure: of those that the candidates plan, from the smallest to the largest."""
     shapes, rows = set[Shape](), list[Ids]()
+    fault: InfeasibleError | None = None
     for policy in candidates.values():
         trial = replace(spec, policy=policy, cost=padded_tokens, steps=PLANNED, epochs=None)
-        for plan in plan_steps(trial, lengths, LocalExchange(spec.world_size)):
-            for micro in (micro for rank in plan.ranks for micro in rank):
-                if micro.packed:
-                    rows.append(micro.ids)
-                else:
-                    shapes.add((len(micro), micro.padded_length(lengths.lengths(micro.ids))))
+        try:
+            plans = list(plan_steps(trial, lengths, LocalExchange(spec.world_size)))
+        except InfeasibleError as error:  # which is no candidate then
+            fault = fault or error
+            continue
+        for micro in (micro for plan in plans for rank in plan.ranks for micro in rank):
+            if micro.packed:
+                rows.append(micro.ids)
+            else:
+                shapes.add((len(micro), micro.padded_length(lengths.lengths(micro.ids))))
+    if not shapes and fault is not None:
+        raise fault
     if not shapes:
         raise ConfigError("policy.kind = 'auto' needs samples to plan with; there are none")
     ordered = sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape))

@@ -89,12 +89,13 @@ class StepTimes(Table):
     what a step takes beside these, of the optimizer and of ranks that meet. ``error``: the mean error of the fit at
     points that were left out of it, as a share. ``noise``: times over the smallest of the same micro-batch, ten
     quantiles, evenly spaced. ``compiled``: time of the compiled model over the eager one's, of the same micro-batch;
-    null where it was not compiled. ``failed``: why it could not be. ``together``: the time of a micro-batch while all
+    null where it was not compiled. ``compile_s``: seconds that a program of it took to be made, on average. ``failed``:
+    why it could not be. ``together``: the time of a micro-batch while all
     ranks compute over its time while the others wait; above 1 where ranks of one machine slow each other.
     """
 
     kind: Literal["step_times"] = "step_times"
-    version: Literal[3] = 3
+    version: Literal[4] = 4
     identity: Identity | None
     world_size: Positive
     padded: Seconds
@@ -105,6 +106,7 @@ class StepTimes(Table):
     error: NonNegative
     noise: Annotated[list[PositiveFloat], Field(min_length=10, max_length=10)]
     compiled: PositiveFloat | None = None
+    compile_s: NonNegative = 0.0
     failed: str | None = None
     together: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
 
@@ -140,7 +142,7 @@ class StepTimes(Table):
         packed = [0.0] * 5 if self.packed is None else list(self.packed.model_dump().values())
         values = [
             *self.padded.model_dump().values(), *packed, *self.padded_curve.numbers, *self.packed_curve.numbers,
-            self.rest_s, self.error, self.compiled or 0.0, self.together, *self.noise,
+            self.rest_s, self.error, self.compiled or 0.0, self.compile_s, self.together, *self.noise,
         ]  # fmt: skip
         whole: list[int] = np.array(values, dtype=np.float64).view(np.int64).tolist()
         return [*whole, int(self.packed is not None)]
@@ -152,10 +154,10 @@ class StepTimes(Table):
         names, curve = list(Seconds.model_fields), 2 + KNOTS
         padded, packed = (Seconds(**dict(zip(names, values[i : i + 5], strict=True))) for i in (0, 5))
         curves = (Curve.from_numbers(values[i : i + curve]) for i in (10, 10 + curve))
-        rest_s, error, compiled, together, *noise = values[10 + 2 * curve :]
+        rest_s, error, compiled, compile_s, together, *noise = values[10 + 2 * curve :]
         changed: dict[str, Any] = dict(zip(("padded_curve", "packed_curve"), curves, strict=True))
         changed |= {"padded": padded, "packed": packed if packs else None, "compiled": compiled or None}
-        changed |= {"rest_s": rest_s, "error": error, "together": together, "noise": noise}
+        changed |= {"rest_s": rest_s, "error": error, "compile_s": compile_s, "together": together, "noise": noise}
         return self.model_copy(update=changed)
 
 

@@ -10,7 +10,7 @@ from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.plan_spec import PlanSpec
-from ddpsched.planning.planner import plan_steps
+from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.policies.auto import Auto
 from ddpsched.planning.policy import Policy
 from ddpsched.planning.prediction import predict, taken
@@ -38,6 +38,13 @@ def check_auto(owner: str, policy: Auto, cost: CostConfig, speeds: object) -> No
         )
 
 
+def _has_steps(spec: PlanSpec, lengths: Lengths) -> bool:
+    try:
+        return next(plan_steps(spec, lengths, LocalExchange(spec.world_size)), None) is not None
+    except InfeasibleError:  # a step that memory does not hold
+        return True
+
+
 def choose_policy(
     owner: str, spec: PlanSpec, lengths: Lengths, candidates: Mapping[str, Policy], times: StepTimes, is_main: bool
 ) -> Policy:
@@ -46,18 +53,18 @@ def choose_policy(
     It follows from the arguments alone, so that all ranks find the same. ``spec``: with policy auto. ``is_main``:
     whether this process says what it takes, in one line of the log.
 
-    Raises InfeasibleError where memory cannot hold what one of them plans.
+    Raises InfeasibleError where memory holds the plans of none of them.
     """
+    if not _has_steps(replace(spec, policy=candidates["static"]), lengths):  # `last` leaves out all samples
+        return candidates["static"]
     try:
-        if next(plan_steps(replace(spec, policy=candidates["static"]), lengths, LocalExchange(spec.world_size)), None):
-            best = taken(predict(spec, lengths, candidates, times))
-        else:  # `last` leaves out all samples
-            return candidates["static"]
+        ranking = predict(spec, lengths, candidates, times)
     except InfeasibleError as error:
         raise InfeasibleError(
-            f"{owner}: policy 'auto' plans with static and with each balanced, and one of them does not fit: {error}; "
+            f"{owner}: policy 'auto' plans with static and with each balanced, and none of them fits: {error}; "
             "or name 'balanced' with max_microbatches"
         ) from None
+    best = taken(ranking, num_steps(replace(spec, policy=candidates["static"]), lengths))
     if is_main:
         predicted = f"predicted at {1e3 * best.step_s:.1f} ms a step, {best.ratio:.3f} of static's"
         measured = "" if times.identity is None else f", by times of {times.identity}"

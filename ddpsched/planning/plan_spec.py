@@ -37,7 +37,7 @@ class PlanSpec:
         last: where an epoch's last samples are fewer than the ranks, a "smaller" step, "join" or "drop"; "full" leaves
             them out wherever they are fewer than ``global_batch``.
         batch_ranks: ranks that global batches are made for, where a run goes on with another number; None for G.
-        arrange: what is done to each epoch's order, from this spec, the lengths and the order; None for nothing.
+        arrange: what is done to the first epoch's order, from this spec, the lengths and the order; None for nothing.
 
     Raises ConfigError where these do not agree.
     """
@@ -98,7 +98,7 @@ class PlanSpec:
         batches = max(1, min(options.mega_batches, len(lengths) // (4 * size)))
         ranks = self.ranks_of_batch
         order = ORDERS[options.kind](Draw(lengths, self.order, self.seed, epoch, ranks, size, size * batches))
-        return order if self.arrange is None else self.arrange(self, lengths, order)
+        return order if self.arrange is None or epoch > 0 else self.arrange(self, lengths, order)
 
     @property
     def ranks_of_batch(self) -> int:

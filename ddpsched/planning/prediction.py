@@ -1,5 +1,6 @@
 """The predicted step times of policies that keep static's gradient, from plans of some steps and measured costs."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -10,6 +11,7 @@ from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.shape_menu import Shape, on_menu
 from ddpsched.costs.step_times import Curve, StepTimes
 from ddpsched.data.lengths import Lengths
+from ddpsched.errors import InfeasibleError
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import plan_steps
@@ -17,6 +19,7 @@ from ddpsched.planning.policy import Policy
 from ddpsched.planning.step_seconds import microbatch_seconds
 from ddpsched.step_plan import StepPlan
 
+log = logging.getLogger("ddpsched")
 STEPS = 48  # of the first epoch that are planned: choosing is to take less than 1 % of a short run of a tiny model
 TRIED = 12  # of these, in which a second micro-batch has to pay once
 DRAWS = 16  # of noise for each of them
@@ -27,7 +30,7 @@ class Prediction:
     """``step_s``: mean seconds of a step. ``ratio``: to static's, and ``band``, by how much it may be off, as a share.
 
     ``microbatches``: mean of a rank in a step. ``cost``: what the policy plans with. ``compiled``: whether by the
-    compiled model, on its menu of shapes where it has one.
+    compiled model, on its menu of shapes where it has one. ``before_s``: seconds before the first step, of compiling.
     """
 
     name: str
@@ -38,17 +41,23 @@ class Prediction:
     band: float
     microbatches: float
     compiled: bool = False
+    before_s: float = 0.0
 
 
-def taken(ranking: Sequence[Prediction]) -> Prediction:
-    """Return the fastest prediction, or static's where none is below it.
+def taken(ranking: Sequence[Prediction], steps: int) -> Prediction:
+    """Return the fastest prediction for a run of so many steps; static's, if it is there, where none is below it.
 
-    One of the compiled model must be faster than all others by more than its band: compiling takes time, too.
+    One of the compiled model must be faster than all others by more than its band, its compiling included.
     """
-    static = next(each for each in ranking if each.name == "static")
+    static = next((each for each in ranking if each.name == "static"), None)
     eager = next(each for each in ranking if not each.compiled)
-    best = ranking[0] if ranking[0].ratio * (1 + ranking[0].band) < eager.ratio else eager
-    return best if best.ratio < 1 else static
+
+    def whole_s(each: Prediction) -> float:
+        return each.before_s + steps * each.step_s * (1 + each.band)
+
+    best = min((each for each in ranking if each.compiled), key=whole_s, default=eager)
+    best = best if whole_s(best) < steps * eager.step_s else eager
+    return best if static is None or best.ratio < 1 else static
 
 
 def predict(
@@ -61,44 +70,58 @@ def predict(
 
     A step takes until its last rank is ready, each with noise as measured, and ``times.rest_s``. The band adds the
     error of the fit, which hits both arms of a ratio alike only in part, and the standard error over the planned steps.
+    Candidates that memory does not hold are left out, with a line of the log; where static is, ratios are to the first
+    one that is not. Raises InfeasibleError where none is left. An epoch has to have a step.
     Where a second micro-batch does not pay in the first ``TRIED`` steps, it is taken not to pay, nor more of them, and
     the other steps are not planned.
     """
     noise = np.random.default_rng(0).choice(times.noise, (DRAWS, STEPS, spec.world_size))
     steps: dict[str, np.ndarray] = {}
-    found: dict[str, tuple[Policy, CostModel, float, bool]] = {}
+    found: dict[str, tuple[Policy, CostModel, float, bool, float]] = {}
     arms = [(n, policy, times.packed_cost if policy.packs else times.cost, False) for n, policy in candidates.items()]
     padded = [(name, policy) for name, policy in candidates.items() if not policy.packs]
     arms += [(f"{name}, compiled", policy, times.compiled_cost, True) for name, policy in padded]
     one_each: dict[tuple[str, bool], str] = {}  # the arm with one micro-batch a rank
     settled = set[tuple[str, bool]]()  # where more do not pay
+    fault: InfeasibleError | None = None
     for name, policy, cost, compiled in arms:
         if cost is None:
             continue
         kind = policy.kind, compiled
         planned = replace(spec, policy=policy, cost=cost, steps=STEPS, epochs=None)
-        if compiled and (shapes := menu(planned)):
+        shapes = menu(planned) if compiled else ()
+        if shapes:
             planned = replace(planned, cost=on_menu(cost, shapes))
         stream = plan_steps(planned, lengths, LocalExchange(spec.world_size))
-        plans = list(islice(stream, 0 if kind in settled else TRIED))
-        if policy.most_microbatches > 1 and kind in one_each and _microbatches(plans) <= 1:
-            settled.add(kind)
-            steps[name], found[name] = steps[one_each[kind]], (policy, *found[one_each[kind]][1:])
+        try:
+            plans = list(islice(stream, 0 if kind in settled else TRIED))
+            if policy.most_microbatches > 1 and kind in one_each and _microbatches(plans) <= 1:
+                settled.add(kind)
+                steps[name], found[name] = steps[one_each[kind]], (policy, *found[one_each[kind]][1:])
+                continue
+            plans += islice(stream, STEPS - TRIED)
+        except InfeasibleError as error:
+            log.info("auto: %s is left out: %s", name, error)
+            fault = fault or error
             continue
-        plans += islice(stream, STEPS - TRIED)
         curve = times.packed_curve if policy.packs else times.padded_curve
         costs = _seconds(plans, lengths, planned.cost, curve)
         steps[name] = last_ready(costs * noise[:, : len(plans)], times.together).mean(0) + times.rest_s
-        found[name] = policy, cost, _microbatches(plans), compiled
+        programs = len(shapes) or 1 if compiled else 0
+        found[name] = policy, cost, _microbatches(plans), compiled, programs * times.compile_s
         if policy.most_microbatches == 1:
             one_each[kind] = name
-    static = steps["static"]
+    if fault is not None and not found:
+        raise fault
+    base = "static" if "static" in found else next(iter(found))
+    static = steps[base]
     predictions = []
-    for name, (policy, cost, mean, compiled) in found.items():
+    for name, (policy, cost, mean, compiled, before_s) in found.items():
         ratio = float(steps[name].mean() / static.mean())
         of_steps = float((steps[name] - ratio * static).std() / (static.mean() * len(static) ** 0.5))
-        band = 0.0 if name == "static" else float(np.hypot(times.error, of_steps / ratio))
-        predictions.append(Prediction(name, policy, cost, float(steps[name].mean()), ratio, band, mean, compiled))
+        band = 0.0 if name == base else float(np.hypot(times.error, of_steps / ratio))
+        step_s = float(steps[name].mean())
+        predictions.append(Prediction(name, policy, cost, step_s, ratio, band, mean, compiled, before_s))
     return sorted(predictions, key=lambda each: (each.step_s, each.name != "static"))
 
 

@@ -33,6 +33,7 @@ from ddpsched.terminal import plain_console
 from ddpsched.training.program_table import ProgramTable
 
 log = logging.getLogger("ddpsched")
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 SPARE = 8  # programs of a function beyond those of the menu, before the compiler gives up
 COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 TRIED: tuple[Shape, ...] = ((2, 8), (3, 12), (1, 5))  # for programs of any shape; one row is a case of its own
@@ -56,8 +57,7 @@ class Programs:
         warning, or RunError is raised, as ``on_failure`` says.
         """
         options = self._options
-        if options.cache is not None:
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(options.cache)
+        _cache_in(options.cache)
         _raise_limit(len(self._menu.shapes) + SPARE)
         dynamo_config.optimize_ddp = options.split
         inductor: dict[str, Any] = {} if options.mode == "default" else {"mode": options.mode}
@@ -106,11 +106,14 @@ class Programs:
         """Whether only some programs are there at a time."""
         return self._is_compiled and self._options.live is not None
 
-    def exchange(self, needed: Collection[Shape], step: int, backward: Callable[[int, int], None]) -> bool:
+    def exchange(
+        self, model: torch.nn.Module, needed: Collection[Shape], step: int, backward: Callable[[int, int], None]
+    ) -> bool:
         """Let the programs of a step's shapes be there; return whether that took others in place of those there were.
 
-        ``backward``: as in :meth:`make`. Dropped programs give their memory back; those of other models of this
-        process are dropped, too. What was made is in the entry that ``make`` returned, with the seconds it took.
+        ``model``, ``backward``, and what happens where the compiler fails: as in :meth:`make`. Dropped programs give
+        their memory back; those of other models of this process are dropped, too. What was made is in the entry that
+        ``make`` returned, with the seconds it took.
         """
         assert self._options.live is not None
         if set(needed) <= set(self._live):
@@ -119,8 +122,16 @@ class Programs:
         begin = perf_counter()
         torch.compiler.reset()
         self._table.clear()
-        for rows, length in self._live:
-            self._run(rows, length, backward)
+        try:
+            for rows, length in self._live:
+                self._run(rows, length, backward)
+        except Exception as error:  # the compiler's are of many types; all others are raised again
+            if not _is_of_compiler(error):
+                raise
+            self._fail(model, error)
+            self._is_compiled = False
+            self._groups.append({"step": step, "failed": _first_line(error)})
+            return True
         shapes, seconds = [list(shape) for shape in self._live], round(perf_counter() - begin, 3)
         self._groups.append({"step": step, "shapes": shapes, "seconds": seconds})
         self._seen, self._reasons = _graphs(), _reasons()
@@ -162,6 +173,19 @@ class Programs:
             self._options.backend,
             _first_line(error),
         )
+
+
+_ours: str | None = None  # the folder that a run of this process has given to the compiler
+
+
+def _cache_in(folder: str | None) -> None:
+    """Let the compiler keep its files in a folder; None for its own, also after a run that gave one."""
+    global _ours
+    if folder is None and _ours is not None and os.environ.get(CACHE) == _ours:
+        del os.environ[CACHE]
+    _ours = None if folder is None else os.path.abspath(folder)
+    if _ours is not None:
+        os.environ[CACHE] = _ours
 
 
 def uncompile(model: torch.nn.Module) -> None:

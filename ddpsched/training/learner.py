@@ -180,7 +180,7 @@ class Learner:
             return
         micros = [micro for rank in plan.ranks for micro in rank]
         needed = {self.cost.shape(len(micro), micro.padded_length(self.lengths(micro.ids))) for micro in micros}
-        if self._programs.exchange(needed, plan.step, self._try):
+        if self._programs.exchange(self.model, needed, plan.step, self._try):
             self.optimiser.clear()
             wait_for_all("compiled its model")
 

@@ -145,7 +145,9 @@ def _seconds(learner: Learner, point: Point) -> float:
 
 
 def with_compiled(times: StepTimes, learner: Learner, config: RunConfig, shapes: Sequence[Shape]) -> StepTimes:
-    """Return ``times`` with the time of the compiled model over the eager one's, or with why it cannot be compiled.
+    """Return ``times`` with the time of the compiled model over the eager one's and that of making one program.
+
+    Where it cannot be compiled, they say why.
 
     ``shapes``: as of :func:`measure_times`, of which a few are compiled; all ranks call it at once. Programs take
     turns, as in steps: one that runs again and again finds its code in the processor's caches, and looks faster than it
@@ -164,7 +166,9 @@ def with_compiled(times: StepTimes, learner: Learner, config: RunConfig, shapes:
             with run_eagerly(learner.model):
                 eager[place].append(_seconds(learner, (*shape, None)))
     learner.undo()
-    return times.model_copy(update={"compiled": sum(map(min, compiled)) / sum(map(min, eager))})
+    made = [program["seconds"] for program in facts["programs"]]
+    found = {"compiled": sum(map(min, compiled)) / sum(map(min, eager)), "compile_s": sum(made) / len(made)}
+    return times.model_copy(update=found)
 
 
 def _rest_s(learner: Learner, padded: Seconds, shortest: int) -> float:

@@ -18,6 +18,7 @@ gathers the other packages, for Linux and Python 3.12, in ``wheels/``; there
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,11 +56,14 @@ def run_part(part: str, work: Path, smoke: bool, limit: float, log: Path) -> dic
     with log.open("ab") as lines:
         lines.write(f"\n--- {part}\n".encode())
         lines.flush()
+        ended = subprocess.Popen(
+            command, cwd=ROOT, env=environ, stdout=lines, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
-            ended = subprocess.run(
-                command, cwd=ROOT, env=environ, stdout=lines, stderr=subprocess.STDOUT, timeout=limit, check=False
-            )
+            ended.wait(limit)
         except subprocess.TimeoutExpired:
+            os.killpg(ended.pid, signal.SIGKILL)  # and what it has started, which would run beside the next part
+            ended.wait()
             return {"failed": f"it took more than {limit:.0f} s"}
     if not result.exists():
         last = log.read_bytes().decode(errors="replace").strip().splitlines()[-1]

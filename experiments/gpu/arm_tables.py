@@ -8,7 +8,7 @@ import pandas as pd
 
 from ddpsched.config import RunConfig
 from ddpsched.records import read_json
-from experiments.gpu.settings import AGAIN, BY_SDPA
+from experiments.gpu.settings import AGAIN
 
 WARM_UP = 0.15  # of the steps, at least two
 
@@ -17,11 +17,11 @@ def rows(arms: Mapping[str, RunConfig], failed: Mapping[str, str]) -> list[dict[
     """Return a row for each arm, static first. ``failed``: reasons by the name of a run.
 
     ``throughput`` is real tokens a second over static's, all steps after the warm-up together, so that arms whose
-    global batch varies stand beside the others; ``low`` and ``high`` are the middle half of single steps.
-    ``predicted`` is static's step time over the arm's, by policy auto of the same launch.
+    global batch varies stand beside the others; ``low`` and ``high`` are the middle half of single steps. All three are
+    null where static failed. ``predicted`` is static's step time over the arm's, by policy auto of the same launch.
     """
     found: list[dict[str, Any]] = []
-    predicted, static = _predicted(arms), np.zeros(0)
+    predicted, static, static_mean = _predicted(arms), np.zeros(0), 0.0
     for name, config in arms.items():
         if config.name in failed:
             found.append({"arm": name, "failed": failed[config.name]})
@@ -34,14 +34,17 @@ def rows(arms: Mapping[str, RunConfig], failed: Mapping[str, str]) -> list[dict[
         mean = float(steps["tokens"].sum() / steps["step_s"].sum())
         if not found:
             static, static_mean = rate, mean
-        both = min(len(rate), len(static))
-        low, high = np.percentile(rate[:both] / static[:both], (25, 75))
+        over = dict.fromkeys(("throughput", "low", "high"))
+        if len(static):
+            both = min(len(rate), len(static))
+            low, high = np.percentile(rate[:both] / static[:both], (25, 75))
+            over = {"throughput": mean / static_mean, "low": float(low), "high": float(high)}
         chosen = environment.get("auto", {}).get("chosen")
         peaks = records["peak_memory_bytes"].dropna()
         made = environment.get("compile", {})
         found.append({
             "arm": name, "chosen": chosen, "steps": len(steps), "step_s": float(steps["step_s"].mean()),
-            "tokens_per_s": mean, "throughput": mean / static_mean, "low": float(low), "high": float(high),
+            "tokens_per_s": mean, **over,
             "predicted": predicted.get(chosen or name),
             "padding": float(records["padded_tokens"].sum() / records["num_tokens"].sum()),
             "peak_memory_bytes": int(peaks.max()) if len(peaks) else None,
@@ -59,6 +62,5 @@ def _predicted(arms: Mapping[str, RunConfig]) -> dict[str, float]:
             ranking = read_json(file).get("auto", {}).get("ranking", [])
             found = {str(each["name"]): 1 / float(each["ratio"]) for each in ranking}
             again = {AGAIN: found["static"]} if "static" in found else {}
-            by_sdpa = {BY_SDPA: found["packed"]} if "packed" in found else {}
-            return found | again | by_sdpa
+            return found | again
     return {}

@@ -37,7 +37,7 @@ FULL = Size(
         ("distilbert", 4, 32), ("distilbert", 4, 2048), ("distilbert", 8, 2048), ("distilbert", 8, 32),
         ("gpt2", 4, 32), ("gpt2", 8, 256),
     ),
-    steps=((32, 60), (256, 24), (2048, 24)), samples=16384, compiled=(4, 8), longest=1024, layers=4, width=768,
+    steps=((32, 60), (256, 24), (2048, 24)), samples=16384, compiled=(4,), longest=1024, layers=4, width=768,
     heads=12, vocabulary=50257, classifier="distilbert-base-uncased", calibrated=32768, backend="inductor",
 )  # fmt: skip
 SMOKE = Size(

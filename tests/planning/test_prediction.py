@@ -15,7 +15,7 @@ from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policies.auto import Auto
 from ddpsched.planning.policies.balanced import Balanced
-from ddpsched.planning.prediction import STEPS, Prediction, last_ready, predict
+from ddpsched.planning.prediction import STEPS, Prediction, last_ready, predict, taken
 
 LENGTHS = KnownLengths(np.random.default_rng(0).lognormal(2.4, 0.6, 3000).clip(3, 66).astype(np.int64))
 
@@ -105,3 +105,16 @@ def test_auto_itself_plans_nothing() -> None:
     spec = PlanSpec(world_size=2, global_batch=4, policy=Auto(), epochs=1, max_length=66)
     with pytest.raises(ConfigError, match="'auto' takes the fastest by measured times, and plans nothing itself"):
         next(plan_steps(spec, LENGTHS, LocalExchange(2)))
+
+
+def prediction(name: str, step_s: float, **more: Any) -> Prediction:
+    return Prediction(name, Balanced(), times(1e-4).cost, step_s, step_s / 2, 0.05, 1.0, **more)
+
+
+def test_compiling_is_charged_over_the_steps_of_the_run() -> None:
+    static, eager = prediction("static", 2.0), prediction("balanced", 1.0)
+    compiled = prediction("balanced, compiled", 0.8, compiled=True, before_s=100.0)
+    assert taken([compiled, eager, static], steps=1000) is compiled
+    assert taken([compiled, eager, static], steps=600) is eager, "it saves 0.16 s a step beyond its band"
+    assert taken([prediction("balanced", 3.0), static], steps=1000) is static
+    assert taken([prediction("balanced", 3.0)], steps=1000).name == "balanced", "static does not fit into memory"

@@ -4,6 +4,7 @@ Most tests trace only (``aot_eager``); inductor's programs take 10 seconds each.
 """
 
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from ddpsched.records import read_json, read_lines
 from ddpsched.run_loop import run
 from ddpsched.training import collate, compiled
 from ddpsched.training.learner import Learner
+from ddpsched.training.program_table import ProgramTable
 
 TRACED = {"kind": "static", "backend": "aot_eager", "shapes": 3}
 CPU = torch.device("cpu")
@@ -200,6 +202,35 @@ def test_no_compiler_of_cpp(tmp_path: Path, on_failure: str, caplog: pytest.LogC
     assert len([line for line in caplog.messages if "the model runs eagerly" in line]) == 1
     assert "ompiler" in read_json(folder / "environment.json")["compile"]["failed"]
     assert [line["recompiled"] for line in read_lines(folder)] == [None] * 4
+
+
+def test_a_compiler_that_fails_in_mid_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model goes on without programs, and the records say why."""
+    options = {**TRACED, "shapes": 4, "live": 2}
+    config = config_of(tmp_path, options, order={"kind": "curriculum"}, policy={"kind": "static"})
+    add, calls = ProgramTable.add, list[Any]()
+
+    def third_fails(table: ProgramTable, shape: Any) -> None:
+        calls.append(shape)
+        if len(calls) > 2:
+            raise torch._dynamo.exc.BackendCompilerFailed(add, RuntimeError("no space left"), None)
+        add(table, shape)
+
+    monkeypatch.setattr(ProgramTable, "add", third_fails)
+    made = read_json(run(config) / "environment.json")["compile"]
+    assert "no space left" in made["groups"][0]["failed"]
+    assert len(made["groups"]) == 1
+
+
+def test_a_cache_folder_is_of_its_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(compiled.CACHE, raising=False)
+    compiled._cache_in(str(tmp_path))
+    assert os.environ[compiled.CACHE] == str(tmp_path)
+    compiled._cache_in(None)
+    assert compiled.CACHE not in os.environ
+    monkeypatch.setenv(compiled.CACHE, "mine")
+    compiled._cache_in(None)
+    assert os.environ[compiled.CACHE] == "mine"
 
 
 def test_a_model_that_breaks_the_graph_is_named(
