@@ -31,10 +31,12 @@ from ddpsched.planning.prediction import Prediction, predict, taken
 from ddpsched.records import read_json
 from ddpsched.simulated import SimulatedExecutor
 from ddpsched.step_plan import Ids
+from ddpsched.terminal import plain_console
 
 log = logging.getLogger("ddpsched")
 PLANNED = 48  # steps whose micro-batches are those that are measured
 SHAPES, ROWS = 16, 8  # padded micro-batches and packed rows that are measured
+WIDTH = 80  # of the ranking
 ENTRY = "auto"  # of environment.json
 CHANGED = ("policy", "cost", "compile")  # tables of the config that a choice sets
 
@@ -97,9 +99,8 @@ def settled(
         cost, compiled = CostConfig.model_validate(before["cost"]), CompileConfig.model_validate(before["compile"])
         return config.model_copy(update={"policy": policy, "cost": cost, "compile": compiled}), {ENTRY: before}
     choice = choose(config, executor, samples, force)
-    for each in choice.ranking:
-        band = each.band * each.ratio
-        log.info("auto: %s %.1f ms a step, %.3f ± %.3f of static's", each.name, 1e3 * each.step_s, each.ratio, band)
+    if 0 in executor.exchange.ranks:
+        plain_console(at_least=WIDTH).print(choice.table())
     log.info("auto takes %s", choice.chosen.name)
     return choice.config, choice.facts
 
@@ -154,6 +155,7 @@ def _times(
     known = [versions()[name] for name in ("python", "torch", "transformers")]
     compiler = config.compile.model_dump_json(include={"kind", "backend", "mode", "split"})
     setting = f"{config.executor.kind} {config.sync.kind} {config.global_batch} {config.data.pad_to} {compiler}"
+    setting += f" {config.sync.bucket_mb} {config.model.packed_attention}"
     # points are those of the candidates' plans, so times hold for samples of these lengths
     setting += f" {blake2b(np.bincount(lengths.lengths(np.arange(len(lengths)))).tobytes()).hexdigest()}"
     path = kept_in(identity_of(config, learner), config.world_size, setting, known)

@@ -36,17 +36,23 @@ class Measured:
 
 
 def measure(choice: Choice, steps: int, first: int) -> list[Measured]:
-    """Run static twice and the ``first`` of the ranking, ``steps`` of each in turn; return their times over static's.
+    """Run static twice and ``first`` others in turn, ``steps`` of each; return their times over static's.
 
+    The others are the one that is taken, and the first of the ranking; where memory does not hold static's plans, the
+    one that stands in for it is run twice.
     Runs are written to ``outputs/advise``, in place of those of an earlier call. Called by all ranks together.
     Raises RunError where one of them fails.
     """
-    static = next(each for each in choice.ranking if each.name == "static")
+    static = next(each for each in choice.ranking if each.band == 0)
     others: list[Prediction] = []
-    for each in choice.ranking:  # of alike predictions, as where more micro-batches do not pay, the first alone
+    for each in (
+        choice.chosen,
+        *choice.ranking,
+    ):  # of alike predictions, as where more micro-batches do not pay, the first alone
         if each is not static and not any(abs(each.ratio - other.ratio) < ALIKE for other in others):
             others.append(each)
-    arms = [("static", static, None), ("static again", static, None), *((p.name, p, p.ratio) for p in others[:first])]
+    again = f"{static.name} again"
+    arms = [(static.name, static, None), (again, static, None), *((p.name, p, p.ratio) for p in others[:first])]
     configs = [_trial(choice.given, name, prediction, steps) for name, prediction, _ in arms]
     failed = run_interleaved(configs, overwrite=True, about={"margin": HOLDS})
     if failed:

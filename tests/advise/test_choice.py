@@ -5,16 +5,22 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
 from typer.testing import CliRunner
 
+from ddpsched.advise import measured
+from ddpsched.advise.choice import Choice
 from ddpsched.cli import app
 from ddpsched.config import RunConfig, parse
 from ddpsched.costs.calibration import Seconds
+from ddpsched.costs.cost_model import padded_tokens
 from ddpsched.costs.step_times import KEPT, StepTimes
 from ddpsched.errors import RunError, RunStopped
+from ddpsched.planning.policies.static import Static
+from ddpsched.planning.prediction import Prediction
 from ddpsched.records import read_json, read_lines
 from ddpsched.run_loop import run
 from ddpsched.training import trial_times
@@ -261,6 +267,36 @@ def test_advise_measures_compiled_candidates(tmp_path: Path, monkeypatch: pytest
     assert done.exit_code == 0, done.output
     names = {each["name"] for each in json.loads(done.stdout[done.stdout.index("{") :])["measured"]}
     assert any(name.endswith(", compiled") for name in names)
+
+
+def test_advise_measures_what_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled model that leads by less than its compiling costs is not taken, and not all that is measured."""
+
+    def prediction(name: str, ratio: float, **more: Any) -> Prediction:
+        return Prediction(name, Static(), padded_tokens, ratio, ratio, 0.0 if name == "static" else 0.05, 1.0, **more)
+
+    ranking = [prediction("balanced, compiled", 0.7, compiled=True), prediction("balanced", 0.8)]
+    ranking += [prediction("packed", 0.9), prediction("static", 1.0)]
+    ran = list[str]()
+
+    def in_turn(configs: list[RunConfig], **_: Any) -> dict[str, str]:
+        ran.extend(config.name for config in configs)
+        return {}
+
+    monkeypatch.setattr(measured, "run_interleaved", in_turn)
+    monkeypatch.setattr(measured, "_step_times", lambda folder: np.ones(8))
+    choice = Choice(config_of(tmp_path), ranking, given_times(1e-5), 0.0, ranking[1])
+    found = measured.measure(choice, 8, 2)
+    assert ran == ["static", "static-again", "balanced", "balanced-compiled"]
+    assert [each.name for each in found] == ["static again", "balanced", "balanced, compiled"]
+
+
+def test_a_run_prints_the_ranking_with_its_band(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(config_of(tmp_path, executor={"kind": "simulated", "alpha_s": 1e-3, "beta_s": 1e-3}))
+    out = capsys.readouterr().out
+    assert "predicted, the fastest first" in out
+    assert "±" in out
+    assert "taken" in out
 
 
 def test_advise_predicts_and_measures(tmp_path: Path) -> None:
