@@ -28,13 +28,8 @@ from ddpsched.records import RECORDS, write_json
 
 RUNS = "runs.json"
 FROZEN = Path("report/results/studies")
-STATUS = (
-    "state",
-    "started",
-    "finished",
-    "wall_s",
-    "about",
-)  # of status.json; hosts and processes are nobody's business
+# of status.json; hosts and processes are of no use to a reader
+STATUS = ("state", "started", "finished", "wall_s", "about")
 DIGITS = 7  # of seconds; clocks tell no more, and what is beyond them does not compress
 
 # A path from the root or from folders above, but not the tail of a URL: the place of files on one

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.settings import AA
+from analysis.style import STRONGEST
 from report.measures import Row, against, beyond, p95, peak, time, tracking
 from report.results import Measured
 from report.shift import LAWS, calibrations, refitted_over_stale
@@ -22,7 +23,6 @@ LOWERS = (
     ("step", "step_s", "the step time"),
     ("spread", "std_compute_s", "the spread of compute times"),
 )
-STRONGEST = "batch_rebalance"  # of other packages' batchings with static's gradient, padded, one micro-batch a rank
 
 WAIT_SHARE = 0.01  # of a step
 WAIT_P95_S = 300e-6

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from analysis.settings import AA
+from analysis.style import STRONGEST
 from ddpsched.records import write_text
-from report.conclusions import STRONGEST
 from report.figures import GLOO, VIRTUAL
 from report.measures import arms, speed
 from report.render import as_text

@@ -8,11 +8,11 @@ from markupsafe import Markup
 
 from analysis.settings import AA
 from analysis.speed_up import speed_up_table
+from analysis.style import STRONGEST
 from analysis.tradeoffs import tradeoffs
 from ddpsched.visible_text import visible
 from experiments.trainers.frozen import Frozen, PeersFile, StepsFile, TargetFile
 from experiments.trainers.rows import StepRow, TargetRow, label, step_rows, target_rows
-from report.conclusions import STRONGEST
 from report.measures import Row, against, arms, beyond, p95, peak, shares, speed, time, tracking
 from report.results import Measured, Results
 from report.shift import LAWS, refitted_over_stale

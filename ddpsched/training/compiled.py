@@ -76,8 +76,6 @@ class Programs:
                 seconds = round(perf_counter() - start, 3)
                 made.append({"rows": rows, "length": length, "parts": _parts() - before, "seconds": seconds})
         except Exception as error:  # the compiler's are of many types; all others are raised again
-            if not _is_of_compiler(error):
-                raise
             self._fail(model, error)
             return {"kind": "eager", "failed": _first_line(error)}
         self._is_compiled, self._seen, self._reasons, self._steps = True, _graphs(), _reasons(), 0
@@ -126,8 +124,6 @@ class Programs:
             for rows, length in self._live:
                 self._run(rows, length, backward)
         except Exception as error:  # the compiler's are of many types; all others are raised again
-            if not _is_of_compiler(error):
-                raise
             self._fail(model, error)
             self._is_compiled = False
             self._groups.append({"step": step, "failed": _first_line(error)})
@@ -161,6 +157,9 @@ class Programs:
         return reason
 
     def _fail(self, model: torch.nn.Module, error: Exception) -> None:
+        """Let the model run eagerly with a warning, or raise RunError, as ``on_failure`` says. Raises other errors."""
+        if not _is_of_compiler(error):
+            raise error
         uncompile(model)
         if self._options.on_failure == "stop":
             raise RunError(

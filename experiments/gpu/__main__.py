@@ -62,9 +62,11 @@ def run_part(part: str, work: Path, smoke: bool, limit: float, log: Path) -> dic
         try:
             ended.wait(limit)
         except subprocess.TimeoutExpired:
-            os.killpg(ended.pid, signal.SIGKILL)  # and what it has started, which would run beside the next part
-            ended.wait()
             return {"failed": f"it took more than {limit:.0f} s"}
+        finally:  # after Ctrl-C, too
+            if ended.poll() is None:
+                os.killpg(ended.pid, signal.SIGKILL)  # and what it has started, which would run beside the next part
+                ended.wait()
     if not result.exists():
         last = log.read_bytes().decode(errors="replace").strip().splitlines()[-1]
         return {"failed": f"exit code {ended.returncode}: {last[:300]}"}

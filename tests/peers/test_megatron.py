@@ -28,7 +28,7 @@ def asked(given: Problem) -> list[SplitStep]:
     try:
         return list(PEERS["megatron"].steps(given))
     except PeerMissing as missing:
-        pytest.skip(missing.reason)
+        pytest.skip(missing.reason)  # an optional package; `make peers` installs it, and runs this
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 6, 8, 64])
