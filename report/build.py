@@ -29,6 +29,7 @@ from report.results import GPU, MEASURED, STUDIES, Results, collect, read
 HERE = Path(__file__).parent
 FROZEN = HERE / "results"
 DEFAULT_OUTPUT = Path("outputs/paper")
+KEPT_OF_GPU = ("steps.parquet", "calibration-*.json")  # with which another call goes on
 
 
 def build(results: Results, output: Path) -> Path:
@@ -91,8 +92,11 @@ def freeze(folders: Sequence[Path], frozen: Path = FROZEN) -> None:
         measured = portable(read_json(folder / MEASURED))
         if measured.get("smoke", True):
             raise DataError(f"{folder}: it was measured by a trial on a CPU (--smoke); measure a GPU to freeze it")
-        (frozen / GPU).mkdir(parents=True, exist_ok=True)
-        write_json(frozen / GPU / f"{on_gpu.slug(measured)}.json", measured)
+        target = frozen / GPU / on_gpu.slug(measured)
+        target.mkdir(parents=True, exist_ok=True)
+        write_json(target / MEASURED, measured)
+        for file in (path for kind in KEPT_OF_GPU for path in folder.glob(kind)):
+            write_bytes(target / file.name, file.read_bytes())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ from report.wording import ABSENT, number, percent, size
 
 MODELS = {"distilbert": "DistilBERT's shape, short sentences", "gpt2": "GPT-2's shape with 4 layers, long texts"}
 HOLDS = 0.1  # of a ratio, by which a prediction may be off
+FEWEST = 8  # steps of an arm, below which nothing is concluded
 
 
 def device(measured: Mapping[str, Any]) -> str:
@@ -38,13 +39,20 @@ def heading(part: Mapping[str, Any]) -> str:
     return f"{model}, {part['world_size']} virtual ranks, {part['global_batch']:,} samples a step"
 
 
+def attention_cells(times: Mapping[str, Mapping[str, float]]) -> Iterator[list[str]]:
+    """Yield a row for each kernel of attention: the milliseconds of a shape's first micro-batch, and of later ones."""
+    for kernel, each in times.items():
+        first, later = each["first_ms"], each["later_ms"]
+        yield [kernel, f"{first:.1f}", f"{later:.1f}", number(first / later)]
+
+
 def cells(arm: Mapping[str, Any]) -> list[str]:
     """Return the cells of an arm: its time, throughput over static's, what was predicted, padding and memory."""
     if "failed" in arm:
-        return [f"failed: {arm['failed']}", "", "", "", ""]
+        return [ABSENT, ABSENT, ABSENT, f"failed: {arm['failed']}", "", "", ""]
     predicted, peak = arm["predicted"], arm["peak_memory_bytes"]
     return [
-        f"{1e3 * arm['step_s']:.1f}", _throughput(arm),
+        *_times(arm), _throughput(arm),
         ABSENT if predicted is None or arm["arm"].startswith("static") else number(predicted),
         number(arm["padding"]), ABSENT if peak is None else size(peak),
     ]  # fmt: skip
@@ -53,17 +61,26 @@ def cells(arm: Mapping[str, Any]) -> list[str]:
 def compiled_cells(arm: Mapping[str, Any]) -> list[str]:
     """Return the cells of an eager or compiled arm."""
     if "failed" in arm:
-        return [f"failed: {arm['failed']}", "", "", "", ""]
+        return [ABSENT, ABSENT, ABSENT, f"failed: {arm['failed']}", "", "", ""]
     seconds = ABSENT if arm["compiling_s"] is None else number(arm["compiling_s"])
     ran = f"; ran eagerly: {arm['compile_failed']}" if arm["compile_failed"] else ""
     within, padding = str(arm["within_steps"]), number(arm["padding"])
-    return [f"{1e3 * arm['step_s']:.1f}", _throughput(arm) + ran, seconds, within, padding]
+    return [*_times(arm), _throughput(arm) + ran, seconds, within, padding]
+
+
+def _times(arm: Mapping[str, Any]) -> list[str]:
+    return [str(arm["steps"]), f"{1e3 * arm['step_s']:.1f}", f"{1e3 * arm['mean_step_s']:.1f}"]
 
 
 def _throughput(arm: Mapping[str, Any]) -> str:
     if arm["throughput"] is None:
         return ABSENT
     return f"{number(arm['throughput'])} ({number(arm['low'])} to {number(arm['high'])})"
+
+
+def cut_off(part: Mapping[str, Any]) -> str:
+    """Return a sentence where a setting's time was up before its last step."""
+    return f" Its time was up after {part['cut_off_s']} s; the steps done by then count." if "cut_off_s" in part else ""
 
 
 def judged(part: Mapping[str, Any]) -> str:
@@ -73,6 +90,9 @@ def judged(part: Mapping[str, Any]) -> str:
     rest = [arm for arm in arms if not arm["arm"].startswith("static")]
     if again is None or not rest:
         return ""
+    counts = [arm["steps"] for arm in arms]
+    if min(counts) < FEWEST:
+        return f"Each arm has {min(counts)} to {max(counts)} steps after the warm-up, too few to conclude from."
     noise = abs(again["throughput"] - 1)
     best = max(rest, key=lambda arm: arm["throughput"])
     words = [f"Fastest is {best['arm']}, {number(best['throughput'])} times static's throughput"]

@@ -7,12 +7,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from analysis.freeze import open_study, portable
 from analysis.load import Study
 from analysis.settings import Setting, settings
 from analysis.tables import study_tables
 from ddpsched.errors import DataError
 from ddpsched.records import read_json
+from experiments.gpu.arm_tables import with_steps
+from experiments.gpu.measure import STEPS
 from experiments.reliability.findings import Finding, frozen
 from experiments.trainers.frozen import Frozen
 from experiments.trainers.frozen import read as read_trainers
@@ -154,7 +158,7 @@ def collect(paths: Sequence[Path]) -> Results:
 
     Raises DataError where one of them has no finished run.
     """
-    gpus = [portable(read_json(path / MEASURED)) for path in paths if (path / MEASURED).exists()]
+    gpus = [read_gpu(path) for path in paths if (path / MEASURED).exists()]
     studies = {path.name: open_study(path) for path in paths if not (path / MEASURED).exists()}
     return Results(studies=studies, gpus=gpus)
 
@@ -168,12 +172,22 @@ def read(folder: Path) -> Results:
     what_if = json.loads((folder / WHAT_IF).read_text(encoding="utf-8")) if (folder / WHAT_IF).exists() else {}
     return Results(
         studies=studies,
-        gpus=read_tables(folder / GPU),
+        gpus=[read_gpu(path.parent) for path in sorted((folder / GPU).glob(f"*/{MEASURED}"))],
         findings=frozen(folder / RELIABILITY),
         trainers={path.stem: read_trainers(path) for path in sorted((folder / TRAINERS).glob("*.json"))},
         what_if=what_if,
         **rooms,
     )
+
+
+def read_gpu(folder: Path) -> dict[str, Any]:
+    """Return what was measured on a GPU, whose arms have what their steps say."""
+    measured: dict[str, Any] = portable(read_json(folder / MEASURED))
+    steps = pd.read_parquet(folder / STEPS)
+    for name, part in measured["parts"].items():
+        if "arms" in part:
+            part["arms"] = with_steps(part["arms"], steps[steps["part"] == name])
+    return measured
 
 
 def read_tables(folder: Path) -> Tables:

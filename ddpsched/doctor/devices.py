@@ -26,11 +26,15 @@ class Machine:
 
 @dataclass(frozen=True)
 class Torch:
-    """The devices that torch sees in a rank's process. ``gpus``: name, free and total bytes of each."""
+    """The devices that torch sees in a rank's process.
+
+    ``gpus``: name, free and total bytes of each. ``cudnn``: whether attention on them runs by cuDNN.
+    """
 
     threads: int
     gpus: tuple[tuple[str, int, int], ...]
     nccl: bool
+    cudnn: bool = False
 
 
 def check(_: Setting) -> list[Finding]:
@@ -94,6 +98,10 @@ def judge_torch(seen: Torch) -> list[Finding]:
         findings.append(Finding("GPUs", "warn", f"{says}: less than half is free", remedy))
     else:
         findings.append(Finding("GPUs", "ok", says, numbers={"count": float(len(seen.gpus))}))
+    if seen.cudnn:
+        says = "cuDNN's makes a plan for each new shape of a micro-batch, ten times as long as the micro-batch itself"
+        remedy = "in loops of your own call torch.backends.cuda.enable_cudnn_sdp(False); ddpsched run does so"
+        findings.append(Finding("attention", "warn", says, remedy))
     if not seen.nccl:
         remedy = "install torch's CUDA build, or train with executor.device=cpu"
         findings.append(Finding("NCCL", "fail", "this torch has no NCCL, which ranks on GPUs need", remedy))
@@ -117,11 +125,15 @@ def _seen() -> Torch:
     import torch
     import torch.distributed as dist
 
-    gpus = []
+    from ddpsched.training.attention import PREFERS_CUDNN
+
+    gpus, cudnn = [], False
     for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         free, total = torch.cuda.mem_get_info(number)
         gpus.append((torch.cuda.get_device_name(number), free, total))
-    return Torch(torch.get_num_threads(), tuple(gpus), dist.is_nccl_available())
+        cudnn |= torch.cuda.get_device_capability(number) >= PREFERS_CUDNN
+    cudnn &= torch.backends.cuda.cudnn_sdp_enabled()
+    return Torch(torch.get_num_threads(), tuple(gpus), dist.is_nccl_available(), cudnn)
 
 
 def _sum_over_gpus() -> float:

@@ -20,6 +20,7 @@ from ddpsched.integrations.step_share import StepShare
 from ddpsched.integrations.stream_scheduler import StreamScheduler
 from ddpsched.integrations.world_size import for_world_size
 from ddpsched.step_plan import Position, StepPlan
+from ddpsched.training.attention import warn_of_cudnn_attention
 
 
 def scaled(loader: Any, count: Callable[[Any], Any] | None = None) -> Scaled:
@@ -101,6 +102,7 @@ class Scaled:
         return source
 
     def __iter__(self) -> Iterator[tuple[Any, float]]:
+        warn_of_cudnn_attention()
         if self._sampler is not None:
             yield from self.pairs(iter(self.loader))
             return

@@ -27,6 +27,7 @@
     meeting.py             ranks that wait for each other before there are collectives
     sample_sort.py         rows sorted over a process group
     clock.py               the device; time and peak memory, on CPU and CUDA
+    attention.py           attention on a GPU for many shapes, without cuDNN's plans
     random_states.py       random generators that a trial leaves as they were
     out_of_memory.py       which errors are out-of-memory
     evaluate.py            loss and right answers on the dev split; each sample's loss under given weights

@@ -75,6 +75,7 @@ class Programs:
                 self._run(rows, length, backward)
                 seconds = round(perf_counter() - start, 3)
                 made.append({"rows": rows, "length": length, "parts": _parts() - before, "seconds": seconds})
+                log.info("compile: program %d of %d in %.1f s", len(made), len(covered), seconds)
         except Exception as error:  # the compiler's are of many types; all others are raised again
             self._fail(model, error)
             return {"kind": "eager", "failed": _first_line(error)}

@@ -24,6 +24,7 @@ from ddpsched.parts import Part
 from ddpsched.planning.policies.auto import Auto
 from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.step_plan import NO_IDS, Ids, Microbatch, StepPlan
+from ddpsched.training.attention import leave_cudnn_attention
 from ddpsched.training.clock import Clock, PeakMemory, return_freed_memory
 from ddpsched.training.collate import Batch, Collator, without_trace
 from ddpsched.training.compiled import Programs, run_eagerly, uncompile
@@ -61,9 +62,7 @@ class Learner:
     the dtype of mixed precision, or None for the model's dtype.
     """
 
-    def __init__(
-        self, config: RunConfig, samples: Samples, device: torch.device, synchronised: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, config: RunConfig, samples: Samples, device: torch.device, synchronised: bool = False) -> None:
         torch.set_num_threads(config.executor.threads)
         torch.manual_seed(config.seed)
         model = build_model(config.model, config.data.num_labels, samples.vocab_size, samples.pad_id)
@@ -83,6 +82,7 @@ class Learner:
         elif isinstance(config.policy, Auto) and config.policy.packed:
             self.packs = can_pack(model, config.data.max_length, config.model.packed_attention)
         enable_mask(model, config.model.name, config.model.mask, config.data.max_length)
+        leave_cudnn_attention(device)
         self.device, self.clock = device, Clock(device)
         dtype = torch.float64 if precision == "float64" else torch.float32
         self.model: torch.nn.Module = model.to(device, dtype).train()

@@ -1,57 +1,89 @@
 """The rows of arms that ran in turn: times, tokens, memory, and what policy auto had predicted of them."""
 
 from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ddpsched.config import RunConfig
-from ddpsched.records import read_json
+from ddpsched.records import RECORDS, StepRecord, read_json, read_lines
 from experiments.gpu.settings import AGAIN
 
-WARM_UP = 0.15  # of the steps, at least two
+WARM_UP = 0.15  # of the steps, at least one, in which kernels are loaded
+KEPT = [
+    "step", "rank", "num_samples", "num_tokens", "padded_tokens", "num_microbatches", "compute_s", "step_s",
+    "peak_memory_bytes", "recompiled",
+]  # fmt: skip
 
 
-def rows(arms: Mapping[str, RunConfig], failed: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return a row for each arm, static first. ``failed``: reasons by the name of a run.
+def steps_of(arms: Mapping[str, RunConfig]) -> pd.DataFrame:
+    """Return the records of all arms, one under another, with their names."""
+    return pd.concat([_records(config.run_dir).assign(arm=name)[["arm", *KEPT]] for name, config in arms.items()])
 
-    ``throughput`` is real tokens a second over static's, all steps after the warm-up together, so that arms whose
-    global batch varies stand beside the others; ``low`` and ``high`` are the middle half of single steps. All three are
-    null where static failed. ``predicted`` is static's step time over the arm's, by policy auto of the same launch.
+
+def facts(arms: Mapping[str, RunConfig], failed: Mapping[str, str], cut_off: str = "") -> list[dict[str, Any]]:
+    """Return a row for each arm, static first, with all but what its steps say.
+
+    ``failed``: reasons by the name of a run. ``cut_off``: why all ended, which counts where an arm has no step.
+    ``predicted``: static's step time over the arm's, by policy auto of the same launch.
     """
-    found: list[dict[str, Any]] = []
-    predicted, static, static_mean = _predicted(arms), np.zeros(0), 0.0
+    found, predicted = list[dict[str, Any]](), _predicted(arms)
     for name, config in arms.items():
-        if config.name in failed:
-            found.append({"arm": name, "failed": failed[config.name]})
-            continue
-        records = pd.read_parquet(config.run_dir / "records.parquet")
-        environment = read_json(config.run_dir / "environment.json")
-        steps = records.groupby("step").agg(step_s=("step_s", "max"), tokens=("num_tokens", "sum"))
-        steps = steps.iloc[max(2, round(WARM_UP * len(steps))) :]
-        rate = (steps["tokens"] / steps["step_s"]).to_numpy()
-        mean = float(steps["tokens"].sum() / steps["step_s"].sum())
-        if not found:
-            static, static_mean = rate, mean
-        over = dict.fromkeys(("throughput", "low", "high"))
-        if len(static):
-            both = min(len(rate), len(static))
-            low, high = np.percentile(rate[:both] / static[:both], (25, 75))
-            over = {"throughput": mean / static_mean, "low": float(low), "high": float(high)}
+        file = config.run_dir / "environment.json"
+        environment = read_json(file) if file.exists() else {}
         chosen = environment.get("auto", {}).get("chosen")
-        peaks = records["peak_memory_bytes"].dropna()
         made = environment.get("compile", {})
-        found.append({
-            "arm": name, "chosen": chosen, "steps": len(steps), "step_s": float(steps["step_s"].mean()),
-            "tokens_per_s": mean, **over,
-            "predicted": predicted.get(chosen or name),
+        row = {
+            "arm": name, "chosen": chosen, "predicted": predicted.get(chosen or name),
+            "compiling_s": made.get("seconds"), "compile_failed": made.get("failed"),
+        }  # fmt: skip
+        why = failed.get(config.name, cut_off)
+        found.append(row | ({"failed": why} if why else {}))
+    return found
+
+
+def with_steps(rows: list[dict[str, Any]], steps: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a part's arms with what their steps say; an arm that has none after its warm-up failed.
+
+    ``steps``: of all arms, as ``steps_of`` returns them. ``throughput``: the median over steps of the arm's real tokens
+    a second over static's, whose ``low`` and ``high`` are the middle half; null where static has no step. ``step_s``:
+    the median of a step, of the slowest rank each; ``mean_step_s``: the mean, which has the rare slow steps in it.
+    """
+    found, static = list[dict[str, Any]](), np.zeros(0)
+    for row in rows:
+        records = steps[steps["arm"] == row["arm"]]
+        first = max(1, round(WARM_UP * records["step"].nunique()))
+        each = records.groupby("step").agg(step_s=("step_s", "max"), tokens=("num_tokens", "sum")).iloc[first:]
+        if each.empty:
+            found.append({"arm": row["arm"], "failed": row.get("failed", "it has no step after its warm-up")})
+            continue
+        rate = (each["tokens"] / each["step_s"]).to_numpy()
+        if not found:
+            static = rate
+        both = min(len(rate), len(static))
+        over = np.percentile(rate[:both] / static[:both], (25, 50, 75)).tolist() if both else [None] * 3
+        peaks = records["peak_memory_bytes"].dropna()
+        numbers = {
+            "steps": len(each), "step_s": float(each["step_s"].median()), "mean_step_s": float(each["step_s"].mean()),
+            "tokens_per_s": float(each["tokens"].sum() / each["step_s"].sum()),
+            **dict(zip(("low", "throughput", "high"), over, strict=True)),
             "padding": float(records["padded_tokens"].sum() / records["num_tokens"].sum()),
             "peak_memory_bytes": int(peaks.max()) if len(peaks) else None,
-            "compiling_s": made.get("seconds"), "compile_failed": made.get("failed"),
             "within_steps": int(records["recompiled"].notna().sum()),
-        })  # fmt: skip
+        }  # fmt: skip
+        found.append({key: value for key, value in row.items() if key != "failed"} | numbers)
     return found
+
+
+def _records(run_dir: Path) -> pd.DataFrame:
+    """Return the records of a run, of one that did not end as well; none where it did not begin."""
+    file = run_dir / RECORDS
+    if file.exists():
+        return pd.read_parquet(file)
+    return pd.DataFrame(read_lines(run_dir), columns=[each.name for each in fields(StepRecord)])
 
 
 def _predicted(arms: Mapping[str, RunConfig]) -> dict[str, float]:

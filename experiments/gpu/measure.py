@@ -1,22 +1,28 @@
-"""The process of one part: ``python -m experiments.gpu.measure PART --work DIR [--smoke]`` writes DIR/part.json."""
+"""The work of one part's process: ``measure(part, work, smoke)`` writes part.json into its folder."""
 
-import argparse
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ddpsched.config import RunConfig
 from ddpsched.environment import describe
 from ddpsched.interleaved import run_interleaved
 from ddpsched.records import write_json
-from experiments.gpu.arm_tables import rows
+from experiments.gpu.arm_tables import facts, steps_of
 from experiments.gpu.settings import calibrated, compiled_arms, speed_arms
 from experiments.gpu.sizes import FULL, SMOKE, Size
 
-RESULT = "part.json"
+RESULT, STEPS = "part.json", "steps.parquet"
 ROOT = Path(__file__).parents[2]
+
+
+class Stopped(BaseException):
+    """This process was asked to stop; no run may take it for an error of its own."""
 
 
 def device() -> dict[str, Any]:
@@ -47,6 +53,17 @@ def tests(smoke: bool) -> dict[str, Any]:
     return {"exit_code": ended.returncode, "last_line": last.strip("= "), "failed_tests": failed}
 
 
+def attention(size: Size, work: Path) -> dict[str, Any]:
+    """Return what each model's first micro-batch of a shape costs, with cuDNN's attention and without it."""
+    from experiments.gpu.new_shapes import first_and_later
+
+    found = {
+        model: first_and_later(calibrated(model, size, work), size.vocabulary, shortest)
+        for model, shortest in (("distilbert", 9), ("gpt2", size.longest // 10))
+    }
+    return {"models": found}
+
+
 def calibration(model: str, size: Size, work: Path) -> dict[str, Any]:
     """Calibrate a model into ``work``; return what was fitted, and how well."""
     from ddpsched.training.calibrate import calibrate_to
@@ -65,40 +82,51 @@ def speed(words: Sequence[str], size: Size, work: Path) -> dict[str, Any]:
     """Run the arms of a setting in turn; return their rows."""
     model, ranks, batch = words[0], int(words[1]), int(words[2])
     arms = speed_arms(model, ranks, batch, size, work, work / f"calibration-{model}.json")
-    failed = run_interleaved(list(arms.values()), overwrite=True)
-    return {"model": model, "world_size": ranks, "global_batch": batch, "arms": rows(arms, failed)}
+    return {"model": model, "world_size": ranks, "global_batch": batch, **in_turn(arms, work)}
 
 
-def compiled(size: Size, work: Path) -> dict[str, Any]:
-    """Run eager and compiled arms in turn; return their rows."""
-    arms = compiled_arms(size, work)
-    failed = run_interleaved(list(arms.values()), overwrite=True)
-    model, ranks, batch = size.speed[0]
-    return {"model": model, "world_size": ranks, "global_batch": batch, "arms": rows(arms, failed)}
+def in_turn(arms: Mapping[str, RunConfig], work: Path) -> dict[str, Any]:
+    """Run arms in turn; return their rows. Their steps are left in ``work``.
+
+    Where this process is asked to stop, the steps done by then count.
+    """
+    begin = time.monotonic()
+
+    def stop(*given: object) -> None:
+        raise Stopped(f"it was cut off after {time.monotonic() - begin:.0f} s")
+
+    before, found, failed, cut_off = signal.signal(signal.SIGTERM, stop), dict[str, Any](), dict[str, str](), ""
+    try:
+        failed = run_interleaved(list(arms.values()), overwrite=True)
+    except Stopped as error:
+        found["cut_off_s"], cut_off = round(time.monotonic() - begin), str(error)
+    signal.signal(signal.SIGTERM, before)
+    steps_of(arms).to_parquet(work / STEPS, index=False)
+    return {**found, "arms": facts(arms, failed, cut_off)}
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Measure the part that is named."""
-    parser = argparse.ArgumentParser(description="One part of the measurements on a GPU.")
-    parser.add_argument("part", nargs="+")
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--smoke", action="store_true")
-    given = parser.parse_args(words)
-    size = SMOKE if given.smoke else FULL
-    kind, *which = given.part
+def compiled(policy: str, size: Size, work: Path) -> dict[str, Any]:
+    """Run a policy's eager and compiled arms in turn; return their rows."""
+    arms = compiled_arms(policy, size, work)
+    model, ranks, batch = size.compiled_at
+    return {"model": model, "world_size": ranks, "global_batch": batch, **in_turn(arms, work)}
+
+
+def measure(part: Sequence[str], work: Path, smoke: bool) -> None:
+    """Measure a part: its kind, and which one. ``work``: where it writes."""
+    size = SMOKE if smoke else FULL
+    kind, *which = part
     found: dict[str, Any]
     if kind == "device":
         found = device()
     elif kind == "tests":
-        found = tests(given.smoke)
+        found = tests(smoke)
+    elif kind == "attention":
+        found = attention(size, work)
     elif kind == "calibration":
-        found = calibration(which[0], size, given.work)
+        found = calibration(which[0], size, work)
     elif kind == "speed":
-        found = speed(which, size, given.work)
+        found = speed(which, size, work)
     else:
-        found = compiled(size, given.work)
-    write_json(given.work / RESULT, found)
-
-
-if __name__ == "__main__":
-    main()
+        found = compiled(which[0], size, work)
+    write_json(work / RESULT, found)

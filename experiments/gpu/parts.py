@@ -2,16 +2,18 @@
 
 from experiments.gpu.sizes import Size
 
-LIMITS = {"device": 60, "tests": 150, "calibration": 90, "speed": 120, "compiled": 170}  # seconds of one part, by kind
+# seconds of one part, by kind
+LIMITS = {"device": 40, "attention": 30, "calibration": 50, "speed": 90, "tests": 60, "compiled": 200}
 
 
 def parts(size: Size) -> list[str]:
     """Return the names of all parts: a kind, and behind it which one.
 
     >>> from experiments.gpu.sizes import SMOKE
-    >>> parts(SMOKE)[2:5]
-    ['calibration distilbert', 'calibration gpt2', 'speed distilbert 2 8']
+    >>> parts(SMOKE)[1:4]
+    ['attention', 'calibration distilbert', 'calibration gpt2']
     """
     calibrations = [f"calibration {model}" for model in dict.fromkeys(model for model, _, _ in size.speed)]
     speed = [f"speed {model} {ranks} {batch}" for model, ranks, batch in size.speed]
-    return ["device", "tests", *calibrations, *speed[:2], "compiled", *speed[2:]]
+    compiled = ["compiled static", "compiled balanced"]
+    return ["device", "attention", *calibrations, *speed[:2], "tests", *compiled, *speed[2:]]

@@ -24,7 +24,8 @@ def base(model: str, size: Size, work: Path) -> dict[str, Any]:
 def calibrated(model: str, size: Size, work: Path) -> RunConfig:
     """Return the config whose model is calibrated."""
     most = max(batch for name, _, batch in size.speed if name == model)
-    return parse({**base(model, size, work), "steps": 1, "global_batch": most, "world_size": 1, "name": model})
+    whole = {"world_size": 1, "policy": {"prefetch": most}}  # one window is a step
+    return parse({**base(model, size, work), **whole, "steps": 1, "global_batch": most, "name": model})
 
 
 def speed_arms(
@@ -50,28 +51,26 @@ def speed_arms(
     return {name: _named(name, shared | arm) for name, arm in policies.items()}
 
 
-def compiled_arms(size: Size, work: Path) -> dict[str, RunConfig]:
-    """Return eager and compiled arms of static and balanced, and one that records CUDA graphs, by name.
+def compiled_arms(policy: str, size: Size, work: Path) -> dict[str, RunConfig]:
+    """Return static, eager, and the eager and compiled arms of a policy by name, one of which records CUDA graphs.
 
     As few as tell them apart: a program takes seconds to be made, and each arm has its own.
     """
-    _, world_size, global_batch = size.speed[0]
+    _, world_size, global_batch = size.compiled_at
     shared = base("distilbert", size, work) | {
         "steps": size.steps_of(global_batch), "global_batch": global_batch, "world_size": world_size,
     }  # fmt: skip
     compiler = {"backend": size.backend}
-    tables: dict[str, dict[str, Any]] = {"eager": {}, "dynamic": {"kind": "dynamic", **compiler}}
+    tables: dict[str, dict[str, Any]] = {} if policy == "static" else {"eager": {}}
+    tables["dynamic"] = {"kind": "dynamic", **compiler}
     for shapes in size.compiled:
         tables[f"N = {shapes}"] = {"kind": "static", "shapes": shapes, **compiler}
     if size.backend == "inductor":
         graphs = {"kind": "static", "shapes": size.compiled[-1], "mode": "reduce-overhead", **compiler}
         tables[f"N = {size.compiled[-1]}, CUDA graphs"] = graphs
-    left_out = {("static", "eager"), ("balanced", "dynamic"), ("static", f"N = {size.compiled[-1]}, CUDA graphs")}
     arms = {"static": {**shared, "policy": {"kind": "static"}}, AGAIN: {**shared, "policy": {"kind": "static"}}}
-    for policy in ("static", "balanced"):
-        for name, table in tables.items():
-            if (policy, name) not in left_out:
-                arms[f"{policy}, {name}"] = {**shared, "policy": {"kind": policy}, "compile": table}
+    for name, table in tables.items():
+        arms[f"{policy}, {name}"] = {**shared, "policy": {"kind": policy}, "compile": table}
     return {name: _named(name, values) for name, values in arms.items()}
 
 

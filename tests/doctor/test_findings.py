@@ -80,6 +80,8 @@ def test_gpus() -> None:
     busy = judge_torch(Torch(1, (one, ("H100", 9 * GIB, 80 * GIB)), nccl=True))[-1]
     assert_says(busy, "warn", "9.0 of 80.0 GiB free: less than half", "GPU 1")
     assert_says(judge_torch(Torch(1, (one,), nccl=False))[-1], "fail", "no NCCL", "CUDA build")
+    cudnn = judge_torch(Torch(1, (one,), nccl=True, cudnn=True))[-1]
+    assert_says(cudnn, "warn", "a plan for each new shape", "enable_cudnn_sdp(False)")
     assert_says(judge_nccl([Outcome(0, "answered", 3.0), Outcome(1, "answered", 3.0)]), "ok", "2 GPU(s)")
     wrong = judge_nccl([Outcome(0, "answered", 3.0), Outcome(1, "answered", 2.0)])
     assert_says(wrong, "fail", "[3.0, 2.0], expected 3.0", "NCCL_P2P_DISABLE")

@@ -1,7 +1,11 @@
 """The kit for a GPU: parts that fail leave the others to go on; the whole of it runs in `make checks`."""
 
 import json
+import os
+import signal
+import threading
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -9,8 +13,10 @@ from synthetic import write_run
 
 from ddpsched.config import parse
 from experiments.gpu import __main__ as kit
-from experiments.gpu.arm_tables import rows
+from experiments.gpu.arm_tables import facts, steps_of, with_steps
+from experiments.gpu.measure import STEPS, in_turn
 from experiments.gpu.parts import LIMITS, parts
+from experiments.gpu.processes import run_part
 from experiments.gpu.settings import compiled_arms, speed_arms
 from experiments.gpu.sizes import FULL, SMOKE
 from report import on_gpu
@@ -18,7 +24,7 @@ from report import on_gpu
 
 def test_parts_have_limits_and_come_in_the_order_of_their_worth() -> None:
     names = parts(FULL)
-    assert names[:2] == ["device", "tests"]
+    assert names[:2] == ["device", "attention"]
     assert {name.split()[0] for name in names} == LIMITS.keys()
     assert {(4, 32), (4, 2048), (8, 32), (8, 2048)} == {(g, b) for model, g, b in FULL.speed if model == "distilbert"}
 
@@ -29,7 +35,11 @@ def test_every_arm_has_a_config(tmp_path: Path) -> None:
     assert arms["auto"].policy.kind == "auto"
     assert len({config.name for config in arms.values()}) == len(arms) == 9
     assert arms["packed by SDPA"].model.packed_attention == "sdpa"
-    assert list(compiled_arms(FULL, tmp_path))[-1] == "balanced, N = 4, CUDA graphs"
+    compiled = compiled_arms("balanced", FULL, tmp_path)
+    assert list(compiled)[2:] == [
+        "balanced, eager", "balanced, dynamic", "balanced, N = 2", "balanced, N = 2, CUDA graphs",
+    ]  # fmt: skip
+    assert list(compiled_arms("static", SMOKE, tmp_path))[1:] == ["static again", "static, dynamic", "static, N = 2"]
     longs = speed_arms("gpt2", 2, 8, SMOKE, tmp_path, tmp_path / "calibration.json")
     assert longs["static"].model.task == "causal_lm"
     assert Path(longs["static"].model.name, "config.json").exists()
@@ -37,54 +47,129 @@ def test_every_arm_has_a_config(tmp_path: Path) -> None:
     assert 8 <= min(words) < SMOKE.longest // 4 < max(words) <= SMOKE.longest - 2
 
 
-def test_a_part_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kit, "parts", lambda size: ["device", "speed nothing 2 8", "compiled"])
-    ran = []
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """Return what each part finds in place of its process, to be filled by the test; parts without an entry fail."""
+    found: dict[str, dict[str, Any]] = {"device": {"gpu": {"name": "GPU Z9"}}}
 
-    def run_part(part: str, work: Path, smoke: bool, limit: float, log: Path) -> dict[str, object]:
-        ran.append(part)
-        return {"failed": "exit code 1: no such model"} if part.startswith("speed") else {"gpu": None}
+    def run_part(part: str, work: Path, smoke: bool, limit: float, log: Path) -> dict[str, Any]:
+        found.setdefault("ran", {})[part] = limit
+        if part.startswith("speed"):
+            pd.DataFrame({"arm": [part], "step": [0]}).to_parquet(work / STEPS)
+        return dict(found.get(part, {"failed": "exit code 1: no such model"}))
 
+    monkeypatch.setattr(kit, "parts", lambda size: ["device", "speed a 2 8", "speed b 2 8", "compiled static"])
     monkeypatch.setattr(kit, "run_part", run_part)
+    monkeypatch.setattr(kit, "WORK", tmp_path / "work")
+    return found
+
+
+def call(output: Path, **changed: Any) -> int:
+    """Run the kit; return its exit code."""
     with pytest.raises(kit.typer.Exit) as ended:
-        kit.main(tmp_path, budget=540, smoke=True)
-    found = json.loads((tmp_path / "gpu.json").read_text())
-    assert ended.value.exit_code == 1
-    assert ran == ["device", "speed nothing 2 8", "compiled"]
-    assert found["parts"]["speed nothing 2 8"]["failed"] == "exit code 1: no such model"
-    with pytest.raises(kit.typer.Exit):
-        kit.main(tmp_path, budget=540, smoke=False)
-    assert ran[3:] == ["device"]  # without a GPU nothing else is tried
+        kit.main(output, **{"budget": 540, "smoke": False, "force": False, **changed})
+    return ended.value.exit_code
+
+
+def test_a_part_that_fails_leaves_the_others(device: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    device |= {"speed a 2 8": {"arms": []}, "compiled static": {"arms": []}}
+    assert call(tmp_path) == 1
+    measured = json.loads((tmp_path / "gpu.json").read_text())
+    assert list(device["ran"]) == ["device", "speed a 2 8", "speed b 2 8", "compiled static"]
+    assert measured["parts"]["speed b 2 8"]["failed"] == "exit code 1: no such model"
+    device |= {"device": {"gpu": None}, "ran": {}}
+    assert call(tmp_path) == 1
+    assert list(device["ran"]) == ["device"]  # without a GPU nothing else is tried
+    assert json.loads((tmp_path / "gpu.json").read_text()) == measured
+    assert not (tmp_path / "work").exists()
+
+
+def test_the_next_call_does_what_is_left(device: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    device |= {"speed a 2 8": {"arms": [1]}, "speed b 2 8": {"cut_off_s": 9, "arms": [2]}}
+    assert call(tmp_path) == 1
+    device |= {"ran": {}, "compiled static": {"arms": [3]}}
+    del device["speed b 2 8"]
+    assert call(tmp_path) == 1
+    assert list(device["ran"]) == ["device", "speed b 2 8", "compiled static"]
+    parts_of = json.loads((tmp_path / "gpu.json").read_text())["parts"]
+    assert parts_of["speed b 2 8"]["arms"] == [2]  # what was cut off is more than what failed
+    assert set(pd.read_parquet(tmp_path / STEPS)["part"]) == {"speed a 2 8", "speed b 2 8"}
+    device |= {"ran": {}, "speed b 2 8": {"arms": [4]}}
+    assert call(tmp_path) == 0
+    assert list(device["ran"]) == ["device", "speed b 2 8"]
+    device |= {"ran": {}, "device": {"gpu": {"name": "another"}}}
+    assert call(tmp_path) == 0
+    assert len(device["ran"]) == 4
+    device["ran"] = {}
+    assert call(tmp_path, force=True) == 0
+    assert len(device["ran"]) == 4
+    device["ran"] = {}
+    assert call(tmp_path, smoke=True) == 0
+    assert len(device["ran"]) == 4
+
+
+def test_a_budget_ends_parts(device: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    call(tmp_path, budget=20)
+    assert device["ran"]["speed a 2 8"] <= 20
+    device["ran"] = {}
+    call(tmp_path / "later", budget=1)
+    assert list(device["ran"]) == ["device"]
+    found = json.loads((tmp_path / "later" / "gpu.json").read_text())
+    assert found["parts"]["speed b 2 8"]["failed"] == "the budget of 1 s was used up"
+
+
+def test_a_part_that_takes_too_long_keeps_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arms = {
+        name: parse(
+            {
+                "name": name, "study": "gpu", "outputs": str(tmp_path), "steps": 10000, "global_batch": 8,
+                "world_size": 2, "data": {"size": 64}, "train": {"save_model": False}, "executor": {"device": "cpu"},
+            }
+        )
+        for name in ("static", "balanced")
+    }  # fmt: skip
+    before = signal.getsignal(signal.SIGTERM)
+    timer = threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    found = in_turn(arms, tmp_path)
+    assert found["cut_off_s"] >= 3
+    assert [arm["arm"] for arm in found["arms"]] == ["static", "balanced"]
+    steps = pd.read_parquet(tmp_path / STEPS).groupby("arm")["step"].nunique()
+    assert abs(steps["static"] - steps["balanced"]) <= 1
+    assert 1 < steps["static"] < 10000
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_arms_stand_alone_where_static_failed(tmp_path: Path) -> None:
     """Static may be out of memory at a large batch; what the others took is kept, without a ratio."""
     for policy in ("static", "balanced"):
         write_run(tmp_path / "gpu", policy, name=policy)
-    arms = {
-        name: parse(
-            {"name": name, "study": "gpu", "outputs": str(tmp_path), "steps": 60, "global_batch": 8, "world_size": 2}
-        )
-        for name in ("static", "balanced")
-    }
+    shared = {"study": "gpu", "outputs": str(tmp_path), "steps": 60, "global_batch": 8, "world_size": 2}
+    arms = {name: parse({"name": name, **shared}) for name in ("static", "balanced")}
     for each in ("static", "balanced"):
         file = arms[each].run_dir / "records.parquet"
         pd.read_parquet(file).assign(recompiled=None).to_parquet(file)
-    static, balanced = rows(arms, {})
+    steps = steps_of(arms)
+    static, balanced = with_steps(facts(arms, {}), steps)
     assert static["throughput"] == 1
-    assert balanced["throughput"] > 0
-    failed, alone = rows(arms, {"static": "out of memory"})
+    assert balanced["low"] <= balanced["throughput"] <= balanced["high"]
+    took = steps[steps["arm"] == "balanced"].groupby("step")["step_s"].max().iloc[9:]  # 15 % of 60 are the warm-up
+    assert (balanced["steps"], balanced["step_s"]) == (51, took.median())
+    rows = facts(arms, {"static": "out of memory"})
+    failed, alone = with_steps(rows, steps[steps["arm"] != "static"])
     assert failed == {"arm": "static", "failed": "out of memory"}
     assert alone["tokens_per_s"] == balanced["tokens_per_s"]
     assert (alone["throughput"], alone["low"], alone["high"]) == (None, None, None)
-    part = {"arms": [failed, alone | {"chosen": None}]}
+    part = {"arms": [failed, alone]}
     assert on_gpu.judged(part) == ""
-    assert on_gpu.cells(alone)[1] == "–"
+    assert on_gpu.cells(alone)[3] == "–"
+    one = with_steps(rows, steps[steps["step"] == 0])
+    assert [row["failed"] for row in one] == ["out of memory", "it has no step after its warm-up"]
 
 
 def test_a_process_that_ends_badly_says_why(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
-    found = kit.run_part("speed distilbert", tmp_path, True, 60.0, log)
+    found = run_part("speed distilbert", tmp_path, True, 60.0, log)
     assert "exit code 1" in found["failed"]
     assert "IndexError" in found["failed"]
-    assert "took more than" in kit.run_part("device", tmp_path, True, 0.01, log)["failed"]
+    assert "took more than" in run_part("device", tmp_path, True, 0.01, log)["failed"]

@@ -6,19 +6,20 @@ from typing import Any
 import pytest
 
 from ddpsched.errors import DataError
-from ddpsched.records import write_json
+from ddpsched.records import read_json, write_json
+from report import results
 from report.build import build_tables, freeze
 from report.on_gpu import judged, slug
 from report.render import tables
-from report.results import Results, collect, read_tables
+from report.results import Results, collect
 
 
 def arm(name: str, **changed: Any) -> dict[str, Any]:
     """Return an arm's row."""
     row = {
         "arm": name, "chosen": None, "steps": 20, "step_s": 0.02, "tokens_per_s": 1e5, "throughput": 1.0, "low": 0.98,
-        "high": 1.03, "predicted": None, "padding": 1.5, "peak_memory_bytes": 2**30, "compiling_s": None,
-        "compile_failed": None, "within_steps": 0,
+        "high": 1.03, "mean_step_s": 0.021, "predicted": None, "padding": 1.5, "peak_memory_bytes": 2**30,
+        "compiling_s": None, "compile_failed": None, "within_steps": 0,
     }  # fmt: skip
     return row | changed
 
@@ -39,29 +40,33 @@ MEASURED: dict[str, Any] = {
         "calibration distilbert": {"held_out_mean": 0.031, "identity": {"precision": "bfloat16"}},
         "speed distilbert 4 2048": {**SETTING, "arms": ARMS},
         "speed gpt2 4 32": {"failed": "it took more than 120 s"},
-        "compiled": {**SETTING, "arms": [arm("static"), EAGERLY]},
+        "attention": {"models": {"gpt2": {"cuDNN's attention": {"first_ms": 100.0, "later_ms": 10.0}}}},
+        "compiled static": {**SETTING, "cut_off_s": 99, "arms": [arm("static"), EAGERLY]},
     },
 }  # fmt: skip
 
 
-def test_the_report_shows_the_device(tmp_path: Path) -> None:
+def test_the_report_shows_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("gpu", "gpu-smoke"):
         (tmp_path / "outputs" / name).mkdir(parents=True)
     write_json(tmp_path / "outputs" / "gpu" / "gpu.json", MEASURED)
+    monkeypatch.setattr(results, "read_gpu", lambda folder: read_json(folder / "gpu.json"))
     write_json(tmp_path / "outputs" / "gpu-smoke" / "gpu.json", MEASURED | {"smoke": True})
     page = build_tables(collect([tmp_path / "outputs" / "gpu"]), tmp_path / "report")
     text = page.with_suffix(".md").read_text()
     assert "### GPU Z9 80GB" in text
     assert "6 passed, 1 failed; failed: tests/a.py::b" in text
-    assert "| packed | 20.0 | 2.00 (0.98 to 1.03) | 2.10 | 1.50 |" in text
+    assert "| packed | 20 | 20.0 | 21.0 | 2.00 (0.98 to 1.03) | 2.10 | 1.50 |" in text
     assert "| auto (packed) |" in text
     assert "within 3.1 % on average" in text
     assert "speed gpt2" not in text
     assert "**gpt2 4 32** was not measured: it took more than 120 s." in text
     assert "ran eagerly: no C++" in text
+    assert "Its time was up after 99 s" in text
+    assert "| GPT-2's shape with 4 layers, long texts | cuDNN's attention | 100.0 | 10.0 | 10.00 |" in text
     assert "it ran <out>" not in page.read_text()  # escaped
     freeze([tmp_path / "outputs" / "gpu"], tmp_path / "frozen")
-    assert read_tables(tmp_path / "frozen" / "gpu") == [MEASURED]
+    assert read_json(tmp_path / "frozen" / "gpu" / "gpu-z9-80gb" / "gpu.json") == MEASURED
     with pytest.raises(DataError, match="by a trial on a CPU"):
         freeze([tmp_path / "outputs" / "gpu-smoke"], tmp_path / "frozen")
     assert slug(MEASURED) == "gpu-z9-80gb"
@@ -73,6 +78,8 @@ def test_predictions_are_held_against_what_was_measured() -> None:
     assert "2 of 3 predictions are within 10.0 %" in words
     assert "that of balanced, off by +26.7%" in words
     assert "auto took packed" in words
+    few = {"arms": [arm("static"), arm("static again"), arm("balanced", throughput=2.0, steps=2)]}
+    assert judged(few) == "Each arm has 2 to 20 steps after the warm-up, too few to conclude from."
     noisy = {"arms": [arm("static"), arm("static again", throughput=1.2), arm("balanced", throughput=1.1)]}
     assert "does not tell from static" in judged(noisy)
 

@@ -193,7 +193,9 @@ def test_a_system_that_does_not_tell_memory(monkeypatch: pytest.MonkeyPatch, tmp
 
 @pytest.mark.gpu
 def test_a_gpu_is_within_five_percent(tmp_path: Path) -> None:
-    config = config_of(global_batch=256, data={"size": 64, "max_length": 256}, executor={"device": "cuda"})
+    config = config_of(
+        global_batch=256, policy={"prefetch": 64}, data={"size": 64, "max_length": 256}, executor={"device": "cuda"}
+    )
     found = calibrate_to(tmp_path / "c.json", config)
     assert (found.identity.threads, found.identity.precision) == (None, "bfloat16")
     assert found.seconds_residuals.held_out_mean <= 0.05
