@@ -67,7 +67,7 @@ def run(
     overrides: Words = None,
     overwrite: Annotated[bool, Option("--overwrite", help="replace a finished run of this name")] = False,
     restart: Annotated[bool, Option("--restart", help="begin an unfinished run anew, whatever it has done")] = False,
-    force: Annotated[bool, Option("--force", help="use a calibration of another model or device")] = False,
+    force: Annotated[bool, Option("--force", help="use another device's calibration; auto measures anew")] = False,
 ) -> int:
     """Run one config in this process: virtual ranks, simulated ranks, or a single rank.
 

@@ -13,6 +13,7 @@
     figures.py          the figures of the report and of its appendix
     compiled.py         sentences and cells on compiled models
     reliability.py      the reliability card, from frozen findings
+    auto.py             what policy auto took, against the best of its candidates
     on_gpu.py           what was measured on GPUs
     set_up.py           the table of settings
     render.py           Markdown, from the templates: template.md of the report, template_tables.md of the appendix

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from analysis.settings import AA
 from ddpsched.visible_text import visible
 from experiments.trainers.frozen import PeersFile
-from report import compiled, measures, on_gpu, reliability, sentences, wording
+from report import auto, compiled, measures, on_gpu, reliability, sentences, wording
 from report.conclusions import conclusions
 from report.figures import compiled_file, outline_file
 from report.results import Measured, Results
@@ -87,6 +87,7 @@ def tables(results: Results, figures: Mapping[str, bytes], title: str, whole: bo
         simulator=results.simulator,
         synchronisers=results.synchronisers,
         compiled=results.compiled,
+        autos=results.autos,
         findings=results.findings,
         reproduced=results.reproduced,
         gpus=results.gpus,
@@ -173,4 +174,5 @@ def _phrases() -> dict[str, Any]:
         "compiling": compiled,
         "reliability": reliability,
         "on_gpu": on_gpu,
+        "auto": auto,
     }

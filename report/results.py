@@ -23,6 +23,7 @@ from experiments.trainers.frozen import read as read_trainers
 
 STUDIES, TRAINERS, RELIABILITY = "studies", "trainers", "reliability"  # folders of what is frozen
 SYNCHRONISERS, COMPILED, TWO_HOSTS, SIMULATOR = "synchronisers", "compiled", "two_hosts", "simulator"
+AUTO = "auto"  # settings of experiments.benchmarks.auto
 REPRODUCED = "reproduced"  # studies that report.reproduce ran again
 WHAT_IF = "what_if.json"  # the file of experiments.what_if --json
 GPU, MEASURED = "gpu", "gpu.json"  # the folder of what was measured on GPUs, and the file of one of them
@@ -106,6 +107,7 @@ class Results:
         two_hosts: those of experiments.benchmarks.two_hosts.
         simulator: those of experiments.benchmarks.simulator.
         reproduced: what report.reproduce found, one for each study that was run again.
+        autos: of experiments.benchmarks.auto, one of each setting.
         gpus: of experiments.gpu, one of each device.
         findings: of the checks of reliability, by name.
         trainers: the files of experiments.trainers, by name.
@@ -118,6 +120,7 @@ class Results:
     two_hosts: Tables = field(default_factory=list)
     simulator: Tables = field(default_factory=list)
     reproduced: Tables = field(default_factory=list)
+    autos: Tables = field(default_factory=list)
     gpus: Tables = field(default_factory=list)
     findings: Mapping[str, Finding] = field(default_factory=dict)
     trainers: Mapping[str, Frozen] = field(default_factory=dict)
@@ -172,6 +175,7 @@ def read(folder: Path) -> Results:
     what_if = json.loads((folder / WHAT_IF).read_text(encoding="utf-8")) if (folder / WHAT_IF).exists() else {}
     return Results(
         studies=studies,
+        autos=read_tables(folder / AUTO),
         gpus=[read_gpu(path.parent) for path in sorted((folder / GPU).glob(f"*/{MEASURED}"))],
         findings=frozen(folder / RELIABILITY),
         trainers={path.stem: read_trainers(path) for path in sorted((folder / TRAINERS).glob("*.json"))},

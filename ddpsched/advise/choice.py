@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
@@ -105,8 +106,11 @@ def settled(
     return choice.config, choice.facts
 
 
-def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool = False) -> Choice:
-    """Return the choice for a config of policy auto; all ranks call it together, and rank 0's numbers decide."""
+def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool = False, whole: bool = False) -> Choice:
+    """Return the choice for a config of policy auto; all ranks call it together, and rank 0's numbers decide.
+
+    ``whole``: predict all candidates, those too that this run is too short for.
+    """
     policy = config.policy
     assert isinstance(policy, Auto)
     spec, lengths = config.plan_spec(executor.caps), samples.train
@@ -119,9 +123,13 @@ def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool 
             100 * times.spread,
         )
     begin = perf_counter()
-    ranking = predict(spec, lengths, candidates, times, lambda each: config.shapes_of(each, lengths))
+    steps = num_steps(replace(spec, policy=candidates["static"]), lengths)
+    menu = partial(config.shapes_of, lengths=lengths)
+    ranking = predict(spec, lengths, candidates, times, menu, None if whole else steps)
+    if times.compiled is not None and not any(each.compiled for each in ranking):
+        log.info("auto: compiling takes %.0f s a program, longer than this run; it stays eager", times.compile_s)
     by_name = {each.name: each for each in ranking}
-    best = sorted(by_name).index(taken(ranking, num_steps(replace(spec, policy=candidates["static"]), lengths)).name)
+    best = sorted(by_name).index(taken(ranking, steps).name)
     row = np.full((len(executor.exchange.ranks), 1), best, dtype=np.int64)
     chosen = by_name[sorted(by_name)[int(executor.exchange.vote(row)[0, 0])]]  # hosts may round otherwise
     return Choice(config, ranking, times, perf_counter() - begin, chosen)
@@ -143,7 +151,7 @@ def _times(
 ) -> StepTimes:
     """Return the times that rank 0 has, kept or measured."""
     if isinstance(executor, SimulatedExecutor):
-        quiet = {"noise": QUIET, "compiled": None if config.compile.kind == "eager" else 1.0}
+        quiet = {"noise": QUIET, "compiled": None if config.compile.kind == "eager" else executor.times.padded}
         return executor.times.model_copy(update=quiet)
     from ddpsched.training.calibrate import identity_of
     from ddpsched.training.distributed import DistributedExecutor

@@ -51,7 +51,7 @@ def answer(request: Request) -> None:
         shared_group(config, world, stack)
         samples = config.load_samples()
         with closing(executor_of(config, samples, world, request.force)) as executor:
-            choice = choose(config, executor, samples, request.force)
+            choice = choose(config, executor, samples, request.force, whole=True)
         del executor
         measured = measure(choice, request.steps, request.first) if request.steps else []
     if not world.is_main:

@@ -21,6 +21,7 @@ from ddpsched.table import NonNegative, Positive, PositiveFloat, Table
 KEPT = "DDPSCHED_CACHE"  # the environment's name of the folder of measurements
 KNOTS = 8  # of a curve
 QUIET = [1.0] * 10  # of a device without noise
+NONE = Seconds(alpha=0, beta=0, gamma=0, delta=0, floor=0)  # in a vote, of times that are not known
 NOISY = 0.25  # of a time, by which passes may differ before a device is called noisy
 
 
@@ -88,14 +89,14 @@ class StepTimes(Table):
     by how much they are off, by tokens. ``rest_s``:
     what a step takes beside these, of the optimizer and of ranks that meet. ``error``: the mean error of the fit at
     points that were left out of it, as a share. ``noise``: times over the smallest of the same micro-batch, ten
-    quantiles, evenly spaced. ``compiled``: time of the compiled model over the eager one's, of the same micro-batch;
-    null where it was not compiled. ``compile_s``: seconds that a program of it took to be made, on average. ``failed``:
-    why it could not be. ``together``: the time of a micro-batch while all
-    ranks compute over its time while the others wait; above 1 where ranks of one machine slow each other.
+    quantiles, evenly spaced. ``compiled``: as ``padded``, of the compiled model; null where it was not compiled.
+    ``compiled_error``: the largest error of that, as a share. ``compile_s``: seconds that a program of it took to be
+    made, on average. ``failed``: why it could not be. ``together``: the time of a micro-batch while all ranks compute
+    over its time while the others wait; above 1 where ranks of one machine slow each other.
     """
 
     kind: Literal["step_times"] = "step_times"
-    version: Literal[4] = 4
+    version: Literal[5] = 5
     identity: Identity | None
     world_size: Positive
     padded: Seconds
@@ -105,7 +106,8 @@ class StepTimes(Table):
     rest_s: NonNegative
     error: NonNegative
     noise: Annotated[list[PositiveFloat], Field(min_length=10, max_length=10)]
-    compiled: PositiveFloat | None = None
+    compiled: Seconds | None = None
+    compiled_error: NonNegative = 0.0
     compile_s: NonNegative = 0.0
     failed: str | None = None
     together: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
@@ -123,9 +125,7 @@ class StepTimes(Table):
     @property
     def compiled_cost(self) -> CostModel | None:
         """The cost of padded micro-batches of the compiled model, in nanoseconds."""
-        if self.compiled is None:
-            return None
-        return CostModel(**{name: self.compiled * each for name, each in self.padded.model_dump().items()})
+        return None if self.compiled is None else CostModel(**self.compiled.model_dump())
 
     @property
     def spread(self) -> float:
@@ -139,26 +139,27 @@ class StepTimes(Table):
 
     def as_row(self) -> list[int]:
         """Return all numbers as 64-bit integers, as votes carry them."""
-        packed = [0.0] * 5 if self.packed is None else list(self.packed.model_dump().values())
+        costs = [each or NONE for each in (self.padded, self.packed, self.compiled)]
         values = [
-            *self.padded.model_dump().values(), *packed, *self.padded_curve.numbers, *self.packed_curve.numbers,
-            self.rest_s, self.error, self.compiled or 0.0, self.compile_s, self.together, *self.noise,
+            *(number for cost in costs for number in cost.model_dump().values()),
+            *self.padded_curve.numbers, *self.packed_curve.numbers,
+            self.rest_s, self.error, self.compiled_error, self.compile_s, self.together, *self.noise,
         ]  # fmt: skip
         whole: list[int] = np.array(values, dtype=np.float64).view(np.int64).tolist()
-        return [*whole, int(self.packed is not None)]
+        return [*whole, int(self.packed is not None), int(self.compiled is not None)]
 
     def with_row(self, row: Sequence[int]) -> "StepTimes":
         """Return these times with the numbers of another rank's ``as_row``."""
-        *whole, packs = row
+        *whole, packs, compiles = row
         values = np.array(whole, dtype=np.int64).view(np.float64).tolist()
         names, curve = list(Seconds.model_fields), 2 + KNOTS
-        padded, packed = (Seconds(**dict(zip(names, values[i : i + 5], strict=True))) for i in (0, 5))
-        curves = (Curve.from_numbers(values[i : i + curve]) for i in (10, 10 + curve))
-        rest_s, error, compiled, compile_s, together, *noise = values[10 + 2 * curve :]
+        padded, packed, compiled = (Seconds(**dict(zip(names, values[i : i + 5], strict=True))) for i in (0, 5, 10))
+        curves = (Curve.from_numbers(values[i : i + curve]) for i in (15, 15 + curve))
+        rest_s, error, compiled_error, compile_s, together, *noise = values[15 + 2 * curve :]
         changed: dict[str, Any] = dict(zip(("padded_curve", "packed_curve"), curves, strict=True))
-        changed |= {"padded": padded, "packed": packed if packs else None, "compiled": compiled or None}
-        changed |= {"rest_s": rest_s, "error": error, "compile_s": compile_s, "together": together, "noise": noise}
-        return self.model_copy(update=changed)
+        changed |= {"padded": padded, "packed": packed if packs else None, "compiled": compiled if compiles else None}
+        changed |= {"rest_s": rest_s, "error": error, "compiled_error": compiled_error, "compile_s": compile_s}
+        return self.model_copy(update=changed | {"together": together, "noise": noise})
 
 
 def noise_of(seconds: Iterable[Sequence[float]]) -> list[float]:

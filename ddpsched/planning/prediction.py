@@ -62,18 +62,20 @@ def taken(ranking: Sequence[Prediction], steps: int) -> Prediction:
 
 def predict(
     spec: PlanSpec, lengths: Lengths, candidates: Mapping[str, Policy], times: StepTimes,
-    menu: Callable[[PlanSpec], Sequence[Shape]] = lambda spec: (),
+    menu: Callable[[PlanSpec], Sequence[Shape]] = lambda spec: (), num_steps: int | None = None,
 ) -> list[Prediction]:  # fmt: skip
     """Return the predictions, the fastest first. ``spec``: of the run; ``candidates``: by name, static among them.
     ``menu``: of the shapes that a compiled model's plans of a spec are made for, () for none. Where times of a compiled
     model are known, padded candidates are predicted with it, too.
 
     A step takes until its last rank is ready, each with noise as measured, and ``times.rest_s``. The band adds the
-    error of the fit, which hits both arms of a ratio alike only in part, and the standard error over the planned steps.
+    error of the fit, which hits both arms of a ratio alike only in part, that of the compiled model's times, and the
+    standard error over the planned steps.
     Candidates that memory does not hold are left out, with a line of the log; where static is, ratios are to the first
     one that is not. Raises InfeasibleError where none is left. An epoch has to have a step.
     Where a second micro-batch does not pay in the first ``TRIED`` steps, it is taken not to pay, nor more of them, and
-    the other steps are not planned.
+    the other steps are not planned. ``num_steps``: of the run; where making one program takes as long as all of them do
+    with the fastest eager candidate, compiled ones are left out.
     """
     noise = np.random.default_rng(0).choice(times.noise, (DRAWS, STEPS, spec.world_size))
     steps: dict[str, np.ndarray] = {}
@@ -85,16 +87,19 @@ def predict(
     settled = set[tuple[str, bool]]()  # where more do not pay
     fault: InfeasibleError | None = None
     for name, policy, cost, compiled in arms:
-        if cost is None:
+        if cost is None or (compiled and num_steps and not _pays(times, num_steps, steps)):
             continue
         kind = policy.kind, compiled
         planned = replace(spec, policy=policy, cost=cost, steps=STEPS, epochs=None)
+        if policy.most_microbatches > 1 and kind in settled:
+            steps[name], found[name] = steps[one_each[kind]], (policy, *found[one_each[kind]][1:])
+            continue
         shapes = menu(planned) if compiled else ()
         if shapes:
             planned = replace(planned, cost=on_menu(cost, shapes))
         stream = plan_steps(planned, lengths, LocalExchange(spec.world_size))
         try:
-            plans = list(islice(stream, 0 if kind in settled else TRIED))
+            plans = list(islice(stream, TRIED))
             if policy.most_microbatches > 1 and kind in one_each and _microbatches(plans) <= 1:
                 settled.add(kind)
                 steps[name], found[name] = steps[one_each[kind]], (policy, *found[one_each[kind]][1:])
@@ -119,10 +124,17 @@ def predict(
     for name, (policy, cost, mean, compiled, before_s) in found.items():
         ratio = float(steps[name].mean() / static.mean())
         of_steps = float((steps[name] - ratio * static).std() / (static.mean() * len(static) ** 0.5))
-        band = 0.0 if name == base else float(np.hypot(times.error, of_steps / ratio))
+        errors = times.error, of_steps / ratio, times.compiled_error * compiled
+        band = 0.0 if name == base else float(np.linalg.norm(errors))
         step_s = float(steps[name].mean())
         predictions.append(Prediction(name, policy, cost, step_s, ratio, band, mean, compiled, before_s))
     return sorted(predictions, key=lambda each: (each.step_s, each.name != "static"))
+
+
+def _pays(times: StepTimes, num_steps: int, eager: Mapping[str, np.ndarray]) -> bool:
+    """Whether compiled candidates may be faster: a program is made sooner than a run of the eager ones ends."""
+    run_s = num_steps * min((float(each.mean()) for each in eager.values()), default=np.inf)
+    return times.compile_s < run_s
 
 
 def _microbatches(plans: Sequence[StepPlan]) -> float:

@@ -31,7 +31,7 @@ SLOW_S = 12.0  # of a pass, beyond which fewer points are measured
 FEW_SHAPES, FEW_ROWS = 8, 4
 TRIALS = 5  # steps of one short sample, whose median is what a step takes beside its micro-batches
 PAIRS = 8  # of compiled and eager passes in turn
-COMPILED = 2  # shapes that are compiled to see how much faster that makes the model
+COMPILED = 3  # shapes that are compiled to see how much faster that makes the model: small, medium and large
 HELD_OUT = 4  # each fourth point is left out of the fit
 CROWDED, TURNS = 2, 3  # micro-batches that are also measured on one rank alone, and how often
 
@@ -145,13 +145,12 @@ def _seconds(learner: Learner, point: Point) -> float:
 
 
 def with_compiled(times: StepTimes, learner: Learner, config: RunConfig, shapes: Sequence[Shape]) -> StepTimes:
-    """Return ``times`` with the time of the compiled model over the eager one's and that of making one program.
+    """Return ``times`` with those of the compiled model and of making one program; or why it cannot be compiled.
 
-    Where it cannot be compiled, they say why.
-
-    ``shapes``: as of :func:`measure_times`, of which a few are compiled; all ranks call it at once. Programs take
-    turns, as in steps: one that runs again and again finds its code in the processor's caches, and looks faster than it
-    is there. Raises RunError for a compiler that fails, where the config says so.
+    Compiled, a micro-batch takes a + b times its eager seconds: what a call costs changes otherwise than what a token
+    costs. ``shapes``: as of :func:`measure_times`, of which a few are compiled; all ranks call it at once. Programs
+    take turns, as in steps: one that runs again and again finds its code in the processor's caches, and looks faster
+    than it is there. Raises RunError for a compiler that fails, where the config says so.
     """
     shapes = evenly(shapes, COMPILED + 2)[1:-1]
     menu = Menu(tuple(shapes), tuple(shapes)) if config.compile.kind == "static" else NO_MENU
@@ -167,8 +166,21 @@ def with_compiled(times: StepTimes, learner: Learner, config: RunConfig, shapes:
                 eager[place].append(_seconds(learner, (*shape, None)))
     learner.undo()
     made = [program["seconds"] for program in facts["programs"]]
-    found = {"compiled": sum(map(min, compiled)) / sum(map(min, eager)), "compile_s": sum(made) / len(made)}
+    cost, error = _fit_compiled(times.padded, np.array([*map(min, eager)]), np.array([*map(min, compiled)]))
+    found = {"compiled": cost, "compiled_error": error, "compile_s": sum(made) / len(made)}
     return times.model_copy(update=found)
+
+
+def _fit_compiled(padded: Seconds, eager: Any, compiled: Any) -> tuple[Seconds, float]:
+    """Return the cost of the compiled model, from seconds of the same micro-batches, and its largest relative error."""
+    from scipy.optimize import nnls
+
+    design = np.stack([1 / compiled, eager / compiled], axis=1)
+    (fixed, factor), _ = nnls(design, np.ones(len(compiled)))
+    error = float(np.abs(design @ (fixed, factor) - 1).max())
+    scaled = {name: factor * each for name, each in padded.model_dump().items()}
+    floor = scaled["floor"] + fixed if scaled["floor"] else 0.0
+    return Seconds(**scaled | {"alpha": scaled["alpha"] + fixed, "floor": floor}), error
 
 
 def _rest_s(learner: Learner, padded: Seconds, shortest: int) -> float:

@@ -1,12 +1,14 @@
 """Policy auto: the time of what it takes against the best of all its candidates, each measured, as Markdown.
 
     python -m experiments.benchmarks.auto DIR [--steps 60] [--models tiny distilbert-base-uncased] [--data sst2 gsm8k]
-                                          [--ranks gloo virtual] [--global-batch 32]
+                                          [--ranks gloo virtual] [--global-batch 32] [--shapes N] [--freeze]
 
 DIR holds `sst2/`, `gsm8k/` and `bert-uncased/`. Each setting is one `ddpsched advise`, in which static, static again
-(A/A) and all candidates run in turn; 2 gloo ranks or 4 virtual ones. Times are over static's: of
-what was taken, of the fastest measured, and of A/A; then the largest error of a prediction, and whose it is; and the
-time of choosing, with a measurement at hand, as a share of 300 steps of what was taken.
+(A/A) and all candidates run in turn; 2 gloo ranks or 4 virtual ones. `--shapes`: padded candidates compiled for a menu
+of so many shapes are among them. Times are over static's: of what was taken, of the fastest measured, and of A/A; then
+the largest error of a prediction, and whose it is; and the time of choosing, with a measurement at hand, as a share of
+300 steps of what was taken. `--freeze` writes each setting into `report/results/auto/` as it ends, where it takes the
+place of an earlier one.
 """
 
 import argparse
@@ -15,9 +17,19 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ddpsched.command_exit import guarded
+from ddpsched.errors import RunError
+from ddpsched.records import write_json
+from experiments.reliability.findings import stamp
+from report.auto import HEADINGS, cells
+from report.results import AUTO
+
+FROZEN = Path(__file__).parents[2] / "report" / "results" / AUTO
 RANKS = {"gloo": (2, "distributed"), "virtual": (4, "virtual")}
 DATA = {
     "sst2": ("sst2/train.tsv", {"text": "sentence"}, "classification"),
@@ -27,42 +39,66 @@ STEPS = 300  # of the run that choosing is held against
 LANGUAGE_MODELS = {"distilbert-base-uncased": "distilgpt2"}  # of about the same size, where the task is another
 
 
-def advice(folder: Path, model: str, data: str, ranks: str, steps: int, batch: int, output: Path) -> dict[str, Any]:
-    """Return what `ddpsched advise` prints for a setting."""
-    size, executor = RANKS[ranks]
-    path, columns, task = DATA[data]
-    config = output / "run.toml"
-    config.write_text(f"steps = 100\nglobal_batch = {batch}\n")
-    words = [
-        f"world_size={size}", f"executor.kind={executor}", f"data.path={folder / path}", f"outputs={output}",
-        f"data.tokenizer={folder / 'bert-uncased'}", f"model.task={task}",
-        f"model.name={LANGUAGE_MODELS.get(model, model) if task == 'causal_lm' else model}",
-        *(f"data.{key}={value}" for key, value in columns.items()),
-    ]  # fmt: skip
-    start = [sys.executable, "-m", "ddpsched"]
-    if executor == "distributed":
-        start = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={size}",
-            "-m",
-            "ddpsched",
-        ]
-    command = [*start, "advise", str(config), *words, "--steps", str(steps), "--first", "9", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{\n") :])
-    return found
+@dataclass(frozen=True)
+class Setting:
+    """A setting of the table. ``shapes``: of the compiled candidates' menus, or None where nothing is compiled."""
+
+    model: str
+    data: str
+    ranks: str
+    global_batch: int
+    steps: int
+    shapes: int | None = None
+
+    @property
+    def trained(self) -> str:
+        """The model that is trained: on answers a language model."""
+        return LANGUAGE_MODELS.get(self.model, self.model) if DATA[self.data][2] == "causal_lm" else self.model
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        compiled = "" if self.shapes is None else f"-{self.shapes}-shapes"
+        return f"{self.trained}-{self.data}-{self.ranks}{compiled}.json"
+
+    def command(self, folder: Path | str = "DIR") -> list[str]:
+        """Return the words of the command that measures this setting alone."""
+        words = [
+            "experiments.benchmarks.auto", str(folder), "--models", self.model, "--data", self.data,
+            "--ranks", self.ranks, "--global-batch", str(self.global_batch), "--steps", str(self.steps),
+        ]  # fmt: skip
+        return words if self.shapes is None else [*words, "--shapes", str(self.shapes)]
+
+    def advice(self, folder: Path, output: Path) -> dict[str, Any]:
+        """Return what `ddpsched advise` prints. Raises RunError where it fails."""
+        size, executor = RANKS[self.ranks]
+        path, columns, task = DATA[self.data]
+        config = output / "run.toml"
+        config.write_text(f"steps = 100\nglobal_batch = {self.global_batch}\n")
+        words = [
+            f"world_size={size}", f"executor.kind={executor}", f"data.path={folder / path}", f"outputs={output}",
+            f"data.tokenizer={folder / 'bert-uncased'}", f"model.task={task}", f"model.name={self.trained}",
+            *(f"data.{key}={value}" for key, value in columns.items()),
+            *([] if self.shapes is None else ["compile.kind=static", f"compile.shapes={self.shapes}"]),
+        ]  # fmt: skip
+        start = [sys.executable, "-m", "ddpsched"]
+        if executor == "distributed":
+            rendezvous = ["--standalone", f"--nproc-per-node={size}"]
+            start = [sys.executable, "-m", "torch.distributed.run", *rendezvous, "-m", "ddpsched"]
+        command = [*start, "advise", str(config), *words, "--steps", str(self.steps), "--first", "9", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RunError(f"{' '.join(command)}\n{done.stderr[-3000:]}")
+        found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{\n") :])
+        return found
 
 
-def line(setting: str, found: dict[str, Any]) -> str:
-    """Return a line of the table."""
+def outcome(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what a setting's row says, of what `ddpsched advise` printed."""
     measured = {each["name"]: each for each in found["measured"]}
     again = measured.pop("static again")["ratio"]
     predicted = {each["name"]: each["ratio"] for each in found["ranking"]}
+    # of alike predictions one alone is measured
     alike = {name: min(measured, key=lambda other: abs(predicted[other] - predicted[name])) for name in predicted}
     taken = 1.0 if found["chosen"] == "static" else measured[alike[found["chosen"]]]["ratio"]
     best = min(measured, key=lambda name: measured[name]["ratio"])
@@ -70,15 +106,26 @@ def line(setting: str, found: dict[str, Any]) -> str:
     errors = {name: each["predicted"] / each["ratio"] - 1 for name, each in measured.items()}
     worst = max(errors, key=lambda name: abs(errors[name]))
     step_s = next(each["step_s"] for each in found["ranking"] if each["name"] == found["chosen"])
-    cells = (
-        setting, found["chosen"], f"{taken:.3f}", f"{best} {least:.3f}", f"{taken / least:.3f}", f"{again:.3f}",
-        f"{errors[worst]:+.1%} ({worst})", f"{found['seconds'] / (STEPS * step_s):.2%}",
-    )  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
+    return {
+        "chosen": found["chosen"], "taken": taken, "best": best if least < 1 else "static", "least": least,
+        "again": again, "worst": worst, "error": errors[worst], "choosing": found["seconds"] / (STEPS * step_s),
+    }  # fmt: skip
 
 
-def main() -> None:
-    """Print the table."""
+def measure(setting: Setting, folder: Path) -> dict[str, Any]:
+    """Return the row of a setting, with all that was predicted and measured."""
+    with tempfile.TemporaryDirectory() as output:
+        found = setting.advice(folder, Path(output))
+    about = {
+        "model": setting.trained, "data": setting.data, "world_size": RANKS[setting.ranks][0], "ranks": setting.ranks,
+        "global_batch": setting.global_batch, "steps": setting.steps, "shapes": setting.shapes,
+        "command": f"python -m {' '.join(setting.command())}", **stamp(),
+    }  # fmt: skip
+    return {**about, **outcome(found), "ranking": found["ranking"], "measured": found["measured"]}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Print the table, and freeze its rows; return the exit code."""
     parser = argparse.ArgumentParser(description="Policy auto against the best of its candidates.")
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--steps", type=int, default=60)
@@ -86,14 +133,22 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=[*DATA], choices=[*DATA])
     parser.add_argument("--ranks", nargs="+", default=[*RANKS], choices=[*RANKS])
     parser.add_argument("--global-batch", type=int, default=32)
-    given = parser.parse_args()
-    heads = "model, data, ranks", "taken", "its time", "fastest measured", "taken / fastest", "A/A", "worst prediction"
-    print(f"| {' | '.join(heads)} | choosing |\n|:--|:--|--:|:--|--:|--:|:--|--:|")
-    for model, data, ranks in itertools.product(given.models, given.data, given.ranks):
-        with tempfile.TemporaryDirectory() as output:
-            found = advice(given.folder, model, data, ranks, given.steps, given.global_batch, Path(output))
-        print(line(f"{model}, {data}, {RANKS[ranks][0]} {ranks}", found), flush=True)
+    parser.add_argument("--shapes", type=int, help="compile padded candidates for a menu of so many shapes, too")
+    parser.add_argument("--freeze", action="store_true", help="write each setting into report/results/auto/")
+    given = parser.parse_args(words)
+
+    def body() -> None:
+        print(f"| {' | '.join(HEADINGS)} |\n|{'|'.join(['--:'] * len(HEADINGS))}|")
+        for model, data, ranks in itertools.product(given.models, given.data, given.ranks):
+            setting = Setting(model, data, ranks, given.global_batch, given.steps, given.shapes)
+            row = measure(setting, given.folder)
+            print(f"| {' | '.join(cells(row))} |", flush=True)
+            if given.freeze:
+                FROZEN.mkdir(parents=True, exist_ok=True)
+                write_json(FROZEN / setting.file, row)
+
+    return guarded(body)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -69,6 +69,9 @@ def test_a_compiled_model_is_predicted_on_its_menu(tmp_path: Path) -> None:
     assert chosen(folder)["compile"]["kind"] == "eager"  # as a simulated model gains nothing
 
 
+FAST = Seconds(alpha=1e-6, beta=1e-7, gamma=0, delta=0, floor=0)
+
+
 def given_times(beta: float, packed: float | None = None) -> StepTimes:
     rows = None if packed is None else Seconds(alpha=packed, beta=beta, gamma=0, delta=0, floor=0)
     return StepTimes(
@@ -82,8 +85,9 @@ def test_a_compiled_model_is_taken_where_it_is_faster_than_its_menu_costs(
 ) -> None:
     compiler = {"kind": "static", "shapes": 1, "backend": "aot_eager"}
     folder = run(config_of(tmp_path, name="measured", compile=compiler))
-    assert 0.1 < chosen(folder)["times"]["compiled"] < 10
-    fast = given_times(1e-5, packed=9.0).model_copy(update={"compiled": 0.01})
+    times = chosen(folder)["times"]
+    assert 0.1 < sum(times["compiled"].values()) / sum(times["padded"].values()) < 10
+    fast = given_times(1e-5, packed=9.0).model_copy(update={"compiled": FAST})
     monkeypatch.setattr(trial_times, "measure_times", lambda *_: fast)
     folder = run(config_of(tmp_path, name="fast", compile=compiler | {"split": False}))
     assert chosen(folder)["chosen"].endswith(", compiled")
@@ -112,8 +116,9 @@ def test_a_compiler_that_failed_is_tried_again(
         run(config_of(tmp_path, name="strict", compile=compiler | {"on_failure": "stop"}))
     monkeypatch.setattr(ProgramTable, "add", make)
     mended = chosen(run(config_of(tmp_path, name="mended", compile=compiler)))["times"]
-    assert 0.1 < mended["compiled"] < 10
-    assert {**mended, "compiled": None, "compile_s": 0.0, "failed": first["times"]["failed"]} == first["times"]
+    assert mended["compiled"]["beta"] > 0
+    without = {"compiled": None, "compiled_error": 0.0, "compile_s": 0.0, "failed": first["times"]["failed"]}
+    assert mended | without == first["times"]
 
 
 def test_a_cost_in_seconds_that_is_given_is_predicted_by(tmp_path: Path) -> None:
@@ -256,7 +261,7 @@ def test_a_run_that_goes_on_keeps_its_choice(tmp_path: Path, monkeypatch: pytest
 
 
 def test_advise_measures_compiled_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fast = given_times(1e-5).model_copy(update={"compiled": 0.01})
+    fast = given_times(1e-5).model_copy(update={"compiled": FAST})
     monkeypatch.setattr(trial_times, "measure_times", lambda *_: fast)
     config = tmp_path / "run.toml"
     config.write_text("steps = 4\nglobal_batch = 8\nworld_size = 2\n")

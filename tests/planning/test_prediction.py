@@ -118,3 +118,30 @@ def test_compiling_is_charged_over_the_steps_of_the_run() -> None:
     assert taken([compiled, eager, static], steps=600) is eager, "it saves 0.16 s a step beyond its band"
     assert taken([prediction("balanced", 3.0), static], steps=1000) is static
     assert taken([prediction("balanced", 3.0)], steps=1000).name == "balanced", "static does not fit into memory"
+
+
+def test_the_band_of_a_compiled_model_has_its_own_error() -> None:
+    given = times(1e-4).model_copy(update={"compiled": times(1e-5).padded, "compiled_error": 0.3})
+    found = ranking(given)
+    assert found["balanced, compiled"].band >= 0.3 > 0.1 > found["balanced"].band
+    assert found["balanced, compiled"].ratio < found["balanced"].ratio
+
+
+def test_a_run_shorter_than_compiling_stays_eager() -> None:
+    """Its menus are not even searched; nor is one where more micro-batches are known not to pay."""
+    given = times(1e-3).model_copy(update={"compiled": times(1e-3).padded, "compile_s": 1.0})
+    spec = PlanSpec(world_size=4, global_batch=16, policy=Auto(), epochs=1, max_length=66)
+    searched = []
+
+    def menu(planned: PlanSpec) -> tuple[tuple[int, int], ...]:
+        searched.append(planned.policy.most_microbatches)
+        return ()
+
+    eager = predict(spec, LENGTHS, Auto().candidates(False), given, menu, num_steps=10)
+    assert searched == []
+    assert not any(each.compiled for each in eager)
+    step_s = min(each.step_s for each in eager)
+    long = predict(spec, LENGTHS, Auto().candidates(False), given, menu, num_steps=int(1.1 / step_s))
+    assert [each for each in long if not each.compiled] == eager
+    assert {each.name for each in long if each.compiled} == {f"{each.name}, compiled" for each in eager}
+    assert searched == [1, 1, 2], "with four, two not paying"

@@ -1,0 +1,64 @@
+"""The table of policy auto: rows of what `ddpsched advise` printed, frozen one by one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.benchmarks import auto as benchmark
+from experiments.benchmarks.auto import Setting, main, outcome
+from report.auto import HEADINGS, cells
+from report.render import tables
+from report.results import Results, read_tables
+
+
+def printed(chosen: str, **ratios: tuple[float, float]) -> dict[str, Any]:
+    """Return an advice. ``ratios``: predicted and measured, over static's, by policy."""
+    ranking = [
+        {"name": name, "ratio": predicted, "step_s": 0.01 * predicted} for name, (predicted, _) in ratios.items()
+    ]
+    measured = [{"name": name, "ratio": ratio, "predicted": predicted} for name, (predicted, ratio) in ratios.items()]
+    again = {"name": "static again", "ratio": 1.01, "predicted": None}
+    static = {"name": "static", "ratio": 1.0, "step_s": 0.01}
+    return {"chosen": chosen, "seconds": 0.03, "ranking": [*ranking, static], "measured": [again, *measured]}
+
+
+def test_a_row_says_how_far_from_the_best() -> None:
+    row = outcome(printed("balanced", balanced=(0.5, 0.6), packed=(0.8, 0.55)))
+    assert (row["taken"], row["best"], row["least"]) == (0.6, "packed", 0.55)
+    assert (row["worst"], row["again"]) == ("packed", 1.01)
+    assert row["error"] == pytest.approx(0.8 / 0.55 - 1)
+    assert row["choosing"] == pytest.approx(0.03 / (300 * 0.005))
+
+
+def test_static_is_the_best_where_nothing_is_faster() -> None:
+    row = outcome(printed("static", balanced=(1.1, 1.2)))
+    assert (row["taken"], row["best"], row["least"]) == (1.0, "static", 1.0)
+
+
+def test_what_is_taken_may_be_measured_under_a_like_name() -> None:
+    """More micro-batches that do not pay are the same plans, of which one arm is measured."""
+    found = printed("balanced, M = 2", balanced=(0.5, 0.6))
+    found["ranking"].insert(0, {"name": "balanced, M = 2", "ratio": 0.5, "step_s": 0.005})
+    assert outcome(found)["taken"] == 0.6
+
+
+def test_rows_are_frozen_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(benchmark, "FROZEN", tmp_path / "auto")
+    advice = printed("balanced", balanced=(0.5, 0.52))
+    monkeypatch.setattr(Setting, "advice", lambda self, folder, output: advice)
+    words = ["D", "--models", "distilbert-base-uncased", "--data", "gsm8k", "--ranks", "gloo", "--shapes", "4"]
+    assert main([*words, "--freeze"]) == 0
+    (row,) = read_tables(tmp_path / "auto")
+    assert json.loads((tmp_path / "auto" / "distilgpt2-gsm8k-gloo-4-shapes.json").read_text()) == row
+    assert row["command"].endswith("--data gsm8k --ranks gloo --global-batch 32 --steps 60 --shapes 4")
+    assert cells(row)[0] == "distilgpt2, gsm8k, 2 gloo, N = 4"
+    assert len(cells(row)) == len(HEADINGS)
+    assert f"| {' | '.join(cells(row))} |" in capsys.readouterr().out
+    page = tables(Results(autos=[row]), {}, "t")
+    assert "## Policy auto" in page
+    assert f"| {' | '.join(cells(row))} |" in page
+    assert row["command"] in page

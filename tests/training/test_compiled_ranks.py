@@ -1,0 +1,116 @@
+"""Compiled models on real ranks: every policy that plans on a menu, under every synchroniser that compiled models have.
+
+Programs are traced only (``aot_eager``) and held against the eager model on the same plans.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import run_ranks
+
+from ddpsched.config import parse
+from ddpsched.errors import RunError
+from ddpsched.interleaved import run_interleaved
+from ddpsched.local_ranks import join_group
+from ddpsched.planning.shapes.choose import Menu
+from ddpsched.records import read_json, read_lines
+from ddpsched.run_loop import run
+from ddpsched.training.compiled import Programs
+from ddpsched.training.program_table import ProgramTable
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "minmax": {"kind": "minmax", "prefetch": 8},
+    "balanced, M = 2": {"kind": "balanced", "max_microbatches": 2},
+    "token_budget": {"kind": "token_budget", "max_tokens_for_batch": 160},
+    "bins": {"kind": "bins", "median_batch": 4},
+    "pool": {"kind": "pool", "max_tokens_for_batch": 160},
+}
+
+
+def config_of(folder: Path, name: str, policy: dict[str, Any], sync: str, **compiled: Any) -> Any:
+    return parse({
+        "outputs": str(folder), "name": name, "steps": 3, "global_batch": 8, "world_size": 2, "data": {"size": 96},
+        "model": {"dropout": 0.0}, "policy": policy, "sync": {"kind": sync}, "executor": {"kind": "distributed"},
+        "train": {"precision": "float64", "save_model": False},
+        "compile": {"kind": "static", "backend": "aot_eager", "shapes": 4, **compiled},
+    })  # fmt: skip
+
+
+def eagerly(table: ProgramTable, *args: Any, **inputs: Any) -> Any:
+    return table._model._call_impl(*args, **inputs)
+
+
+def both(folder: Path, sync: str, names: list[str]) -> dict[str, str]:
+    """Run each policy compiled, and then by the eager model on the same plans."""
+    join_group()
+    failed = {}
+    for kind in ("compiled", "eager"):
+        configs = [config_of(folder, f"{name}-{kind}".replace(", M = ", "-"), POLICIES[name], sync) for name in names]
+        with pytest.MonkeyPatch.context() as patch:
+            if kind == "eager":
+                patch.setattr(
+                    ProgramTable, "__call__", lambda self, *args, **more: self._model._call_impl(*args, **more)
+                )
+            failed |= run_interleaved(configs)
+        torch._dynamo.reset()
+    torch.distributed.barrier()
+    return failed
+
+
+def test_a_policy_trains_as_the_eager_model(tmp_path: Path) -> None:
+    trains_alike(tmp_path, "overlap", ["token_budget"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", ["ddp", "bucketed", "overlap"])
+def test_every_policy_trains_as_the_eager_model(tmp_path: Path, sync: str) -> None:
+    trains_alike(tmp_path, sync, [*POLICIES])
+
+
+def trains_alike(folder: Path, sync: str, names: list[str]) -> None:
+    assert run_ranks(both, 2, folder, sync, names, timeout_s=300) == [{}, {}]
+    for name in names:
+        compiled, eager = (folder / "runs" / f"{name}-{kind}".replace(", M = ", "-") for kind in ("compiled", "eager"))
+        programs = read_json(compiled / "environment.json")["compile"]["programs"]
+        assert 1 < len(programs) <= 4, name
+        lines, others = read_lines(compiled), read_lines(eager)
+        assert {line["recompiled"] for line in lines} == {None}, name
+        for key in ("loss", "grad_norm"):
+            assert [line[key] for line in lines] == pytest.approx([line[key] for line in others], rel=1e-9), (name, key)
+        assert len({line["grad_norm"] for line in lines}) > 1
+        for key in ("num_samples", "padded_tokens"):
+            assert [line[key] for line in lines] == [line[key] for line in others], (name, key)
+
+
+def recompiles_on_one(folder: Path) -> str:
+    """Run two ranks, the last of which forgets one program before the second step."""
+    join_group()
+    make = Programs.make
+
+    def forgetful(self: Programs, *given: Any) -> Any:
+        if torch.distributed.get_rank() == 1:
+            self._menu = Menu(self._menu.shapes, self._menu.shapes[:1])
+        return make(self, *given)
+
+    said = ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Programs, "make", forgetful)
+        try:
+            run(config_of(folder, "stop", {"kind": "static"}, "ddp", on_recompile="stop"))
+        except RunError as error:
+            said = str(error)
+    return said
+
+
+@pytest.mark.slow
+def test_a_recompilation_of_one_rank_stops_all_in_the_same_step(tmp_path: Path) -> None:
+    first, last = run_ranks(recompiles_on_one, 2, tmp_path)
+    assert "let compile.cover meet every shape" in last
+    assert "rank 1" in first
+    status = read_json(tmp_path / "runs" / "stop" / "status.json")
+    assert status["state"] == "failed"
+    lines = read_lines(tmp_path / "runs" / "stop")
+    ended = [max((line["step"] for line in lines if line["rank"] == rank), default=-1) for rank in range(2)]
+    assert ended[0] == ended[1]
