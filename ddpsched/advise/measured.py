@@ -16,7 +16,7 @@ from ddpsched.interleaved import run_interleaved
 from ddpsched.planning.prediction import Prediction
 from ddpsched.records import RECORDS
 
-ALIKE = 0.005  # of a ratio: no measurement tells them apart
+ALIKE = 1e-9  # of a ratio: predictions of equal plans
 WARM_UP = 4  # steps that are left out
 HOLDS = 0.10  # of a ratio, by which a prediction may be off
 

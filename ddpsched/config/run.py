@@ -30,8 +30,9 @@ from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.policies import AnyPolicy
 from ddpsched.planning.policies.minmax import Minmax
 from ddpsched.planning.policy import Setting
-from ddpsched.planning.shapes.choose import NO_MENU, Menu, check_longest, choose_shapes
+from ddpsched.planning.shapes.choose import NO_MENU, Menu, check_longest
 from ddpsched.planning.shapes.cover import cover, covering_order
+from ddpsched.planning.shapes.kept import kept_shapes
 from ddpsched.table import (
     BatchSize,
     FolderName,
@@ -280,7 +281,7 @@ class RunConfig(Table):
             if self.data.lengths == "known":
                 check_longest(shapes, lengths.lengths(np.arange(len(lengths))))
             return shapes
-        return choose_shapes(spec, lengths, self.compile.shapes)
+        return kept_shapes(spec, lengths, self.compile.shapes)
 
     def cost_on(self, shapes: Sequence[Shape]) -> CostModel:
         """Return the cost that plans rest on, of a menu of shapes where there is one."""

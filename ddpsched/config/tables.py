@@ -102,6 +102,11 @@ class CompileConfig(Table):
     live: Annotated[int, Field(ge=1, le=256)] | None = None
     """static: the most programs at a time, or those of one step; samples must come by length. None: all."""
 
+    @property
+    def records_graphs(self) -> bool:
+        """Whether programs are recorded as CUDA graphs, where the device has them."""
+        return self.kind != "eager" and self.mode in ("reduce-overhead", "max-autotune")
+
     @model_validator(mode="after")
     def _belong_together(self) -> "CompileConfig":
         fields = type(self).model_fields

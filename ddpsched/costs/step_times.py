@@ -197,11 +197,15 @@ def calibrated_times(config: CostConfig) -> StepTimes:
     )  # fmt: skip
 
 
+def kept_folder() -> Path:
+    """Return the folder of what is measured or searched once for several runs."""
+    return Path(os.environ.get(KEPT) or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ddpsched")
+
+
 def kept_in(identity: Identity, world_size: int, setting: str, versions: Sequence[str | None]) -> Path:
     """Return the file in which such a measurement is kept. ``setting``: what else of a run it depends on."""
-    folder = os.environ.get(KEPT) or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ddpsched"
     known = f"{identity.model_dump_json()} {world_size} {setting} {list(versions)}"
-    return Path(folder) / "step_times" / f"{blake2b(known.encode(), digest_size=12).hexdigest()}.json"
+    return kept_folder() / "step_times" / f"{blake2b(known.encode(), digest_size=12).hexdigest()}.json"
 
 
 def load_kept(path: Path) -> StepTimes | None:

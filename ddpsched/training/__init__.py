@@ -31,6 +31,7 @@
     random_states.py       random generators that a trial leaves as they were
     out_of_memory.py       which errors are out-of-memory
     evaluate.py            loss and right answers on the dev split; each sample's loss under given weights
+    splits.py              where DDP's optimizer cuts a compiled model
     program_table.py       a program for each shape, found by it
     trial_times.py         the times that policy auto chooses by
     network_times.py       all-reduces of a group, and the messages of a step

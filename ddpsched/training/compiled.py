@@ -31,9 +31,11 @@ from ddpsched.planning.shapes.choose import Menu
 from ddpsched.planning.shapes.groups import group_of
 from ddpsched.terminal import plain_console
 from ddpsched.training.program_table import ProgramTable
+from ddpsched.training.splits import recorded_splits
 
 log = logging.getLogger("ddpsched")
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+RECORDED = 3  # runs of a program until its CUDA graph is recorded: to compile, to warm up, to record
 SPARE = 8  # programs of a function beyond those of the menu, before the compiler gives up
 COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 TRIED: tuple[Shape, ...] = ((2, 8), (3, 12), (1, 5))  # for programs of any shape; one row is a case of its own
@@ -49,6 +51,8 @@ class Programs:
         self._seen = self._steps = 0
         self._is_compiled = False
         self._reasons: dict[int, str] = {}
+        self._seconds = 0.0  # of all compilations of this process, by the last look
+        self._within = {"programs": 0, "seconds": 0.0}  # compiled within steps, as those do that meet every shape
 
     def make(self, model: torch.nn.Module, backward: Callable[[int, int], None]) -> dict[str, Any]:
         """Compile ``model`` in place, and make its programs by ``backward(rows, length)``, forward and backward.
@@ -70,16 +74,19 @@ class Programs:
         begin, made = perf_counter(), list[dict[str, Any]]()
         breaks_before = len(dynamo_utils.graph_break_reasons)
         try:
-            for rows, length in _with_progress(covered):
+            for rows, length in _with_progress(in_own_order(covered)):
                 start, before = perf_counter(), _parts()
-                self._run(rows, length, backward)
-                seconds = round(perf_counter() - start, 3)
-                made.append({"rows": rows, "length": length, "parts": _parts() - before, "seconds": seconds})
+                with recorded_splits() as splits:
+                    for _ in range(RECORDED if options.records_graphs else 1):
+                        self._run(rows, length, backward)
+                seconds, parts = round(perf_counter() - start, 3), _parts() - before
+                made.append({"rows": rows, "length": length, "parts": parts, "splits": splits, "seconds": seconds})
                 log.info("compile: program %d of %d in %.1f s", len(made), len(covered), seconds)
         except Exception as error:  # the compiler's are of many types; all others are raised again
             self._fail(model, error)
             return {"kind": "eager", "failed": _first_line(error)}
-        self._is_compiled, self._seen, self._reasons, self._steps = True, _graphs(), _reasons(), 0
+        self._is_compiled, self._steps = True, 0
+        self._look()
         breaks = _breaks(breaks_before)
         for each in breaks:
             log.warning("compile: %s breaks the graph, and runs in parts: %s", type(model).__name__, each)
@@ -92,6 +99,7 @@ class Programs:
             "programs": made,
             "seconds": round(perf_counter() - begin, 3),
             "breaks": breaks,
+            "within_steps": self._within,
             **({} if options.live is None else {"groups": self._groups}),
         }
 
@@ -122,7 +130,7 @@ class Programs:
         torch.compiler.reset()
         self._table.clear()
         try:
-            for rows, length in self._live:
+            for rows, length in in_own_order(self._live):
                 self._run(rows, length, backward)
         except Exception as error:  # the compiler's are of many types; all others are raised again
             self._fail(model, error)
@@ -131,14 +139,17 @@ class Programs:
             return True
         shapes, seconds = [list(shape) for shape in self._live], round(perf_counter() - begin, 3)
         self._groups.append({"step": step, "shapes": shapes, "seconds": seconds})
-        self._seen, self._reasons = _graphs(), _reasons()
+        self._look()
         return True
 
     def begin_step(self) -> None:
         """Count a step, of which the first ones may be there to meet every shape; forget what other runs compiled."""
         self._steps += 1
         if self._is_compiled and _graphs() != self._seen:  # of runs that take turns in this process
-            self._seen, self._reasons = _graphs(), _reasons()
+            self._look()
+
+    def _look(self) -> None:
+        self._seen, self._reasons, self._seconds = _graphs(), _reasons(), _seconds()
 
     def recompiled(self) -> str | None:
         """Return why the model was compiled since the last call, a step before; None where it was not.
@@ -147,7 +158,10 @@ class Programs:
         """
         if not self._is_compiled or _graphs() == self._seen:
             return None
-        self._seen, known, self._reasons = _graphs(), self._reasons, _reasons()
+        known, before, seen = self._reasons, self._seconds, self._seen
+        self._look()
+        self._within["programs"] += self._seen - seen
+        self._within["seconds"] = round(self._within["seconds"] + self._seconds - before, 3)
         new = [reason for compilation, reason in self._reasons.items() if compilation not in known]
         reason = "; ".join(new) or "the guards give no reason"
         if self._options.on_recompile == "stop" and self._steps > self._menu.cover_steps:
@@ -212,6 +226,16 @@ def _with_progress(shapes: Sequence[Shape]) -> Iterator[Shape]:
     yield from track(shapes, "compiling", console=console, disable=not console.is_terminal)
 
 
+def in_own_order(shapes: Sequence[Shape]) -> list[Shape]:
+    """Return the shapes, begun elsewhere by each rank of a machine.
+
+    What one rank has compiled by the time another comes to it, the other takes from the compiler's cache on disk.
+    """
+    rank, ranks = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # torchrun's
+    begin = len(shapes) * rank // ranks
+    return [*shapes[begin:], *shapes[:begin]]
+
+
 def _raise_limit(programs: int) -> None:
     """Let the compiler make so many more programs of a function; several models of a process share their functions."""
     for new, old in (("recompile_limit", "cache_size_limit"), ("accumulated_recompile_limit",) * 2):
@@ -222,6 +246,11 @@ def _raise_limit(programs: int) -> None:
 def _graphs() -> int:
     """Return how many graphs were captured in this process."""
     return int(dynamo_utils.counters["stats"]["unique_graphs"])
+
+
+def _seconds() -> float:
+    """Return the seconds of all compilations of this process."""
+    return sum(dynamo_utils.compilation_time_metrics.get("_compile.compile_inner", ()))
 
 
 def _reasons() -> dict[int, str]:

@@ -140,7 +140,7 @@ class Learner:
     def warm_up(self) -> None:
         """Run one synthetic forward and backward: first calls allocate and compile, which counts in no step."""
         self.loss_sum(self.collate.synthetic(2, 8)).backward()
-        self.model.zero_grad(set_to_none=True)
+        self.optimiser.clear()
 
     def use(self, config: RunConfig, menu: Menu) -> dict[str, Any]:
         """Take the policy and the cost of this config, and compile the model for its menu; all ranks call it together.
@@ -151,6 +151,7 @@ class Learner:
         self.collate = replace(self.collate, shape=self.cost.shape)
         self._programs = Programs(config.compile, menu)
         uncompile(self.model)
+        self.optimiser.keep_memory(config.compile.records_graphs)
         if self._config.compile.kind == "eager":
             return {}
         if self._statistics and self._config.compile.kind == "static":

@@ -30,6 +30,7 @@ class Optimiser:
         global_batch: int | None = None,
     ) -> None:
         self._config, self._lr = config, lr or LrConfig()
+        self._keeps_memory = False
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         groups = [
             {"params": [p for p in self._parameters if p.ndim > 1], "weight_decay": config.weight_decay},
@@ -111,6 +112,16 @@ class Optimiser:
         self.clear()
         return rate
 
+    def keep_memory(self, keep: bool) -> None:
+        """Let gradients have memory of their own from now on, into which backward adds; or not.
+
+        Else a backward that writes the first gradient hands over its own output, and that of a recorded CUDA graph is
+        overwritten by the graph's next run: the sum over micro-batches or virtual ranks would be wrong.
+        """
+        self._keeps_memory = keep
+        for parameter in self._parameters:
+            parameter.grad = torch.zeros_like(parameter) if keep else None
+
     def clear(self) -> None:
-        """Set gradients to None: the next backward writes instead of adding."""
-        self._adamw.zero_grad(set_to_none=True)
+        """Set gradients to None, so that the next backward writes instead of adding; to 0 where memory is kept."""
+        self._adamw.zero_grad(set_to_none=not self._keeps_memory)

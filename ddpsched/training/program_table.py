@@ -36,6 +36,7 @@ class ProgramTable:
 
         Shapes that were not added share the function of the last one that was: its guards then say what is new in them.
         """
+        torch.compiler.cudagraph_mark_step_begin()  # outputs of the call before are not needed any more
         return self._by_shape.get(tuple(inputs["input_ids"].shape), self._others)(*args, **inputs)
 
     def _own(self, name: str) -> Any:

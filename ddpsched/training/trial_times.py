@@ -27,11 +27,12 @@ from ddpsched.training.learner import Learner
 
 MOST_PASSES = 12
 BUDGET_S = 30.0  # after which no pass begins
-SLOW_S = 12.0  # of a pass, beyond which fewer points are measured
-FEW_SHAPES, FEW_ROWS = 8, 4
+FEWER = ((6.0, 8, 4), (12.0, 6, 3))  # seconds of a pass, beyond which so few shapes and packed rows are measured
 TRIALS = 5  # steps of one short sample, whose median is what a step takes beside its micro-batches
+REPEATED = 5  # times of the smallest point, where there is no second pass
 PAIRS = 8  # of compiled and eager passes in turn
 COMPILED = 3  # shapes that are compiled to see how much faster that makes the model: small, medium and large
+LEAST_POINTS = 6  # of a fit
 HELD_OUT = 4  # each fourth point is left out of the fit
 CROWDED, TURNS = 2, 3  # micro-batches that are also measured on one rank alone, and how often
 
@@ -50,8 +51,10 @@ def measure_times(
     learner.begin_step()
     begin = perf_counter()
     largest_s = [_seconds(learner, (*shapes[-1], None)) for _ in range(2)][1]  # the first call allocates
-    if not decided(largest_s * (len(shapes) + len(rows)) / 2 < SLOW_S):
-        shapes, rows = evenly(shapes, FEW_SHAPES), evenly(rows, FEW_ROWS)
+    for most_s, few_shapes, few_rows in FEWER:
+        if decided(largest_s * (len(shapes) + len(rows)) / 2 < most_s):
+            break
+        shapes, rows = evenly(shapes, few_shapes), evenly(rows, few_rows)
     points: list[Point] = [(count, length, None) for count, length in shapes]
     points += [(len(ids), 0, ids) for ids in rows]
     first = [[_seconds(learner, point)] for point in points]  # which chooses kernels, and counts where no pass follows
@@ -62,6 +65,8 @@ def measure_times(
         for place in np.random.default_rng(number).permutation(len(points)).tolist():
             seconds[place].append(_seconds(learner, points[place]))
     seconds = seconds if seconds[0] else first
+    if len(seconds[0]) == 1:  # one pass took all the time: the smallest alone tells how times of the same point differ
+        seconds[0] += [_seconds(learner, points[0]) for _ in range(REPEATED)]
     least = np.array([min(each) for each in seconds])
     count, length = np.array(shapes, dtype=np.float64).T
     padded, curve, error = _fit(count, length, least[: len(shapes)])
@@ -70,10 +75,11 @@ def measure_times(
         packed, packed_curve = _fit_rows([learner.lengths(ids) for ids in rows], least[len(shapes) :])
     rest_s = _rest_s(learner, padded, min(int(each) for _, each in shapes))
     together = _together(learner, config, shapes, decided)
+    noise = noise_of(each for each in seconds if len(each) > 1)
     learner.undo()
     return StepTimes(
         identity=identity_of(config, learner), world_size=config.world_size, padded=padded, packed=packed,
-        padded_curve=curve, packed_curve=packed_curve, rest_s=rest_s, error=error, noise=noise_of(seconds),
+        padded_curve=curve, packed_curve=packed_curve, rest_s=rest_s, error=error, noise=noise,
         together=together,
     )  # fmt: skip
 
@@ -102,8 +108,14 @@ def _together(learner: Learner, config: RunConfig, shapes: Sequence[Shape], deci
 
 
 def _fit(count: Any, length: Any, seconds: Any) -> tuple[Seconds, Curve, float]:
-    """Return the model of all points, its curve, and the mean error at those that a fit of the others did not see."""
+    """Return the model of all points, its curve, and the mean error at those that a fit of the others did not see.
+
+    Where they are too few for that, it is the mean error of the model itself.
+    """
     held = np.arange(len(seconds)) % HELD_OUT == HELD_OUT // 2
+    if len(seconds) - held.sum() < LEAST_POINTS:
+        fitted, curve = _fit_and_curve(count, length, seconds)
+        return Seconds.of(fitted), curve, float(np.abs(fitted.seconds(count, length) / seconds - 1).mean())
     trial, curve = _fit_and_curve(count[~held], length[~held], seconds[~held])
     found = trial.seconds(count[held], length[held]) * curve.at(count[held] * length[held])
     fitted, curve = _fit_and_curve(count, length, seconds)

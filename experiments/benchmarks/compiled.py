@@ -36,6 +36,7 @@ from report.results import COMPILED, table_file
 FROZEN = Path(__file__).parents[2] / "report" / "results" / COMPILED
 GLOBAL_BATCH = 32
 POLICIES: dict[str, dict[str, Any]] = {
+    "balanced-4": {"kind": "balanced", "max_microbatches": 4},
     "token_budget": {"max_tokens_for_batch": 256},
     "bins": {"median_batch": 8},
     "pool": {"max_tokens_for_batch": 160},

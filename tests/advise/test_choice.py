@@ -174,14 +174,6 @@ def test_a_noisy_device_is_named(
     assert any("differ by 50 % in the median, so the device is busy" in line for line in caplog.messages)
 
 
-def test_a_calibration_that_is_given_counts(tmp_path: Path) -> None:
-    path = tmp_path / "device.json"
-    done = CliRunner().invoke(app, ["calibrate", str(toml(tmp_path)), "--output", str(path), "--passes", "1"])
-    assert done.exit_code == 0, done.output
-    folder = run(config_of(tmp_path, cost={"kind": "calibrated", "path": str(path)}))
-    assert chosen(folder)["times"]["padded"] == read_json(path)["seconds"]
-
-
 def toml(folder: Path, **more: Any) -> Path:
     path = folder / "run.toml"
     path.write_text(f'outputs = "{folder}"\nsteps = 4\nglobal_batch = 8\nworld_size = 2\ndata = {{ size = 60 }}\n')

@@ -5,6 +5,7 @@ Most tests trace only (``aot_eager``); inductor's programs take 10 seconds each.
 
 import logging
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,7 @@ def test_nothing_is_compiled_within_a_step(tmp_path: Path, policy: dict[str, Any
     assert {each["parts"] for each in entry["programs"]} == {1}
     assert entry["breaks"] == []
     assert all(line["recompiled"] is None for line in read_lines(folder))
+    assert entry["within_steps"] == {"programs": 0, "seconds": 0.0}
     padded = sum(line["padded_tokens"] for line in read_lines(folder))
     assert padded > sum(line["num_tokens"] for line in read_lines(folder))
 
@@ -181,6 +183,8 @@ def test_first_steps_that_cover_are_allowed_to_compile(tmp_path: Path) -> None:
     steps = {line["step"] for line in read_lines(folder) if line["recompiled"]}
     assert steps
     assert max(steps) < entry["cover_steps"]
+    assert entry["within_steps"]["programs"] >= len(steps)
+    assert entry["within_steps"]["seconds"] > 0
 
 
 @pytest.mark.parametrize("on_failure", ["eager", "stop"])
@@ -253,6 +257,19 @@ def test_a_model_that_breaks_the_graph_is_named(
     assert any(f"breaks the graph, and runs in parts: {__file__}" in line for line in caplog.messages)
 
 
+@pytest.mark.parametrize("is_eager", [True, False])
+def test_evaluation_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_eager: bool) -> None:
+    """It runs the eager model, as its batches have shapes of their own; the next step finds its program."""
+    if not is_eager:
+        monkeypatch.setattr(torch.compiler, "set_stance", lambda stance: nullcontext())
+    torch._dynamo.utils.counters.clear()
+    folder = run(config_of(tmp_path, steps=4, epochs=None, train={"eval_every": 1}))
+    assert len((folder / "evaluations.jsonl").read_text().splitlines()) >= 4
+    made = read_json(folder / "environment.json")["compile"]
+    assert (torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(made["programs"])) == is_eager
+    assert made["within_steps"]["programs"] == 0
+
+
 def test_running_statistics_are_refused(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     learner = Learner(config, config.load_samples(), CPU)
@@ -272,22 +289,32 @@ def parts_of(split: bool, bucket_mb: float, folder: Path) -> Any:
 
 
 def test_ddps_splitter_cuts_a_program_at_its_buckets(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    model = Learner(config, config.load_samples(), CPU).model
+    parameters = sum(each.numel() * each.element_size() for each in model.parameters())
     for split, bucket_mb in ((True, 0.1), (False, 0.1)):
         (program,) = run_ranks(parts_of, 2, split, bucket_mb, tmp_path)[0]
         assert (program["rows"], program["length"]) == (4, 66)
         assert (program["parts"] > 1) == split
+        if split:
+            assert len(program["splits"]) == program["parts"]
+            assert sum(program["splits"]) == parameters
+            assert min(program["splits"][1:]) > 0.1 * 2**20, "buckets are filled from the end on"
+        else:
+            assert program["splits"] == []
 
 
-@pytest.mark.slow
-def test_inductors_programs_train_like_the_eager_model(tmp_path: Path) -> None:
-    more = {"steps": 6, "epochs": None, "train": {"precision": "float64"}}
-    menu = [[8, 66]]
-    eager = read_lines(run(config_of(tmp_path, {"kind": "static", "menu": menu, "backend": "aot_eager"}, **more)))
-    options = {"kind": "static", "menu": menu, "cache": str(tmp_path / "programs")}
-    folder = run(config_of(tmp_path, options, **more), overwrite=True)
-    for one, other in zip(eager, read_lines(folder), strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-9)
-    assert any((tmp_path / "programs").rglob("*.so"))
+def test_each_rank_begins_with_other_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = [(8, length) for length in (10, 20, 30, 40, 50)]
+    assert compiled.in_own_order(shapes) == shapes
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    begun = []
+    for rank in range(3):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        begun.append(compiled.in_own_order(shapes)[0][1])
+        assert sorted(compiled.in_own_order(shapes)) == shapes
+    assert begun == [10, 20, 40]
+    assert compiled.in_own_order([]) == []
 
 
 def test_the_limit_of_programs_is_raised_by_the_menu() -> None:

@@ -114,3 +114,31 @@ def test_a_recompilation_of_one_rank_stops_all_in_the_same_step(tmp_path: Path) 
     lines = read_lines(tmp_path / "runs" / "stop")
     ended = [max((line["step"] for line in lines if line["rank"] == rank), default=-1) for rank in range(2)]
     assert ended[0] == ended[1]
+
+
+def trained(folder: Path, name: str, sync: str, compiled: dict[str, Any]) -> None:
+    run(config_of(folder, name, {"kind": "static"}, sync, **compiled))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", ["ddp", "overlap"])
+def test_inductors_programs_on_ranks_train_as_traced_ones(tmp_path: Path, sync: str) -> None:
+    menu = {"menu": [[4, 66]], "shapes": 1}
+    for backend in ("aot_eager", "inductor"):
+        run_ranks(trained, 2, tmp_path, backend, sync, {**menu, "backend": backend}, timeout_s=300)
+    lines, others = (read_lines(tmp_path / "runs" / backend) for backend in ("aot_eager", "inductor"))
+    assert read_json(tmp_path / "runs" / "inductor" / "environment.json")["compile"]["backend"] == "inductor"
+    assert {line["recompiled"] for line in others} == {None}
+    for key in ("loss", "grad_norm"):
+        assert [line[key] for line in lines] == pytest.approx([line[key] for line in others], rel=1e-9), key
+
+
+@pytest.mark.slow
+def test_ranks_compile_in_the_steps_that_meet_every_shape(tmp_path: Path) -> None:
+    run_ranks(trained, 2, tmp_path, "order", "ddp", {"cover": "order", "on_recompile": "stop"}, timeout_s=300)
+    entry = read_json(tmp_path / "runs" / "order" / "environment.json")["compile"]
+    assert entry["cover_steps"] > 0
+    assert entry["within_steps"]["seconds"] > 0
+    compiled = {line["step"] for line in read_lines(tmp_path / "runs" / "order") if line["recompiled"]}
+    assert compiled
+    assert max(compiled) < entry["cover_steps"]

@@ -1,0 +1,81 @@
+"""Times that policy auto measures: in about a minute whatever the model takes, unless a calibration is given."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpsched.config import RunConfig, parse
+from ddpsched.costs.step_times import KEPT
+from ddpsched.errors import ConfigError
+from ddpsched.records import read_json
+from ddpsched.run_loop import run
+from ddpsched.training import trial_times
+from ddpsched.training.calibrate import calibrate_to
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(KEPT, str(tmp_path / "kept"))
+    return tmp_path / "kept"
+
+
+def config_of(folder: Path, **more: Any) -> RunConfig:
+    table = {
+        "outputs": str(folder), "steps": 4, "global_batch": 8, "world_size": 2, "data": {"size": 200},
+        "policy": {"kind": "auto"},
+    }  # fmt: skip
+    return parse({**table, **more})
+
+
+def chosen(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = read_json(folder / "environment.json")["auto"]
+    return found
+
+
+@pytest.mark.parametrize(("largest_s", "points"), [(0.3, 24), (1.0, 12), (10.0, 9)])
+def test_a_slow_model_is_measured_in_about_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest_s: float, points: int
+) -> None:
+    """Times are as if the largest micro-batches, of 630 tokens or more, took ``largest_s``."""
+    now, seen = [0.0], set[Any]()
+
+    def seconds(learner: Any, point: trial_times.Point) -> float:
+        count, length, ids = point
+        tokens = count * length if ids is None else int(learner.lengths(ids).sum())
+        seen.add((count, length) if ids is None else tuple(ids.tolist()))
+        took = largest_s * min(1.0, 0.1 + tokens / 700) * (1 + 0.1 * (len(now) % 3))
+        now.append(now[-1] + took)
+        return took
+
+    monkeypatch.setattr(trial_times, "_seconds", seconds)
+    monkeypatch.setattr(trial_times, "perf_counter", lambda: now[-1])
+    found = chosen(run(config_of(tmp_path, global_batch=32, data={"size": 400})))["times"]
+    assert now[-1] < 75
+    assert found["noise"][-1] > 1.05, "where there was one pass alone, too"
+    assert len(seen) <= points
+
+
+def calibrated(folder: Path, **more: Any) -> Path:
+    """Return the file of a hasty calibration."""
+    file = folder / "device.json"
+    calibrate_to(file, config_of(folder, **{**more, "policy": {"kind": "static"}}), passes=1)
+    return file
+
+
+def test_a_calibration_that_is_given_counts(tmp_path: Path) -> None:
+    file = calibrated(tmp_path)
+    folder = run(config_of(tmp_path, cost={"kind": "calibrated", "path": str(file)}))
+    assert chosen(folder)["times"]["padded"] == read_json(file)["seconds"]
+
+
+def test_a_stale_calibration_is_refused_and_measured_anew_by_force(tmp_path: Path) -> None:
+    """It is of shorter samples; with ``force`` none of its times count."""
+    file = calibrated(tmp_path, data={"size": 64, "max_length": 40})
+    config = config_of(tmp_path, cost={"kind": "calibrated", "path": str(file)})
+    with pytest.raises(ConfigError, match=r"They differ: samples of up.*pass --force"):
+        run(config)
+    assert not (config.run_dir / "environment.json").exists()
+    times = chosen(run(config, force=True))["times"]
+    assert times["identity"]["max_length"] == config.data.max_length
+    assert times["padded"] != read_json(file)["seconds"]
