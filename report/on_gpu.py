@@ -61,7 +61,7 @@ def cells(arm: Mapping[str, Any]) -> list[str]:
 def compiled_cells(arm: Mapping[str, Any]) -> list[str]:
     """Return the cells of an eager or compiled arm."""
     if "failed" in arm:
-        return [ABSENT, ABSENT, ABSENT, f"failed: {arm['failed']}", "", "", ""]
+        return [ABSENT, ABSENT, ABSENT, f"failed: {arm['failed']}", number(arm.get("compiling_s")), "", ""]
     seconds = ABSENT if arm["compiling_s"] is None else number(arm["compiling_s"])
     ran = f"; ran eagerly: {arm['compile_failed']}" if arm["compile_failed"] else ""
     within, padding = str(arm["within_steps"]), number(arm["padding"])

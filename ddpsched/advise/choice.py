@@ -21,21 +21,20 @@ from ddpsched.data.lengths import Lengths
 from ddpsched.data.samples import Samples
 from ddpsched.environment import versions
 from ddpsched.errors import ConfigError, InfeasibleError
-from ddpsched.exchange import Exchange, LocalExchange
+from ddpsched.exchange import Exchange
 from ddpsched.executors import Executor
 from ddpsched.planning.plan_spec import PlanSpec
-from ddpsched.planning.planner import num_steps, plan_steps
+from ddpsched.planning.planner import num_steps
 from ddpsched.planning.policies import POLICIES
 from ddpsched.planning.policies.auto import Auto
 from ddpsched.planning.policy import Policy
-from ddpsched.planning.prediction import Prediction, predict, taken
+from ddpsched.planning.prediction import STEPS, Prediction, next_plans, predict, sampled, taken
 from ddpsched.records import read_json
 from ddpsched.simulated import SimulatedExecutor
 from ddpsched.step_plan import Ids
 from ddpsched.terminal import plain_console
 
 log = logging.getLogger("ddpsched")
-PLANNED = 48  # steps whose micro-batches are those that are measured
 SHAPES, ROWS = 16, 8  # padded micro-batches and packed rows that are measured
 WIDTH = 80  # of the ranking
 ENTRY = "auto"  # of environment.json
@@ -163,7 +162,7 @@ def _times(
     known = [versions()[name] for name in ("python", "torch", "transformers")]
     compiler = config.compile.model_dump_json(include={"kind", "backend", "mode", "split"})
     setting = f"{config.executor.kind} {config.sync.kind} {config.global_batch} {config.data.pad_to} {compiler}"
-    setting += f" {config.sync.bucket_mb} {config.model.packed_attention}"
+    setting += f" {config.sync.bucket_mb} {config.model.packed_attention} {config.order.kind} {sorted(candidates)}"
     # points are those of the candidates' plans, so times hold for samples of these lengths
     setting += f" {blake2b(np.bincount(lengths.lengths(np.arange(len(lengths)))).tobytes()).hexdigest()}"
     path = kept_in(identity_of(config, learner), config.world_size, setting, known)
@@ -203,9 +202,9 @@ def _points(spec: PlanSpec, lengths: Lengths, candidates: dict[str, Policy]) -> 
     shapes, rows = set[Shape](), list[Ids]()
     fault: InfeasibleError | None = None
     for policy in candidates.values():
-        trial = replace(spec, policy=policy, cost=padded_tokens, steps=PLANNED, epochs=None)
+        trial = replace(spec, policy=policy, cost=padded_tokens, steps=STEPS, epochs=None)
         try:
-            plans = list(plan_steps(trial, lengths, LocalExchange(spec.world_size)))
+            plans = next_plans(sampled(trial, lengths), STEPS)
         except InfeasibleError as error:  # which is no candidate then
             fault = fault or error
             continue

@@ -1,7 +1,7 @@
 """The predicted step times of policies that keep static's gradient, from plans of some steps and measured costs."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -17,10 +17,11 @@ from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policy import Policy
 from ddpsched.planning.step_seconds import microbatch_seconds
-from ddpsched.step_plan import StepPlan
+from ddpsched.step_plan import Position, StepPlan
 
 log = logging.getLogger("ddpsched")
 STEPS = 48  # of the first epoch that are planned: choosing is to take less than 1 % of a short run of a tiny model
+BLOCKS = 12  # of these, at even distances, where samples come by length; both others are multiples
 TRIED = 12  # of these, in which a second micro-batch has to pay once
 DRAWS = 16  # of noise for each of them
 
@@ -97,14 +98,14 @@ def predict(
         shapes = menu(planned) if compiled else ()
         if shapes:
             planned = replace(planned, cost=on_menu(cost, shapes))
-        stream = plan_steps(planned, lengths, LocalExchange(spec.world_size))
+        streams = sampled(planned, lengths)
         try:
-            plans = list(islice(stream, TRIED))
+            plans = next_plans(streams, TRIED)
             if policy.most_microbatches > 1 and kind in one_each and _microbatches(plans) <= 1:
                 settled.add(kind)
                 steps[name], found[name] = steps[one_each[kind]], (policy, *found[one_each[kind]][1:])
                 continue
-            plans += islice(stream, STEPS - TRIED)
+            plans += next_plans(streams, STEPS - TRIED)
         except InfeasibleError as error:
             log.info("auto: %s is left out: %s", name, error)
             fault = fault or error
@@ -129,6 +130,26 @@ def predict(
         step_s = float(steps[name].mean())
         predictions.append(Prediction(name, policy, cost, step_s, ratio, band, mean, compiled, before_s))
     return sorted(predictions, key=lambda each: (each.step_s, each.name != "static"))
+
+
+def sampled(spec: PlanSpec, lengths: Lengths) -> list[Iterator[StepPlan]]:
+    """Return streams of plans that together are a sample of the first epoch.
+
+    One, from its first step on, where samples are shuffled; else one from each of ``BLOCKS`` places, as a curriculum's
+    first steps have the shortest samples alone. For policies whose steps are the next samples of the order.
+    """
+    exchange, size = LocalExchange(spec.world_size), spec.global_batch
+    number = len(lengths) // size
+    if spec.order.options.kind == "shuffled" or number <= STEPS:
+        return [plan_steps(spec, lengths, exchange)]
+    middles = [number * (2 * block + 1) // (2 * BLOCKS) for block in range(BLOCKS)]
+    starts = [Position(cursor=(middle - STEPS // BLOCKS // 2) * size) for middle in middles]
+    return [plan_steps(spec, lengths, exchange, start=start) for start in starts]
+
+
+def next_plans(streams: Sequence[Iterator[StepPlan]], count: int) -> list[StepPlan]:
+    """Return the next plans, ``count`` in all, as many from each stream."""
+    return [plan for stream in streams for plan in islice(stream, count // len(streams))]
 
 
 def _pays(times: StepTimes, num_steps: int, eager: Mapping[str, np.ndarray]) -> bool:

@@ -18,7 +18,7 @@ from ddpsched.costs.calibration import Seconds
 from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.regression import fit_time
 from ddpsched.costs.shape_menu import Shape
-from ddpsched.costs.step_times import Curve, StepTimes, evenly, noise_of
+from ddpsched.costs.step_times import QUIET, Curve, StepTimes, evenly, noise_of
 from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.step_plan import Ids
 from ddpsched.training.calibrate import identity_of
@@ -27,8 +27,9 @@ from ddpsched.training.learner import Learner
 
 MOST_PASSES = 12
 BUDGET_S = 30.0  # after which no pass begins
-FEWER = ((6.0, 8, 4), (12.0, 6, 3))  # seconds of a pass, beyond which so few shapes and packed rows are measured
+FEWER = ((12.0, 8, 4), (24.0, 6, 3))  # seconds of a pass, beyond which so few shapes and packed rows are measured
 TRIALS = 5  # steps of one short sample, whose median is what a step takes beside its micro-batches
+SHORT_S = 0.25  # of a call
 REPEATED = 5  # times of the smallest point, where there is no second pass
 PAIRS = 8  # of compiled and eager passes in turn
 COMPILED = 3  # shapes that are compiled to see how much faster that makes the model: small, medium and large
@@ -57,16 +58,18 @@ def measure_times(
         shapes, rows = evenly(shapes, few_shapes), evenly(rows, few_rows)
     points: list[Point] = [(count, length, None) for count, length in shapes]
     points += [(len(ids), 0, ids) for ids in rows]
-    first = [[_seconds(learner, point)] for point in points]  # which chooses kernels, and counts where no pass follows
     seconds: list[list[float]] = [[] for _ in points]
-    for number in range(MOST_PASSES):
-        if not decided(perf_counter() - begin < BUDGET_S):
+    for number in range(MOST_PASSES + 1):
+        if number and not decided(perf_counter() - begin < BUDGET_S):
             break
         for place in np.random.default_rng(number).permutation(len(points)).tolist():
-            seconds[place].append(_seconds(learner, points[place]))
-    seconds = seconds if seconds[0] else first
+            # the largest ones have had their time, which the others use
+            if number < 2 or decided(sum(seconds[place]) < BUDGET_S / len(points)):
+                seconds[place].append(_seconds(learner, points[place]))
     if len(seconds[0]) == 1:  # one pass took all the time: the smallest alone tells how times of the same point differ
         seconds[0] += [_seconds(learner, points[0]) for _ in range(REPEATED)]
+    # a first call chooses kernels, which takes milliseconds
+    seconds = [each[1:] if len(each) > 1 and each[0] < SHORT_S else each for each in seconds]
     least = np.array([min(each) for each in seconds])
     count, length = np.array(shapes, dtype=np.float64).T
     padded, curve, error = _fit(count, length, least[: len(shapes)])
@@ -75,12 +78,12 @@ def measure_times(
         packed, packed_curve = _fit_rows([learner.lengths(ids) for ids in rows], least[len(shapes) :])
     rest_s = _rest_s(learner, padded, min(int(each) for _, each in shapes))
     together = _together(learner, config, shapes, decided)
-    noise = noise_of(each for each in seconds if len(each) > 1)
+    repeated = [each for each in seconds if len(each) > 1]
     learner.undo()
     return StepTimes(
         identity=identity_of(config, learner), world_size=config.world_size, padded=padded, packed=packed,
-        padded_curve=curve, packed_curve=packed_curve, rest_s=rest_s, error=error, noise=noise,
-        together=together,
+        padded_curve=curve, packed_curve=packed_curve, rest_s=rest_s, error=error,
+        noise=noise_of(repeated) if repeated else QUIET, together=together,
     )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def with_steps(rows: list[dict[str, Any]], steps: pd.DataFrame) -> list[dict[str
         first = max(1, round(WARM_UP * records["step"].nunique()))
         each = records.groupby("step").agg(step_s=("step_s", "max"), tokens=("num_tokens", "sum")).iloc[first:]
         if each.empty:
-            found.append({"arm": row["arm"], "failed": row.get("failed", "it has no step after its warm-up")})
+            found.append(row | {"failed": row.get("failed", "it has no step after its warm-up")})
             continue
         rate = (each["tokens"] / each["step_s"]).to_numpy()
         if not found:

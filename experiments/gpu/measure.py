@@ -14,7 +14,7 @@ from ddpsched.environment import describe
 from ddpsched.interleaved import run_interleaved
 from ddpsched.records import write_json
 from experiments.gpu.arm_tables import facts, steps_of
-from experiments.gpu.settings import calibrated, compiled_arms, speed_arms
+from experiments.gpu.settings import calibrated, compiled_arms, graph_arms, speed_arms
 from experiments.gpu.sizes import FULL, SMOKE, Size
 
 RESULT, STEPS = "part.json", "steps.parquet"
@@ -105,9 +105,8 @@ def in_turn(arms: Mapping[str, RunConfig], work: Path) -> dict[str, Any]:
     return {**found, "arms": facts(arms, failed, cut_off)}
 
 
-def compiled(policy: str, size: Size, work: Path) -> dict[str, Any]:
-    """Run a policy's eager and compiled arms in turn; return their rows."""
-    arms = compiled_arms(policy, size, work)
+def compiled(arms: Mapping[str, RunConfig], size: Size, work: Path) -> dict[str, Any]:
+    """Run eager and compiled arms in turn; return their rows."""
     model, ranks, batch = size.compiled_at
     return {"model": model, "world_size": ranks, "global_batch": batch, **in_turn(arms, work)}
 
@@ -127,6 +126,8 @@ def measure(part: Sequence[str], work: Path, smoke: bool) -> None:
         found = calibration(which[0], size, work)
     elif kind == "speed":
         found = speed(which, size, work)
+    elif kind == "compiled":
+        found = compiled(compiled_arms(size, work), size, work)
     else:
-        found = compiled(which[0], size, work)
+        found = compiled(graph_arms(size, work), size, work)
     write_json(work / RESULT, found)

@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.gpu.measure import RESULT, measure
 
-GRACE_S = 8.0  # from the request to stop until a part is ended
+GRACE_S = 12.0  # from the request to stop until a part is ended
 LOADED = [
     "experiments.gpu.measure", "ddpsched.interleaved", "ddpsched.training.calibrate", "pandas",
     "transformers.models.distilbert.modeling_distilbert", "transformers.models.gpt2.modeling_gpt2",

@@ -51,27 +51,38 @@ def speed_arms(
     return {name: _named(name, shared | arm) for name, arm in policies.items()}
 
 
-def compiled_arms(policy: str, size: Size, work: Path) -> dict[str, RunConfig]:
-    """Return static, eager, and the eager and compiled arms of a policy by name, one of which records CUDA graphs.
+def compiled_arms(size: Size, work: Path) -> dict[str, RunConfig]:
+    """Return static, eager, and compiled arms of static and balanced by name.
 
-    As few as tell them apart: a program takes seconds to be made, and each arm has its own.
+    As few as tell them apart: a program takes ten seconds to be made, and each arm has its own.
     """
+    compiler = {"backend": size.backend}
+    menu = {"kind": "static", "shapes": size.compiled, **compiler}
+    arms: dict[str, tuple[str, dict[str, Any]]] = {
+        "static, dynamic": ("static", {"kind": "dynamic", **compiler}),
+        f"static, N = {size.compiled}": ("static", menu),
+        f"balanced, N = {size.compiled}": ("balanced", menu),
+    }
+    return _beside_static(arms, size, work)
+
+
+def graph_arms(size: Size, work: Path) -> dict[str, RunConfig]:
+    """Return static, eager, and balanced with programs that are recorded as CUDA graphs, by name."""
+    graphs = {"kind": "static", "shapes": size.compiled, "mode": "reduce-overhead"}
+    name = f"balanced, N = {size.compiled}, CUDA graphs"
+    return _beside_static({"balanced, eager": ("balanced", {}), name: ("balanced", graphs)}, size, work)
+
+
+def _beside_static(arms: dict[str, tuple[str, dict[str, Any]]], size: Size, work: Path) -> dict[str, RunConfig]:
     _, world_size, global_batch = size.compiled_at
     shared = base("distilbert", size, work) | {
         "steps": size.steps_of(global_batch), "global_batch": global_batch, "world_size": world_size,
     }  # fmt: skip
-    compiler = {"backend": size.backend}
-    tables: dict[str, dict[str, Any]] = {} if policy == "static" else {"eager": {}}
-    tables["dynamic"] = {"kind": "dynamic", **compiler}
-    for shapes in size.compiled:
-        tables[f"N = {shapes}"] = {"kind": "static", "shapes": shapes, **compiler}
-    if size.backend == "inductor":
-        graphs = {"kind": "static", "shapes": size.compiled[-1], "mode": "reduce-overhead", **compiler}
-        tables[f"N = {size.compiled[-1]}, CUDA graphs"] = graphs
-    arms = {"static": {**shared, "policy": {"kind": "static"}}, AGAIN: {**shared, "policy": {"kind": "static"}}}
-    for name, table in tables.items():
-        arms[f"{policy}, {name}"] = {**shared, "policy": {"kind": policy}, "compile": table}
-    return {name: _named(name, values) for name, values in arms.items()}
+    both = {"static": ("static", {}), AGAIN: ("static", {}), **arms}
+    return {
+        name: _named(name, {**shared, "policy": {"kind": policy}, "compile": table})
+        for name, (policy, table) in both.items()
+    }
 
 
 def _named(name: str, values: dict[str, Any]) -> RunConfig:

@@ -33,7 +33,7 @@ def chosen(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("largest_s", "points"), [(0.3, 24), (1.0, 12), (10.0, 9)])
+@pytest.mark.parametrize(("largest_s", "points"), [(0.3, 24), (2.0, 12), (10.0, 9)])
 def test_a_slow_model_is_measured_in_about_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest_s: float, points: int
 ) -> None:

@@ -17,7 +17,7 @@ from experiments.gpu.arm_tables import facts, steps_of, with_steps
 from experiments.gpu.measure import STEPS, in_turn
 from experiments.gpu.parts import LIMITS, parts
 from experiments.gpu.processes import run_part
-from experiments.gpu.settings import compiled_arms, speed_arms
+from experiments.gpu.settings import compiled_arms, graph_arms, speed_arms
 from experiments.gpu.sizes import FULL, SMOKE
 from report import on_gpu
 
@@ -26,6 +26,7 @@ def test_parts_have_limits_and_come_in_the_order_of_their_worth() -> None:
     names = parts(FULL)
     assert names[:2] == ["device", "attention"]
     assert {name.split()[0] for name in names} == LIMITS.keys()
+    assert sum(LIMITS[name.split()[0]] for name in names) <= 540
     assert {(4, 32), (4, 2048), (8, 32), (8, 2048)} == {(g, b) for model, g, b in FULL.speed if model == "distilbert"}
 
 
@@ -35,11 +36,9 @@ def test_every_arm_has_a_config(tmp_path: Path) -> None:
     assert arms["auto"].policy.kind == "auto"
     assert len({config.name for config in arms.values()}) == len(arms) == 9
     assert arms["packed by SDPA"].model.packed_attention == "sdpa"
-    compiled = compiled_arms("balanced", FULL, tmp_path)
-    assert list(compiled)[2:] == [
-        "balanced, eager", "balanced, dynamic", "balanced, N = 2", "balanced, N = 2, CUDA graphs",
-    ]  # fmt: skip
-    assert list(compiled_arms("static", SMOKE, tmp_path))[1:] == ["static again", "static, dynamic", "static, N = 2"]
+    assert list(compiled_arms(FULL, tmp_path))[2:] == ["static, dynamic", "static, N = 2", "balanced, N = 2"]
+    (eager, graphs) = list(graph_arms(FULL, tmp_path).values())[2:]
+    assert (eager.compile.kind, graphs.compile.records_graphs) == ("eager", True)
     longs = speed_arms("gpt2", 2, 8, SMOKE, tmp_path, tmp_path / "calibration.json")
     assert longs["static"].model.task == "causal_lm"
     assert Path(longs["static"].model.name, "config.json").exists()
@@ -58,7 +57,7 @@ def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, dict[st
             pd.DataFrame({"arm": [part], "step": [0]}).to_parquet(work / STEPS)
         return dict(found.get(part, {"failed": "exit code 1: no such model"}))
 
-    monkeypatch.setattr(kit, "parts", lambda size: ["device", "speed a 2 8", "speed b 2 8", "compiled static"])
+    monkeypatch.setattr(kit, "parts", lambda size: ["device", "speed a 2 8", "speed b 2 8", "compiled"])
     monkeypatch.setattr(kit, "run_part", run_part)
     monkeypatch.setattr(kit, "WORK", tmp_path / "work")
     return found
@@ -72,10 +71,10 @@ def call(output: Path, **changed: Any) -> int:
 
 
 def test_a_part_that_fails_leaves_the_others(device: dict[str, dict[str, Any]], tmp_path: Path) -> None:
-    device |= {"speed a 2 8": {"arms": []}, "compiled static": {"arms": []}}
+    device |= {"speed a 2 8": {"arms": []}, "compiled": {"arms": []}}
     assert call(tmp_path) == 1
     measured = json.loads((tmp_path / "gpu.json").read_text())
-    assert list(device["ran"]) == ["device", "speed a 2 8", "speed b 2 8", "compiled static"]
+    assert list(device["ran"]) == ["device", "speed a 2 8", "speed b 2 8", "compiled"]
     assert measured["parts"]["speed b 2 8"]["failed"] == "exit code 1: no such model"
     device |= {"device": {"gpu": None}, "ran": {}}
     assert call(tmp_path) == 1
@@ -87,10 +86,10 @@ def test_a_part_that_fails_leaves_the_others(device: dict[str, dict[str, Any]], 
 def test_the_next_call_does_what_is_left(device: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     device |= {"speed a 2 8": {"arms": [1]}, "speed b 2 8": {"cut_off_s": 9, "arms": [2]}}
     assert call(tmp_path) == 1
-    device |= {"ran": {}, "compiled static": {"arms": [3]}}
+    device |= {"ran": {}, "compiled": {"arms": [3]}}
     del device["speed b 2 8"]
     assert call(tmp_path) == 1
-    assert list(device["ran"]) == ["device", "speed b 2 8", "compiled static"]
+    assert list(device["ran"]) == ["device", "speed b 2 8", "compiled"]
     parts_of = json.loads((tmp_path / "gpu.json").read_text())["parts"]
     assert parts_of["speed b 2 8"]["arms"] == [2]  # what was cut off is more than what failed
     assert set(pd.read_parquet(tmp_path / STEPS)["part"]) == {"speed a 2 8", "speed b 2 8"}
@@ -157,7 +156,7 @@ def test_arms_stand_alone_where_static_failed(tmp_path: Path) -> None:
     assert (balanced["steps"], balanced["step_s"]) == (51, took.median())
     rows = facts(arms, {"static": "out of memory"})
     failed, alone = with_steps(rows, steps[steps["arm"] != "static"])
-    assert failed == {"arm": "static", "failed": "out of memory"}
+    assert (failed["arm"], failed["failed"], failed["compiling_s"]) == ("static", "out of memory", None)
     assert alone["tokens_per_s"] == balanced["tokens_per_s"]
     assert (alone["throughput"], alone["low"], alone["high"]) == (None, None, None)
     part = {"arms": [failed, alone]}

@@ -1,5 +1,6 @@
 """Predicted step times: those of the plans, with the costs that were measured."""
 
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -11,6 +12,9 @@ from ddpsched.costs.step_times import Curve, StepTimes
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import LocalExchange
+from ddpsched.orders.config import OrderConfig
+from ddpsched.orders.epoch_order import Order
+from ddpsched.planning import prediction as prediction_module
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policies.auto import Auto
@@ -145,3 +149,22 @@ def test_a_run_shorter_than_compiling_stays_eager() -> None:
     assert [each for each in long if not each.compiled] == eager
     assert {each.name for each in long if each.compiled} == {f"{each.name}, compiled" for each in eager}
     assert searched == [1, 1, 2], "with four, two not paying"
+
+
+@pytest.mark.parametrize("kind", ["curriculum", "sequential"])
+def test_samples_that_come_by_length_are_sampled_all_over_the_epoch(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    """The first steps of a curriculum have the shortest samples alone, and so has a file that is sorted."""
+    rising = KnownLengths(np.sort(LENGTHS.lengths(np.arange(len(LENGTHS)))))
+    order = Order(OrderConfig(kind=kind))
+    spec = PlanSpec(world_size=4, global_batch=16, policy=Auto(), epochs=1, max_length=66, order=order)
+    static = Auto().candidates(False)["static"]
+    plans = plan_steps(replace(spec, policy=static, cost=times(1e-4).cost), rising, LocalExchange(4))
+    mean = float(np.mean([max(plan.predicted_cost or ()) for plan in plans])) / 1e9
+
+    def predicted() -> float:
+        found = predict(spec, rising, Auto().candidates(False), times(1e-4))
+        return next(each.step_s for each in found if each.name == "static")
+
+    assert predicted() == pytest.approx(mean, rel=0.1)
+    monkeypatch.setattr(prediction_module, "BLOCKS", 1)
+    assert predicted() < 0.7 * mean

@@ -41,7 +41,7 @@ MEASURED: dict[str, Any] = {
         "speed distilbert 4 2048": {**SETTING, "arms": ARMS},
         "speed gpt2 4 32": {"failed": "it took more than 120 s"},
         "attention": {"models": {"gpt2": {"cuDNN's attention": {"first_ms": 100.0, "later_ms": 10.0}}}},
-        "compiled static": {**SETTING, "cut_off_s": 99, "arms": [arm("static"), EAGERLY]},
+        "compiled": {**SETTING, "cut_off_s": 99, "arms": [arm("static"), EAGERLY]},
     },
 }  # fmt: skip
 
