@@ -34,13 +34,13 @@ two-hosts: $(VENV)/installed
 	mkdir -p $(OUTPUTS)
 	$(BIN)/python -m experiments.benchmarks.two_hosts outputs=$(OUTPUTS) --launches 5 --output $(OUTPUTS)/two-hosts.json $(ARGS)
 
-# nine minutes: the checks of reliability that need real launches, in short; every example, certified; compiled models with
-# inductor, and on ranks by every policy; the kit for a GPU
+# eight minutes: the checks of reliability that need real launches, in short; every example, certified; compiled models with
+# inductor, and a compilation that stops all ranks; the kit for a GPU
 checks: $(VENV)/installed
 	$(BIN)/python -m experiments.reliability.nightly --short
 	$(BIN)/python -m pytest -m slow tests/experiments/test_examples.py -k "exact or before_runs or torchrun"
-	$(BIN)/python -m pytest -m slow tests/training/test_compiled.py tests/training/test_compiled_modes.py \
-		tests/training/test_compiled_ranks.py
+	$(BIN)/python -m pytest -m slow tests/training/test_compiled_modes.py tests/training/test_compiled_ranks.py \
+		-k "inductors_programs_train or recompilation"
 	$(BIN)/python -m experiments.gpu --smoke --output $(OUTPUTS)/gpu-smoke
 
 # hours: every check of reliability in full

@@ -45,10 +45,7 @@ def measure(choice: Choice, steps: int, first: int) -> list[Measured]:
     """
     static = next(each for each in choice.ranking if each.band == 0)
     others: list[Prediction] = []
-    for each in (
-        choice.chosen,
-        *choice.ranking,
-    ):  # of alike predictions, as where more micro-batches do not pay, the first alone
+    for each in (choice.chosen, *choice.ranking):  # of equal plans, as where more micro-batches do not pay, one alone
         if each is not static and not any(abs(each.ratio - other.ratio) < ALIKE for other in others):
             others.append(each)
     again = f"{static.name} again"

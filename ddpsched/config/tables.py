@@ -105,7 +105,7 @@ class CompileConfig(Table):
     @property
     def records_graphs(self) -> bool:
         """Whether programs are recorded as CUDA graphs, where the device has them."""
-        return self.kind != "eager" and self.mode in ("reduce-overhead", "max-autotune")
+        return self.mode in ("reduce-overhead", "max-autotune")
 
     @model_validator(mode="after")
     def _belong_together(self) -> "CompileConfig":

@@ -1,4 +1,4 @@
-"""The seconds of a model's micro-batches and steps on this device, measured in less than a minute.
+"""The seconds of a model's micro-batches and steps on this device, measured in about a minute.
 
 Micro-batches are those that the candidates of policy ``auto`` would plan, so that a fit interpolates; all ranks measure
 at once, as they will run. Passes over all of them follow each other in different orders. A fit is of each point's

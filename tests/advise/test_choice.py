@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from auto_runs import chosen, config_of
 from ranks import run_ranks
 from typer.testing import CliRunner
 
 from ddpsched.advise import measured
 from ddpsched.advise.choice import Choice
 from ddpsched.cli import app
-from ddpsched.config import RunConfig, parse
+from ddpsched.config import RunConfig
 from ddpsched.costs.calibration import Seconds
 from ddpsched.costs.cost_model import padded_tokens
 from ddpsched.costs.step_times import KEPT, StepTimes
@@ -25,25 +26,6 @@ from ddpsched.records import read_json, read_lines
 from ddpsched.run_loop import run
 from ddpsched.training import trial_times
 from ddpsched.training.program_table import ProgramTable
-
-
-@pytest.fixture(autouse=True)
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(KEPT, str(tmp_path / "kept"))
-    return tmp_path / "kept"
-
-
-def config_of(folder: Path, **more: Any) -> RunConfig:
-    table = {
-        "outputs": str(folder), "steps": 4, "global_batch": 8, "world_size": 2, "data": {"size": 200},
-        "policy": {"kind": "auto"},
-    }  # fmt: skip
-    return parse({**table, **more})
-
-
-def chosen(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = read_json(folder / "environment.json")["auto"]
-    return found
 
 
 def test_a_simulated_run_chooses_by_its_clock(tmp_path: Path) -> None:

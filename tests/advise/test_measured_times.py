@@ -4,33 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from auto_runs import chosen, config_of
 
-from ddpsched.config import RunConfig, parse
-from ddpsched.costs.step_times import KEPT
 from ddpsched.errors import ConfigError
 from ddpsched.records import read_json
 from ddpsched.run_loop import run
 from ddpsched.training import trial_times
 from ddpsched.training.calibrate import calibrate_to
-
-
-@pytest.fixture(autouse=True)
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(KEPT, str(tmp_path / "kept"))
-    return tmp_path / "kept"
-
-
-def config_of(folder: Path, **more: Any) -> RunConfig:
-    table = {
-        "outputs": str(folder), "steps": 4, "global_batch": 8, "world_size": 2, "data": {"size": 200},
-        "policy": {"kind": "auto"},
-    }  # fmt: skip
-    return parse({**table, **more})
-
-
-def chosen(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = read_json(folder / "environment.json")["auto"]
-    return found
 
 
 @pytest.mark.parametrize(("largest_s", "points"), [(0.3, 24), (2.0, 12), (10.0, 9)])

@@ -22,6 +22,13 @@ def config_of(folder: Path, compiled: dict[str, Any], **more: Any) -> RunConfig:
     return parse({**table, **more})
 
 
+def trains_alike(eager: list[dict[str, Any]], folder: Path, loss: float, norm: float) -> None:
+    """Hold the records of a run against the eager model's, within these relative bounds."""
+    for one, other in zip(eager, read_lines(folder), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=loss)
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=norm)
+
+
 @pytest.fixture(autouse=True)
 def no_programs_of_other_tests() -> None:
     torch._dynamo.reset()
@@ -52,9 +59,7 @@ def test_recorded_graphs_train_like_the_eager_model(tmp_path: Path, mode: str) -
     eager = read_lines(run(config_of(tmp_path, {"kind": "static", "menu": menu, "backend": "aot_eager"}, **more)))
     folder = run(config_of(tmp_path, {"kind": "static", "menu": menu, "mode": mode}, **more), overwrite=True)
     assert read_json(folder / "environment.json")["compile"]["kind"] == "static"
-    for one, other in zip(eager, read_lines(folder), strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
-        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-2)
+    trains_alike(eager, folder, 1e-3, 1e-2)
 
 
 @pytest.mark.slow
@@ -66,9 +71,7 @@ def test_tuned_programs_train_like_the_eager_model(tmp_path: Path) -> None:
         torch._dynamo.reset()
         folder = run(config_of(tmp_path, {"kind": "static", "menu": menu, "mode": mode}, name=mode, **more))
         assert read_json(folder / "environment.json")["compile"]["mode"] == mode
-        for one, other in zip(eager, read_lines(folder), strict=True):
-            assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
-            assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
+        trains_alike(eager, folder, 1e-4, 1e-3)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ class Auto(Policy):
 
         step  =  mean over steps of max_r cost(rank r)  +  what a step takes beside forward and backward
 
-    Costs are seconds, fitted to micro-batches of this model that are measured when the run begins, in less than a
+    Costs are seconds, fitted to micro-batches of this model that are measured when the run begins, in about a
     minute, or taken from an earlier measurement of the same model, device, precision and threads; a loader in another
     loop has them from a calibration, which knows no packed rows. The candidates have
     the same global batches, each sample weighing 1/B, so the gradient is static's whichever is taken: static, balanced

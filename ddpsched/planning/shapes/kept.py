@@ -35,7 +35,9 @@ def kept_shapes(spec: PlanSpec, lengths: Lengths, most: int) -> tuple[Shape, ...
 
 def _file(spec: PlanSpec, lengths: Lengths, most: int) -> Path:
     """Return the file of a menu, which is named by all that it follows from; the first epoch's order is part of it."""
-    numbers = (spec.world_size, spec.global_batch, spec.pad_to, spec.max_length, spec.last, spec.batch_ranks, most)
+    numbers = (
+        spec.world_size, spec.global_batch, spec.seed, spec.pad_to, spec.max_length, spec.last, spec.batch_ranks, most,
+    )  # fmt: skip
     known = f"{spec.policy!r} {spec.cost!r} {spec.caps!r} {numbers} {SEARCH} {versions()['ddpsched']}"
     found = blake2b(known.encode(), digest_size=12)
     ids = spec.epoch_order(lengths, 0)
