@@ -37,6 +37,13 @@ def _throwaway_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         yield
 
 
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of this test's own, for what it measures itself."""
+    monkeypatch.setenv("DDPSCHED_CACHE", str(tmp_path / "kept"))
+    return tmp_path / "kept"
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _small_heap() -> None:
     """Spare later collections what is there by now: with torch loaded a whole one takes half a second."""

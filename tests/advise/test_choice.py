@@ -27,6 +27,8 @@ from ddpsched.run_loop import run
 from ddpsched.training import trial_times
 from ddpsched.training.program_table import ProgramTable
 
+pytestmark = pytest.mark.usefixtures("kept")  # each test measures for itself
+
 
 def test_a_simulated_run_chooses_by_its_clock(tmp_path: Path) -> None:
     for alpha, kind in ((0.0, "packed"), (5.0, "balanced")):

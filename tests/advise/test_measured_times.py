@@ -12,6 +12,8 @@ from ddpsched.run_loop import run
 from ddpsched.training import trial_times
 from ddpsched.training.calibrate import calibrate_to
 
+pytestmark = pytest.mark.usefixtures("kept")  # each test measures for itself
+
 
 @pytest.mark.parametrize(("largest_s", "points"), [(0.3, 24), (2.0, 12), (10.0, 9)])
 def test_a_slow_model_is_measured_in_about_a_minute(
