@@ -25,7 +25,7 @@
     draw_print.py        these figures of a setting written into a folder
     step_blocks.py       padding and waiting of one step
     draw_step_blocks.py  these as rectangles
-    measured.py          yardsticks of runs by world size, and loads by step
+    measured.py          loads of ranks by step
     draw_scaling.py      yardsticks over the number of ranks
     draw_shift.py        loads along a change of lengths, and on ranks of unequal speed
     arms.py              the arms of a setting: speed, padding, balance, bias

@@ -152,6 +152,7 @@ def _times(
     if isinstance(executor, SimulatedExecutor):
         quiet = {"noise": QUIET, "compiled": None if config.compile.kind == "eager" else executor.times.padded}
         return executor.times.model_copy(update=quiet)
+    from ddpsched.advise.trials import try_candidates
     from ddpsched.training.calibrate import identity_of
     from ddpsched.training.distributed import DistributedExecutor
     from ddpsched.training.trial_times import measure_times, with_compiled
@@ -172,16 +173,26 @@ def _times(
     if not _votes(executor.exchange, kept is not None).all():
         shapes, rows = _points(spec, lengths, candidates)
         log.info("auto: measuring %d micro-batches of this model", len(shapes) + len(rows))
-        kept = measure_times(learner, config, shapes, rows, lambda more: bool(_votes(executor.exchange, more)[0]))
+
+        def decided(more: bool) -> bool:
+            return bool(_votes(executor.exchange, more)[0])
+
+        kept = _of_rank_0(measure_times(learner, config, shapes, rows, decided), executor.exchange)
+        tried = try_candidates(learner, spec, lengths, candidates, kept, executor.exchange, decided)
+        kept = kept.model_copy(update={"tried": tried})
         keep(path, kept)
     assert kept is not None
     # after a compiler that failed, as it may work by now
     if config.compile.kind != "eager" and not _votes(executor.exchange, kept.compiled is not None).all():
         kept = with_compiled(kept, learner, config, _points(spec, lengths, candidates)[0])
         keep(path, kept)
-    row = np.array([kept.as_row()], dtype=np.int64)
-    times = kept.with_row(executor.exchange.vote(np.repeat(row, len(executor.exchange.ranks), axis=0))[0].tolist())
+    times = _of_rank_0(kept, executor.exchange)
     return times if force else _with_given(config, times)
+
+
+def _of_rank_0(times: StepTimes, exchange: Exchange) -> StepTimes:
+    row = np.array([times.as_row()], dtype=np.int64)
+    return times.with_row(exchange.vote(np.repeat(row, len(exchange.ranks), axis=0))[0].tolist())
 
 
 def _with_given(config: RunConfig, times: StepTimes) -> StepTimes:
@@ -189,7 +200,8 @@ def _with_given(config: RunConfig, times: StepTimes) -> StepTimes:
     if config.cost.kind not in ("calibrated", "affine_quadratic"):
         return times
     given = calibrated_times(config.cost)
-    return times.model_copy(update={name: getattr(given, name) for name in ("padded", "padded_curve", "error")})
+    changed = {name: getattr(given, name) for name in ("padded", "padded_curve", "error")}
+    return times.model_copy(update={**changed, "tried": {}})  # which were off by other times
 
 
 def _votes(exchange: Exchange, holds: bool) -> Ids:

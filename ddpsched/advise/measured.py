@@ -13,10 +13,9 @@ from ddpsched.advise.choice import Choice, as_predicted
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import RunError
 from ddpsched.interleaved import run_interleaved
-from ddpsched.planning.prediction import Prediction
+from ddpsched.planning.prediction import ALIKE, Prediction
 from ddpsched.records import RECORDS
 
-ALIKE = 1e-9  # of a ratio: predictions of equal plans
 WARM_UP = 4  # steps that are left out
 HOLDS = 0.10  # of a ratio, by which a prediction may be off
 

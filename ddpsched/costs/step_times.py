@@ -82,6 +82,13 @@ def _knots(least: int, most: int) -> npt.NDArray[np.float64]:
     return np.linspace(np.log(least), np.log(most), KNOTS)
 
 
+class Tried(Table):
+    """``ratio``: the measured time of some steps over the predicted one. ``error``: its standard error, as a share."""
+
+    ratio: PositiveFloat
+    error: NonNegative
+
+
 class StepTimes(Table):
     """Times of one model on one device, measured when a run began.
 
@@ -92,11 +99,12 @@ class StepTimes(Table):
     quantiles, evenly spaced. ``compiled``: as ``padded``, of the compiled model; null where it was not compiled.
     ``compiled_error``: the largest error of that, as a share. ``compile_s``: seconds that a program of it took to be
     made, on average. ``failed``: why it could not be. ``together``: the time of a micro-batch while all ranks compute
-    over its time while the others wait; above 1 where ranks of one machine slow each other.
+    over its time while the others wait; above 1 where ranks of one machine slow each other. ``tried``: candidates by
+    name that were run for some steps, and how far these were off what the rest of this predicts.
     """
 
     kind: Literal["step_times"] = "step_times"
-    version: Literal[5] = 5
+    version: Literal[6] = 6
     identity: Identity | None
     world_size: Positive
     padded: Seconds
@@ -111,6 +119,13 @@ class StepTimes(Table):
     compile_s: NonNegative = 0.0
     failed: str | None = None
     together: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    tried: dict[str, Tried] = Field(default_factory=dict)
+
+    def off(self, name: str) -> float:
+        """Return the measured over the predicted time of a candidate; of one that was not tried, the mean of others."""
+        if name in self.tried:
+            return self.tried[name].ratio
+        return float(np.mean([each.ratio for each in self.tried.values()])) if self.tried else 1.0
 
     @property
     def cost(self) -> CostModel:

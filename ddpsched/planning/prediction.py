@@ -24,6 +24,8 @@ STEPS = 48  # of the first epoch that are planned: choosing is to take less than
 BLOCKS = 12  # of these, at even distances, where samples come by length; both others are multiples
 TRIED = 12  # of these, in which a second micro-batch has to pay once
 DRAWS = 16  # of noise for each of them
+COMPILED = ", compiled"  # behind the name of a candidate
+ALIKE = 1e-9  # of a ratio: predictions of equal plans
 
 
 @dataclass(frozen=True)
@@ -69,21 +71,21 @@ def predict(
     ``menu``: of the shapes that a compiled model's plans of a spec are made for, () for none. Where times of a compiled
     model are known, padded candidates are predicted with it, too.
 
-    A step takes until its last rank is ready, each with noise as measured, and ``times.rest_s``. The band adds the
-    error of the fit, which hits both arms of a ratio alike only in part, that of the compiled model's times, and the
-    standard error over the planned steps.
+    A step takes until its last rank is ready, each with noise as measured, times how far steps that were tried were
+    off, and ``times.rest_s``. The band adds the error of the fit, which hits both arms of a ratio alike only in part,
+    or where both were tried that of the trials; that of the compiled model's times; and the standard error over the
+    planned steps.
     Candidates that memory does not hold are left out, with a line of the log; where static is, ratios are to the first
     one that is not. Raises InfeasibleError where none is left. An epoch has to have a step.
     Where a second micro-batch does not pay in the first ``TRIED`` steps, it is taken not to pay, nor more of them, and
     the other steps are not planned. ``num_steps``: of the run; where making one program takes as long as all of them do
     with the fastest eager candidate, compiled ones are left out.
     """
-    noise = np.random.default_rng(0).choice(times.noise, (DRAWS, STEPS, spec.world_size))
     steps: dict[str, np.ndarray] = {}
     found: dict[str, tuple[Policy, CostModel, float, bool, float]] = {}
     arms = [(n, policy, times.packed_cost if policy.packs else times.cost, False) for n, policy in candidates.items()]
     padded = [(name, policy) for name, policy in candidates.items() if not policy.packs]
-    arms += [(f"{name}, compiled", policy, times.compiled_cost, True) for name, policy in padded]
+    arms += [(f"{name}{COMPILED}", policy, times.compiled_cost, True) for name, policy in padded]
     one_each: dict[tuple[str, bool], str] = {}  # the arm with one micro-batch a rank
     settled = set[tuple[str, bool]]()  # where more do not pay
     fault: InfeasibleError | None = None
@@ -110,9 +112,8 @@ def predict(
             log.info("auto: %s is left out: %s", name, error)
             fault = fault or error
             continue
-        curve = times.packed_curve if policy.packs else times.padded_curve
-        costs = _seconds(plans, lengths, planned.cost, curve)
-        steps[name] = last_ready(costs * noise[:, : len(plans)], times.together).mean(0) + times.rest_s
+        off = times.off(name.removesuffix(COMPILED))
+        steps[name] = off * step_seconds(plans, lengths, policy, planned.cost, times) + times.rest_s
         programs = len(shapes) or 1 if compiled else 0
         found[name] = policy, cost, _microbatches(plans), compiled, programs * times.compile_s
         if policy.most_microbatches == 1:
@@ -125,7 +126,7 @@ def predict(
     for name, (policy, cost, mean, compiled, before_s) in found.items():
         ratio = float(steps[name].mean() / static.mean())
         of_steps = float((steps[name] - ratio * static).std() / (static.mean() * len(static) ** 0.5))
-        errors = times.error, of_steps / ratio, times.compiled_error * compiled
+        errors = _error(times, name, base), of_steps / ratio, times.compiled_error * compiled
         band = 0.0 if name == base else float(np.linalg.norm(errors))
         step_s = float(steps[name].mean())
         predictions.append(Prediction(name, policy, cost, step_s, ratio, band, mean, compiled, before_s))
@@ -150,6 +151,12 @@ def sampled(spec: PlanSpec, lengths: Lengths) -> list[Iterator[StepPlan]]:
 def next_plans(streams: Sequence[Iterator[StepPlan]], count: int) -> list[StepPlan]:
     """Return the next plans, ``count`` in all, as many from each stream."""
     return [plan for stream in streams for plan in islice(stream, count // len(streams))]
+
+
+def _error(times: StepTimes, name: str, base: str) -> float:
+    """Return the error of a ratio's times, as a share."""
+    tried = [times.tried.get(each.removesuffix(COMPILED)) for each in (name, base)]
+    return times.error if None in tried else float(np.linalg.norm([each.error for each in tried if each]))
 
 
 def _pays(times: StepTimes, num_steps: int, eager: Mapping[str, np.ndarray]) -> bool:
@@ -180,6 +187,16 @@ def last_ready(seconds: np.ndarray, together: float) -> np.ndarray:
     left = np.diff(alone, axis=-1, prepend=0.0)  # alone, from one rank's end to the next one's
     computing = np.arange(ranks, 0, -1)
     return np.asarray((left * (1 + (together - 1) * (computing - 1) / (ranks - 1))).sum(-1))
+
+
+def step_seconds(
+    plans: Sequence[StepPlan], lengths: Lengths, policy: Policy, cost: CostModel, times: StepTimes
+) -> np.ndarray:
+    """Return the seconds until the last rank of each step is ready, by ``cost`` and its curve: (steps,)."""
+    curve = times.packed_curve if policy.packs else times.padded_curve
+    costs = _seconds(plans, lengths, cost, curve)
+    noise = np.random.default_rng(0).choice(times.noise, (DRAWS, STEPS, costs.shape[1]))
+    return np.asarray(last_ready(costs * noise[:, : len(plans)], times.together).mean(0))
 
 
 def _seconds(plans: Sequence[StepPlan], lengths: Lengths, cost: CostModel, curve: Curve) -> np.ndarray:

@@ -22,11 +22,12 @@ from ddpsched.costs.step_times import QUIET, Curve, StepTimes, evenly, noise_of
 from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.step_plan import Ids
 from ddpsched.training.calibrate import identity_of
+from ddpsched.training.collate import Batch
 from ddpsched.training.compiled import run_eagerly
 from ddpsched.training.learner import Learner
 
 MOST_PASSES = 12
-BUDGET_S = 30.0  # after which no pass begins
+BUDGET_S = 20.0  # after which no pass begins
 FEWER = ((12.0, 8, 4), (24.0, 6, 3))  # seconds of a pass, beyond which so few shapes and packed rows are measured
 TRIALS = 5  # steps of one short sample, whose median is what a step takes beside its micro-batches
 SHORT_S = 0.25  # of a call
@@ -146,16 +147,20 @@ def _fit_rows(sizes: Sequence[Any], seconds: Any) -> tuple[Seconds, Curve]:
 
 
 def _seconds(learner: Learner, point: Point) -> float:
-    """Return the seconds of collation, forward and backward, without earlier gradients."""
     count, length, ids = point
+    if ids is not None:
+        return seconds_of(learner, lambda: learner.collate(ids, packed=True))
+    return seconds_of(learner, lambda: learner.collate.synthetic(count, length, int(min(count, length) > 1)))
+
+
+def seconds_of(learner: Learner, collate: Callable[[], Batch]) -> float:
+    """Return the seconds of a micro-batch: collation, forward and backward, without earlier gradients."""
     learner.optimiser.clear()
     if learner.device.type == "cuda":
         torch.cuda.synchronize(learner.device)
     with learner.sync.trial():
         begin = learner.clock.mark()
-        shorter = int(min(count, length) > 1)
-        batch = learner.collate.synthetic(count, length, shorter) if ids is None else learner.collate(ids, packed=True)
-        learner.loss_sum(batch).backward()
+        learner.loss_sum(collate()).backward()
         return learner.clock.seconds(begin, learner.clock.mark())
 
 

@@ -12,7 +12,7 @@ from auto_runs import chosen, config_of
 from ranks import run_ranks
 from typer.testing import CliRunner
 
-from ddpsched.advise import measured
+from ddpsched.advise import measured, trials
 from ddpsched.advise.choice import Choice
 from ddpsched.cli import app
 from ddpsched.config import RunConfig
@@ -73,6 +73,7 @@ def test_a_compiled_model_is_taken_where_it_is_faster_than_its_menu_costs(
     assert 0.1 < sum(times["compiled"].values()) / sum(times["padded"].values()) < 10
     fast = given_times(1e-5, packed=9.0).model_copy(update={"compiled": FAST})
     monkeypatch.setattr(trial_times, "measure_times", lambda *_: fast)
+    monkeypatch.setattr(trials, "try_candidates", lambda *_: {})
     folder = run(config_of(tmp_path, name="fast", compile=compiler | {"split": False}))
     assert chosen(folder)["chosen"].endswith(", compiled")
     made = read_json(folder / "environment.json")["compile"]
@@ -174,6 +175,7 @@ def on_two_ranks(folder: Path, cache: Path) -> dict[str, Any]:
     rank = World.detect().rank
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial_times, "measure_times", lambda *_: given_times(1e-5 if rank == 0 else 0.0))
+        patch.setattr(trials, "try_candidates", lambda *_: {})
         done = run(config_of(folder, executor={"kind": "distributed"}))
     return {"policies": sorted({line["policy"] for line in read_lines(done)}), **chosen(done)}
 

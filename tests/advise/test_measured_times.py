@@ -9,7 +9,7 @@ from auto_runs import chosen, config_of
 from ddpsched.errors import ConfigError
 from ddpsched.records import read_json
 from ddpsched.run_loop import run
-from ddpsched.training import trial_times
+from ddpsched.training import trial_steps, trial_times
 from ddpsched.training.calibrate import calibrate_to
 
 pytestmark = pytest.mark.usefixtures("kept")  # each test measures for itself
@@ -26,12 +26,17 @@ def test_a_slow_model_is_measured_in_about_a_minute(
         count, length, ids = point
         tokens = count * length if ids is None else int(learner.lengths(ids).sum())
         seen.add((count, length) if ids is None else tuple(ids.tolist()))
+        return passed(tokens)
+
+    def passed(tokens: int) -> float:
         took = largest_s * min(1.0, 0.1 + tokens / 700) * (1 + 0.1 * (len(now) % 3))
         now.append(now[-1] + took)
         return took
 
     monkeypatch.setattr(trial_times, "_seconds", seconds)
-    monkeypatch.setattr(trial_times, "perf_counter", lambda: now[-1])
+    monkeypatch.setattr(trial_steps, "seconds_of", lambda _, collate: passed(collate().inputs["input_ids"].numel()))
+    for module in (trial_times, trial_steps):
+        monkeypatch.setattr(module, "perf_counter", lambda: now[-1])
     found = chosen(run(config_of(tmp_path, global_batch=32, data={"size": 400})))["times"]
     assert now[-1] < 75
     assert found["noise"][-1] > 1.05, "where there was one pass alone, too"

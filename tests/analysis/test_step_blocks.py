@@ -12,9 +12,8 @@ from analysis.draw_scaling import draw_scaling
 from analysis.draw_shift import draw_shift, draw_unequal
 from analysis.draw_step_blocks import draw_step_blocks
 from analysis.load import load_study
-from analysis.measured import measured_loads, measured_ranks
-from analysis.metrics import per_step, yardstick
-from analysis.settings import settings
+from analysis.measured import measured_loads
+from analysis.metrics import per_step
 from analysis.step_blocks import Micro, step_blocks
 from analysis.step_blocks import yardstick as yardstick_of
 
@@ -44,40 +43,32 @@ def test_rectangles_are_to_scale(tmp_path: Path) -> None:
     assert same_bytes(lambda: draw_step_blocks(steps), tmp_path)
 
 
-def test_measured_yardsticks_by_world_size(tmp_path: Path) -> None:
-    for ranks in (2, 4):
-        for seed in (0, 1):
-            write_run(tmp_path / "s", "static", seed=seed, steps=8, world_size=ranks)
-    found = settings(load_study(tmp_path / "s").runs)
-    table = measured_ranks(found)
-    assert list(table["world_size"]) == [2, 4]
-    assert list(table["per_rank"]) == [16, 8]
-    expected = sum(yardstick(per_step(run.records)) for run in found[0].runs) / 2
-    assert table["yardstick"].iloc[0] == pytest.approx(expected)
-    steps = per_step(found[1].runs[0].records)
+def test_loads_of_a_run(tmp_path: Path) -> None:
+    write_run(tmp_path / "s", "static", steps=8, world_size=4)
+    steps = per_step(load_study(tmp_path / "s").runs[0].records)
     loads = measured_loads({"static": steps, "minmax": steps})
     assert list(loads["arm"].unique()) == ["static", "minmax"]
     assert loads["load"].iloc[3] == steps["max_padded_tokens"].iloc[3] / (steps["num_tokens"].iloc[3] / 4)
     assert not faults(draw_shift(loads, [(0, "as drawn")], column="step_s", label="seconds a step"))
 
 
-def test_scaling_shows_measured_runs(tmp_path: Path) -> None:
+def test_scaling_labels_six_lines(tmp_path: Path) -> None:
     rows = [
         {"arm": arm, "world_size": ranks, "yardstick": 1 + turn * 0.02 * ranks**0.3}
         for turn, arm in enumerate([*ARMS, "bins"])
         for ranks in (4, 64, 4096)
         if arm != "batch_rebalance" or ranks < 4096
     ]
-    planned, measured = pd.DataFrame(rows), pd.DataFrame([{"arm": "minmax", "world_size": 8, "yardstick": 1.3}])
-    figure = draw_scaling(planned, measured)
+    planned = pd.DataFrame(rows)
+    figure = draw_scaling(planned)
     assert not faults(figure)
     words = {text.get_text() for text, _ in drawn_texts(figure)}
-    assert {*ARMS, "4", "8", "4,096"} <= words
+    assert {*ARMS, "4", "64", "4,096"} <= words
     assert "bins" not in words, "six lines at most"
     low, high = figure.axes[0].get_ylim()
     assert low > 0.9, "no empty decades"
     assert high < 1.1 * planned["yardstick"].max()
-    assert same_bytes(lambda: draw_scaling(planned, measured), tmp_path)
+    assert same_bytes(lambda: draw_scaling(planned), tmp_path)
 
 
 def test_shift_names_its_laws(tmp_path: Path) -> None:

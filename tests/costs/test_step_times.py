@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ddpsched.costs.calibration import Identity, Seconds
-from ddpsched.costs.step_times import KEPT, Curve, StepTimes, keep, kept_in, load_kept
+from ddpsched.costs.step_times import KEPT, Curve, StepTimes, Tried, keep, kept_in, load_kept
 
 IDENTITY = Identity(model="tiny", parameters=7, precision="float32", threads=1, max_length=128)
 PADDED = Seconds(alpha=1e-3, beta=1e-5, gamma=1e-9, delta=1e-4, floor=0.0)
@@ -38,6 +38,13 @@ def test_a_curve_goes_through_what_was_measured() -> None:
     assert curve.at(np.array([10, 640, 2, 10**6])) == pytest.approx([0.8, 1.5, 0.8, 1.5])
     assert curve.at(np.array([81])) == pytest.approx([1.0], abs=0.05)
     assert Curve.of(np.array([7, 7]), np.array([1.0, 3.0])).at(np.array([1, 7, 70])) == pytest.approx([2.0, 2.0, 2.0])
+
+
+def test_a_candidate_that_was_not_tried_is_off_as_others_are() -> None:
+    tried = {"static": Tried(ratio=1.1, error=0.01), "packed": Tried(ratio=0.9, error=0.02)}
+    given = times().model_copy(update={"tried": tried})
+    assert (given.off("packed"), given.off("balanced"), times().off("balanced")) == (0.9, 1.0, 1.0)
+    assert StepTimes.model_validate_json(given.model_dump_json()) == given
 
 
 def test_noise_tells_a_busy_device() -> None:

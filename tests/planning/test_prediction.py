@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ddpsched.costs.calibration import Seconds
-from ddpsched.costs.step_times import Curve, StepTimes
+from ddpsched.costs.step_times import Curve, StepTimes, Tried
 from ddpsched.data.lengths import KnownLengths
 from ddpsched.errors import ConfigError
 from ddpsched.exchange import LocalExchange
@@ -129,6 +129,19 @@ def test_the_band_of_a_compiled_model_has_its_own_error() -> None:
     found = ranking(given)
     assert found["balanced, compiled"].band >= 0.3 > 0.1 > found["balanced"].band
     assert found["balanced, compiled"].ratio < found["balanced"].ratio
+
+
+def test_what_was_tried_is_predicted_by_that() -> None:
+    """Static was as predicted and balanced took 1.5 times as long; others are taken to be off by the mean."""
+    tried = {"static": Tried(ratio=1.0, error=0.003), "balanced": Tried(ratio=1.5, error=0.004)}
+    given = times(1e-4, rest_s=0.002).model_copy(update={"compiled": times(1e-5).padded})
+    plain, found = ranking(given), ranking(given.model_copy(update={"tried": tried}))
+    off = {name: (found[name].step_s - 0.002) / (plain[name].step_s - 0.002) for name in plain}
+    assert off["static"] == pytest.approx(1.0)
+    assert [off["balanced"], off["balanced, compiled"]] == pytest.approx([1.5, 1.5])
+    assert off["balanced, M = 4"] == pytest.approx(1.25)
+    assert 0.005 < found["balanced"].band < plain["balanced"].band
+    assert found["balanced, M = 4"].band >= 0.01, "one that was not tried has the error of the fit"
 
 
 def test_a_run_shorter_than_compiling_stays_eager() -> None:

@@ -1,0 +1,49 @@
+"""Steps of the candidates that may be the fastest, run in turn: how far each is off its prediction on this device."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+
+from ddpsched.exchange import Exchange
+from ddpsched.step_plan import StepPlan
+from ddpsched.training.learner import Learner
+from ddpsched.training.trial_times import seconds_of
+
+BUDGET_S = 25.0  # after which no round begins
+
+
+def measure_steps(
+    learner: Learner, plans: Mapping[str, Sequence[StepPlan]], exchange: Exchange, decided: Callable[[bool], bool]
+) -> dict[str, list[float]]:
+    """Run forward and backward of these plans, a step of each candidate in turn; all ranks call it at once.
+
+    Returns the seconds until the last rank was ready, of as many steps of each as there was time for, one at least.
+    ``decided``: what rank 0 decides, for which all ranks meet.
+    """
+    learner.begin_step()
+    begin, names = perf_counter(), sorted(plans)
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(min(map(len, plans.values()))):
+        if number and not decided(perf_counter() - begin < BUDGET_S):
+            break
+        for turn in range(len(names)):
+            name = names[(number + turn) % len(names)]
+            found[name].append(_step_s(learner, plans[name][number], exchange))
+    learner.undo()
+    return found
+
+
+def _step_s(learner: Learner, plan: StepPlan, exchange: Exchange) -> float:
+    """Return the seconds of the slowest rank. Ranks of one process take turns, another one first in each step."""
+    own = list(exchange.ranks)
+    first = plan.step % len(own)
+    seconds = {rank: _rank_s(learner, plan, rank) for rank in [*own[first:], *own[:first]]}
+    row = np.array([[round(1e9 * seconds[rank])] for rank in own], dtype=np.int64)
+    return float(exchange.vote(row)[:, 0].max()) / 1e9
+
+
+def _rank_s(learner: Learner, plan: StepPlan, rank: int) -> float:
+    batches = (partial(learner.collate, micro.ids, micro.packed, micro.pad_to) for micro in plan.ranks[rank])
+    return sum(seconds_of(learner, batch) for batch in batches)
