@@ -150,7 +150,8 @@ def _times(
 ) -> StepTimes:
     """Return the times that rank 0 has, kept or measured."""
     if isinstance(executor, SimulatedExecutor):
-        quiet = {"noise": QUIET, "compiled": None if config.compile.kind == "eager" else executor.times.padded}
+        compiled = None if config.compile.kind == "eager" else executor.times.padded
+        quiet = {"noise": QUIET, "compiled": compiled, "compiled_rest_s": executor.times.rest_s}
         return executor.times.model_copy(update=quiet)
     from ddpsched.advise.trials import try_candidates
     from ddpsched.training.calibrate import identity_of

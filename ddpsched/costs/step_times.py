@@ -93,14 +93,14 @@ class StepTimes(Table):
     """Times of one model on one device, measured when a run began.
 
     ``padded``, ``packed``: of micro-batches, forward and backward; packed is null where the model cannot. Their curves:
-    by how much they are off, by tokens. ``rest_s``:
-    what a step takes beside these, of the optimizer and of ranks that meet. ``error``: the mean error of the fit at
-    points that were left out of it, as a share. ``noise``: times over the smallest of the same micro-batch, ten
-    quantiles, evenly spaced. ``compiled``: as ``padded``, of the compiled model; null where it was not compiled.
-    ``compiled_error``: the largest error of that, as a share. ``compile_s``: seconds that a program of it took to be
-    made, on average. ``failed``: why it could not be. ``together``: the time of a micro-batch while all ranks compute
-    over its time while the others wait; above 1 where ranks of one machine slow each other. ``tried``: candidates by
-    name that were run for some steps, and how far these were off what the rest of this predicts.
+    by how much they are off, by tokens. ``rest_s``: what a step takes beside these, of the optimizer and of ranks that
+    meet. ``error``: the mean error of the fit at points that were left out of it, as a share. ``noise``: times over the
+    smallest of the same micro-batch, ten quantiles, evenly spaced. ``compiled``: as ``padded``, of the compiled model;
+    null where it was not compiled. ``compiled_error``: the largest error of that, as a share. ``compiled_rest_s``: as
+    ``rest_s``, of the compiled model. ``compile_s``: seconds that a program of it took to be made, on average.
+    ``failed``: why it could not be. ``together``: the time of a micro-batch while all ranks compute over its time while
+    the others wait; above 1 where ranks of one machine slow each other. ``tried``: candidates by name that were run for
+    some steps, and how far these were off what the rest of this predicts.
     """
 
     kind: Literal["step_times"] = "step_times"
@@ -116,6 +116,7 @@ class StepTimes(Table):
     noise: Annotated[list[PositiveFloat], Field(min_length=10, max_length=10)]
     compiled: Seconds | None = None
     compiled_error: NonNegative = 0.0
+    compiled_rest_s: NonNegative = 0.0
     compile_s: NonNegative = 0.0
     failed: str | None = None
     together: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
@@ -158,7 +159,8 @@ class StepTimes(Table):
         values = [
             *(number for cost in costs for number in cost.model_dump().values()),
             *self.padded_curve.numbers, *self.packed_curve.numbers,
-            self.rest_s, self.error, self.compiled_error, self.compile_s, self.together, *self.noise,
+            self.rest_s, self.error, self.compiled_error, self.compiled_rest_s, self.compile_s, self.together,
+            *self.noise,
         ]  # fmt: skip
         whole: list[int] = np.array(values, dtype=np.float64).view(np.int64).tolist()
         return [*whole, int(self.packed is not None), int(self.compiled is not None)]
@@ -170,10 +172,11 @@ class StepTimes(Table):
         names, curve = list(Seconds.model_fields), 2 + KNOTS
         padded, packed, compiled = (Seconds(**dict(zip(names, values[i : i + 5], strict=True))) for i in (0, 5, 10))
         curves = (Curve.from_numbers(values[i : i + curve]) for i in (15, 15 + curve))
-        rest_s, error, compiled_error, compile_s, together, *noise = values[15 + 2 * curve :]
+        rest_s, error, compiled_error, compiled_rest_s, compile_s, together, *noise = values[15 + 2 * curve :]
         changed: dict[str, Any] = dict(zip(("padded_curve", "packed_curve"), curves, strict=True))
         changed |= {"padded": padded, "packed": packed if packs else None, "compiled": compiled if compiles else None}
-        changed |= {"rest_s": rest_s, "error": error, "compiled_error": compiled_error, "compile_s": compile_s}
+        changed |= {"rest_s": rest_s, "error": error, "compile_s": compile_s}
+        changed |= {"compiled_error": compiled_error, "compiled_rest_s": compiled_rest_s}
         return self.model_copy(update=changed | {"together": together, "noise": noise})
 
 

@@ -113,7 +113,8 @@ def predict(
             fault = fault or error
             continue
         off = times.off(name.removesuffix(COMPILED))
-        steps[name] = off * step_seconds(plans, lengths, policy, planned.cost, times) + times.rest_s
+        steps[name] = off * step_seconds(plans, lengths, policy, planned.cost, times)
+        steps[name] = steps[name] + (times.compiled_rest_s if compiled else times.rest_s)
         programs = len(shapes) or 1 if compiled else 0
         found[name] = policy, cost, _microbatches(plans), compiled, programs * times.compile_s
         if policy.most_microbatches == 1:

@@ -37,6 +37,7 @@ def measure_steps(
 
 def _step_s(learner: Learner, plan: StepPlan, exchange: Exchange) -> float:
     """Return the seconds of the slowest rank. Ranks of one process take turns, another one first in each step."""
+    learner.optimiser.clear()
     own = list(exchange.ranks)
     first = plan.step % len(own)
     seconds = {rank: _rank_s(learner, plan, rank) for rank in [*own[first:], *own[:first]]}

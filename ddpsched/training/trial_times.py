@@ -7,6 +7,7 @@ for the slowest of its ranks, which noise decides where a plan has made them ali
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -148,14 +149,14 @@ def _fit_rows(sizes: Sequence[Any], seconds: Any) -> tuple[Seconds, Curve]:
 
 def _seconds(learner: Learner, point: Point) -> float:
     count, length, ids = point
+    learner.optimiser.clear()
     if ids is not None:
         return seconds_of(learner, lambda: learner.collate(ids, packed=True))
     return seconds_of(learner, lambda: learner.collate.synthetic(count, length, int(min(count, length) > 1)))
 
 
 def seconds_of(learner: Learner, collate: Callable[[], Batch]) -> float:
-    """Return the seconds of a micro-batch: collation, forward and backward, without earlier gradients."""
-    learner.optimiser.clear()
+    """Return the seconds of a micro-batch: collation, forward and backward, which adds to the gradients there are."""
     if learner.device.type == "cuda":
         torch.cuda.synchronize(learner.device)
     with learner.sync.trial():
@@ -170,25 +171,41 @@ def with_compiled(times: StepTimes, learner: Learner, config: RunConfig, shapes:
     Compiled, a micro-batch takes a + b times its eager seconds: what a call costs changes otherwise than what a token
     costs. ``shapes``: as of :func:`measure_times`, of which a few are compiled; all ranks call it at once. Programs
     take turns, as in steps: one that runs again and again finds its code in the processor's caches, and looks faster
-    than it is there. Raises RunError for a compiler that fails, where the config says so.
+    than it is there. Virtual ranks add to the gradients that the one before has left, in memory that eager and compiled
+    programs allocate otherwise; so two follow each other, and the slower one counts. Raises RunError for a compiler
+    that fails, where the config says so.
     """
     shapes = evenly(shapes, COMPILED + 2)[1:-1]
     menu = Menu(tuple(shapes), tuple(shapes)) if config.compile.kind == "static" else NO_MENU
     facts = learner.use(config, menu)["compile"]
     if "failed" in facts:
         return times.model_copy(update={"failed": facts["failed"]})
-    compiled: list[list[float]] = [[] for _ in shapes]
-    eager: list[list[float]] = [[] for _ in shapes]
-    for _ in range(PAIRS):
+    ranks = min(2, config.world_size) if config.executor.kind == "virtual" else 1
+    # of each pair and shape: seconds of the slowest rank, and of the optimizer
+    compiled, eager = np.zeros((2, PAIRS, len(shapes), 2))
+    for pair in range(PAIRS):
         for place, shape in enumerate(shapes):
-            compiled[place].append(_seconds(learner, (*shape, None)))
+            compiled[pair, place] = _ranks_s(learner, shape, ranks)
             with run_eagerly(learner.model):
-                eager[place].append(_seconds(learner, (*shape, None)))
+                eager[pair, place] = _ranks_s(learner, shape, ranks)
     learner.undo()
     made = [program["seconds"] for program in facts["programs"]]
-    cost, error = _fit_compiled(times.padded, np.array([*map(min, eager)]), np.array([*map(min, compiled)]))
+    cost, error = _fit_compiled(times.padded, eager[..., 0].min(0), compiled[..., 0].min(0))
+    more_s = float(np.median(compiled[..., 1]) - np.median(eager[..., 1]))
     found = {"compiled": cost, "compiled_error": error, "compile_s": sum(made) / len(made)}
-    return times.model_copy(update=found)
+    return times.model_copy(update=found | {"compiled_rest_s": max(0.0, times.rest_s + more_s)})
+
+
+def _ranks_s(learner: Learner, shape: Shape, ranks: int) -> tuple[float, float]:
+    """Return the seconds of the slowest of ``ranks`` that follow each other, and of the optimizer at a rate of 0."""
+    learner.optimiser.clear()
+    batch = partial(learner.collate.synthetic, *shape, int(min(shape) > 1))
+    slowest = max(seconds_of(learner, batch) for _ in range(ranks))
+    for gradient in (p.grad for p in learner.model.parameters() if p.grad is not None):
+        gradient.zero_()
+    begin = learner.clock.mark()
+    learner.optimiser.try_step()
+    return slowest, learner.clock.seconds(begin, learner.clock.mark())
 
 
 def _fit_compiled(padded: Seconds, eager: Any, compiled: Any) -> tuple[Seconds, float]:

@@ -134,7 +134,8 @@ def test_the_band_of_a_compiled_model_has_its_own_error() -> None:
 def test_what_was_tried_is_predicted_by_that() -> None:
     """Static was as predicted and balanced took 1.5 times as long; others are taken to be off by the mean."""
     tried = {"static": Tried(ratio=1.0, error=0.003), "balanced": Tried(ratio=1.5, error=0.004)}
-    given = times(1e-4, rest_s=0.002).model_copy(update={"compiled": times(1e-5).padded})
+    compiled = {"compiled": times(1e-5).padded, "compiled_rest_s": 0.002}
+    given = times(1e-4, rest_s=0.002).model_copy(update=compiled)
     plain, found = ranking(given), ranking(given.model_copy(update={"tried": tried}))
     off = {name: (found[name].step_s - 0.002) / (plain[name].step_s - 0.002) for name in plain}
     assert off["static"] == pytest.approx(1.0)
