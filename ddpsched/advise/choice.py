@@ -192,6 +192,7 @@ def _times(
 
 
 def _of_rank_0(times: StepTimes, exchange: Exchange) -> StepTimes:
+    """Return these times with rank 0's numbers."""
     row = np.array([times.as_row()], dtype=np.int64)
     return times.with_row(exchange.vote(np.repeat(row, len(exchange.ranks), axis=0))[0].tolist())
 

@@ -51,7 +51,7 @@ def test_what_was_slower_than_predicted_is_not_taken(
 
 
 def test_steps_take_turns_while_there_is_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step is as if it took 4 s, so a second round of three candidates ends the time there is."""
+    """Each step is as if it took 4 s, so the fourth round of two candidates ends the time there is."""
     now, ran = [0.0], list[int]()
 
     def seconds(learner: Any, collate: Any) -> float:
