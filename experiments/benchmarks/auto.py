@@ -6,9 +6,9 @@
 DIR holds `sst2/`, `gsm8k/` and `bert-uncased/`. Each setting is one `ddpsched advise`, in which static, static again
 (A/A) and all candidates run in turn; 2 gloo ranks or 4 virtual ones. `--shapes`: padded candidates compiled for a menu
 of so many shapes are among them. Times are over static's: of what was taken, of the fastest measured, and of A/A; then
-the largest error of a prediction, and whose it is; and the time of choosing, with a measurement at hand, as a share of
-300 steps of what was taken. `--freeze` writes each setting into `report/results/auto/` as it ends, where it takes the
-place of an earlier one.
+the largest error of a prediction, and whose it is; and the time of choosing, with times and menus of shapes kept from
+before, as a share of 300 steps of what was taken. `--freeze` writes each setting into `report/results/auto/` as it
+ends, where it takes the place of an earlier one.
 """
 
 import argparse
@@ -69,8 +69,8 @@ class Setting:
         ]  # fmt: skip
         return words if self.shapes is None else [*words, "--shapes", str(self.shapes)]
 
-    def advice(self, folder: Path, output: Path) -> dict[str, Any]:
-        """Return what `ddpsched advise` prints. Raises RunError where it fails."""
+    def advice(self, folder: Path, output: Path, steps: int) -> dict[str, Any]:
+        """Return what `ddpsched advise` prints, ``steps`` of each arm measured. Raises RunError where it fails."""
         size, executor = RANKS[self.ranks]
         path, columns, task = DATA[self.data]
         config = output / "run.toml"
@@ -85,7 +85,7 @@ class Setting:
         if executor == "distributed":
             rendezvous = ["--standalone", f"--nproc-per-node={size}"]
             start = [sys.executable, "-m", "torch.distributed.run", *rendezvous, "-m", "ddpsched"]
-        command = [*start, "advise", str(config), *words, "--steps", str(self.steps), "--first", "9", "--json"]
+        command = [*start, "advise", str(config), *words, "--steps", str(steps), "--first", "9", "--json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RunError(f"{' '.join(command)}\n{done.stderr[-3000:]}")
@@ -115,7 +115,8 @@ def outcome(found: dict[str, Any]) -> dict[str, Any]:
 def measure(setting: Setting, folder: Path) -> dict[str, Any]:
     """Return the row of a setting, with all that was predicted and measured."""
     with tempfile.TemporaryDirectory() as output:
-        found = setting.advice(folder, Path(output))
+        found = setting.advice(folder, Path(output), setting.steps)
+        found["seconds"] = setting.advice(folder, Path(output), 0)["seconds"]  # with all at hand that was found before
     about = {
         "model": setting.trained, "data": setting.data, "world_size": RANKS[setting.ranks][0], "ranks": setting.ranks,
         "global_batch": setting.global_batch, "steps": setting.steps, "shapes": setting.shapes,
