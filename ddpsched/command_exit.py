@@ -1,8 +1,10 @@
 """The end of a command: expected errors as one message, and the exit code."""
 
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from ddpsched.broken_pipe import UNREAD, is_unread
@@ -36,6 +38,16 @@ def guarded(body: Callable[[], int | None]) -> int:
         else:
             raise
         return 1
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM end the process as Ctrl-C does: ranks and files of the context are cleaned up."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def leave(code: int) -> NoReturn:

@@ -155,8 +155,9 @@ def _times(
         return executor.times.model_copy(update=quiet)
     from ddpsched.advise.trials import try_candidates
     from ddpsched.training.calibrate import identity_of
+    from ddpsched.training.compiled_times import with_compiled
     from ddpsched.training.distributed import DistributedExecutor
-    from ddpsched.training.trial_times import measure_times, with_compiled
+    from ddpsched.training.trial_times import measure_times
     from ddpsched.training.virtual import VirtualExecutor
 
     assert isinstance(executor, VirtualExecutor | DistributedExecutor), "all others are simulated"

@@ -1,14 +1,13 @@
 """``ddpsched certify``: read the options, certify, and print the certificates."""
 
 import json
-import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ddpsched.certify.certificate import Certificate
 from ddpsched.certify.faults import named_fault
+from ddpsched.command_exit import terminable
 from ddpsched.config import apply_overrides, load, parse
 from ddpsched.denominators import BY_GROUP, check_target
 from ddpsched.errors import ConfigError
@@ -49,8 +48,8 @@ class Request:
 
 def answer(request: Request) -> bool:
     """Certify, print the certificates, and return whether all of them hold. Raises ConfigError as ``certify`` does."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # clean up ranks and files as at Ctrl-C
-    certificates = certify(request)
+    with terminable():
+        certificates = certify(request)
     if request.json:
         values = [each.as_dict() for each in certificates]
         print(json.dumps(values[0] if len(values) == 1 else values, indent=2))

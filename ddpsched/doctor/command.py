@@ -2,14 +2,13 @@
 
 import json
 import os
-import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ddpsched.command_exit import terminable
 from ddpsched.doctor import certificate, devices, disk, launches, ports, ranks, slowdown, versions
 from ddpsched.doctor.clocks import Now, judge_wall
 from ddpsched.doctor.finding import Finding, Setting, failed
@@ -48,12 +47,12 @@ def answer(request: Request, probes: Sequence[Probe] = PROBES, within_s: float =
     if World.launched():
         size = os.environ["WORLD_SIZE"]
         raise ConfigError(f"WORLD_SIZE = {size}: doctor starts ranks itself; run it as one process, not under torchrun")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # clean up processes as at Ctrl-C
     begin, findings, out = time.monotonic(), list[Finding](), plain_console()
-    for finding in findings_of(request.outputs, probes, begin + within_s):
-        findings.append(finding)
-        if not request.json:
-            out.print(finding.line, style=STYLES[finding.state], soft_wrap=True)
+    with terminable():
+        for finding in findings_of(request.outputs, probes, begin + within_s):
+            findings.append(finding)
+            if not request.json:
+                out.print(finding.line, style=STYLES[finding.state], soft_wrap=True)
     bad, took_s = failed(findings), time.monotonic() - begin
     if request.json:
         values = {"holds": not bad, "took_s": took_s, "findings": [each.as_dict() for each in findings]}

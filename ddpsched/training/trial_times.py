@@ -7,7 +7,6 @@ for the slowest of its ranks, which noise decides where a plan has made them ali
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -20,11 +19,9 @@ from ddpsched.costs.cost_model import CostModel
 from ddpsched.costs.regression import fit_time
 from ddpsched.costs.shape_menu import Shape
 from ddpsched.costs.step_times import QUIET, Curve, StepTimes, evenly, noise_of
-from ddpsched.planning.shapes.choose import NO_MENU, Menu
 from ddpsched.step_plan import Ids
 from ddpsched.training.calibrate import identity_of
 from ddpsched.training.collate import Batch
-from ddpsched.training.compiled import run_eagerly
 from ddpsched.training.learner import Learner
 
 MOST_PASSES = 12
@@ -33,8 +30,6 @@ FEWER = ((12.0, 8, 4), (24.0, 6, 3))  # seconds of a pass, beyond which so few s
 TRIALS = 5  # steps of one short sample, whose median is what a step takes beside its micro-batches
 SHORT_S = 0.25  # of a call
 REPEATED = 5  # times of the smallest point, where there is no second pass
-PAIRS = 8  # of compiled and eager passes in turn
-COMPILED = 3  # shapes that are compiled to see how much faster that makes the model: small, medium and large
 LEAST_POINTS = 6  # of a fit
 HELD_OUT = 4  # each fourth point is left out of the fit
 CROWDED, TURNS = 2, 3  # micro-batches that are also measured on one rank alone, and how often
@@ -163,61 +158,6 @@ def seconds_of(learner: Learner, collate: Callable[[], Batch]) -> float:
         begin = learner.clock.mark()
         learner.loss_sum(collate()).backward()
         return learner.clock.seconds(begin, learner.clock.mark())
-
-
-def with_compiled(times: StepTimes, learner: Learner, config: RunConfig, shapes: Sequence[Shape]) -> StepTimes:
-    """Return ``times`` with those of the compiled model and of making one program; or why it cannot be compiled.
-
-    Compiled, a micro-batch takes a + b times its eager seconds: what a call costs changes otherwise than what a token
-    costs. ``shapes``: as of :func:`measure_times`, of which a few are compiled; all ranks call it at once. Programs
-    take turns, as in steps: one that runs again and again finds its code in the processor's caches, and looks faster
-    than it is there. Virtual ranks add to the gradients that the one before has left, in memory that eager and compiled
-    programs allocate otherwise; so two follow each other, and the slower one counts. Raises RunError for a compiler
-    that fails, where the config says so.
-    """
-    shapes = evenly(shapes, COMPILED + 2)[1:-1]
-    menu = Menu(tuple(shapes), tuple(shapes)) if config.compile.kind == "static" else NO_MENU
-    facts = learner.use(config, menu)["compile"]
-    if "failed" in facts:
-        return times.model_copy(update={"failed": facts["failed"]})
-    ranks = min(2, config.world_size) if config.executor.kind == "virtual" else 1
-    # of each pair and shape: seconds of the slowest rank, and of the optimizer
-    compiled, eager = np.zeros((2, PAIRS, len(shapes), 2))
-    for pair in range(PAIRS):
-        for place, shape in enumerate(shapes):
-            compiled[pair, place] = _ranks_s(learner, shape, ranks)
-            with run_eagerly(learner.model):
-                eager[pair, place] = _ranks_s(learner, shape, ranks)
-    learner.undo()
-    made = [program["seconds"] for program in facts["programs"]]
-    cost, error = _fit_compiled(times.padded, eager[..., 0].min(0), compiled[..., 0].min(0))
-    more_s = float(np.median(compiled[..., 1]) - np.median(eager[..., 1]))
-    found = {"compiled": cost, "compiled_error": error, "compile_s": sum(made) / len(made)}
-    return times.model_copy(update=found | {"compiled_rest_s": max(0.0, times.rest_s + more_s)})
-
-
-def _ranks_s(learner: Learner, shape: Shape, ranks: int) -> tuple[float, float]:
-    """Return the seconds of the slowest of ``ranks`` that follow each other, and of the optimizer at a rate of 0."""
-    learner.optimiser.clear()
-    batch = partial(learner.collate.synthetic, *shape, int(min(shape) > 1))
-    slowest = max(seconds_of(learner, batch) for _ in range(ranks))
-    for gradient in (p.grad for p in learner.model.parameters() if p.grad is not None):
-        gradient.zero_()
-    begin = learner.clock.mark()
-    learner.optimiser.try_step()
-    return slowest, learner.clock.seconds(begin, learner.clock.mark())
-
-
-def _fit_compiled(padded: Seconds, eager: Any, compiled: Any) -> tuple[Seconds, float]:
-    """Return the cost of the compiled model, from seconds of the same micro-batches, and its largest relative error."""
-    from scipy.optimize import nnls
-
-    design = np.stack([1 / compiled, eager / compiled], axis=1)
-    (fixed, factor), _ = nnls(design, np.ones(len(compiled)))
-    error = float(np.abs(design @ (fixed, factor) - 1).max())
-    scaled = {name: factor * each for name, each in padded.model_dump().items()}
-    floor = scaled["floor"] + fixed if scaled["floor"] else 0.0
-    return Seconds(**scaled | {"alpha": scaled["alpha"] + fixed, "floor": floor}), error
 
 
 def _rest_s(learner: Learner, padded: Seconds, shortest: int) -> float:

@@ -35,11 +35,6 @@ def probes(*functions: Any) -> list[Probe]:
     return [Probe(each.__name__, each, 20.0, "do this") for each in functions]
 
 
-@pytest.fixture(autouse=True)
-def _own_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
-
-
 def test_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not answer(Request(tmp_path / "out"), probes(good, warns, fails))
     *lines, wall, last = capsys.readouterr().out.splitlines()
