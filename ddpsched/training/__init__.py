@@ -34,6 +34,7 @@
     splits.py              where DDP's optimizer cuts a compiled model
     program_table.py       a program for each shape, found by it
     trial_times.py         the times that policy auto chooses by
+    compiled_times.py      those of the compiled model
     trial_steps.py         steps of the candidates that policy auto tries
     network_times.py       all-reduces of a group, and the messages of a step
     calibrate_command.py   `ddpsched calibrate`

@@ -18,7 +18,7 @@ def eager(padded: Seconds = PADDED) -> np.ndarray:
 @pytest.mark.parametrize("factor", [0.5, 1.4])
 @pytest.mark.parametrize("fixed", [0.0, 3e-4, 2e-3])
 def test_a_fixed_part_and_a_factor_are_found(fixed: float, factor: float) -> None:
-    """Of a call that costs less and a token that costs more, too."""
+    """Also where a call costs less and a token costs more."""
     found = eager()
     cost, error = fit_compiled(PADDED, SHAPES, (fixed + factor * (found - PADDED.alpha)) / found)
     assert error == pytest.approx(0, abs=1e-6)
