@@ -58,7 +58,8 @@ ROOMS = {
         "sample_sort": 0, "meeting": 1, "group_exchange": 2, "masks": 1, "variable_lr": 1, "collate": 2, "optimise": 2,
         "packed": 3, "sync": 3, "footprint": 1, "save": 0, "state": 0, "evaluate": 4, "program_table": 3, "splits": 3,
         "compiled": 4,        "rank_step": 4, "part_rows": 1, "part_groups": 4, "split": 5,
-        "learner": 6, "calibrate": 7, "trial_times": 8, "compiled_times": 9, "trial_steps": 9, "distributed": 8, "virtual": 8,
+        "learner": 6, "calibrate": 7, "trial_times": 8, "compiled_times": 9, "trial_steps": 9,
+        "distributed": 8, "virtual": 8,
         "network_times": 9, "calibrate_command": 10,
     },
 }  # fmt: skip

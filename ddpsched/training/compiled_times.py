@@ -16,7 +16,7 @@ from ddpsched.training.compiled import run_eagerly
 from ddpsched.training.learner import Learner
 from ddpsched.training.trial_times import seconds_of
 
-SHAPES = 3  # that are compiled: small, medium and large
+SHAPES = 3  # that are compiled, up to the largest: the larger, the more of a step is theirs
 PAIRS = 8  # of compiled and eager passes in turn
 RANKS = 4  # virtual ones of a pass, at most
 
@@ -31,7 +31,7 @@ def with_compiled(times: StepTimes, learner: Learner, config: RunConfig, shapes:
     program takes 0.6 of its time, and few steps get that on all ranks. Raises RunError for a compiler that fails, where
     the config says so.
     """
-    shapes = evenly(shapes, SHAPES + 2)[1:-1]
+    shapes = evenly(shapes, SHAPES + 1)[1:]
     menu = Menu(tuple(shapes), tuple(shapes)) if config.compile.kind == "static" else NO_MENU
     facts = learner.use(config, menu)["compile"]
     if "failed" in facts:
