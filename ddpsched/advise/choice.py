@@ -126,7 +126,9 @@ def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool 
     menu = partial(config.shapes_of, lengths=lengths)
     ranking = predict(spec, lengths, candidates, times, menu, None if whole else steps)
     if times.compiled is not None and not any(each.compiled for each in ranking):
-        log.info("auto: compiling takes %.0f s a program, longer than this run; it stays eager", times.compile_s)
+        log.info(
+            "auto: compiling takes %.0f s a program, which this run cannot win back; it stays eager", times.compile_s
+        )
     by_name = {each.name: each for each in ranking}
     best = sorted(by_name).index(taken(ranking, steps).name)
     row = np.full((len(executor.exchange.ranks), 1), best, dtype=np.int64)

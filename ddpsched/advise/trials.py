@@ -62,8 +62,13 @@ def _in_order(ranking: Sequence[Prediction]) -> list[Prediction]:
 
 
 def _compared(seconds: np.ndarray, predicted: np.ndarray, error: float) -> Tried:
-    """Return the ratio of both, and its standard error; ``error`` of a single step."""
-    ratio = float(seconds.sum() / predicted.sum())
-    if len(seconds) > 1:
-        error = float((seconds - ratio * predicted).std(ddof=1) / (ratio * predicted.mean() * len(seconds) ** 0.5))
-    return Tried(ratio=ratio, error=error)
+    """Return the median ratio of both, and its standard error; ``error`` of a single step.
+
+    A mean of a dozen steps would be that of the one among them that the machine disturbed.
+    """
+    ratios = seconds / predicted
+    ratio = float(np.median(ratios))
+    if len(ratios) > 1:  # of normal noise, by the median deviation, which a few large ones do not move
+        deviation = 1.4826 * float(np.median(np.abs(ratios - ratio)))
+        error = (np.pi / 2) ** 0.5 * deviation / (ratio * len(ratios) ** 0.5)
+    return Tried(ratio=ratio, error=float(error))

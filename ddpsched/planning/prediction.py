@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -26,6 +27,7 @@ TRIED = 12  # of these, in which a second micro-batch has to pay once
 DRAWS = 16  # of noise for each of them
 COMPILED = ", compiled"  # behind the name of a candidate
 ALIKE = 1e-9  # of a ratio: predictions of equal plans
+NEAR = 0.01  # of a step time, which no prediction tells apart
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,13 @@ class Prediction:
 def taken(ranking: Sequence[Prediction], steps: int) -> Prediction:
     """Return the fastest prediction for a run of so many steps; static's, if it is there, where none is below it.
 
-    One of the compiled model must be faster than all others by more than its band, its compiling included.
+    Of those within ``NEAR`` of it the one with the fewest micro-batches. One of the compiled model must be faster than
+    all others by more than its band, its compiling included.
     """
     static = next((each for each in ranking if each.name == "static"), None)
-    eager = next(each for each in ranking if not each.compiled)
+    uncompiled = [each for each in ranking if not each.compiled]
+    near = [each for each in uncompiled if each.step_s <= (1 + NEAR) * uncompiled[0].step_s]
+    eager = min(near, key=lambda each: each.policy.most_microbatches)
 
     def whole_s(each: Prediction) -> float:
         return each.before_s + steps * each.step_s * (1 + each.band)
@@ -79,7 +84,7 @@ def predict(
     one that is not. Raises InfeasibleError where none is left. An epoch has to have a step.
     Where a second micro-batch does not pay in the first ``TRIED`` steps, it is taken not to pay, nor more of them, and
     the other steps are not planned. ``num_steps``: of the run; where making one program takes as long as all of them do
-    with the fastest eager candidate, compiled ones are left out.
+    with the fastest eager candidate, compiled ones are left out, and so is one that is slower in those first steps.
     """
     steps: dict[str, np.ndarray] = {}
     found: dict[str, tuple[Policy, CostModel, float, bool, float]] = {}
@@ -100,6 +105,7 @@ def predict(
         shapes = menu(planned) if compiled else ()
         if shapes:
             planned = replace(planned, cost=on_menu(cost, shapes))
+        timed = partial(_timed, name=name, policy=policy, cost=planned.cost, lengths=lengths, times=times)
         streams = sampled(planned, lengths)
         try:
             plans = next_plans(streams, TRIED)
@@ -107,14 +113,18 @@ def predict(
                 settled.add(kind)
                 steps[name], found[name] = steps[one_each[kind]], (policy, *found[one_each[kind]][1:])
                 continue
+            if (
+                compiled
+                and num_steps
+                and timed(plans).mean() > min((each[:TRIED].mean() for each in steps.values()), default=np.inf)
+            ):
+                continue
             plans += next_plans(streams, STEPS - TRIED)
         except InfeasibleError as error:
             log.info("auto: %s is left out: %s", name, error)
             fault = fault or error
             continue
-        off = times.off(name.removesuffix(COMPILED))
-        steps[name] = off * step_seconds(plans, lengths, policy, planned.cost, times)
-        steps[name] = steps[name] + (times.compiled_rest_s if compiled else times.rest_s)
+        steps[name] = timed(plans)
         programs = len(shapes) or 1 if compiled else 0
         found[name] = policy, cost, _microbatches(plans), compiled, programs * times.compile_s
         if policy.most_microbatches == 1:
@@ -152,6 +162,14 @@ def sampled(spec: PlanSpec, lengths: Lengths) -> list[Iterator[StepPlan]]:
 def next_plans(streams: Sequence[Iterator[StepPlan]], count: int) -> list[StepPlan]:
     """Return the next plans, ``count`` in all, as many from each stream."""
     return [plan for stream in streams for plan in islice(stream, count // len(streams))]
+
+
+def _timed(
+    plans: Sequence[StepPlan], name: str, policy: Policy, cost: CostModel, lengths: Lengths, times: StepTimes
+) -> np.ndarray:
+    """Return the seconds of whole steps of a candidate: (steps,)."""
+    rest_s = times.compiled_rest_s if name.endswith(COMPILED) else times.rest_s
+    return times.off(name.removesuffix(COMPILED)) * step_seconds(plans, lengths, policy, cost, times) + rest_s
 
 
 def _error(times: StepTimes, name: str, base: str) -> float:

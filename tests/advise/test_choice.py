@@ -13,17 +13,18 @@ from ranks import run_ranks
 from typer.testing import CliRunner
 
 from ddpsched.advise import measured, trials
-from ddpsched.advise.choice import Choice
+from ddpsched.advise.choice import Choice, choose
 from ddpsched.cli import app
 from ddpsched.config import RunConfig
 from ddpsched.costs.calibration import Seconds
 from ddpsched.costs.cost_model import padded_tokens
 from ddpsched.costs.step_times import KEPT, StepTimes
 from ddpsched.errors import RunError, RunStopped
+from ddpsched.executors import executor_of
 from ddpsched.planning.policies.static import Static
 from ddpsched.planning.prediction import Prediction
 from ddpsched.records import read_json, read_lines
-from ddpsched.run_loop import run
+from ddpsched.run_loop import run, world_of
 from ddpsched.training import trial_times
 from ddpsched.training.program_table import ProgramTable
 
@@ -44,13 +45,19 @@ def test_a_simulated_run_chooses_by_its_clock(tmp_path: Path) -> None:
 
 def test_a_compiled_model_is_predicted_on_its_menu(tmp_path: Path) -> None:
     clock = {"kind": "simulated", "alpha_s": 1e-3, "beta_s": 1e-3}
-    plain = run(config_of(tmp_path, executor=clock, name="plain"))
-    folder = run(config_of(tmp_path, executor=clock, name="menu", compile={"kind": "static", "shapes": 4}))
-    alone, both = ({each["name"]: each["step_s"] for each in chosen(path)["ranking"]} for path in (plain, folder))
+    configs = [config_of(tmp_path, executor=clock, compile=each) for each in ({}, {"kind": "static", "shapes": 4})]
+    rankings = []
+    for config in configs:
+        samples = config.load_samples()
+        executor = executor_of(config, samples, world_of(config), False)
+        rankings.append(choose(config, executor, samples, whole=True).ranking)
+    alone, both = ({each.name: each.step_s for each in ranking} for ranking in rankings)
     assert {name: both[name] for name in alone} == alone
     assert both.keys() - alone.keys() == {f"{name}, compiled" for name in alone if name != "packed"}
     assert all(both[f"{name}, compiled"] > alone[name] for name in alone if name != "packed")
-    assert chosen(folder)["compile"]["kind"] == "eager"  # as a simulated model gains nothing
+    found = chosen(run(configs[1]))
+    assert found["compile"]["kind"] == "eager", "as a simulated model gains nothing"
+    assert {each["name"] for each in found["ranking"]} == alone.keys()
 
 
 FAST = Seconds(alpha=1e-6, beta=1e-7, gamma=0, delta=0, floor=0)

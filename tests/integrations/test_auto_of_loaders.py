@@ -48,12 +48,13 @@ def step_s(policy: Any, cost: Any) -> float:
     return float(np.mean([max(plan.predicted_cost or ()) for plan in plans]))
 
 
-@pytest.mark.parametrize(("alpha", "count"), [(0.0, 4), (8e-4, 2), (1.0, 1)])
+@pytest.mark.parametrize(("alpha", "count"), [(0.0, 4), (4e-4, 2), (1.0, 1)])
 def test_the_fastest_is_taken(alpha: float, count: int) -> None:
-    """Where several are as fast, the one with fewer micro-batches is."""
+    """Where several are as fast within 1 %, the one with the fewest micro-batches is."""
     candidates = [{"kind": "static"}, *map(several, (1, 2, 4))]
     times = [step_s(each, seconds(alpha)) for each in candidates]
-    best = candidates[int(np.argmin(times))]
+    near = [place for place, own in enumerate(times) if own <= 1.01 * min(times)]
+    best = candidates[min(near, key=lambda place: (max(1, place), times[place]))]  # static has one micro-batch, too
     found = loader(cost=seconds(alpha))
     assert found.policy == best == several(count)
     expected = loader(policy=best, cost=seconds(alpha))

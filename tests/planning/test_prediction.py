@@ -111,8 +111,9 @@ def test_auto_itself_plans_nothing() -> None:
         next(plan_steps(spec, LENGTHS, LocalExchange(2)))
 
 
-def prediction(name: str, step_s: float, **more: Any) -> Prediction:
-    return Prediction(name, Balanced(), times(1e-4).cost, step_s, step_s / 2, 0.05, 1.0, **more)
+def prediction(name: str, step_s: float, most: int = 1, **more: Any) -> Prediction:
+    policy = Balanced(max_microbatches=most)
+    return Prediction(name, policy, times(1e-4).cost, step_s, step_s / 2, 0.05, float(most), **more)
 
 
 def test_compiling_is_charged_over_the_steps_of_the_run() -> None:
@@ -122,6 +123,12 @@ def test_compiling_is_charged_over_the_steps_of_the_run() -> None:
     assert taken([compiled, eager, static], steps=600) is eager, "it saves 0.16 s a step beyond its band"
     assert taken([prediction("balanced", 3.0), static], steps=1000) is static
     assert taken([prediction("balanced", 3.0)], steps=1000).name == "balanced", "static does not fit into memory"
+
+
+@pytest.mark.parametrize(("step_s", "name"), [(1.005, "balanced"), (1.02, "balanced, M = 4")])
+def test_of_those_that_are_alike_the_one_with_the_fewest_micro_batches_is_taken(step_s: float, name: str) -> None:
+    four, one, static = prediction("balanced, M = 4", 1.0, 4), prediction("balanced", step_s), prediction("static", 2.0)
+    assert taken(sorted([four, one, static], key=lambda each: each.step_s), steps=1000).name == name
 
 
 def test_the_band_of_a_compiled_model_has_its_own_error() -> None:
@@ -161,8 +168,21 @@ def test_a_run_shorter_than_compiling_stays_eager() -> None:
     step_s = min(each.step_s for each in eager)
     long = predict(spec, LENGTHS, Auto().candidates(False), given, menu, num_steps=int(1.1 / step_s))
     assert [each for each in long if not each.compiled] == eager
-    assert {each.name for each in long if each.compiled} == {f"{each.name}, compiled" for each in eager}
+    assert {each.name for each in long if each.compiled} == {f"{each.name}, compiled" for each in eager[:-1]}
+    assert eager[-1].name == "static", "which is slower than the others, compiled too"
     assert searched == [1, 1, 2], "with four, two not paying"
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1e-3, 1.1e-5), (1e-4, 1e-5)])
+def test_a_compiled_model_that_is_slower_is_planned_for_a_few_steps_alone(alpha: float, beta: float) -> None:
+    """Unless the ranking is to be whole."""
+    compiled = Seconds(alpha=alpha, beta=beta, gamma=0, delta=0, floor=0)
+    given = times(1e-3).model_copy(update={"compiled": compiled})
+    spec = PlanSpec(world_size=4, global_batch=16, policy=Auto(), epochs=1, max_length=66)
+    found = predict(spec, LENGTHS, Auto().candidates(False), given, num_steps=1000)
+    whole = predict(spec, LENGTHS, Auto().candidates(False), given)
+    assert any(each.compiled for each in found) == (alpha < 1e-3)
+    assert sum(each.compiled for each in whole) == 4
 
 
 @pytest.mark.parametrize("kind", ["curriculum", "sequential"])
