@@ -188,7 +188,8 @@ def _times(
     assert kept is not None
     # after a compiler that failed, as it may work by now
     if config.compile.kind != "eager" and not _votes(executor.exchange, kept.compiled is not None).all():
-        kept = with_compiled(kept, learner, config, _points(spec, lengths, candidates)[0])
+        found = with_compiled(kept, learner, config, _points(spec, lengths, candidates)[0])
+        kept = _of_rank_0(found, executor.exchange)  # all ranks write the same, whichever is the last to write it
         keep(path, kept)
     times = _of_rank_0(kept, executor.exchange)
     return times if force else _with_given(config, times)

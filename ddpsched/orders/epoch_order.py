@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -52,7 +53,14 @@ class Draw:
 
 def shuffled(draw: Draw) -> Ids:
     """Return a permutation drawn anew each epoch from (seed, epoch)."""
-    return draw.generator.permutation(len(draw))
+    return _permutation(draw.seed, draw.epoch, len(draw))
+
+
+@lru_cache(maxsize=1)  # the candidates of policy auto, and their menus, draw the same one
+def _permutation(seed: int, epoch: int, number: int) -> Ids:
+    order = np.random.default_rng([seed, epoch]).permutation(number)
+    order.setflags(write=False)
+    return order
 
 
 def sequential(draw: Draw) -> Ids:

@@ -25,7 +25,7 @@ from ddpsched.planning.policies.static import Static
 from ddpsched.planning.prediction import Prediction
 from ddpsched.records import read_json, read_lines
 from ddpsched.run_loop import run, world_of
-from ddpsched.training import trial_times
+from ddpsched.training import compiled_times, trial_times
 from ddpsched.training.program_table import ProgramTable
 
 pytestmark = pytest.mark.usefixtures("kept")  # each test measures for itself
@@ -179,17 +179,24 @@ def toml(folder: Path, **more: Any) -> Path:
 
 
 def on_two_ranks(folder: Path, cache: Path) -> dict[str, Any]:
-    """Let rank 1 measure times by which it would choose otherwise."""
+    """Let rank 1 measure times by which it would choose otherwise, and later."""
     import os
+    import time
 
     from ddpsched.world import World
 
     os.environ[KEPT] = str(cache)
     rank = World.detect().rank
+
+    def with_compiled(times: StepTimes, *_: Any) -> StepTimes:
+        time.sleep(0.3 * rank)
+        return times.model_copy(update={"compiled": FAST.model_copy(update={"alpha": 1.0 + rank})})
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial_times, "measure_times", lambda *_: given_times(1e-5 if rank == 0 else 0.0))
         patch.setattr(trials, "try_candidates", lambda *_: {})
-        done = run(config_of(folder, executor={"kind": "distributed"}))
+        patch.setattr(compiled_times, "with_compiled", with_compiled)
+        done = run(config_of(folder, executor={"kind": "distributed"}, compile={"kind": "dynamic"}))
     return {"policies": sorted({line["policy"] for line in read_lines(done)}), **chosen(done)}
 
 
@@ -197,6 +204,8 @@ def test_rank_0_decides_for_all(tmp_path: Path) -> None:
     zero, one = run_ranks(on_two_ranks, 2, tmp_path, tmp_path / "kept")
     assert zero["policies"] == one["policies"] == ["balanced"]
     assert zero["chosen"] == one["chosen"]
+    (kept,) = (tmp_path / "kept" / "step_times").iterdir()
+    assert read_json(kept)["compiled"]["alpha"] == 1.0, "rank 0's, though rank 1 was the last to measure"
 
 
 def on_crowded_ranks(folder: Path, cache: Path) -> float:

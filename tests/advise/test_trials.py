@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from ranks import run_ranks
 from ddpsched.advise import trials
 from ddpsched.costs.calibration import Seconds
 from ddpsched.costs.step_times import KEPT, StepTimes
+from ddpsched.exchange import LocalExchange
 from ddpsched.run_loop import run
 from ddpsched.training import trial_steps, trial_times
 
@@ -70,6 +72,22 @@ def test_steps_take_turns_while_there_is_time(tmp_path: Path, monkeypatch: pytes
     first, second = ran[:4], ran[4:8]
     assert first[:2] != [4, 4], "balanced first in the first round"
     assert second[:2] == [4, 4], "static first in the second one"
+
+
+def test_the_second_half_of_the_time_is_for_those_that_may_be_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of 8.1 s until half of 25 s is over; then, without the slow one, of 4.1 s."""
+    now = [0.0]
+
+    def step_s(learner: Any, seconds: float, exchange: Any) -> float:
+        now[0] += seconds
+        return seconds
+
+    monkeypatch.setattr(trial_steps, "_step_s", step_s)
+    monkeypatch.setattr(trial_steps, "perf_counter", lambda: now[0])
+    plans: Any = {"slow": [4.0] * 12, "near": [2.1] * 12, "fast": [2.0] * 12}
+    learner = SimpleNamespace(begin_step=lambda: None, undo=lambda: None)
+    found = trial_steps.measure_steps(learner, plans, LocalExchange(1), bool)  # type: ignore[arg-type]
+    assert {name: len(seconds) for name, seconds in found.items()} == {"slow": 2, "near": 5, "fast": 5}
 
 
 def test_a_model_that_is_too_slow_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,14 @@ def order_of(kind: str, lengths: Any, epoch: int = 0, **values: Any) -> np.ndarr
     return config.plan_spec().epoch_order(KnownLengths(np.array(lengths, dtype=np.int64)), epoch)
 
 
+def test_an_order_is_drawn_once_and_nobody_can_change_it() -> None:
+    first, again = order_of("shuffled", range(1, 50)), order_of("shuffled", range(1, 50))
+    assert first is again
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 3
+    assert order_of("shuffled", range(1, 50), seed=1).tolist() != first.tolist()
+
+
 @given(
     st.sampled_from(["shuffled", "sequential", "length_grouped"]),
     st.lists(st.integers(1, 9), min_size=1, max_size=50),
