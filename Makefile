@@ -39,8 +39,9 @@ two-hosts: $(VENV)/installed
 checks: $(VENV)/installed
 	$(BIN)/python -m experiments.reliability.nightly --short
 	$(BIN)/python -m pytest -m slow tests/experiments/test_examples.py -k "exact or before_runs or torchrun"
-	$(BIN)/python -m pytest -m slow tests/training/test_compiled_modes.py tests/training/test_compiled_ranks.py \
-		-k "inductors_programs_train or recompilation"
+	$(BIN)/python -m pytest -m slow tests/training/test_compiled.py tests/training/test_compiled_modes.py \
+		tests/training/test_compiled_ranks.py \
+		-k "inductors_programs_train or recompilation or new_to_a_rank"
 	$(BIN)/python -m experiments.gpu --smoke --output $(OUTPUTS)/gpu-smoke
 
 # hours: every check of reliability in full

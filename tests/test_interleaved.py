@@ -96,6 +96,7 @@ def launched(files: list[Path], ranks: int = 2, *words: str) -> subprocess.Compl
     )
 
 
+@pytest.mark.slow
 def test_ranks_take_turns_and_a_run_that_fails_leaves_the_others(tmp_path: Path) -> None:
     """One of three real runs loses its gradient on all ranks; the two others train as they would alone."""
     configs = configs_of(tmp_path, "distributed")

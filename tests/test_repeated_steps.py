@@ -116,6 +116,7 @@ def single_on_rank(outputs: Path) -> str:
     [{"kind": "balanced", "max_microbatches": 2}, pytest.param({"kind": "minmax"}, marks=pytest.mark.slow)],
     ids=str,
 )
+@pytest.mark.slow
 def test_halves_run_as_they_come_beside_a_menu_of_shapes(
     tmp_path: Path, policy: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -67,7 +67,8 @@ def test_planning(ddpsched: Command) -> None:
     assert "prefetch = 16" in ddpsched("config", "policy")
 
 
-@pytest.mark.parametrize("kind", ["simulated", pytest.param("distributed", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["simulated", "distributed"])
 def test_a_study_its_analysis_and_its_report(ddpsched: Command, kind: str) -> None:
     ddpsched("sweep", f"{kind}.toml", "--no-pair")
     assert ddpsched("sweep", f"{kind}.toml", "--no-pair").startswith("skip ")

@@ -18,13 +18,16 @@ from ddpsched.records import RECORDS
 
 WARM_UP = 4  # steps that are left out
 HOLDS = 0.10  # of a ratio, by which a prediction may be off
+LEFT_OUT = 0.05  # of the steps at each end, by their ratio: a step that the machine holds up for seconds is no policy's
 
 
 @dataclass(frozen=True)
 class Measured:
-    """``ratio``: a policy's mean step time over static's, whose steps ran in turn with its own.
+    """``ratio``: a policy's mean step time over static's, whose steps ran in turn with its own, on the same samples.
 
-    ``low``, ``high``: the middle half of the ratios of single steps. ``predicted``: None for static again (A/A).
+    The twentieth of the steps with the largest ratios is left out, and that with the smallest, which is where static
+    was held up. ``low``, ``high``: the middle half of the ratios of single steps. ``predicted``: None for static again
+    (A/A).
     """
 
     name: str
@@ -58,9 +61,17 @@ def measure(choice: Choice, steps: int, first: int) -> list[Measured]:
     found = []
     static_s = times[0][WARM_UP:]
     for (name, _, predicted), seconds in zip(arms[1:], times[1:], strict=True):
-        low, high = np.percentile(seconds[WARM_UP:] / static_s, (25, 75)).tolist()
-        found.append(Measured(name, float(seconds[WARM_UP:].mean() / static_s.mean()), low, high, predicted))
+        found.append(compared(name, seconds[WARM_UP:], static_s, predicted))
     return found
+
+
+def compared(name: str, seconds: np.ndarray, static_s: np.ndarray, predicted: float | None) -> Measured:
+    """Return what is measured of a policy. ``seconds``, ``static_s``: of the same steps, (steps,)."""
+    ratios = seconds / static_s
+    low, high = np.percentile(ratios, (25, 75)).tolist()
+    ends = round(LEFT_OUT * len(ratios))
+    kept = np.argsort(ratios)[ends : len(ratios) - ends]
+    return Measured(name, float(seconds[kept].sum() / static_s[kept].sum()), low, high, predicted)
 
 
 def _trial(config: RunConfig, name: str, prediction: Prediction, steps: int) -> RunConfig:

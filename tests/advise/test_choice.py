@@ -260,6 +260,7 @@ def test_a_run_that_goes_on_keeps_its_choice(tmp_path: Path, monkeypatch: pytest
     assert [line["loss"] for line in read_lines(folder)] == [line["loss"] for line in read_lines(whole)]
 
 
+@pytest.mark.slow
 def test_advise_measures_compiled_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = given_times(1e-5).model_copy(update={"compiled": FAST})
     monkeypatch.setattr(trial_times, "measure_times", lambda *_: fast)

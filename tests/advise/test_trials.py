@@ -117,6 +117,7 @@ def on_two_ranks(folder: Path, cache: Path) -> list[dict[str, list[float]]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_step_lasts_until_its_last_rank_is_ready(tmp_path: Path) -> None:
     zero, one = run_ranks(on_two_ranks, 2, tmp_path, tmp_path / "kept")
     assert zero == one

@@ -252,6 +252,7 @@ def test_tables_pool_seeds(tmp_path: Path) -> None:
     assert {row["num_steps"] for row in tables["ratios"] if row["column"] == "step_s"} == {2 * 19}
 
 
+@pytest.mark.slow
 def test_notebook_runs_as_a_script_and_converts(tmp_path: Path) -> None:
     jupytext = pytest.importorskip("jupytext")
     run = write_run(tmp_path / "study", "minmax", steps=8)

@@ -176,6 +176,7 @@ def test_a_trainer_of_yours() -> None:
         assert [each.name for each in certificate.checks].count("resumption") == 2
 
 
+@pytest.mark.slow
 def test_a_trainer_of_yours_that_is_wrong() -> None:
     (certificate,) = certify_cases(2, [(OF_YOURS[0], None)], "test_certify_trainer:unscaled")
     assert failed(certificate) == ["gradient"]

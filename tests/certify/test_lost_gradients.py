@@ -140,9 +140,7 @@ def cases_of(world_size: int) -> dict[str, Case]:
     return cases
 
 
-@pytest.fixture(
-    scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow), 4]
-)
+@pytest.fixture(scope="module", params=[*(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2, 3)), 4])
 def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, StepCases]:
     return request.param, StepCases(cases_of(request.param), request.param, tmp_path_factory.mktemp("lost"))
 

@@ -84,7 +84,9 @@ def test_without_network_a_name_on_the_hub_fails_at_once_and_shows_the_ways_out(
         assert way in printed
 
 
-@pytest.mark.parametrize("env", [{}, {"HF_HUB_OFFLINE": "1"}], ids=["unreachable", "HF_HUB_OFFLINE"])
+@pytest.mark.parametrize(
+    "env", [{}, pytest.param({"HF_HUB_OFFLINE": "1"}, marks=pytest.mark.slow)], ids=["unreachable", "HF_HUB_OFFLINE"]
+)
 def test_without_network_a_prepared_cache_works(tmp_path: Path, env: dict[str, str]) -> None:
     run_offline(PREPARED, tmp_path, str(tmp_path))
     assert run_offline(OFFLINE, tmp_path, **env).strip() == "3 [0, 1, 0] 1 nyu-mll/glue/sst2"

@@ -49,7 +49,7 @@ def test_rows_are_frozen_and_shown(
 ) -> None:
     monkeypatch.setattr(benchmark, "FROZEN", tmp_path / "auto")
     advice = printed("balanced", balanced=(0.5, 0.52))
-    monkeypatch.setattr(Setting, "advice", lambda self, folder, output: advice)
+    monkeypatch.setattr(Setting, "advice", lambda self, folder, output, steps: advice)
     words = ["D", "--models", "distilbert-base-uncased", "--data", "gsm8k", "--ranks", "gloo", "--shapes", "4"]
     assert main([*words, "--freeze"]) == 0
     (row,) = read_tables(tmp_path / "auto")

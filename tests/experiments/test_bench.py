@@ -80,6 +80,7 @@ def answer(what: Any, seed: int) -> Any:
     return what, seed, os.getpid()
 
 
+@pytest.mark.slow
 def test_launches_are_fresh_processes() -> None:
     answers = launched(answer, "word", launches=2)
     assert [each[:2] for each in answers] == [("word", 0), ("word", 1)]

@@ -44,6 +44,7 @@ def test_each_launch_is_frozen_as_it_ends(
     assert freeze("org/other", frozen["launches"][0], tmp_path / "frozen").name == "other.json"
 
 
+@pytest.mark.slow
 def test_a_launch_on_real_texts(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TORCHINDUCTOR_CACHE_DIR", "DDPSCHED_CACHE"):  # which it sets, for this process
         monkeypatch.setenv(name, str(tmp_path))

@@ -14,6 +14,7 @@ def found() -> Panels:
     return panels()
 
 
+@pytest.mark.slow
 def test_what_is_drawn(found: Panels) -> None:
     tables = (found.assigned, found.local, found.slices, found.dealt)
     assert all(sorted(length for rank in table for length in rank) == sorted(LENGTHS) for table in tables)

@@ -129,6 +129,7 @@ def test_a_study_that_cannot_compare_is_refused(tmp_path: Path, words: list[str]
         launches(load_study(write_study(tmp_path, STUDY), words))
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_them_in_turn_and_only_once(tmp_path: Path, capsys: Any) -> None:
     study = str(write_study(tmp_path, STUDY))
     words = [f"outputs={tmp_path}", "setting=g2", "seed=0"]
@@ -157,6 +158,7 @@ def test_a_sweep_runs_them_in_turn_and_only_once(tmp_path: Path, capsys: Any) ->
     assert {each["block"] for each in facts} == {2}
 
 
+@pytest.mark.slow
 def test_a_sweep_reports_an_arm_that_fails_and_finishes_the_others(tmp_path: Path, capsys: Any) -> None:
     lost = '{ name = "lost", "policy.kind" = "peer", "policy.peer" = "nobody" }'
     arms = f'arm = [{{ name = "static", "policy.kind" = "static" }}, {lost}]'

@@ -13,6 +13,7 @@ from experiments.launching import Node, config_path, run_launch
 from experiments.study import Compare
 
 
+@pytest.mark.slow
 def test_machines_that_do_not_meet_are_named_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launching, "MEETING_S", 2)
     run = parse({"outputs": str(tmp_path), "steps": 2, "world_size": 2, "executor": {"kind": "distributed"}})

@@ -37,6 +37,7 @@ def test_the_gradient_is_that_of_one_process(size: int) -> None:
         assert np.linalg.norm(found - expected) / np.linalg.norm(expected) <= 1e-12
 
 
+@pytest.mark.slow
 def test_under_torchrun(tmp_path: Path) -> None:
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
     done = subprocess.run(launch, cwd=tmp_path, capture_output=True, text=True, timeout=120)

@@ -29,6 +29,7 @@ def launches_of(tmp_path: Path, *words: str) -> list[Launch]:
     return launches(load_study(write_study(tmp_path), [f"outputs={tmp_path}", *words]))
 
 
+@pytest.mark.slow
 def test_jobs_on_this_machine_run_launches_and_say_why_one_failed(tmp_path: Path, capfd: Any) -> None:
     study, words = str(write_study(tmp_path)), [f"outputs={tmp_path}", *ONE]
     assert sweep(study, [*words, "data.path=/nowhere.tsv"], cluster=Cluster("local")) == 1

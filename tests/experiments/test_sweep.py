@@ -80,6 +80,7 @@ def test_overwriting_with_a_mistake_loses_nothing(tmp_path: Path, capsys: Any) -
     assert (folder / "status.json").read_bytes() != before["status.json"]
 
 
+@pytest.mark.slow
 def test_a_finished_run_of_another_config_is_not_taken_for_this_one(tmp_path: Path) -> None:
     study, words = str(write_study(tmp_path)), [f"outputs={tmp_path}", "seed=0"]
     assert sweep(study, words) == 0
@@ -173,6 +174,7 @@ def test_a_rank_that_dies_or_stops_is_named_and_all_end(tmp_path: Path, how: sig
     assert not ranks_of(folder), "no rank is left behind"
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_sweep_keeps_finished_runs(tmp_path: Path) -> None:
     text = (
         LONG.replace('["minmax"]', '["static", "minmax"]').replace("steps = 100000", "")

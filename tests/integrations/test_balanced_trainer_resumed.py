@@ -44,6 +44,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> list[list[tuple[list[Step],
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow
 def test_ranks_go_on_with_what_is_left(ran: Any, name: str) -> None:
     for rank in ran:
         whole, first, rest = rank[list(CASES).index(name)]
@@ -54,6 +55,7 @@ def test_ranks_go_on_with_what_is_left(ran: Any, name: str) -> None:
             np.testing.assert_array_equal(gradient, gradient_then)
 
 
+@pytest.mark.slow
 def test_every_sample_once_an_epoch_whatever_its_steps(ran: Any) -> None:
     steps = list(zip(*(rank[list(CASES).index("epochs of several lengths")][0] for rank in ran), strict=True))
     ids = [id for step in steps for own, _, _ in step for id in own]

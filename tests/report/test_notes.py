@@ -171,6 +171,7 @@ def shown(row: Row, column: str) -> str:
     return COLUMNS[column](row, row.figures)
 
 
+@pytest.mark.slow
 def test_the_table_on_planning_is_what_plan_prints(data_dir: Path) -> None:
     text = (ROOT / "report/notes/planning.md").read_text(encoding="utf-8")
     lines = text.split("## What would I gain?")[1].split("```")[3].splitlines()

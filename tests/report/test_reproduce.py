@@ -70,6 +70,7 @@ def test_a_study_runs_again_under_another_name(monkeypatch: pytest.MonkeyPatch) 
     assert commands[0][-3:] == ["study=memory-again", "outputs=out", "--force"]
 
 
+@pytest.mark.slow
 def test_reproduce_compares_a_finished_study(frozen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--frozen", str(frozen)]
     assert reproduce(["virtual", "--compare", str(frozen / "studies" / "virtual"), *where]) == 0

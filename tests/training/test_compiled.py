@@ -51,7 +51,9 @@ CERTIFIED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CERTIFIED)
+@pytest.mark.parametrize(
+    "name", [each if each == "language model" else pytest.param(each, marks=pytest.mark.slow) for each in CERTIFIED]
+)
 def test_the_gradient_is_the_eager_models(tmp_path: Path, name: str) -> None:
     certificate = certify_run(config_of(tmp_path, **CERTIFIED[name]))
     assert certificate.holds, certificate.text()
@@ -135,6 +137,7 @@ def worked_example(folder: Path, data: Path, covered: bool) -> str:
         return str(run(parse(table)))
 
 
+@pytest.mark.slow
 def test_a_length_that_is_new_to_a_rank_is_compiled_in_its_step_unless_covered(tmp_path: Path) -> None:
     words = [[" ".join(["a"] * (length - 2)) for length in step] for step in zip(*LENGTHS, strict=True)]
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
