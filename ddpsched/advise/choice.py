@@ -1,6 +1,7 @@
 """The choice of policy auto: times of this model are measured or kept, each candidate predicted, the fastest taken."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
@@ -28,7 +29,7 @@ from ddpsched.planning.planner import num_steps
 from ddpsched.planning.policies import POLICIES
 from ddpsched.planning.policies.auto import Auto
 from ddpsched.planning.policy import Policy
-from ddpsched.planning.prediction import STEPS, Prediction, next_plans, predict, sampled, taken
+from ddpsched.planning.prediction import COMPILED, STEPS, Prediction, next_plans, predict, sampled, taken
 from ddpsched.records import read_json
 from ddpsched.simulated import SimulatedExecutor
 from ddpsched.step_plan import Ids
@@ -118,7 +119,7 @@ def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool 
     if times.is_noisy and 0 in executor.exchange.ranks:
         log.warning(
             "auto: passes over the same micro-batches differ by %.0f %% in the median, so the device is busy or noisy, "
-            "and predictions are rough; run it on a quiet one, or name a policy",
+            "and predictions are rough; run it on a quiet one, which measures anew, or name a policy",
             100 * times.spread,
         )
     begin = perf_counter()
@@ -130,9 +131,10 @@ def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool 
             "auto: compiling takes %.0f s a program, which this run cannot win back; it stays eager", times.compile_s
         )
     by_name = {each.name: each for each in ranking}
-    best = sorted(by_name).index(taken(ranking, steps).name)
+    names = [*candidates, *(f"{name}{COMPILED}" for name in candidates)]  # the same on all ranks
+    best = names.index(taken(ranking, steps).name)
     row = np.full((len(executor.exchange.ranks), 1), best, dtype=np.int64)
-    chosen = by_name[sorted(by_name)[int(executor.exchange.vote(row)[0, 0])]]  # hosts may round otherwise
+    chosen = by_name[names[int(executor.exchange.vote(row)[0, 0])]]  # hosts may round otherwise
     return Choice(config, ranking, times, perf_counter() - begin, chosen)
 
 
@@ -171,6 +173,7 @@ def _times(
     # points are those of the candidates' plans, so times hold for samples of these lengths
     setting += f" {blake2b(np.bincount(lengths.lengths(np.arange(len(lengths)))).tobytes()).hexdigest()}"
     path = kept_in(identity_of(config, learner), config.world_size, setting, known)
+    names = [*candidates]
     kept = None if force else load_kept(path)
     if kept is not None and kept.packed is None and any(policy.packs for policy in candidates.values()):
         kept = None  # of a run that tried no packed rows
@@ -181,24 +184,26 @@ def _times(
         def decided(more: bool) -> bool:
             return bool(_votes(executor.exchange, more)[0])
 
-        kept = _of_rank_0(measure_times(learner, config, shapes, rows, decided), executor.exchange)
+        kept = _of_rank_0(measure_times(learner, config, shapes, rows, decided), executor.exchange, names)
         tried = try_candidates(learner, spec, lengths, candidates, kept, executor.exchange, decided)
         kept = kept.model_copy(update={"tried": tried})
-        keep(path, kept)
+        if not kept.is_noisy:  # else a later run measures anew
+            keep(path, kept)
     assert kept is not None
     # after a compiler that failed, as it may work by now
     if config.compile.kind != "eager" and not _votes(executor.exchange, kept.compiled is not None).all():
         found = with_compiled(kept, learner, config, _points(spec, lengths, candidates)[0])
-        kept = _of_rank_0(found, executor.exchange)  # all ranks write the same, whichever is the last to write it
-        keep(path, kept)
-    times = _of_rank_0(kept, executor.exchange)
+        kept = _of_rank_0(found, executor.exchange, names)  # the same file, whichever writes it last
+        if not kept.is_noisy:
+            keep(path, kept)
+    times = _of_rank_0(kept, executor.exchange, names)
     return times if force else _with_given(config, times)
 
 
-def _of_rank_0(times: StepTimes, exchange: Exchange) -> StepTimes:
-    """Return these times with rank 0's numbers."""
-    row = np.array([times.as_row()], dtype=np.int64)
-    return times.with_row(exchange.vote(np.repeat(row, len(exchange.ranks), axis=0))[0].tolist())
+def _of_rank_0(times: StepTimes, exchange: Exchange, names: Sequence[str]) -> StepTimes:
+    """Return these times with rank 0's numbers. ``names``: of all candidates."""
+    row = np.array([times.as_row(names)], dtype=np.int64)
+    return times.with_row(exchange.vote(np.repeat(row, len(exchange.ranks), axis=0))[0].tolist(), names)
 
 
 def _with_given(config: RunConfig, times: StepTimes) -> StepTimes:

@@ -128,6 +128,9 @@ class StepTimes(Table):
             return self.tried[name].ratio
         return float(np.mean([each.ratio for each in self.tried.values()])) if self.tried else 1.0
 
+    def _tried(self, name: str) -> tuple[float, float]:
+        return (self.tried[name].ratio, self.tried[name].error) if name in self.tried else (0.0, 0.0)
+
     @property
     def cost(self) -> CostModel:
         """The cost of padded micro-batches, in nanoseconds."""
@@ -153,31 +156,34 @@ class StepTimes(Table):
         """Whether times differed so much that a fit says little."""
         return self.spread > NOISY
 
-    def as_row(self) -> list[int]:
-        """Return all numbers as 64-bit integers, as votes carry them."""
+    def as_row(self, names: Sequence[str] = ()) -> list[int]:
+        """Return all numbers as 64-bit integers, as votes carry them. ``names``: of candidates that may be tried."""
         costs = [each or NONE for each in (self.padded, self.packed, self.compiled)]
         values = [
             *(number for cost in costs for number in cost.model_dump().values()),
             *self.padded_curve.numbers, *self.packed_curve.numbers,
             self.rest_s, self.error, self.compiled_error, self.compiled_rest_s, self.compile_s, self.together,
             *self.noise,
+            *(number for name in names for number in self._tried(name)),
         ]  # fmt: skip
         whole: list[int] = np.array(values, dtype=np.float64).view(np.int64).tolist()
         return [*whole, int(self.packed is not None), int(self.compiled is not None)]
 
-    def with_row(self, row: Sequence[int]) -> "StepTimes":
-        """Return these times with the numbers of another rank's ``as_row``."""
+    def with_row(self, row: Sequence[int], names: Sequence[str] = ()) -> "StepTimes":
+        """Return these times with the numbers of another rank's ``as_row``, of as many names."""
         *whole, packs, compiles = row
         values = np.array(whole, dtype=np.int64).view(np.float64).tolist()
-        names, curve = list(Seconds.model_fields), 2 + KNOTS
-        padded, packed, compiled = (Seconds(**dict(zip(names, values[i : i + 5], strict=True))) for i in (0, 5, 10))
+        fields, curve = list(Seconds.model_fields), 2 + KNOTS
+        padded, packed, compiled = (Seconds(**dict(zip(fields, values[i : i + 5], strict=True))) for i in (0, 5, 10))
         curves = (Curve.from_numbers(values[i : i + curve]) for i in (15, 15 + curve))
-        rest_s, error, compiled_error, compiled_rest_s, compile_s, together, *noise = values[15 + 2 * curve :]
+        rest_s, error, compiled_error, compiled_rest_s, compile_s, together, *others = values[15 + 2 * curve :]
+        noise, pairs = others[: len(QUIET)], zip(others[len(QUIET) :: 2], others[len(QUIET) + 1 :: 2], strict=True)
+        tried = {each: Tried(ratio=of, error=error) for each, (of, error) in zip(names, pairs, strict=True) if of}
         changed: dict[str, Any] = dict(zip(("padded_curve", "packed_curve"), curves, strict=True))
         changed |= {"padded": padded, "packed": packed if packs else None, "compiled": compiled if compiles else None}
         changed |= {"rest_s": rest_s, "error": error, "compile_s": compile_s}
         changed |= {"compiled_error": compiled_error, "compiled_rest_s": compiled_rest_s}
-        return self.model_copy(update=changed | {"together": together, "noise": noise})
+        return self.model_copy(update=changed | {"together": together, "noise": noise, "tried": tried})
 
 
 def noise_of(seconds: Iterable[Sequence[float]]) -> list[float]:

@@ -12,13 +12,13 @@ from auto_runs import chosen, config_of
 from ranks import run_ranks
 from typer.testing import CliRunner
 
-from ddpsched.advise import measured, trials
+from ddpsched.advise import choice, measured, trials
 from ddpsched.advise.choice import Choice, choose
 from ddpsched.cli import app
 from ddpsched.config import RunConfig
 from ddpsched.costs.calibration import Seconds
 from ddpsched.costs.cost_model import padded_tokens
-from ddpsched.costs.step_times import KEPT, StepTimes
+from ddpsched.costs.step_times import KEPT, StepTimes, Tried
 from ddpsched.errors import RunError, RunStopped
 from ddpsched.executors import executor_of
 from ddpsched.planning.policies.static import Static
@@ -170,6 +170,9 @@ def test_a_noisy_device_is_named(
     with caplog.at_level(logging.WARNING, "ddpsched"):
         run(config_of(tmp_path))
     assert any("differ by 50 % in the median, so the device is busy" in line for line in caplog.messages)
+    quiet = given_times(1e-5)
+    monkeypatch.setattr(trial_times, "measure_times", lambda *_: quiet)
+    assert chosen(run(config_of(tmp_path, name="later")))["times"]["noise"] == quiet.noise, "measured anew"
 
 
 def toml(folder: Path, **more: Any) -> Path:
@@ -179,7 +182,7 @@ def toml(folder: Path, **more: Any) -> Path:
 
 
 def on_two_ranks(folder: Path, cache: Path) -> dict[str, Any]:
-    """Let rank 1 measure times by which it would choose otherwise, and later."""
+    """Let rank 1 measure times by which it would choose otherwise, and later; and choose static by any."""
     import os
     import time
 
@@ -194,8 +197,10 @@ def on_two_ranks(folder: Path, cache: Path) -> dict[str, Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial_times, "measure_times", lambda *_: given_times(1e-5 if rank == 0 else 0.0))
-        patch.setattr(trials, "try_candidates", lambda *_: {})
+        patch.setattr(trials, "try_candidates", lambda *_: {"static": Tried(ratio=1.0 + rank, error=0.1)})
         patch.setattr(compiled_times, "with_compiled", with_compiled)
+        if rank == 1:
+            patch.setattr(choice, "taken", lambda ranking, _: next(each for each in ranking if each.name == "static"))
         done = run(config_of(folder, executor={"kind": "distributed"}, compile={"kind": "dynamic"}))
     return {"policies": sorted({line["policy"] for line in read_lines(done)}), **chosen(done)}
 
@@ -206,6 +211,7 @@ def test_rank_0_decides_for_all(tmp_path: Path) -> None:
     assert zero["chosen"] == one["chosen"]
     (kept,) = (tmp_path / "kept" / "step_times").iterdir()
     assert read_json(kept)["compiled"]["alpha"] == 1.0, "rank 0's, though rank 1 was the last to measure"
+    assert zero["times"]["tried"] == one["times"]["tried"] == {"static": {"ratio": 1.0, "error": 0.1}}
 
 
 def on_crowded_ranks(folder: Path, cache: Path) -> float:

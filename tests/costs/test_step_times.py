@@ -28,6 +28,10 @@ def test_a_row_carries_every_number(packed: bool) -> None:
     row = given.as_row()
     assert all(type(value) is int for value in row)
     assert other.with_row(row) == given
+    tried = {"static": Tried(ratio=1.1, error=0.01), "packed": Tried(ratio=0.9, error=0.02)}
+    given = given.model_copy(update={"tried": tried})
+    names = ["static", "balanced", "packed"]  # of which one was not tried
+    assert other.with_row(given.as_row(names), names) == given
     assert (given.packed_cost is None) == (not packed)
     assert given.cost.padded(3, 20) == round(1e9 * (1e-3 + 3 * (1e-4 + 20 * 1e-5 + 400 * 1e-9)))
 

@@ -3,6 +3,7 @@
 Programs are traced only (``aot_eager``) and held against the eager model on the same plans.
 """
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from ddpsched.planning.shapes.choose import Menu
 from ddpsched.records import read_json, read_lines
 from ddpsched.run_loop import run
 from ddpsched.training.compiled import Programs
+from ddpsched.training.learner import Learner
 from ddpsched.training.program_table import ProgramTable
+from ddpsched.world import World
 
 POLICIES: dict[str, dict[str, Any]] = {
     "minmax": {"kind": "minmax", "prefetch": 8},
@@ -57,6 +60,32 @@ def both(folder: Path, sync: str, names: list[str]) -> dict[str, str]:
         torch._dynamo.reset()
     torch.distributed.barrier()
     return failed
+
+
+def late(folder: Path) -> dict[str, float]:
+    """Let rank 1 take a second longer to make its programs; return when they were made, and when steps may begin."""
+    rank, at, use = World.detect().rank, dict[str, float](), Learner.use
+
+    def make(self: Programs, *_: Any) -> dict[str, Any]:
+        time.sleep(rank)
+        at["made"] = time.time()
+        return {"kind": "static"}
+
+    def used(self: Learner, *given: Any) -> dict[str, Any]:
+        found = use(self, *given)
+        at["used"] = time.time()
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Programs, "make", make)
+        patch.setattr(Learner, "use", used)
+        run(config_of(folder, "late", {"kind": "static"}, "ddp", shapes=1))
+    return at
+
+
+def test_no_rank_begins_before_all_have_their_programs(tmp_path: Path) -> None:
+    zero, one = run_ranks(late, 2, tmp_path)
+    assert zero["used"] >= one["made"] >= zero["made"] + 0.5
 
 
 def test_a_policy_trains_as_the_eager_model(tmp_path: Path) -> None:
