@@ -19,6 +19,7 @@ from ddpsched.table import Bytes, Length, NonNegative, Positive, PositiveFloat, 
 
 KIND: Literal["calibration"] = "calibration"
 VERSION: Literal[1] = 1
+NOISY = 0.25  # of a time, by which passes may differ before a device is called noisy
 
 
 class Identity(Table):

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
-from ddpsched.costs.calibration import Calibration, Identity, Measured, Residuals, Seconds
+from ddpsched.costs.calibration import NOISY, Calibration, Identity, Measured, Residuals, Seconds
 from ddpsched.costs.memory_cap import MemoryModel
 from ddpsched.costs.regression import fit_memory, fit_time
 
@@ -66,6 +66,7 @@ def summary(calibration: Calibration) -> str:
         str(identity),
         f"time: {s.alpha:.4g} s + count * ({s.delta:.3g} s + {s.beta:.4g} s * L + {s.gamma:.3g} s * L**2){floor}",
         _line(calibration.seconds_residuals),
+        *_noise(calibration.points),
     ]
     if b is None or calibration.bytes_residuals is None:
         lines.append("memory: this system does not report a process's peak memory; no memory model")
@@ -75,6 +76,15 @@ def summary(calibration: Calibration) -> str:
         lines += [f"memory: {b.base:,.0f} bytes + count * {per}", _line(calibration.bytes_residuals)]
         lines.append(f"  held-out peaks were under-estimated by {worst} at worst; the model is raised by that much")
     return "\n".join(lines)
+
+
+def _noise(points: Sequence[Measured]) -> list[str]:
+    """Return how far times of the same micro-batch lie above the smallest, as a line; [] after a single pass."""
+    spread = float(np.median(np.concatenate([np.array(p.seconds) / min(p.seconds) for p in points]))) - 1
+    if max(len(point.seconds) for point in points) == 1:
+        return []
+    noisy = "; the device is busy or noisy, so calibrate again on a quiet one (--overwrite)" if spread > NOISY else ""
+    return [f"  passes over the same micro-batches differ by {spread:.0%} in the median{noisy}"]
 
 
 def _line(r: Residuals) -> str:

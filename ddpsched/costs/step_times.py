@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 
-from ddpsched.costs.calibration import Calibration, Identity, Seconds
+from ddpsched.costs.calibration import NOISY, Calibration, Identity, Seconds
 from ddpsched.costs.config import CostConfig, cost_model
 from ddpsched.costs.cost_model import CostModel, Int
 from ddpsched.decode import decode_json
@@ -22,7 +22,6 @@ KEPT = "DDPSCHED_CACHE"  # the environment's name of the folder of measurements
 KNOTS = 8  # of a curve
 QUIET = [1.0] * 10  # of a device without noise
 NONE = Seconds(alpha=0, beta=0, gamma=0, delta=0, floor=0)  # in a vote, of times that are not known
-NOISY = 0.25  # of a time, by which passes may differ before a device is called noisy
 
 
 Item = TypeVar("Item")

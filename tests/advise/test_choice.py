@@ -16,7 +16,8 @@ from ddpsched.advise import choice, measured, trials
 from ddpsched.advise.choice import Choice, choose
 from ddpsched.cli import app
 from ddpsched.config import RunConfig
-from ddpsched.costs.calibration import Seconds
+from ddpsched.costs import step_times
+from ddpsched.costs.calibration import NOISY, Seconds
 from ddpsched.costs.cost_model import padded_tokens
 from ddpsched.costs.step_times import KEPT, StepTimes, Tried
 from ddpsched.errors import RunError, RunStopped
@@ -165,6 +166,7 @@ def test_static_is_taken_where_nothing_is_faster(tmp_path: Path, monkeypatch: py
 def test_a_noisy_device_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(step_times, "NOISY", NOISY)
     noisy = given_times(1e-5).model_copy(update={"noise": [1.0] * 3 + [1.5] * 7})
     monkeypatch.setattr(trial_times, "measure_times", lambda *_: noisy)
     with caplog.at_level(logging.WARNING, "ddpsched"):

@@ -1,6 +1,7 @@
 """Calibration grids, fits, files and their refusals, and a rank's speed. No model runs here."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -188,6 +189,12 @@ def test_noise_of_two_percent_leaves_two_percent(calibration: Calibration) -> No
     assert calibration.bytes_residuals.held_out_mean < 0.03
     assert "held out" in summary(calibration)
     assert table(calibration).row_count == sum(p.held_out for p in calibration.points)
+
+
+def test_a_noisy_device_is_named(calibration: Calibration) -> None:
+    assert re.search(r"same micro-batches differ by [1-4]% in the median$", summary(calibration), re.MULTILINE)
+    noisy = summary(fit_calibration(measured(memory=None, noise=1.0), IDENTITY, {}))
+    assert re.search(r"differ by \d{2,3}% in the median; the device is busy or noisy, so calibrate again", noisy)
 
 
 def test_a_calibration_is_written_and_read_back(calibration: Calibration, tmp_path: Path) -> None:
