@@ -41,5 +41,5 @@ def _file(spec: PlanSpec, lengths: Lengths, most: int) -> Path:
     known = f"{spec.policy!r} {spec.cost!r} {spec.caps!r} {numbers} {SEARCH} {versions()['ddpsched']}"
     found = blake2b(known.encode(), digest_size=12)
     ids = spec.epoch_order(lengths, 0)
-    found.update(np.ascontiguousarray(lengths.lengths(ids), dtype=np.int32).tobytes())
+    found.update(np.ascontiguousarray(lengths.lengths(ids)).tobytes())
     return kept_folder() / "menus" / f"{found.hexdigest()}.json"
