@@ -187,15 +187,13 @@ def _times(
         kept = _of_rank_0(measure_times(learner, config, shapes, rows, decided), executor.exchange, names)
         tried = try_candidates(learner, spec, lengths, candidates, kept, executor.exchange, decided)
         kept = kept.model_copy(update={"tried": tried})
-        if not kept.is_noisy:  # else a later run measures anew
-            keep(path, kept)
+        keep(path, kept)
     assert kept is not None
     # after a compiler that failed, as it may work by now
     if config.compile.kind != "eager" and not _votes(executor.exchange, kept.compiled is not None).all():
         found = with_compiled(kept, learner, config, _points(spec, lengths, candidates)[0])
         kept = _of_rank_0(found, executor.exchange, names)  # the same file, whichever writes it last
-        if not kept.is_noisy:
-            keep(path, kept)
+        keep(path, kept)
     times = _of_rank_0(kept, executor.exchange, names)
     return times if force else _with_given(config, times)
 

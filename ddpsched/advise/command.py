@@ -1,6 +1,7 @@
 """`ddpsched advise`: which policy is fastest for this model, data and device, predicted and then measured."""
 
 import json
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
@@ -47,6 +48,8 @@ def answer(request: Request) -> None:
     if 0 < request.steps < 8:
         raise ConfigError(f"--steps {request.steps}: the first 4 are left out, give at least 8, or 0 to predict alone")
     world = world_of(config)
+    if not world.is_main:  # the same warnings as rank 0's, which no log of a run takes here
+        logging.getLogger("ddpsched").addHandler(logging.NullHandler())
     with ExitStack() as stack:
         shared_group(config, world, stack)
         samples = config.load_samples()

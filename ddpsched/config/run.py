@@ -30,7 +30,7 @@ from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.policies import AnyPolicy
 from ddpsched.planning.policies.minmax import Minmax
 from ddpsched.planning.policy import Setting
-from ddpsched.planning.shapes.choose import NO_MENU, Menu, check_longest
+from ddpsched.planning.shapes.choose import NO_MENU, Menu, check_menu
 from ddpsched.planning.shapes.cover import cover, covering_order
 from ddpsched.planning.shapes.kept import kept_shapes
 from ddpsched.table import (
@@ -279,7 +279,7 @@ class RunConfig(Table):
         if self.compile.menu is not None:
             shapes = tuple((rows, length) for rows, length in self.compile.menu)
             if self.data.lengths == "known":
-                check_longest(shapes, lengths.lengths(np.arange(len(lengths))))
+                check_menu(spec, shapes, lengths.lengths(np.arange(len(lengths))))
             return shapes
         return kept_shapes(spec, lengths, self.compile.shapes)
 

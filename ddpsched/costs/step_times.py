@@ -240,7 +240,9 @@ def load_kept(path: Path) -> StepTimes | None:
 
 
 def keep(path: Path, times: StepTimes) -> None:
-    """Keep a measurement for later runs, where the folder can be written."""
+    """Keep a measurement for later runs, where the folder can be written; not a noisy one, which they make anew."""
+    if times.is_noisy:
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, times.model_dump())

@@ -45,7 +45,7 @@ class Draw:
     @property
     def generator(self) -> np.random.Generator:
         """A new random generator of this epoch."""
-        return np.random.default_rng([self.seed, self.epoch])
+        return _generator(self.seed, self.epoch)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -58,9 +58,13 @@ def shuffled(draw: Draw) -> Ids:
 
 @lru_cache(maxsize=1)  # the candidates of policy auto, and their menus, draw the same one
 def _permutation(seed: int, epoch: int, number: int) -> Ids:
-    order = np.random.default_rng([seed, epoch]).permutation(number)
+    order = _generator(seed, epoch).permutation(number)
     order.setflags(write=False)
     return order
+
+
+def _generator(seed: int, epoch: int) -> np.random.Generator:
+    return np.random.default_rng([seed, epoch])
 
 
 def sequential(draw: Draw) -> Ids:

@@ -131,6 +131,13 @@ class Policy(Table):
             "of 'static', 'balanced', 'minmax', 'token_budget', 'bins' and 'pool' without packing"
         )
 
+    def rows_of_longest(self, world_size: int, most_samples: int) -> int:
+        """Return how many rows the micro-batch of the longest sample may have that these plans cannot make smaller.
+
+        ``most_samples``: of a step. One where plans adapt to a menu of shapes.
+        """
+        return 1
+
     def check(self, setting: Setting) -> None:
         """Raise ValueError where these options do not agree with the rest of a run."""
         s = setting

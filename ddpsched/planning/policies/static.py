@@ -35,6 +35,9 @@ class Static(BatchPolicy):
         rows, observed = rows_at_worst(context.spec), observe(self(context), lengths)
         return [(rows, length) for length in lengths_that_pad_least(observed, lengths, most)]
 
+    def rows_of_longest(self, world_size: int, most_samples: int) -> int:
+        return -(-most_samples // world_size)
+
     def assign(self, batch: GlobalBatch) -> Assignment:
         """Return the equal shares. Raises InfeasibleError where memory cannot hold one: no other rank takes it over."""
         even, more = divmod(batch.size, batch.world_size)

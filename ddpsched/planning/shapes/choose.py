@@ -51,16 +51,29 @@ def choose_shapes(spec: PlanSpec, lengths: Lengths, most: int) -> tuple[Shape, .
     return tuple(sorted(set(shapes), key=lambda shape: (shape[1], shape[0])))
 
 
-def check_longest(shapes: Sequence[Shape], lengths: Int) -> None:
-    """Raise ConfigError where samples are longer than all shapes of a menu, and name the longest. ``lengths``: (N,)."""
-    most = max(length for _, length in shapes)
-    over = int((lengths > most).sum())
-    if over:
-        worst = int(lengths.argmax())
+def check_menu(spec: PlanSpec, shapes: Sequence[Shape], lengths: Int) -> None:
+    """Raise ConfigError where no shape of a given menu holds the longest sample, or its micro-batch. ``lengths``: (N,).
+
+    Policies whose plans do not adapt to a menu would stop at the step that has this sample.
+    """
+    lengths = np.maximum(lengths, spec.pad_to)
+    most, longest = max(length for _, length in shapes), int(lengths.max())
+    if longest > most:
+        over, worst = int((lengths > most).sum()), int(lengths.argmax())
         raise ConfigError(
             f"compile.menu has shapes of up to {most} tokens, and {over} of {len(lengths)} samples are longer, the "
-            f"longest, sample {worst} (from 0), of {lengths[worst]}; add a shape of as many, lower data.max_length, or "
+            f"longest, sample {worst} (from 0), of {longest}; add a shape of as many, lower data.max_length, or "
             "leave compile.menu out"
+        )
+    left = len(lengths) % spec.global_batch
+    joined = left if spec.last == "join" and left < spec.world_size else 0
+    rows = spec.policy.rows_of_longest(spec.world_size, min(spec.global_batch, len(lengths)) + joined)
+    held = max(rows for rows, length in shapes if length >= longest)
+    if rows > held:
+        raise ConfigError(
+            f"compile.menu has shapes of up to {held} rows for the longest sample, of {longest} tokens, and "
+            f"policy.kind = {spec.policy.kind!r} gives its rank up to {rows}; add the shape [{rows}, {longest}], lower "
+            "global_batch, or leave compile.menu out"
         )
 
 
