@@ -56,6 +56,7 @@ def test_rows_are_frozen_and_shown(
     assert json.loads((tmp_path / "auto" / "distilgpt2-gsm8k-gloo-4-shapes.json").read_text()) == row
     assert row["command"].endswith("--data gsm8k --ranks gloo --global-batch 32 --steps 60 --shapes 4")
     assert cells(row)[0] == "distilgpt2, gsm8k, 2 gloo, N = 4"
+    assert row["first_s"] == 0.0  # nothing is measured here
     assert len(cells(row)) == len(HEADINGS)
     assert f"| {' | '.join(cells(row))} |" in capsys.readouterr().out
     page = tables(Results(autos=[row]), {}, "t")
