@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from logging.handlers import MemoryHandler
 from time import sleep
 from typing import Any
 
@@ -28,12 +29,15 @@ log = logging.getLogger("ddpsched")
 class Guard:
     """A context manager that writes down why a run failed; with a ``watch``, also which of its ranks failed.
 
-    ``resources`` are closed after the reason is written, as other ranks notice a failure by it.
+    ``resources`` are closed after the reason is written, as other ranks notice a failure by it. Rank r logs to
+    logs/rank{r}.log, rank 0 to the terminal as well. The folder may be another run's before this one has begun, so the
+    file then gets what was logged before.
     """
 
     def __init__(self, folder: RunFolder, world: World, watch: Watch | None) -> None:
         self._folder, self._world, self._watch = folder, world, watch
-        self._handlers: list[logging.Handler] = []
+        self._early = MemoryHandler(sys.maxsize, flushLevel=sys.maxsize, flushOnClose=False)
+        self._handlers: list[logging.Handler] = [self._early, *([_formatted(_TerminalLog())] if world.is_main else [])]
         self._ask_to_stop: Callable[[], object] | None = None
         self.resources = contextlib.ExitStack()
         self._began, self._failure = False, ""
@@ -51,20 +55,17 @@ class Guard:
             self._watch.add_peers(np.where(table[:, 1] == host, table[:, 0], 0).tolist(), self._world.rank)
 
     def begun(self, goes_on: bool = False) -> None:
-        """Start the logs: the folder and its status.json are this run's now, on every rank.
+        """Start this rank's log: the folder and its status.json are this run's now, on every rank.
 
-        Rank r logs to logs/rank{r}.log, rank 0 to the terminal as well. ``goes_on``: after what is in the logs.
+        ``goes_on``: after what is in the log.
         """
         self._began = True
-        self._handlers.append(
-            _LogFile(self._folder.path / "logs" / f"rank{self._world.rank}.log", mode="a" if goes_on else "w")
-        )
-        if self._world.is_main:
-            self._handlers.append(_TerminalLog())
-        for handler in self._handlers:
-            handler.setFormatter(LineFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        self._log_here(False)
+        path = self._folder.path / "logs" / f"rank{self._world.rank}.log"
+        self._handlers[0] = _formatted(_LogFile(path, mode="a" if goes_on else "w"))
+        self._early.setTarget(self._handlers[0])
+        self._early.flush()
         self._log_here(True)
-        log.setLevel(logging.INFO)
 
     def hold_reports(self) -> None:
         """Report no lost rank for ``Watch.LEAVE_S``: all ranks are about to end, and one does so before another."""
@@ -106,6 +107,8 @@ class Guard:
         self._folder.lock.give_back()
 
     def __enter__(self) -> "Guard":
+        self._log_here(True)
+        log.setLevel(logging.INFO)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -211,6 +214,11 @@ class Guard:
 def _explain_shortage(error: BaseException) -> BaseException:
     reason = shortage(error)
     return error if reason is None else errors.RankFailure(reason)
+
+
+def _formatted(handler: logging.Handler) -> logging.Handler:
+    handler.setFormatter(LineFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    return handler
 
 
 class LineFormatter(logging.Formatter):

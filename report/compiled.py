@@ -34,13 +34,14 @@ def cells(row: Row) -> list[str]:
 
 
 def even(row: Row) -> str:
-    """Return after how many steps compiling has paid for itself, or why it never does.
+    """Return after how many steps compiling has paid for itself, of two digits as times are, or why it never does.
 
     >>> even({"step_is": "faster", "break_even_steps": 1234.4}), even({"step_is": "slower"}), even({"step_is": None})
-    ('1,234 steps', 'never', '')
+    ('1,200 steps', 'never', '')
     """
     if row["step_is"] == "faster":
-        return f"{row['break_even_steps']:,.0f} steps"
+        rounded = float(f"{row['break_even_steps']:.2g}")
+        return f"{rounded:,.0f} steps"
     return {None: "", "slower": "never"}.get(row["step_is"], NOT_TOLD_APART)
 
 
@@ -96,19 +97,28 @@ def pays(study: Study) -> str:
 
 
 def padding(study: Study) -> str:
-    """Return a sentence on how many more tokens are computed on the menus; nothing where there is no menu."""
-    parts = []
+    """Return sentences on how many more tokens are computed on the menus, and on policies that chose no compiled model.
+
+    Nothing where there is neither.
+    """
+    parts, stayed = [], list[str]()
     for launch in study["launches"]:
         own = [row for row in launch["rows"] if row["policy"] == launch["policy"] and not row["failed"]]
         eager = next((row for row in own if row["kind"] == EAGER), None)
-        menus = [row for row in own if row["kind"] == STATIC]
+        menus = [row for row in own if row["kind"] == STATIC and row["num_programs"]]
+        arms = [row for row in own if row["kind"] in (DYNAMIC, STATIC)]
+        if arms and not any(row["num_programs"] for row in arms):
+            stayed.append(launch["policy"])
         if eager is not None and menus:
             changes = [
                 f"{signed(row['computed_per_real'] / eager['computed_per_real'] - 1)} (N = {row['shapes']})"
                 for row in menus
             ]
             parts.append(f"{listed(changes)} with {launch['policy']}")
-    return f"Tokens computed on the menus, against the eager model: {'; '.join(parts)}." if parts else ""
+    found = [f"Tokens computed on the menus, against the eager model: {'; '.join(parts)}."] if parts else []
+    if stayed:
+        found.append(f"{listed(stayed)} took the eager model in each of its arms, so these differ by noise alone.")
+    return " ".join(found)
 
 
 def _rows(study: Study) -> Sequence[Row]:

@@ -200,7 +200,8 @@ class RunConfig(Table):
         if self.executor.kind == "simulated" and kind == "dynamic":
             raise ValueError(f"{given} changes nothing in a simulated run, which has no model; leave it out")
         if self.policy.packs or self.data.within_documents:
-            fault = "specialises on shapes, and packed rows have as many lengths as there are rows of samples"
+            who = f"policy.kind = {self.policy.kind!r}" if self.policy.packs else "data.within_documents"
+            fault = f"makes programs for padded micro-batches, and {who} joins samples to rows of any length"
             raise ValueError(f"{given} {fault}; use 'eager', or policy.kind = 'balanced'")
         if self.sync.kind == "fsdp":
             raise ValueError(f"{given} is not tried with sync.kind = 'fsdp'; use 'ddp' or 'bucketed'")

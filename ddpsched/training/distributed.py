@@ -1,5 +1,6 @@
 """This process is one rank of many, started by torchrun."""
 
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -32,6 +33,8 @@ from ddpsched.training.part_groups import PartGroups
 from ddpsched.training.rank_step import RankStep
 from ddpsched.training.state import Snapshot
 from ddpsched.world import World
+
+log = logging.getLogger("ddpsched")
 
 
 class DistributedExecutor:
@@ -80,6 +83,16 @@ class DistributedExecutor:
         """Take the policy and the cost of this config, and a menu of shapes; compile the model, as all ranks do."""
         self._config = config
         self.facts |= self.learner.use(config, menu)
+        if config.compile.kind != "eager":
+            self._note_failed(self.facts["compile"])
+
+    def _note_failed(self, made: dict[str, Any]) -> None:
+        """Note on which ranks the compiler failed: they run eagerly, and the others wait for them in each step."""
+        failed = np.flatnonzero(self.exchange.vote(np.array([["failed" in made]], dtype=np.int64))[:, 0]).tolist()
+        if failed:
+            made["failed_ranks"] = failed
+        if failed and self._world.is_main and 0 not in failed:
+            log.warning("compile: the compiler failed on ranks %s, which run eagerly; their logs say why", failed)
 
     @property
     def packs(self) -> bool:

@@ -6,10 +6,10 @@
 DIR holds `sst2/`, `gsm8k/` and `bert-uncased/`. Each setting is one `ddpsched advise`, in which static, static again
 (A/A) and all candidates run in turn; 2 gloo ranks or 4 virtual ones. `--shapes`: padded candidates compiled for a menu
 of so many shapes are among them. Times are over static's: of what was taken, of the fastest measured, and of A/A; then
-the largest error of a prediction, and whose it is; the seconds of a first `ddpsched advise --steps 0`, for which nothing
-was kept, its start and compiling included; and the time of choosing, with times and menus of shapes kept from it, as a
-share of 300 steps of what was taken. DistilBERT has no head of a language model, so on GSM8K DistilGPT-2, of about its
-size, is in its place. `--freeze` writes each setting into `report/results/auto/` as it
+the largest error of a prediction, and whose it is; the seconds of a first `ddpsched advise --steps 0`, for which
+nothing was kept, its start and compiling included; and the time of choosing, with times and menus of shapes kept from
+it, as a share of 300 steps of what was taken. DistilBERT has no head of a language model, so on GSM8K DistilGPT-2, of
+about its size, is in its place. `--freeze` writes each setting into `report/results/auto/` as it
 ends, where it takes the place of an earlier one.
 """
 

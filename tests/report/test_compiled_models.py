@@ -49,7 +49,7 @@ def test_the_section_with_results_and_without(tmp_path: Path) -> None:
     assert "## Compiled models" not in tables(Results(), {}, "t")
     page = build_tables(Results(compiled=[STUDY]), tmp_path / "report")
     text = page.with_suffix(".md").read_text()
-    assert "| balanced | N = 8 | 20.0 s | 0 | 1.500 | 0.70 (0.68 to 0.72) | 0.700 | 0.700 | 6,667 steps |" in text
+    assert "| balanced | N = 8 | 20.0 s | 0 | 1.500 | 0.70 (0.68 to 0.72) | 0.700 | 0.700 | 6,700 steps |" in text
     assert r"| – | failed: menu needs 2 \| more |" in text
     assert "inductor, 4 virtual ranks, B = 32, 600 steps, a processor, 2 cores, torch 2.9.0, 2026-03-04" in text
     assert not re.search(r"\b(None|nan|Undefined)\b", text)
@@ -63,7 +63,7 @@ def test_the_section_with_results_and_without(tmp_path: Path) -> None:
 
 def test_words_follow_the_rows() -> None:
     assert "On a processor, compiling shortens the step of 1 of 3 compiled arms" in pays(STUDY)
-    assert "balanced (N = 8), 0.700 of the eager step, after 6,667 steps." in pays(STUDY)
+    assert "balanced (N = 8), 0.700 of the eager step, after 6,700 steps." in pays(STUDY)
     assert "+25.0 % (N = 4) with static; +25.0 % (N = 8) with balanced" in padding(STUDY)
     slow = {"model": "tiny", "launches": STUDY["launches"][:1]}
     assert "compiling does not pay: none of 2 compiled arms" in pays(slow)
@@ -71,6 +71,9 @@ def test_words_follow_the_rows() -> None:
     empty = {"model": "tiny", "launches": [launch("static", [])]}
     assert "No compiled arm has ended" in pays(empty)
     assert padding(empty) == ""
+    stayed = row("auto", STATIC, 1.0, 4, num_programs=0, compile_s=None, chosen="balanced", computed_per_real=1.27)
+    eager = {"model": "tiny", "launches": [launch("auto", [row("auto", EAGER, 1.0, computed_per_real=1.26), stayed])]}
+    assert padding(eager) == "auto took the eager model in each of its arms, so these differ by noise alone."
 
 
 @pytest.mark.parametrize("name", ["static", "balanced"])

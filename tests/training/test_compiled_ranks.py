@@ -3,7 +3,10 @@
 Programs are traced only (``aot_eager``) and held against the eager model on the same plans.
 """
 
+import io
+import re
 import time
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +114,41 @@ def trains_alike(folder: Path, sync: str, names: list[str]) -> None:
         assert len({line["grad_norm"] for line in lines}) > 1
         for key in ("num_samples", "padded_tokens"):
             assert [line[key] for line in lines] == [line[key] for line in others], (name, key)
+
+
+def fails_on(folder: Path, failing: list[int]) -> str:
+    """Run two ranks, on some of which the compiler fails; return what this rank has printed."""
+    join_group()
+    add, printed = ProgramTable.add, io.StringIO()
+
+    def fail(table: ProgramTable, shape: Any) -> None:
+        if torch.distributed.get_rank() in failing:
+            raise torch._dynamo.exc.BackendCompilerFailed(add, RuntimeError("no compiler here"), None)
+        add(table, shape)
+
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(printed):
+        patch.setattr(ProgramTable, "add", fail)
+        run(config_of(folder, "fails", {"kind": "static"}, "ddp", shapes=1))
+    torch._dynamo.reset()
+    torch.distributed.barrier()
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("failing", "said"),
+    [([0, 1], "'aot_eager' failed"), ([1], r"the compiler failed on ranks \[1\], which run eagerly; their logs")],
+)
+def test_a_compiler_that_fails_is_told_once_and_logged_where_it_failed(
+    tmp_path: Path, failing: list[int], said: str
+) -> None:
+    zero, one = run_ranks(fails_on, 2, tmp_path, failing)
+    (line,) = [line for line in zero.splitlines() if "compiler" in line]
+    assert re.search(said, line)
+    assert one == ""
+    folder = tmp_path / "runs" / "fails"
+    assert read_json(folder / "environment.json")["compile"]["failed_ranks"] == failing
+    for rank in failing:
+        assert "no compiler here" in (folder / "logs" / f"rank{rank}.log").read_text()
 
 
 def recompiles_on_one(folder: Path) -> str:
