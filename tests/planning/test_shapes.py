@@ -147,7 +147,7 @@ def test_policies_without_a_menu_say_so(policy: dict[str, Any], named: str) -> N
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "packed": ({"policy": {"kind": "packed"}}, "policy.kind = 'packed' joins samples to rows of any length; use 'eager'"),
+    "packed": ({"policy": {"kind": "packed"}}, "kind = 'packed' joins samples to rows of any length; use 'eager'"),
     "fsdp": ({"sync": {"kind": "fsdp"}}, "is not tried with sync.kind = 'fsdp'; use 'ddp' or 'bucketed'"),
     "slowness": ({"executor": {"slowness": [1, 2]}}, "compiles no repeated work of executor.slowness"),
     "memory": ({"memory": {"probe": True}}, "which memory has no part in; leave out one of the two"),
