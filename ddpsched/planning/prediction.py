@@ -102,12 +102,12 @@ def predict(
         if policy.most_microbatches > 1 and kind in settled:
             steps[name], found[name] = steps[one_each[kind]], (policy, *found[one_each[kind]][1:])
             continue
-        shapes = menu(planned) if compiled else ()
-        if shapes:
-            planned = replace(planned, cost=on_menu(cost, shapes))
-        timed = partial(_timed, name=name, policy=policy, cost=planned.cost, lengths=lengths, times=times)
-        streams = sampled(planned, lengths)
         try:
+            shapes = menu(planned) if compiled else ()
+            if shapes:
+                planned = replace(planned, cost=on_menu(cost, shapes))
+            timed = partial(_timed, name=name, policy=policy, cost=planned.cost, lengths=lengths, times=times)
+            streams = sampled(planned, lengths)
             plans = next_plans(streams, TRIED)
             if policy.most_microbatches > 1 and kind in one_each and _microbatches(plans) <= 1:
                 settled.add(kind)

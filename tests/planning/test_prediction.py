@@ -20,6 +20,7 @@ from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.policies.auto import Auto
 from ddpsched.planning.policies.balanced import Balanced
 from ddpsched.planning.prediction import STEPS, Prediction, last_ready, predict, taken
+from ddpsched.planning.shapes.choose import check_menu
 
 LENGTHS = KnownLengths(np.random.default_rng(0).lognormal(2.4, 0.6, 3000).clip(3, 66).astype(np.int64))
 
@@ -171,6 +172,20 @@ def test_a_run_shorter_than_compiling_stays_eager() -> None:
     assert {each.name for each in long if each.compiled} == {f"{each.name}, compiled" for each in eager[:-1]}
     assert eager[-1].name == "static", "which is slower than the others, compiled too"
     assert searched == [1, 1, 2], "with four, two not paying"
+
+
+def test_a_candidate_that_a_given_menu_does_not_hold_is_left_out_compiled() -> None:
+    spec = PlanSpec(4, 32, Auto())
+    given = times(0.001).model_copy(update={"compiled": times(0.001).padded})
+
+    def menu(planned: PlanSpec) -> list[tuple[int, int]]:
+        shapes = [(6, 66), (32, 40)]  # as many rows as static gives a rank, 8, have no room for the longest sample
+        check_menu(planned, shapes, LENGTHS.lengths(np.arange(len(LENGTHS))))
+        return shapes
+
+    found = {each.name for each in predict(spec, LENGTHS, Auto().candidates(False), given, menu)}
+    assert "static, compiled" not in found
+    assert {"static", "balanced", "balanced, compiled"} <= found
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1e-3, 1.1e-5), (1e-4, 1e-5)])

@@ -9,7 +9,7 @@ import pytest
 from ddpsched.config import RunConfig, parse
 from ddpsched.costs.shape_menu import MenuCost, on_menu
 from ddpsched.data.lengths import KnownLengths
-from ddpsched.errors import ConfigError
+from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.shapes.choose import choose_shapes
@@ -123,7 +123,7 @@ def test_a_given_menu_is_taken_as_it_is() -> None:
         short.menu(LENGTHS)
     few = config_of("static", compile={"kind": "static", "menu": [[4, 70], [8, 40]]})
     said = r"up to 4 rows for the longest sample, of 66 tokens, and policy.kind = 'static' gives its rank up to 8; add"
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(InfeasibleError, match=said):
         few.menu(LENGTHS)
     assert config_of("balanced", compile={"kind": "static", "menu": [[4, 70], [16, 40]]}).menu(LENGTHS).shapes
     with pytest.raises(ConfigError, match=r"up to 40 tokens, and 640 of 640 samples are longer, .* of 128; add"):

@@ -8,7 +8,7 @@ import numpy as np
 from ddpsched.costs.cost_model import Int
 from ddpsched.costs.shape_menu import Shape
 from ddpsched.data.lengths import KnownLengths, Lengths
-from ddpsched.errors import ConfigError
+from ddpsched.errors import ConfigError, InfeasibleError
 from ddpsched.exchange import LocalExchange
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.shapes.length_menu import length_menus
@@ -52,9 +52,9 @@ def choose_shapes(spec: PlanSpec, lengths: Lengths, most: int) -> tuple[Shape, .
 
 
 def check_menu(spec: PlanSpec, shapes: Sequence[Shape], lengths: Int) -> None:
-    """Raise ConfigError where no shape of a given menu holds the longest sample, or its micro-batch. ``lengths``: (N,).
+    """Raise ConfigError where no shape of a given menu holds the longest sample. ``lengths``: (N,).
 
-    Policies whose plans do not adapt to a menu would stop at the step that has this sample.
+    Raises InfeasibleError where none holds its micro-batch: plans that do not adapt to a menu would stop at its step.
     """
     lengths = np.maximum(lengths, spec.pad_to)
     most, longest = max(length for _, length in shapes), int(lengths.max())
@@ -70,7 +70,7 @@ def check_menu(spec: PlanSpec, shapes: Sequence[Shape], lengths: Int) -> None:
     rows = spec.policy.rows_of_longest(spec.world_size, min(spec.global_batch, len(lengths)) + joined)
     held = max(rows for rows, length in shapes if length >= longest)
     if rows > held:
-        raise ConfigError(
+        raise InfeasibleError(
             f"compile.menu has shapes of up to {held} rows for the longest sample, of {longest} tokens, and "
             f"policy.kind = {spec.policy.kind!r} gives its rank up to {rows}; add the shape [{rows}, {longest}], lower "
             "global_batch, or leave compile.menu out"
