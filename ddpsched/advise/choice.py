@@ -37,6 +37,7 @@ from ddpsched.terminal import plain_console
 
 log = logging.getLogger("ddpsched")
 SHAPES, ROWS = 16, 8  # padded micro-batches and packed rows that are measured
+MEASURED_S, TRIED_S = 45.0, 10.0  # of measuring and trying together, and of trying at least
 WIDTH = 80  # of the ranking
 ENTRY = "auto"  # of environment.json
 CHANGED = ("policy", "cost", "compile")  # tables of the config that a choice sets
@@ -178,6 +179,7 @@ def _times(
     if kept is not None and kept.packed is None and any(policy.packs for policy in candidates.values()):
         kept = None  # of a run that tried no packed rows
     if not _votes(executor.exchange, kept is not None).all():
+        begin = perf_counter()
         shapes, rows = _points(spec, lengths, candidates)
         log.info("auto: measuring %d micro-batches of this model", len(shapes) + len(rows))
 
@@ -185,7 +187,9 @@ def _times(
             return bool(_votes(executor.exchange, more)[0])
 
         kept = _of_rank_0(measure_times(learner, config, shapes, rows, decided), executor.exchange, names)
-        tried = try_candidates(learner, spec, lengths, candidates, kept, executor.exchange, decided)
+        left_s = max(TRIED_S, MEASURED_S - (perf_counter() - begin))
+        left_s = float(_votes(executor.exchange, round(left_s))[0])  # rank 0's
+        tried = try_candidates(learner, spec, lengths, candidates, kept, executor.exchange, decided, left_s)
         kept = kept.model_copy(update={"tried": tried})
         keep(path, kept)
     assert kept is not None
@@ -213,9 +217,9 @@ def _with_given(config: RunConfig, times: StepTimes) -> StepTimes:
     return times.model_copy(update={**changed, "tried": {}})  # which were off by other times
 
 
-def _votes(exchange: Exchange, holds: bool) -> Ids:
-    """Return whether it holds on each rank, (world_size,), 1 or 0."""
-    return exchange.vote(np.full((len(exchange.ranks), 1), int(holds), dtype=np.int64))[:, 0]
+def _votes(exchange: Exchange, number: int) -> Ids:
+    """Return each rank's number, (world_size,); 1 or 0 where it is whether something holds."""
+    return exchange.vote(np.full((len(exchange.ranks), 1), number, dtype=np.int64))[:, 0]
 
 
 def _points(spec: PlanSpec, lengths: Lengths, candidates: dict[str, Policy]) -> tuple[list[Shape], list[Ids]]:

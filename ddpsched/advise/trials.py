@@ -13,19 +13,20 @@ from ddpsched.planning.policy import Policy
 from ddpsched.planning.prediction import ALIKE, STEPS, Prediction, next_plans, predict, sampled, step_seconds
 from ddpsched.step_plan import StepPlan
 from ddpsched.training.learner import Learner
-from ddpsched.training.trial_steps import BUDGET_S, measure_steps
+from ddpsched.training.trial_steps import measure_steps
 
-MOST, LEAST = 12, 3  # steps of a candidate
+MOST, LEAST = 12, 2  # steps of a candidate
 
 
 def try_candidates(
     learner: Learner, spec: PlanSpec, lengths: Lengths, candidates: Mapping[str, Policy], times: StepTimes,
-    exchange: Exchange, decided: Callable[[bool], bool],
+    exchange: Exchange, decided: Callable[[bool], bool], budget_s: float,
 ) -> dict[str, Tried]:  # fmt: skip
     """Return by how much candidates are off, by name: the first of the ranking, static, and others while there is time.
 
-    {} where not even two of them can be tried, or ranks meet in each micro-batch. ``times``: the same on all ranks,
-    which call it at once. The same steps are predicted and measured, so which steps they are makes no difference.
+    {} where not even two of them can be tried, or ranks meet in each micro-batch. ``times``, ``budget_s``: the
+    same on all ranks, which call it at once. The same steps are predicted and measured, so which steps they are makes
+    no difference.
     """
     if learner.sync.meets:
         return {}
@@ -35,7 +36,7 @@ def try_candidates(
     round_s = 0.0
     for each in _in_order(ranking):
         round_s += ranks * each.step_s
-        if LEAST * round_s > BUDGET_S:
+        if LEAST * round_s > budget_s:
             break
         planned = replace(spec, policy=each.policy, cost=each.cost, steps=STEPS, epochs=None)
         plans[each.name] = next_plans(sampled(planned, lengths), MOST)
@@ -43,7 +44,7 @@ def try_candidates(
         return {}
     by_name = {each.name: each for each in ranking}
     found = dict[str, Tried]()
-    for name, seconds in measure_steps(learner, plans, exchange, decided).items():
+    for name, seconds in measure_steps(learner, plans, exchange, decided, budget_s).items():
         own = by_name[name]
         predicted = step_seconds(plans[name][: len(seconds)], lengths, own.policy, own.cost, times)
         tried = _compared(np.array(seconds), predicted, times.error)

@@ -102,6 +102,11 @@ class MenuCost(CostModel):
             raise InfeasibleError(outside(count, longest, self.shapes))
         return self.shapes[index]
 
+    def check(self, counts: Int, longest: Int) -> None:
+        """Raise InfeasibleError where no shape holds one of these micro-batches. ``counts``, ``longest``: (n,)."""
+        for place in np.flatnonzero(self._index(counts, longest) == len(self.shapes)).tolist():
+            self.shape(int(counts[place]), int(longest[place]))
+
     def rounded(self, lengths: Int) -> Int:
         """Return the next length of the menu. Raises InfeasibleError for a sample that is longer than all."""
         longest = int(lengths.max(initial=0))

@@ -80,8 +80,8 @@ def predict(
     off, and ``times.rest_s``. The band adds the error of the fit, which hits both arms of a ratio alike only in part,
     or where both were tried that of the trials; that of the compiled model's times; and the standard error over the
     planned steps.
-    Candidates that memory does not hold are left out, with a line of the log; where static is, ratios are to the first
-    one that is not. Raises InfeasibleError where none is left. An epoch has to have a step.
+    Candidates that memory or the menu does not hold are left out, with a line of the log; where static is, ratios are
+    to the first one that is not. Raises InfeasibleError where none is left. An epoch has to have a step.
     Where a second micro-batch does not pay in the first ``TRIED`` steps, it is taken not to pay, nor more of them, and
     the other steps are not planned. ``num_steps``: of the run; where making one program takes as long as all of them do
     with the fastest eager candidate, compiled ones are left out, and so is one that is slower in those first steps.
@@ -120,11 +120,12 @@ def predict(
             ):
                 continue
             plans += next_plans(streams, STEPS - TRIED)
+            seconds = timed(plans)
         except InfeasibleError as error:
             log.info("auto: %s is left out: %s", name, error)
             fault = fault or error
             continue
-        steps[name] = timed(plans)
+        steps[name] = seconds
         programs = len(shapes) or 1 if compiled else 0
         found[name] = policy, cost, _microbatches(plans), compiled, programs * times.compile_s
         if policy.most_microbatches == 1:

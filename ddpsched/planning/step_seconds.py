@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpsched.costs.cost_model import CostModel
+from ddpsched.costs.shape_menu import MenuCost
 from ddpsched.costs.step_times import Curve
 from ddpsched.data.lengths import Lengths
 from ddpsched.parts import finish_times
@@ -18,7 +19,10 @@ Seconds = npt.NDArray[np.float64]
 def microbatch_seconds(
     micros: Sequence[Microbatch], lengths: Lengths, cost: CostModel, curve: Curve, packed_curve: Curve | None = None
 ) -> Seconds:
-    """Return the seconds of these micro-batches, (n,). ``packed_curve``: of packed ones; ``curve`` where None."""
+    """Return the seconds of these micro-batches, (n,). ``packed_curve``: of packed ones; ``curve`` where None.
+
+    Raises InfeasibleError where the cost is that of a menu, and no shape of it holds one of them.
+    """
     if not micros:
         return np.zeros(0)
     counts = np.array([len(micro) for micro in micros])
@@ -26,6 +30,8 @@ def microbatch_seconds(
     tokens = lengths.lengths(np.concatenate([micro.ids for micro in micros]))
     packs = np.array([micro.packed for micro in micros])
     longest = np.maximum(np.maximum.reduceat(tokens, starts), [micro.pad_to for micro in micros])
+    if isinstance(cost, MenuCost):
+        cost.check(counts, longest)
     each, computed = cost.padded(counts, longest), cost.computed(counts, longest)
     ratio = curve.at(computed)
     if packs.any():

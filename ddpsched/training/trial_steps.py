@@ -11,26 +11,28 @@ from ddpsched.step_plan import StepPlan
 from ddpsched.training.learner import Learner
 from ddpsched.training.trial_times import seconds_of
 
-BUDGET_S = 25.0  # after which no round begins
 CLOSE = 0.06  # of the fastest's time, within which candidates go on when half of the time is used
 
 
 def measure_steps(
-    learner: Learner, plans: Mapping[str, Sequence[StepPlan]], exchange: Exchange, decided: Callable[[bool], bool]
-) -> dict[str, list[float]]:
+    learner: Learner, plans: Mapping[str, Sequence[StepPlan]], exchange: Exchange, decided: Callable[[bool], bool],
+    budget_s: float,
+) -> dict[str, list[float]]:  # fmt: skip
     """Run forward and backward of these plans, a step of each candidate in turn; all ranks call it at once.
 
     Returns the seconds until the last rank was ready, of as many steps of each as there was time for, one at least.
     The second half of the time is for those that may be the fastest by the first. ``decided``: what rank 0 decides, for
-    which all ranks meet.
+    which all ranks meet. ``budget_s``: no round begins that would end later.
     """
     learner.begin_step()
     begin, names = perf_counter(), sorted(plans)
     found: dict[str, list[float]] = {name: [] for name in names}
+    ended = begin
     for number in range(min(map(len, plans.values()))):
-        if number and not decided(perf_counter() - begin < BUDGET_S):
+        before, ended = ended, perf_counter()
+        if number and not decided(ended - begin + (ended - before) < budget_s):
             break
-        if number and decided(perf_counter() - begin > BUDGET_S / 2):
+        if number and decided(ended - begin > budget_s / 2):
             fastest_s = min(sum(found[name]) for name in names)
             names = [name for name in names if sum(found[name]) <= (1 + CLOSE) * fastest_s]
         for turn in range(len(names)):

@@ -25,14 +25,16 @@ from ddpsched.training.collate import Batch
 from ddpsched.training.learner import Learner
 
 MOST_PASSES = 12
-BUDGET_S = 20.0  # after which no pass begins
+BUDGET_S = 15.0  # after which no pass begins
 FEWER = ((12.0, 8, 4), (24.0, 6, 3))  # seconds of a pass, beyond which so few shapes and packed rows are measured
 TRIALS = 5  # steps of one short sample, whose median is what a step takes beside its micro-batches
-SHORT_S = 0.25  # of a call
+SHORT_S = 0.25  # of a call, whose first one counts for less
+LONG_S = 2.0  # of a call, whose first one is as good as any
 REPEATED = 5  # times of the smallest point, where there is no second pass
 LEAST_POINTS = 6  # of a fit
 HELD_OUT = 4  # each fourth point is left out of the fit
 CROWDED, TURNS = 2, 3  # micro-batches that are also measured on one rank alone, and how often
+TOGETHER_S = 4.0  # after which no such turn begins
 
 Point = tuple[int, int, Ids | None]  # samples, the longest, and the ids of a packed row
 
@@ -48,7 +50,9 @@ def measure_times(
     """
     learner.begin_step()
     begin = perf_counter()
-    largest_s = [_seconds(learner, (*shapes[-1], None)) for _ in range(2)][1]  # the first call allocates
+    largest_s = _seconds(learner, (*shapes[-1], None))
+    if decided(largest_s < LONG_S):
+        largest_s = _seconds(learner, (*shapes[-1], None))  # as the first call allocates
     for most_s, few_shapes, few_rows in FEWER:
         if decided(largest_s * (len(shapes) + len(rows)) / 2 < most_s):
             break
@@ -93,17 +97,21 @@ def _together(learner: Learner, config: RunConfig, shapes: Sequence[Shape], deci
     if config.executor.kind != "distributed" or config.world_size == 1 or config.sync.kind == "fsdp":
         return 1.0
     crowded, alone = list[float](), list[float]()
+    begin = perf_counter()
     for shape in evenly(shapes, CROWDED + 2)[1:-1]:
         both: list[list[float]] = [[], []]
         for _ in range(TURNS):
-            decided(True)  # all ranks begin at once
+            # all ranks begin at once
+            if not decided(not crowded + both[0] or perf_counter() - begin < TOGETHER_S):
+                break
             both[0].append(_seconds(learner, (*shape, None)))
             decided(True)
             if torch.distributed.get_rank() == 0:
                 both[1].append(_seconds(learner, (*shape, None)))
             decided(True)  # which the others wait in
-        crowded.append(min(both[0]))
-        alone.append(min(both[1], default=min(both[0])))
+        if both[0]:
+            crowded.append(min(both[0]))
+            alone.append(min(both[1], default=min(both[0])))
     return max(1.0, sum(crowded) / sum(alone)) if alone else 1.0
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from auto_runs import chosen, config_of
 
+from ddpsched.advise import choice
 from ddpsched.errors import ConfigError
 from ddpsched.records import read_json
 from ddpsched.run_loop import run
@@ -35,10 +36,10 @@ def test_a_slow_model_is_measured_in_about_a_minute(
 
     monkeypatch.setattr(trial_times, "_seconds", seconds)
     monkeypatch.setattr(trial_steps, "seconds_of", lambda _, collate: passed(collate().inputs["input_ids"].numel()))
-    for module in (trial_times, trial_steps):
+    for module in (trial_times, trial_steps, choice):
         monkeypatch.setattr(module, "perf_counter", lambda: now[-1])
     found = chosen(run(config_of(tmp_path, global_batch=32, data={"size": 400})))["times"]
-    assert now[-1] < 75
+    assert now[-1] < 60
     assert found["noise"][-1] > 1.05, "where there was one pass alone, too"
     assert len(seen) <= points
 

@@ -53,7 +53,7 @@ def test_what_was_slower_than_predicted_is_not_taken(
 
 
 def test_steps_take_turns_while_there_is_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step is as if it took 4 s, so the fourth round of two candidates ends the time there is."""
+    """Each step is as if it took 4 s, so the sixth round of two candidates would end too late."""
     now, ran = [0.0], list[int]()
 
     def seconds(learner: Any, collate: Any) -> float:
@@ -67,7 +67,7 @@ def test_steps_take_turns_while_there_is_time(tmp_path: Path, monkeypatch: pytes
     policy = {"kind": "auto", "packed": False, "max_microbatches": 1}
     tried = chosen(run(config_of(tmp_path, policy=policy)))["times"]["tried"]
     assert tried.keys() == {"static", "balanced"}
-    rounds = 4  # of 8 s; none begins after 25 s
+    rounds = 5  # of 8 s; none is to end after 45 s
     assert len(ran) == rounds * len(tried) * 2
     first, second = ran[:4], ran[4:8]
     assert first[:2] != [4, 4], "balanced first in the first round"
@@ -75,7 +75,7 @@ def test_steps_take_turns_while_there_is_time(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_second_half_of_the_time_is_for_those_that_may_be_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds of 8.1 s until half of 25 s is over; then, without the slow one, of 4.1 s."""
+    """Rounds of 8.1 s until half of 25 s is over; then, without the slow one, of 4.1 s, none of which ends later."""
     now = [0.0]
 
     def step_s(learner: Any, seconds: float, exchange: Any) -> float:
@@ -86,8 +86,8 @@ def test_the_second_half_of_the_time_is_for_those_that_may_be_the_fastest(monkey
     monkeypatch.setattr(trial_steps, "perf_counter", lambda: now[0])
     plans: Any = {"slow": [4.0] * 12, "near": [2.1] * 12, "fast": [2.0] * 12}
     learner = SimpleNamespace(begin_step=lambda: None, undo=lambda: None)
-    found = trial_steps.measure_steps(learner, plans, LocalExchange(1), bool)  # type: ignore[arg-type]
-    assert {name: len(seconds) for name, seconds in found.items()} == {"slow": 2, "near": 5, "fast": 5}
+    found = trial_steps.measure_steps(learner, plans, LocalExchange(1), bool, 25.0)  # type: ignore[arg-type]
+    assert {name: len(seconds) for name, seconds in found.items()} == {"slow": 2, "near": 4, "fast": 4}
 
 
 def test_a_model_that_is_too_slow_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

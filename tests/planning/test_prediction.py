@@ -188,6 +188,16 @@ def test_a_candidate_that_a_given_menu_does_not_hold_is_left_out_compiled() -> N
     assert {"static", "balanced", "balanced, compiled"} <= found
 
 
+@pytest.mark.parametrize(("rows", "named"), [(6, {"balanced, M = 4, compiled"}), (30, set())])
+def test_a_candidate_whose_plans_a_menu_does_not_hold_is_left_out_compiled(rows: int, named: set[str]) -> None:
+    """A micro-batch that no shape holds has a price, too, so high that no other plan loses to it; but no seconds."""
+    given = times(0.001).model_copy(update={"compiled": times(0.001).padded})
+    shapes = [(4, 66), (6, 40)]
+    spec = PlanSpec(4, 8 * rows, Auto())
+    found = {each.name for each in predict(spec, LENGTHS, Auto().candidates(False), given, lambda _: shapes)}
+    assert {name for name in found if name.endswith("compiled")} == named
+
+
 @pytest.mark.parametrize(("alpha", "beta"), [(1e-3, 1.1e-5), (1e-4, 1e-5)])
 def test_a_compiled_model_that_is_slower_is_planned_for_a_few_steps_alone(alpha: float, beta: float) -> None:
     """Unless the ranking is to be whole."""
