@@ -13,9 +13,9 @@ from ddpsched.planning.policy import Policy
 from ddpsched.planning.prediction import ALIKE, STEPS, Prediction, next_plans, predict, sampled, step_seconds
 from ddpsched.step_plan import StepPlan
 from ddpsched.training.learner import Learner
-from ddpsched.training.trial_steps import measure_steps
+from ddpsched.training.trial_steps import RUNS, measure_steps
 
-MOST, LEAST = 12, 2  # steps of a candidate
+MOST = 12  # steps of a candidate
 
 
 def try_candidates(
@@ -36,7 +36,7 @@ def try_candidates(
     round_s = 0.0
     for each in _in_order(ranking):
         round_s += ranks * each.step_s
-        if LEAST * round_s > budget_s:
+        if RUNS * round_s > budget_s:
             break
         planned = replace(spec, policy=each.policy, cost=each.cost, steps=STEPS, epochs=None)
         plans[each.name] = next_plans(sampled(planned, lengths), MOST)

@@ -53,7 +53,7 @@ def test_what_was_slower_than_predicted_is_not_taken(
 
 
 def test_steps_take_turns_while_there_is_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step is as if it took 4 s, so the sixth round of two candidates would end too late."""
+    """Each step is as if it took 4 s, and runs twice, so the third round of two candidates would end too late."""
     now, ran = [0.0], list[int]()
 
     def seconds(learner: Any, collate: Any) -> float:
@@ -67,15 +67,15 @@ def test_steps_take_turns_while_there_is_time(tmp_path: Path, monkeypatch: pytes
     policy = {"kind": "auto", "packed": False, "max_microbatches": 1}
     tried = chosen(run(config_of(tmp_path, policy=policy)))["times"]["tried"]
     assert tried.keys() == {"static", "balanced"}
-    rounds = 5  # of 8 s; none is to end after 45 s
-    assert len(ran) == rounds * len(tried) * 2
-    first, second = ran[:4], ran[4:8]
-    assert first[:2] != [4, 4], "balanced first in the first round"
-    assert second[:2] == [4, 4], "static first in the second one"
+    rounds = 2  # of 16 s; none is to end after 45 s
+    assert len(ran) == rounds * len(tried) * 2 * 2
+    first, second = ran[:8], ran[8:]
+    assert first[:2] == first[2:4] != [4, 4], "balanced first in the first round"
+    assert second[:4] == [4] * 4, "static first in the second one"
 
 
 def test_the_second_half_of_the_time_is_for_those_that_may_be_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds of 8.1 s until half of 25 s is over; then, without the slow one, of 4.1 s, none of which ends later."""
+    """Rounds of 16.2 s until half of 50 s is over; then, without the slow one, of 8.2 s, none of which ends later."""
     now = [0.0]
 
     def step_s(learner: Any, seconds: float, exchange: Any) -> float:
@@ -86,8 +86,23 @@ def test_the_second_half_of_the_time_is_for_those_that_may_be_the_fastest(monkey
     monkeypatch.setattr(trial_steps, "perf_counter", lambda: now[0])
     plans: Any = {"slow": [4.0] * 12, "near": [2.1] * 12, "fast": [2.0] * 12}
     learner = SimpleNamespace(begin_step=lambda: None, undo=lambda: None)
-    found = trial_steps.measure_steps(learner, plans, LocalExchange(1), bool, 25.0)  # type: ignore[arg-type]
+    found = trial_steps.measure_steps(learner, plans, LocalExchange(1), bool, 50.0)  # type: ignore[arg-type]
     assert {name: len(seconds) for name, seconds in found.items()} == {"slow": 2, "near": 4, "fast": 4}
+
+
+def test_a_step_after_others_is_timed_as_one_after_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if memory that others left free for a while took as long to use as the step itself."""
+    ran = [0.0]
+
+    def step_s(learner: Any, seconds: float, exchange: Any) -> float:
+        ran.append(seconds)
+        return seconds if seconds == ran[-2] else 2 * seconds
+
+    monkeypatch.setattr(trial_steps, "_step_s", step_s)
+    learner = SimpleNamespace(begin_step=lambda: None, undo=lambda: None)
+    plans: Any = {"large": [4.0] * 3, "small": [1.0] * 3}
+    found = trial_steps.measure_steps(learner, plans, LocalExchange(1), bool, 9.0)  # type: ignore[arg-type]
+    assert found == {"large": [4.0] * 3, "small": [1.0] * 3}
 
 
 def test_a_model_that_is_too_slow_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
