@@ -18,5 +18,5 @@ def cells(row: Mapping[str, Any]) -> list[str]:
         f"{row['model']}, {row['data']}, {row['world_size']} {row['ranks']}{menu}", str(row["global_batch"]),
         str(row["steps"]), row["chosen"], f"{row['taken']:.3f}", f"{row['best']} {row['least']:.3f}",
         f"{row['taken'] / row['least']:.3f}", f"{row['again']:.3f}", f"{row['error']:+.1%} ({row['worst']})",
-        duration(row.get("first_s")), percent(row["choosing"], 2),
+        duration(row["first_s"]), percent(row["choosing"], 2),
     ]  # fmt: skip

@@ -110,7 +110,7 @@ def settled(
 def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool = False, whole: bool = False) -> Choice:
     """Return the choice for a config of policy auto; all ranks call it together, and rank 0's numbers decide.
 
-    ``whole``: predict all candidates, those too that this run is too short for.
+    ``whole``: rank all candidates, those too that this run is too short for; the choice is the run's all the same.
     """
     policy = config.policy
     assert isinstance(policy, Auto)
@@ -126,17 +126,19 @@ def choose(config: RunConfig, executor: Executor, samples: Samples, force: bool 
     begin = perf_counter()
     steps = num_steps(replace(spec, policy=candidates["static"]), lengths)
     menu = partial(config.shapes_of, lengths=lengths)
-    ranking = predict(spec, lengths, candidates, times, menu, None if whole else steps)
+    ranking = predict(spec, lengths, candidates, times, menu, steps)
     if times.compiled is not None and not any(each.compiled for each in ranking):
         log.info(
             "auto: compiling takes %.0f s a program, which this run cannot win back; it stays eager", times.compile_s
         )
-    by_name = {each.name: each for each in ranking}
     names = [*candidates, *(f"{name}{COMPILED}" for name in candidates)]  # the same on all ranks
     best = names.index(taken(ranking, steps).name)
     row = np.full((len(executor.exchange.ranks), 1), best, dtype=np.int64)
-    chosen = by_name[names[int(executor.exchange.vote(row)[0, 0])]]  # hosts may round otherwise
-    return Choice(config, ranking, times, perf_counter() - begin, chosen)
+    name = names[int(executor.exchange.vote(row)[0, 0])]  # rank 0's, as hosts may round otherwise
+    seconds = perf_counter() - begin
+    if whole:
+        ranking = predict(spec, lengths, candidates, times, menu)
+    return Choice(config, ranking, times, seconds, next(each for each in ranking if each.name == name))
 
 
 def as_predicted(config: RunConfig, prediction: Prediction) -> RunConfig:

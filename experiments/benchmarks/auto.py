@@ -40,7 +40,7 @@ DATA = {
     "sst2": ("sst2/train.tsv", {"text": "sentence"}, "classification"),
     "gsm8k": ("gsm8k/train.jsonl", {"text": "answer", "prompt": "question", "max_length": "256"}, "causal_lm"),
 }
-STEPS = 300  # of the run that choosing is held against
+STEPS = 300  # of the run that advice is for
 LANGUAGE_MODELS = {"distilbert-base-uncased": "distilgpt2"}  # of about the same size, where the task is another
 
 
@@ -82,7 +82,7 @@ class Setting:
         size, executor = RANKS[self.ranks]
         path, columns, task = DATA[self.data]
         config = output / "run.toml"
-        config.write_text(f"steps = 100\nglobal_batch = {self.global_batch}\n")
+        config.write_text(f"steps = {STEPS}\nglobal_batch = {self.global_batch}\n")
         words = [
             f"world_size={size}", f"executor.kind={executor}", f"data.path={folder / path}", f"outputs={output}",
             f"data.tokenizer={folder / 'bert-uncased'}", f"model.task={task}", f"model.name={self.trained}",
