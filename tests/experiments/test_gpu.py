@@ -128,10 +128,17 @@ def test_a_part_that_takes_too_long_keeps_its_steps(tmp_path: Path, monkeypatch:
         for name in ("static", "balanced")
     }  # fmt: skip
     before = signal.getsignal(signal.SIGTERM)
-    timer = threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
+    records = [tmp_path / "gpu" / name / "records-rank0.jsonl" for name in arms]
+
+    def stop_under_way() -> None:
+        waiting = threading.Event()
+        while not all(path.exists() and path.stat().st_size > 10_000 for path in records):
+            waiting.wait(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop_under_way, daemon=True).start()
     found = in_turn(arms, tmp_path)
-    assert found["cut_off_s"] >= 3
+    assert "cut_off_s" in found
     assert [arm["arm"] for arm in found["arms"]] == ["static", "balanced"]
     steps = pd.read_parquet(tmp_path / STEPS).groupby("arm")["step"].nunique()
     assert abs(steps["static"] - steps["balanced"]) <= 1
