@@ -28,7 +28,7 @@ from typing import Annotated, Any
 import typer
 
 from experiments.gpu.outcome import Outcome
-from experiments.gpu.parts import LIMITS, parts
+from experiments.gpu.parts import LIMITS, parts, within
 from experiments.gpu.processes import run_part
 from experiments.gpu.sizes import FULL, SMOKE
 
@@ -55,23 +55,25 @@ def main(
     WORK.mkdir()
     try:
         first, *others = parts(SMOKE if smoke else FULL)
-        limits = {kind: budget if smoke else limit for kind, limit in LIMITS.items()}  # a busy CPU may take long
+        limits = dict.fromkeys(LIMITS, budget) if smoke else LIMITS  # a busy CPU may take long
         device = run_part(first, WORK, smoke, limits[first], log)
         if device.get("gpu") is None and not smoke:
             why = device.get("failed", "there is no CUDA device here; --smoke tries the kit on a CPU")
             print(f"error: {why}", file=sys.stderr)
             raise typer.Exit(1)
         outcome = Outcome(output, device, smoke, force, WORK)
-        for part in others:
-            if outcome.is_whole(part):
-                print(f"{part}: kept", flush=True)
-                continue
+        kept = [part for part in others if outcome.is_whole(part)]
+        for part in kept:
+            print(f"{part}: kept", flush=True)
+        to_do = [part for part in others if part not in kept]
+        for place, part in enumerate(to_do, 1):
             start = time.monotonic()
-            left = min(budget - (start - begin), limits[part.split()[0]])
+            left = budget - (start - begin)
+            limit = within(left, limits[part.split()[0]], sum(limits[each.split()[0]] for each in to_do[place:]))
             found: dict[str, Any] = (
                 {"failed": f"the budget of {budget:.0f} s was used up"}
-                if left < min(LEAST_S, budget)
-                else run_part(part, WORK, smoke, left, log)
+                if limit < min(LEAST_S, budget)
+                else run_part(part, WORK, smoke, limit, log)
             )
             found["seconds"] = round(time.monotonic() - start, 1)
             outcome.add(part, found)

@@ -2,8 +2,19 @@
 
 from experiments.gpu.sizes import Size
 
-# seconds of one part, by kind; all parts together have nine minutes
+# seconds of one part, by kind, and more where time is left over; all parts together have nine minutes
 LIMITS = {"device": 30, "attention": 25, "calibration": 30, "speed": 45, "tests": 40, "compiled": 100, "graphs": 60}
+
+
+def within(left: float, limit: float, later: float) -> float:
+    """Return the seconds that a part may take of the ``left`` ones: its limit, and what ``later`` parts leave over.
+
+    ``later``: the limits of the parts to come, summed. So a second call, with few parts to do, gives each more time.
+
+    >>> within(500, 100, 450), within(500, 100, 60), within(40, 100, 60)
+    (100, 440, 40)
+    """
+    return min(left, max(limit, left - later))
 
 
 def parts(size: Size) -> list[str]:
