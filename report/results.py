@@ -39,18 +39,22 @@ class Measured:
         study: the study's name.
         setting: its runs by arm.
         table: of ``tables.study_tables``.
+        sized: whether another setting of the study has another number of ranks or of samples.
     """
 
     study: str
     setting: Setting
     table: dict[str, Any]
+    sized: bool = False
 
     @property
     def name(self) -> str:
         """The study's name, and what distinguishes this setting from its others."""
-        first = f"G = {self.table['world_size']}, B = {self.table['global_batch']}, {self.table['mode']}"
-        extra = self.setting.label.removeprefix(first).lstrip(", ").removeprefix(self.table["device"]).lstrip(", ")
-        return f"{self.study} ({extra})" if extra else self.study
+        size = f"G = {self.table['world_size']}, B = {self.table['global_batch']}"
+        extra = self.setting.label.removeprefix(f"{size}, {self.table['mode']}").lstrip(", ")
+        extra = extra.removeprefix(self.table["device"]).lstrip(", ")
+        told = ", ".join(part for part in (size * self.sized, extra) if part)
+        return f"{self.study} ({told})" if told else self.study
 
     @property
     def apart(self) -> bool:
@@ -131,7 +135,13 @@ class Results:
         """All settings of all studies, whose verdicts are one family."""
         found = [(name, each) for name, study in self.studies.items() for each in settings(study.runs)]
         tables = study_tables([setting for _, setting in found])
-        return [Measured(name, setting, table) for (name, setting), table in zip(found, tables, strict=True)]
+        sizes: dict[str, set[tuple[int, int]]] = {}
+        for (name, _), table in zip(found, tables, strict=True):
+            sizes.setdefault(name, set()).add((table["world_size"], table["global_batch"]))
+        return [
+            Measured(name, setting, table, sized=len(sizes[name]) > 1)
+            for (name, setting), table in zip(found, tables, strict=True)
+        ]
 
     @property
     def left_out(self) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """The work of one part's process: ``measure(part, work, smoke)`` writes part.json into its folder."""
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +47,45 @@ def tests(smoke: bool) -> dict[str, Any]:
     """Run the tests that are marked gpu; return their counts, and those that failed. ``smoke``: collect them alone."""
     # these files alone, as collecting all takes half a minute
     marked = [str(path) for path in sorted(ROOT.glob("tests/**/*.py")) if "mark.gpu" in path.read_text("utf-8")]
-    words = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", *marked]
-    ended = subprocess.run([*words, *["--collect-only"] * smoke], cwd=ROOT, capture_output=True, text=True, check=False)
-    print(ended.stdout[-4000:], ended.stderr[-2000:], flush=True)
-    last = next((line for line in reversed(ended.stdout.splitlines()) if line.strip()), "")
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.MULTILINE)
-    return {"exit_code": ended.returncode, "last_line": last.strip("= "), "failed_tests": failed}
+    words = [sys.executable, "-u", "-m", "pytest", "-m", "gpu", "-v", "-p", "no:cacheprovider", *marked]
+    return followed([*words, *["--collect-only"] * smoke])
+
+
+def followed(words: Sequence[str]) -> dict[str, Any]:
+    """Run pytest with ``-v``; return its exit code, its last line, and the tests that failed.
+
+    Where this process is asked to stop, those that ended by then count, and the last line says how many passed.
+    """
+    begin, lines, found = time.monotonic(), list[str](), dict[str, Any]()
+    ran = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert ran.stdout is not None, "it was asked for"
+    try:
+        with stoppable(begin):
+            for line in ran.stdout:
+                print(line, end="", flush=True)
+                lines.append(line.strip())
+        last = next((line for line in reversed(lines) if line), "").strip("= ")
+    except Stopped:
+        found["cut_off_s"] = round(time.monotonic() - begin)
+        last = f"{sum(' PASSED' in line for line in lines)} passed before time was up"
+        ran.kill()
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)|^(\S+) (?:FAILED|ERROR)", "\n".join(lines), re.MULTILINE)
+    names = list(dict.fromkeys(one or other for one, other in failed))
+    return {**found, "exit_code": ran.wait(), "last_line": last, "failed_tests": names}
+
+
+@contextmanager
+def stoppable(begin: float) -> Iterator[None]:
+    """Raise Stopped in this process once it is asked to stop. ``begin``: of the work, by time.monotonic."""
+
+    def stop(*given: object) -> None:
+        raise Stopped(f"it was cut off after {time.monotonic() - begin:.0f} s")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def attention(size: Size, work: Path) -> dict[str, Any]:
@@ -90,17 +125,14 @@ def in_turn(arms: Mapping[str, RunConfig], work: Path) -> dict[str, Any]:
 
     Where this process is asked to stop, the steps done by then count.
     """
-    begin = time.monotonic()
-
-    def stop(*given: object) -> None:
-        raise Stopped(f"it was cut off after {time.monotonic() - begin:.0f} s")
-
-    before, found, failed, cut_off = signal.signal(signal.SIGTERM, stop), dict[str, Any](), dict[str, str](), ""
+    begin, found, failed, cut_off = time.monotonic(), dict[str, Any](), dict[str, str](), ""
+    for config in arms.values():  # else an arm that is cut off before its first step would show an earlier part's
+        shutil.rmtree(config.run_dir, ignore_errors=True)
     try:
-        failed = run_interleaved(list(arms.values()), overwrite=True)
+        with stoppable(begin):
+            failed = run_interleaved(list(arms.values()), overwrite=True)
     except Stopped as error:
         found["cut_off_s"], cut_off = round(time.monotonic() - begin), str(error)
-    signal.signal(signal.SIGTERM, before)
     steps_of(arms).to_parquet(work / STEPS, index=False)
     return {**found, "arms": facts(arms, failed, cut_off)}
 

@@ -15,7 +15,7 @@ UNFINISHED = {"failed", "cut_off_s"}  # entries of a part that the next call mea
 
 
 class Outcome:
-    """The parts measured so far, and the records of all steps; each part added is written at once.
+    """The parts measured so far, and the records of all steps; each part added is written at once, with its date.
 
     ``device``: what the part of that name found. What the folder holds counts where it is of the same GPU and size,
     unless ``force`` is given. ``work``: where the parts write, and look for calibrations.
@@ -42,7 +42,8 @@ class Outcome:
     def add(self, part: str, found: Mapping[str, Any]) -> None:
         """Keep what a part has found, unless it failed where an earlier call had found something; write all."""
         if "failed" not in found or "failed" in self.parts.get(part, found):
-            self.parts[part] = dict(found)
+            when = {"date": time.strftime("%Y-%m-%d"), "commit": self.parts["device"].get("commit")}
+            self.parts[part] = {**found, **when}
             if (self._work / STEPS).exists():
                 self._steps[part] = pd.read_parquet(self._work / STEPS).assign(part=part)
         (self._work / STEPS).unlink(missing_ok=True)
@@ -50,5 +51,5 @@ class Outcome:
             (self._folder / calibration.name).write_bytes(calibration.read_bytes())
         if self._steps:
             pd.concat(self._steps.values()).to_parquet(self._folder / STEPS, index=False)
-        written = {"smoke": self._smoke, "date": time.strftime("%Y-%m-%d"), "parts": self.parts}
+        written = {"smoke": self._smoke, "parts": self.parts}
         write_json(self._folder / MEASURED, written)

@@ -43,10 +43,9 @@ def speed_arms(
         "batch_rebalance": {"policy": {"kind": "peer", "peer": "batch_rebalance"}},
         "token_budget": {"policy": {"kind": "token_budget", "max_tokens_for_batch": max(budget, size.longest)}},
         "balanced": {"policy": {"kind": "balanced"}, "cost": cost},
-        "balanced, M = 4": {"policy": {"kind": "balanced", "max_microbatches": 4}, "cost": cost},
         "packed": {"policy": {"kind": "packed"}},
         BY_SDPA: {"policy": {"kind": "packed"}, "model": {**shared["model"], "packed_attention": "sdpa"}},
-        "auto": {"policy": {"kind": "auto"}, "cost": cost},
+        "auto": {"policy": {"kind": "auto"}},  # by times of its own, and a few steps of each candidate
     }
     return {name: _named(name, shared | arm) for name, arm in policies.items()}
 

@@ -39,7 +39,7 @@ FULL = Size(
         ("distilbert", 4, 2048), ("gpt2", 4, 128), ("distilbert", 4, 32), ("distilbert", 8, 2048),
         ("distilbert", 8, 32),
     ),
-    steps=((32, 40), (128, 12), (2048, 20)), samples=16384, compiled=2,
+    steps=((32, 30), (128, 12), (2048, 14)), samples=16384, compiled=2,
     compiled_at=("distilbert", 4, 32), longest=1024, layers=4, width=768, heads=12, vocabulary=50257,
     classifier="distilbert-base-uncased", calibrated=32768, backend="inductor",
 )  # fmt: skip

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from synthetic import write_run
 
 from ddpsched.config import parse
 from experiments.gpu import __main__ as kit
+from experiments.gpu import measure
 from experiments.gpu.arm_tables import facts, steps_of, with_steps
-from experiments.gpu.measure import STEPS, in_turn
+from experiments.gpu.measure import STEPS, Stopped, followed, in_turn
 from experiments.gpu.parts import LIMITS, parts
 from experiments.gpu.processes import run_part
 from experiments.gpu.settings import compiled_arms, graph_arms, speed_arms
@@ -34,7 +36,7 @@ def test_every_arm_has_a_config(tmp_path: Path) -> None:
     arms = speed_arms("distilbert", 4, 2048, FULL, tmp_path, tmp_path / "calibration.json")
     assert next(iter(arms)) == "static"
     assert arms["auto"].policy.kind == "auto"
-    assert len({config.name for config in arms.values()}) == len(arms) == 9
+    assert len({config.name for config in arms.values()}) == len(arms) == 8
     assert arms["packed by SDPA"].model.packed_attention == "sdpa"
     assert list(compiled_arms(FULL, tmp_path))[2:] == ["static, dynamic", "static, N = 2", "balanced, N = 2"]
     (eager, graphs) = list(graph_arms(FULL, tmp_path).values())[2:]
@@ -144,6 +146,34 @@ def test_a_part_that_takes_too_long_keeps_its_steps(tmp_path: Path, monkeypatch:
     assert abs(steps["static"] - steps["balanced"]) <= 1
     assert 1 < steps["static"] < 10000
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_tests_that_take_too_long_keep_those_that_ended(tmp_path: Path) -> None:
+    file = tmp_path / "test_it.py"
+    waits = "from time import sleep\ndef test_one(): pass\ndef test_two(): assert 0\ndef test_three(): sleep({})\n"
+    words = [sys.executable, "-u", "-m", "pytest", "-v", "-p", "no:cacheprovider", "-c", os.devnull, str(file)]
+    file.write_text(waits.format(0))
+    ended = followed(words)
+    assert (ended["exit_code"], ended["last_line"][:18]) == (1, "1 failed, 2 passed")
+    assert [name.partition("::")[2] for name in ended["failed_tests"]] == ["test_two"]
+    file.write_text(waits.format(600))
+    threading.Timer(6, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    cut_off = followed(words)
+    assert cut_off["last_line"] == "1 passed before time was up"
+    assert cut_off["cut_off_s"] == 6
+    assert [name.partition("::")[2] for name in cut_off["failed_tests"]] == ["test_two"]
+
+
+def test_an_arm_without_a_step_shows_none_of_an_earlier_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(configs: list[Any], overwrite: bool) -> dict[str, str]:
+        raise Stopped("it was cut off after 9 s")
+
+    write_run(tmp_path / "gpu", "static", name="static")
+    monkeypatch.setattr(measure, "run_interleaved", stopped)
+    arms = {"static": parse({"name": "static", "study": "gpu", "outputs": str(tmp_path), "steps": 60})}
+    found = in_turn(arms, tmp_path)
+    assert found["arms"][0]["failed"] == "it was cut off after 9 s"
+    assert pd.read_parquet(tmp_path / STEPS).empty
 
 
 def test_arms_stand_alone_where_static_failed(tmp_path: Path) -> None:

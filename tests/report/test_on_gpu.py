@@ -27,14 +27,14 @@ def arm(name: str, **changed: Any) -> dict[str, Any]:
 ARMS = [
     arm("static"), arm("static again", throughput=1.01), arm("balanced", throughput=1.5, predicted=1.9),
     arm("packed", throughput=2.0, predicted=2.1), arm("auto", throughput=1.98, predicted=2.1, chosen="packed"),
-    {"arm": "token_budget", "failed": "it ran <out>"},
+    {"arm": "packed by SDPA", "failed": "it ran <out>"},
+    arm("token_budget", throughput=3.0),
 ]  # fmt: skip
 SETTING = {"model": "distilbert", "world_size": 4, "global_batch": 2048, "seconds": 30.0}
 VERSIONS = {"torch": "2.11", "transformers": "5.17"}
 EAGERLY = arm("static, N = 4", compiling_s=31.0, compile_failed="no C++")
 MEASURED: dict[str, Any] = {
-    "smoke": False, "date": "2026-02-03",
-    "parts": {
+    "smoke": False, "parts": {
         "device": {"gpu": {"name": "GPU Z9 80GB"}, "cpu": "a processor", "versions": VERSIONS},
         "tests": {"exit_code": 1, "last_line": "6 passed, 1 failed", "failed_tests": ["tests/a.py::b"]},
         "calibration distilbert": {"held_out_mean": 0.031, "identity": {"precision": "bfloat16"}},
@@ -44,6 +44,8 @@ MEASURED: dict[str, Any] = {
         "compiled": {**SETTING, "cut_off_s": 99, "arms": [arm("static"), EAGERLY]},
     },
 }  # fmt: skip
+for each in MEASURED["parts"].values():
+    each |= {"date": "2026-02-03", "commit": "abc1234"}
 
 
 def test_the_report_shows_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +60,7 @@ def test_the_report_shows_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "6 passed, 1 failed; failed: tests/a.py::b" in text
     assert "| packed | 20 | 20.0 | 21.0 | 2.00 (0.98 to 1.03) | 2.10 | 1.50 |" in text
     assert "| auto (packed) |" in text
-    assert "within 3.1 % on average" in text
+    assert "within 3.1 % on average, in bfloat16 (2026-02-03, code abc1234)." in text
     assert "speed gpt2" not in text
     assert "**gpt2 4 32** was not measured: it took more than 120 s." in text
     assert "ran eagerly: no C++" in text
@@ -74,7 +76,7 @@ def test_the_report_shows_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_predictions_are_held_against_what_was_measured() -> None:
     words = judged(MEASURED["parts"]["speed distilbert 4 2048"])
-    assert "Fastest is packed, 2.00 times" in words
+    assert "Fastest on static's batches is packed, 2.00 times" in words
     assert "2 of 3 predictions are within 10.0 %" in words
     assert "that of balanced, off by +26.7%" in words
     assert "auto took packed" in words

@@ -288,6 +288,17 @@ def test_memory_is_judged_of_processes_alone(results: Results) -> None:
     assert "4 of peak memory in a process for each arm" in report(results, of_paper(results))
 
 
+def test_settings_of_two_sizes_have_names_of_their_own(tmp_path: Path) -> None:
+    for world_size in (2, 4):
+        for policy in ("static", "balanced"):
+            write_run(tmp_path / "s", policy, world_size=world_size, steps=20)
+    found = collect([tmp_path / "s"]).measured
+    assert [each.name for each in found] == [f"s (G = {ranks}, B = 32)" for ranks in (2, 4)]
+    rows = [row for each in found for row in conclusions([each])]
+    assert {row["setting"] for row in rows} == {each.name for each in found}
+    assert len({row["id"] for row in rows}) == len(rows)
+
+
 def test_launches_at_one_time(tmp_path: Path) -> None:
     for seed, (begin, end) in enumerate((("10:00", "10:20"), ("10:10", "10:15"), ("10:20", "10:30"))):
         run = write_run(tmp_path / "s", "static", seed=seed, steps=4)

@@ -53,7 +53,11 @@ def test_gradients_have_memory_of_their_own_where_graphs_are_recorded(tmp_path: 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
-def test_recorded_graphs_train_like_the_eager_model(tmp_path: Path, mode: str) -> None:
+def test_recorded_graphs_train_like_the_eager_model(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import config as inductor
+
+    # tuning tries every kernel that Triton can make of each product, a minute of compiling; one library's tell as much
+    monkeypatch.setattr(inductor, "max_autotune_gemm_backends", "ATEN")
     more = {"steps": 4, "epochs": None, "train": {"precision": "float32"}, "executor": {"device": "cuda"}}
     menu = [[8, 66]]
     eager = read_lines(run(config_of(tmp_path, {"kind": "static", "menu": menu, "backend": "aot_eager"}, **more)))
