@@ -67,7 +67,7 @@ def target(
     seeds: Annotated[int, typer.Option(min=1, help="of weights and orders; 1 gives no interval")] = 5,
     every: Annotated[int, typer.Option(min=1, help="steps between two dev losses")] = 25,
     target: Annotated[
-        float | None, typer.Option(min=0, help="the dev loss; without, random's at two thirds of an epoch")
+        float | None, typer.Option(min=0, help="the dev loss; without, random's within a quarter of an epoch")
     ] = None,
     freeze: Freeze = None,
 ) -> None:

@@ -58,7 +58,7 @@ def step_times(wanted: Wanted, steps: int, rounds: int, launches: int) -> StepsF
 
 
 def dev_loss_times(wanted: Wanted, seeds: int, every: int, target: float | None) -> TargetFile:
-    """Return the times to a target dev loss of so many seeds; without a target, random's at two thirds of an epoch.
+    """Return the times to a target dev loss of so many seeds; without a target, random's within a quarter of an epoch.
 
     Raises ConfigError for a target that random does not reach, for dev losses that are too rare, and for the file of
     another experiment.
@@ -98,7 +98,7 @@ def _shared(wanted: Wanted, arms: Sequence[str]) -> dict[str, Any]:
 def _check_target(setting: Setting, every: int, target: float | None) -> None:
     most = int(SHARE * len(setting.samples.train) / GLOBAL_BATCH)
     if every > most:
-        raise ConfigError(f"--every {every}: two thirds of an epoch have {most} steps; give at most as many")
+        raise ConfigError(f"--every {every}: a quarter of an epoch has {most} steps; give at most as many")
     if target is not None and not 0 < target < math.inf:
         raise ConfigError(f"--target {target}: give a dev loss above 0, or leave it out")
 

@@ -173,7 +173,7 @@ def test_a_target_that_random_does_not_reach(monkeypatch: pytest.MonkeyPatch, tm
 @pytest.mark.parametrize(
     ("every", "target", "message"),
     [
-        (84, None, "--every 84: two thirds of an epoch have 83 steps"),
+        (32, None, "--every 32: a quarter of an epoch has 31 steps"),
         (10, float("nan"), "--target nan: give a dev loss above 0"),
     ],
 )
