@@ -86,6 +86,7 @@ FOR_GPU := --quiet --only-binary=:all: --python-version 3.12 --implementation cp
 gpu-wheels:
 	$(PYTHON) -m pip download $(FOR_GPU) pydantic tomli-w
 	$(PYTHON) -m pip download $(FOR_GPU) --no-deps pulp==3.3.2 datasets dill multiprocess
+	@test $$(du -sm wheels | cut -f1) -le 64 || { echo "wheels/ has more than the 64 MiB that it may have"; exit 1; }
 
 # dist/ddpsched-*.whl, whose commands need no checkout
 wheel:

@@ -28,11 +28,13 @@ DRAWS = 16  # of noise for each of them
 COMPILED = ", compiled"  # behind the name of a candidate
 ALIKE = 1e-9  # of a ratio: predictions of equal plans
 NEAR = 0.01  # of a step time, which no prediction tells apart
+LAUNCHES = 0.03  # of a ratio, by which launches differ beyond what one of them shows
+NORMAL_95 = 1.96  # standard errors on each side of a 95 % interval
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """``step_s``: mean seconds of a step. ``ratio``: to static's, and ``band``, by how much it may be off, as a share.
+    """``step_s``: mean seconds of a step. ``ratio``: to static's, and ``band``, half of its 95 % interval, as a share.
 
     ``microbatches``: mean of a rank in a step. ``cost``: what the policy plans with. ``compiled``: whether by the
     compiled model, on its menu of shapes where it has one. ``before_s``: seconds before the first step, of compiling.
@@ -77,9 +79,9 @@ def predict(
     model are known, padded candidates are predicted with it, too.
 
     A step takes until its last rank is ready, each with noise as measured, times how far steps that were tried were
-    off, and ``times.rest_s``. The band adds the error of the fit, which hits both arms of a ratio alike only in part,
-    or where both were tried that of the trials; that of the compiled model's times; and the standard error over the
-    planned steps.
+    off, and ``times.rest_s``. The band is 1.96 times the root of a sum of squares: of the error of the fit, which hits
+    both arms of a ratio alike only in part, or where both were tried that of the trials; of the compiled model's times;
+    of the standard error over the planned steps; and of ``LAUNCHES``.
     Candidates that memory or the menu does not hold are left out, with a line of the log; where static is, ratios are
     to the first one that is not. Raises InfeasibleError where none is left. An epoch has to have a step.
     Where a second micro-batch does not pay in the first ``TRIED`` steps, it is taken not to pay, nor more of them, and
@@ -138,8 +140,8 @@ def predict(
     for name, (policy, cost, mean, compiled, before_s) in found.items():
         ratio = float(steps[name].mean() / static.mean())
         of_steps = float((steps[name] - ratio * static).std() / (static.mean() * len(static) ** 0.5))
-        errors = _error(times, name, base), of_steps / ratio, times.compiled_error * compiled
-        band = 0.0 if name == base else float(np.linalg.norm(errors))
+        errors = _error(times, name, base), of_steps / ratio, times.compiled_error * compiled, LAUNCHES
+        band = 0.0 if name == base else NORMAL_95 * float(np.linalg.norm(errors))
         step_s = float(steps[name].mean())
         predictions.append(Prediction(name, policy, cost, step_s, ratio, band, mean, compiled, before_s))
     return sorted(predictions, key=lambda each: (each.step_s, each.name != "static"))

@@ -1,4 +1,4 @@
-"""A kit for a machine with one GPU: all that is claimed on CPUs, measured there in one call of nine minutes.
+"""A kit for a machine with one GPU: all that is claimed on CPUs, measured there in a call of nine minutes, or two.
 
 ::
 

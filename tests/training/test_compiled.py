@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from rich.console import Console
 
 from ddpsched.certify.certify_run import certify_run
 from ddpsched.config import RunConfig, parse
@@ -323,8 +324,22 @@ def test_each_rank_begins_with_other_shapes(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_limit_of_programs_is_raised_by_the_menu() -> None:
     import torch._dynamo.config as limits
 
-    name = "recompile_limit" if hasattr(limits, "recompile_limit") else "cache_size_limit"
-    before = getattr(limits, name)
+    word = "recompile_limit" if hasattr(limits, "recompile_limit") else "cache_size_limit"  # of torch 2.6
+    names = [word, f"accumulated_{word}"]
+    before = [getattr(limits, name) for name in names]
     compiled._raise_limit(20)
-    assert getattr(limits, name) == before + 20
-    setattr(limits, name, before)
+    assert [getattr(limits, name) for name in names] == [limit + 20 for limit in before]
+    for name, limit in zip(names, before, strict=True):
+        setattr(limits, name, limit)
+
+
+def test_programs_are_made_behind_a_bar_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shapes = [(8, length) for length in (10, 20, 30)]
+    assert list(compiled._with_progress(shapes)) == shapes
+    assert capsys.readouterr().err == "", "a log gets lines, and no bar"
+    monkeypatch.setattr(compiled, "plain_console", lambda stderr: Console(stderr=stderr, force_terminal=True))
+    assert list(compiled._with_progress(shapes)) == shapes
+    assert "compiling" in (shown := capsys.readouterr().err)
+    assert "100%" in shown
