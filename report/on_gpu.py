@@ -4,11 +4,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from report.wording import ABSENT, number, percent, size
+from markupsafe import Markup
+
+from report.wording import ABSENT, listed, number, percent, size
 
 MODELS = {"distilbert": "DistilBERT's shape, short sentences", "gpt2": "GPT-2's shape with 4 layers, long texts"}
 HOLDS = 0.1  # of a ratio, by which a prediction may be off
 FEWEST = 8  # steps of an arm, below which nothing is concluded
+NAMES = {"balanced": "`balanced`", "packed": "`packed`", "static again": "A/A"}  # of the arms that the report names
 OTHERS = {"token_budget"}  # arms whose steps hold other samples than static's, so their gradient is another
 
 
@@ -116,3 +119,25 @@ def judged(part: Mapping[str, Any]) -> str:
     if auto is not None:
         words.append(f"auto took {auto['chosen']}")
     return ". ".join(words) + "."
+
+
+def over_static(measured: Mapping[str, Any], arm: str, batch: int) -> str | None:
+    """Return an arm's throughput over static's with short sentences on 4 ranks; None where too few steps were done."""
+    part = measured["parts"].get(f"speed distilbert 4 {batch}", {})
+    row = next((each for each in part.get("arms", ()) if each["arm"] == arm and "failed" not in each), None)
+    return _throughput(row) if row is not None and row["steps"] >= FEWEST else None
+
+
+def at_the_set_up(measured: Mapping[str, Any]) -> Markup:
+    """Return a sentence on what balanced and packed have over static, by the samples of a step."""
+    words = []
+    for batch in (32, 2048):
+        of = {name: over_static(measured, arm, batch) for arm, name in NAMES.items()}
+        if all(of.values()):
+            words.append(f"{listed([f'{name} {value}' for name, value in of.items()])} at {batch:,} samples a step")
+    if not words:
+        return Markup("")
+    said = Markup("; ".join(words))
+    return Markup("On {}, with this shape on four virtual ranks, throughput over static's is {}.").format(
+        device(measured), said
+    )

@@ -9,7 +9,7 @@ from ddpsched.errors import DataError
 from ddpsched.records import read_json, write_json
 from report import results
 from report.build import build_tables, freeze
-from report.on_gpu import judged, slug
+from report.on_gpu import at_the_set_up, judged, over_static, slug
 from report.render import tables
 from report.results import Results, collect
 
@@ -84,6 +84,20 @@ def test_predictions_are_held_against_what_was_measured() -> None:
     assert judged(few) == "Each arm has 2 to 20 steps after the warm-up, too few to conclude from."
     noisy = {"arms": [arm("static"), arm("static again", throughput=1.2), arm("balanced", throughput=1.1)]}
     assert "does not tell from static" in judged(noisy)
+
+
+def test_the_report_says_what_a_gpu_gains_at_its_own_set_up() -> None:
+    arms = [arm("static"), arm("static again", throughput=1.01), arm("balanced", throughput=1.5), arm("packed")]
+    parts = {**MEASURED["parts"], "speed distilbert 4 32": {**SETTING, "arms": arms}}
+    said = at_the_set_up({"parts": parts})
+    assert said.startswith(
+        "On GPU Z9 80GB, with this shape on four virtual ranks, throughput over static's is `balanced`"
+    )
+    assert "`balanced` 1.50 (0.98 to 1.03), `packed` 1.00 (0.98 to 1.03) and A/A 1.01 (0.98 to 1.03) at 32" in said
+    assert "at 2,048 samples a step" in said
+    few = [each | {"steps": 3} for each in arms]
+    assert "at 32" not in at_the_set_up({"parts": {**parts, "speed distilbert 4 32": {**SETTING, "arms": few}}})
+    assert over_static({"parts": {}}, "balanced", 32) is None
 
 
 def test_a_report_without_a_gpu_says_so() -> None:
