@@ -16,11 +16,12 @@ from report.results import Results, read_tables
 def printed(chosen: str, **ratios: tuple[float, float]) -> dict[str, Any]:
     """Return an advice. ``ratios``: predicted and measured, over static's, by policy."""
     ranking = [
-        {"name": name, "ratio": predicted, "step_s": 0.01 * predicted} for name, (predicted, _) in ratios.items()
+        {"name": name, "ratio": predicted, "band": 0.05, "step_s": 0.01 * predicted}
+        for name, (predicted, _) in ratios.items()
     ]
     measured = [{"name": name, "ratio": ratio, "predicted": predicted} for name, (predicted, ratio) in ratios.items()]
     again = {"name": "static again", "ratio": 1.01, "predicted": None}
-    static = {"name": "static", "ratio": 1.0, "step_s": 0.01}
+    static = {"name": "static", "ratio": 1.0, "band": 0.0, "step_s": 0.01}
     return {"chosen": chosen, "seconds": 0.03, "ranking": [*ranking, static], "measured": [again, *measured]}
 
 
@@ -40,7 +41,7 @@ def test_static_is_the_best_where_nothing_is_faster() -> None:
 def test_what_is_taken_may_be_measured_under_a_like_name() -> None:
     """More micro-batches that do not pay are the same plans, of which one arm is measured."""
     found = printed("balanced, M = 2", balanced=(0.5, 0.6))
-    found["ranking"].insert(0, {"name": "balanced, M = 2", "ratio": 0.5, "step_s": 0.005})
+    found["ranking"].insert(0, {"name": "balanced, M = 2", "ratio": 0.5, "band": 0.05, "step_s": 0.005})
     assert outcome(found)["taken"] == 0.6
 
 
@@ -58,6 +59,7 @@ def test_rows_are_frozen_and_shown(
     assert cells(row)[0] == "distilgpt2, gsm8k, 2 gloo, N = 4"
     assert row["first_s"] == 0.0  # nothing is measured here
     assert len(cells(row)) == len(HEADINGS)
+    assert "1 of 1" in cells(row)  # 0.5 lies within 5 % of 0.52
     assert f"| {' | '.join(cells(row))} |" in capsys.readouterr().out
     page = tables(Results(autos=[row]), {}, "t")
     assert "## Policy auto" in page
