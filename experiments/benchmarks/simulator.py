@@ -11,7 +11,8 @@ mean / P90, are of the steps after ``--warm-up``. Numbers of the simulator come 
 - line: the calibration's fit, and the network;
 - curve: with the curve beside the fit, as executor.calibration and executor.network of simulated ranks;
 - speeds: and each rank's speed, the median of measured / simulated over the warm-up, as executor.slowness;
-- noise: and its noise, all these ratios over their median: a step waits for the largest of its ranks';
+- records: instead of the calibration, the cost fitted to the warm-up's records, as `ddpsched fit` does;
+- noise: and its noise, all ratios of measured / fitted: a step waits for the largest of its ranks';
 - fixed: and what a step takes beside these, the median of measured - simulated over the warm-up.
 
 A/A is what the same steps measured twice differ by, over the ratio of their medians: no simulator does better by far.
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from ddpsched.arguments import check_output
 from ddpsched.cli import guarded
 from ddpsched.config import RunConfig, dump, parse
 from ddpsched.costs.network import BACKWARD, Network
+from ddpsched.costs.regression import fit_affine_quadratic
 from ddpsched.costs.step_times import Curve, StepTimes
 from ddpsched.data.lengths import Lengths
 from ddpsched.errors import ConfigError, RunError
@@ -54,30 +56,35 @@ RANKS = {"virtual": 4, "distributed": 2}
 UNSETTLED = 3  # first steps, while allocators settle, of which nothing is taken
 BATCH = {"tiny": 64}  # samples of a step; of other models 16
 MEASURED = {"tiny": (1024, 12)}  # tokens of the largest micro-batch of a calibration, and its passes
-CLOCKS, WAYS = ("wall", "processor"), ("line", "curve", "speeds", "noise", "fixed")
+CLOCKS, WAYS = ("wall", "processor"), ("line", "curve", "speeds", "records", "noise", "fixed")
 DRAWS = 32
 MAX_LENGTH = 64  # SST-2's longest sentence has 66
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Steps of a run: seconds that ranks computed, (steps, ranks), and makespans, (steps,), by either clock."""
+    """Steps of a run: seconds that ranks computed, (steps, ranks), and makespans, (steps,), by either clock.
+
+    ``counts``, ``longest``: of each rank's one micro-batch, (steps, ranks).
+    """
 
     compute: dict[str, Seconds]
     makespans: dict[str, Seconds]
+    counts: Seconds
+    longest: Seconds
     digests: list[str]
 
     @classmethod
     def of(cls, folder: Path) -> "Measured":
         """Read a run's records."""
-        names = ["step", "rank", "world_size", "compute_s", "cpu_s", "wait_s", "plan_hash"]
+        numbers = ["compute_s", "cpu_s", "wait_s", "num_samples", "max_length"]
+        names = ["step", "rank", "world_size", "plan_hash", *numbers]
         table = parquet.read_table(folder / RECORDS, columns=names).to_pandas().sort_values(["step", "rank"])
         ranks = int(table["world_size"].iloc[0])
-        wall, waits, processor = (
-            table[name].to_numpy().reshape(-1, ranks) for name in ("compute_s", "wait_s", "cpu_s")
-        )
+        wall, processor, waits, counts, longest = (table[name].to_numpy().reshape(-1, ranks) for name in numbers)
         makespans = {"wall": (wall + waits).max(1), "processor": processor.max(1)}
-        return cls({"wall": wall, "processor": processor}, makespans, table["plan_hash"].tolist()[::ranks])
+        digests = table["plan_hash"].tolist()[::ranks]
+        return cls({"wall": wall, "processor": processor}, makespans, counts, longest, digests)
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,12 @@ class Simulated:
     compute: Seconds
     last: Seconds
     network: Network | None
+
+    def fitted(self, found: Measured, clock: str, seen: slice) -> "Simulated":
+        """Return these steps with the cost that is fitted to some measured ones."""
+        count, longest = found.counts, found.longest
+        fit = fit_affine_quadratic(count[seen].ravel(), longest[seen].ravel(), found.compute[clock][seen].ravel())
+        return replace(self, compute=np.asarray(fit.model.seconds(count, longest)))
 
     def makespans(self, speeds: Seconds | float = 1.0, noise: Seconds | None = None) -> Seconds:
         """Return the seconds of each step on ranks of these speeds; mean over draws of their ``noise``."""
@@ -169,12 +182,12 @@ def errors(simulated: Simulated, line: Simulated, found: Measured, clock: str, w
     compute, makespans = found.compute[clock], found.makespans[clock]
     seen, after = slice(UNSETTLED, warm_up), slice(warm_up, None)
     ratios = compute[seen] / simulated.compute[seen]
-    speeds = np.median(ratios, 0)
-    noise = (ratios / speeds).ravel()
-    noisy = simulated.makespans(speeds, noise)
+    fitted = simulated.fitted(found, clock, seen)
+    noisy = fitted.makespans(noise=(compute[seen] / fitted.compute[seen]).ravel())
     fixed = float(np.median(makespans[seen] - noisy[seen]))
     ways = {
-        "line": line.makespans(), "curve": simulated.makespans(), "speeds": simulated.makespans(speeds),
+        "line": line.makespans(), "curve": simulated.makespans(),
+        "speeds": simulated.makespans(np.median(ratios, 0)), "records": fitted.makespans(),
         "noise": noisy, "fixed": noisy + fixed,
     }  # fmt: skip
     return {name: Errors.of(each[after], makespans[after]) for name, each in ways.items()}
