@@ -2,7 +2,7 @@
 
 ::
 
-    python -m experiments.trainers steps  --data DIR --model distilbert --launches 5 --freeze FILE
+    python -m experiments.trainers steps  --data DIR --model distilbert --freeze FILE
     python -m experiments.trainers target --data DIR --seeds 5 --freeze FILE
     python -m experiments.trainers peers DIR --freeze FILE
     python -m experiments.trainers show FILE
@@ -44,9 +44,9 @@ def steps(
     data: Data = None,
     model: Model = "distilbert",
     arms: Arms = "",
-    steps: Annotated[int, typer.Option(min=1, help="of a block")] = 10,
-    rounds: Annotated[int, typer.Option(min=1, help="of all arms in a launch; fewer than 8 give no interval")] = 10,
-    launches: Annotated[int, typer.Option(min=1, help="fresh starts; fewer than 2 give no interval")] = 3,
+    steps: Annotated[int, typer.Option(min=1, help="of a block")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="of all arms in a launch; fewer than 8 give no interval")] = 8,
+    launches: Annotated[int, typer.Option(min=1, help="fresh starts; fewer than 2 give no interval")] = 5,
     freeze: Freeze = None,
 ) -> None:
     """Time steps in blocks in turn, and compare each first gradient with the exact one."""
