@@ -308,11 +308,10 @@ class Computed:
         def span(values: list[float]) -> str:
             return f"{percent(min(values))} to {percent(max(values))}"
 
-        alone, fitted = (span([row["errors"][way]["mean"] for row in rows]) for way in ("curve", "fixed"))
+        alone, fitted = (span([row["errors"][way]["mean"] for row in rows]) for way in ("curve", "speeds"))
         return (
             f"So computed, makespans of steps that it has not seen are off by {alone} on average; by {fitted} once "
-            "each rank's speed, its noise and what a step takes beside its micro-batches are known from the first "
-            f"steps of a run. The same steps measured twice differ by {span([row['again']['mean'] for row in rows])}."
+            f"each rank's speed is known from the first steps of a run. The same steps measured twice differ by {span([row['again']['mean'] for row in rows])}."
         )
 
     def about_scaling(self) -> Markup:
