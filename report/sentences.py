@@ -311,7 +311,8 @@ class Computed:
         alone, fitted = (span([row["errors"][way]["mean"] for row in rows]) for way in ("curve", "speeds"))
         return (
             f"So computed, makespans of steps that it has not seen are off by {alone} on average; by {fitted} once "
-            f"each rank's speed is known from the first steps of a run. The same steps measured twice differ by {span([row['again']['mean'] for row in rows])}."
+            f"each rank's speed is known from the first steps of a run. The "
+            f"same steps measured twice differ by {span([row['again']['mean'] for row in rows])}."
         )
 
     def about_scaling(self) -> Markup:
