@@ -110,7 +110,8 @@ def _filled(template: str, figures: Mapping[str, bytes], **values: Any) -> str:
 
 def _of_trainers(results: Results) -> dict[str, Callable[..., Any]]:
     trainers = Trainers(results.trainers)
-    return {name: getattr(trainers, name) for name in ("trainer_steps", "trainer_rows", "target_tables")}
+    names = ("trainer_steps", "trainer_rows", "target_tables", "about_target")
+    return {name: getattr(trainers, name) for name in names}
 
 
 def _linked(figures: Mapping[str, bytes], name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
@@ -11,6 +12,7 @@ from analysis.speed_up import speed_up_table
 from analysis.style import STRONGEST
 from analysis.tradeoffs import tradeoffs
 from ddpsched.visible_text import visible
+from experiments.trainers.arms import FIRST
 from experiments.trainers.frozen import Frozen, PeersFile, StepsFile, TargetFile
 from experiments.trainers.rows import StepRow, TargetRow, label, step_rows, target_rows
 from report.measures import Row, against, arms, beyond, p95, peak, shares, speed, time, tracking
@@ -277,8 +279,17 @@ class Trainers:
         found = []
         for file in self.targets:
             title = f"{file.experiment['model']}, dev loss {file.target:.3f}, {len(file.seeds)} seeds"
-            found.append((title, [row for row in target_rows(file) if row.arm != "random"]))
+            rows = [replace(row, arm=label(row.arm)) for row in target_rows(file) if row.arm != FIRST]
+            found.append((title, rows))
         return found
+
+    @staticmethod
+    def about_target(rows: Sequence[TargetRow]) -> str:
+        """Return which arms of such a table are told apart from A/A."""
+        if any(row.arm == AA and row.verdict == "differs" for row in rows):
+            return "The same arm twice (A/A) differs by itself, so nothing is concluded."
+        told = [f"{row.arm} ({row.verdict})" for row in rows if row.verdict in ("faster", "slower")]
+        return f"Told apart from A/A: {listed(told)}." if told else "None is told apart from A/A: nothing is concluded."
 
 
 class Computed:
@@ -308,11 +319,12 @@ class Computed:
         def span(values: list[float]) -> str:
             return f"{percent(min(values))} to {percent(max(values))}"
 
-        alone, fitted = (span([row["errors"][way]["mean"] for row in rows]) for way in ("curve", "speeds"))
+        alone, fitted = (span([row["errors"][way]["mean"] for row in rows]) for way in ("curve", "fixed"))
         return (
             f"So computed, makespans of steps that it has not seen are off by {alone} on average; by {fitted} once "
-            f"each rank's speed is known from the first steps of a run. The "
-            f"same steps measured twice differ by {span([row['again']['mean'] for row in rows])}."
+            "the cost, its noise and what a step takes beside its micro-batches are fitted to a run's first steps. "
+            "The same steps measured twice differ by "
+            f"{span([row['again']['mean'] for row in rows])}."
         )
 
     def about_scaling(self) -> Markup:

@@ -70,8 +70,8 @@ class Measured:
 
     compute: dict[str, Seconds]
     makespans: dict[str, Seconds]
-    counts: Seconds
-    longest: Seconds
+    counts: npt.NDArray[np.int64]
+    longest: npt.NDArray[np.int64]
     digests: list[str]
 
     @classmethod

@@ -1,6 +1,7 @@
 """Files of results: gone on with, refused, and read back as rows with intervals and verdicts."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from experiments.trainers.peer_table import freeze_peers
 from experiments.trainers.rows import rows_of, step_rows, target_rows
 from experiments.trainers.setting import Setting
 from experiments.trainers.tables import WIDTH, shown
+from report.sentences import Trainers
 
 ROUNDS, STEPS = 8, 5
 
@@ -160,6 +162,17 @@ def test_rows_of_times_to_a_target() -> None:
     assert rows["minmax"].ratio == "", "of the seeds that are easy alone"
     assert target_rows(target_file(1))[-1].verdict.startswith("no interval: 1 seed")
     assert target_rows(target_file(5, missed=5))[2].seconds is None
+
+
+def test_what_is_concluded_from_times_to_a_target() -> None:
+    """Where A/A differs by itself, nothing is, though an arm is faster."""
+    ((title, rows),) = Trainers({"a": target_file(5)}).target_tables()
+    assert "5 seeds" in title
+    assert Trainers.about_target(rows) == "Told apart from A/A: ddpsched, packed (faster)."
+    alike = [row for row in rows if row.arm != "ddpsched, packed"]
+    assert Trainers.about_target(alike) == "None is told apart from A/A: nothing is concluded."
+    noisy = [replace(row, verdict="differs") if row.arm == AA else row for row in rows]
+    assert Trainers.about_target(noisy) == "The same arm twice (A/A) differs by itself, so nothing is concluded."
 
 
 def test_a_target_that_random_does_not_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
