@@ -138,20 +138,26 @@ def read_records(folder: Path) -> pd.DataFrame:
         raise DataError(f"{path}: cannot be read ({_brief(error)}); run it again") from None
 
 
-def read_object_lines(path: Path, part: type[P]) -> list[dict[str, Any]]:
-    """Return a file's JSON lines, without an incomplete last one; none where there is no file. Raises DataError."""
+def read_object_lines(path: Path, part: type[P], ended: bool) -> list[dict[str, Any]]:
+    """Return a file's JSON lines; none where there is no file.
+
+    ``ended``: its run was done with it, so a last line that is cut off is a fault; else that line is passed over.
+    Raises DataError.
+    """
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        *lines, rest = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    if ended and rest:
+        raise DataError(f"{path}, line {len(lines) + 1}: it ends in the middle; run it again")
     return [_checked(f"{path}, line {number}", decode_json, line, part) for number, line in enumerate(lines, 1) if line]
 
 
 def read_evaluations(folder: Path) -> pd.DataFrame:
     """Return the lines of evaluations.jsonl as a table. Raises DataError."""
-    table = pd.DataFrame(read_object_lines(folder / "evaluations.jsonl", EvaluationLine))
+    table = pd.DataFrame(read_object_lines(folder / "evaluations.jsonl", EvaluationLine, ended=True))
     return table.reindex(columns=list(EVALUATION_COLUMNS)).astype("float64").sort_values("step", ignore_index=True)
 
 

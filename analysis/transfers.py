@@ -31,7 +31,7 @@ def timeline_lines(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
     lines: dict[tuple[int, int], dict[str, Any]] = {}
     for file in path.glob("timeline-rank*.jsonl"):
         rank = int(file.stem.removeprefix("timeline-rank"))
-        for line in read_object_lines(file, TimelineLine):
+        for line in read_object_lines(file, TimelineLine, ended=False):
             lines[line["step"], rank] = line
     return lines
 

@@ -78,7 +78,8 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
     it. A word that names a grid axis, ``policy.kind=minmax``, leaves that one value, and no ``[[also]]``; so does a
     ``.kind`` that the tables of an axis set. Another key that tables set changes in them. A word that begins with the
     name of a table, ``sst2.data.path=DIR``, changes that table, as ``compare.how=apart`` does. Raises ConfigError for
-    an unknown table, an axis that is no list, a kind that no table has, or a run that is not valid.
+    an unknown table, a grid without an axis, an axis that is no list, a kind that no table has, or a run that is not
+    valid.
     """
     values = read_toml(path)
     unknown = set(values) - {"base", "grid", "also", "compare"}
@@ -92,6 +93,11 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
     overrides = [word for word in overrides if word not in words]
     table = apply_overrides({"compare": values.get("compare", {})}, words)["compare"]
     compare = validate(Compare, table, f"study {path}, [compare]")
+    if not (values.get("grid") or values.get("also")):
+        raise ConfigError(
+            f"study {path}: [grid] has no axis, so there is nothing to compare; give one a list of values, such as "
+            "policy.kind = ['static', 'balanced'], or add [[also]] tables"
+        )
     grid = {key: _values(path, key, choices) for key, choices in values.get("grid", {}).items()}
     names = {axis: [_label(axis, value) for value in choices] for axis, choices in grid.items()}
     # options: words for the runs that they apply to, set after the grid
@@ -121,11 +127,11 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
             f"study {path}: [grid] makes {size:,} runs, at most {MOST_RUNS:,}; leave out some of its values"
         )
     points: list[tuple[str, Pairs]] = []
-    for combination in itertools.product(*reversed(grid.values())):
+    for combination in itertools.product(*reversed(grid.values())) if grid else ():
         point = dict(zip(grid, reversed(combination), strict=True))
         if _is_allowed(path, point, names):
             labels = [_label(axis, value) for axis, value in point.items()]
-            name = "-".join(filter(None, labels)) or "run"
+            name = "-".join(filter(None, labels)) or "run"  # where no label says anything
             pairs = [pair for axis in point for pair in _settings(axis, point, names)]
             points.append((name, pairs))
             if compare.how != "apart" and compare.baseline in labels:

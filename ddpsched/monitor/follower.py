@@ -46,18 +46,19 @@ class Follower:
                 status = os.fstat(file.fileno())
             self._places[path] = _Place(status.st_ino, status.st_size)
 
-    def read(self) -> list[StepRecord]:
+    def read(self, ended: bool = False) -> list[StepRecord]:
         """Return the records since the last time, file by file; no more than ``MOST_AT_ONCE`` bytes of each.
 
-        A line that its rank is still writing is returned next time. Raises OSError, and DataError for a device or pipe.
+        A line that its rank is still writing is returned next time; where the run has ``ended``, one that is cut off
+        is left out. Raises OSError, and DataError for a device or pipe.
         """
-        return [record for path in self._paths() for record in self._read(path)]
+        return [record for path in self._paths() for record in self._read(path, ended)]
 
     def _paths(self) -> list[Path]:
         found = [(int(match[1]), path) for path in self._folder.iterdir() if (match := _RANK.fullmatch(path.name))]
         return [path for _, path in sorted(found)]
 
-    def _read(self, path: Path) -> list[StepRecord]:
+    def _read(self, path: Path, ended: bool) -> list[StepRecord]:
         check_regular(path)
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -81,9 +82,15 @@ class Follower:
             if isinstance(found, StepRecord):
                 records.append(found)
             else:
-                self.num_left_out += 1
-                self.first_left_out = self.first_left_out or f"{path.name}, line {place.lines:,}: {found}"
+                self._leave_out(path, place, found)
+        if ended and end < len(text) < MOST_AT_ONCE:
+            place.offset, place.lines = place.offset + len(text) - end, place.lines + 1
+            self._leave_out(path, place, "it ends in the middle")
         return records
+
+    def _leave_out(self, path: Path, place: _Place, fault: str) -> None:
+        self.num_left_out += 1
+        self.first_left_out = self.first_left_out or f"{path.name}, line {place.lines:,}: {fault}"
 
 
 def _begin_late(file: BinaryIO, place: _Place, first: int) -> None:

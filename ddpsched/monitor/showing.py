@@ -25,7 +25,7 @@ from ddpsched.visible_text import visible
 def show_run(folder: Path, as_json: bool) -> None:
     """Print a run's state and means. Raises DataError where the folder is no run's, or its records are damaged."""
     run = find_run(folder)
-    arrays, notes = _records(folder)
+    arrays, notes = _records(folder, ended=run.state != "running")
     summary = None if arrays is None else summarise(arrays, by_tokens(folder))
     facts, evaluation = _facts(folder), _last_evaluation(folder)
     if as_json:
@@ -75,16 +75,16 @@ def _last_evaluation(folder: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _records(folder: Path) -> tuple[Arrays | None, list[str]]:
+def _records(folder: Path, ended: bool) -> tuple[Arrays | None, list[str]]:
     """Return the columns of all records, None without any, and what was left out of them."""
     if (folder / RECORDS).exists():
         return _of_parquet(folder / RECORDS), []
     follower, records = Follower(folder), list[StepRecord]()
-    while more := follower.read():
+    while more := follower.read(ended):
         records += more
     notes = ["no records"] if not records else []
-    if follower.num_left_out:
-        notes.append(f"{follower.num_left_out:,} lines left out; the first is {follower.first_left_out}")
+    if number := follower.num_left_out:
+        notes.append(f"{number:,} line{'s' * (number > 1)} left out; the first is {follower.first_left_out}")
     return (arrays_of(records) if records else None), notes
 
 

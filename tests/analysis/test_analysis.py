@@ -141,6 +141,27 @@ def test_study_names_what_it_leaves_out(tmp_path: Path) -> None:
     assert "never started" in found.left_out["stray"]
 
 
+def test_a_damaged_run_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    """Its records cut off, of an old schema or absent, or its evaluations cut off."""
+    study = tmp_path / "study"
+    arms = ("static", "minmax", "balanced", "packed", "split")
+    whole, short, old, gone, cut = (write_run(study, arm, steps=6) for arm in arms)
+    records = short / "records.parquet"
+    records.write_bytes(records.read_bytes()[:-100])
+    pd.read_parquet(old / "records.parquet").drop(columns="padded_tokens").to_parquet(old / "records.parquet")
+    (gone / "records.parquet").unlink()
+    with (cut / "evaluations.jsonl").open("a") as file:
+        file.write('{"step": 7, "lo')
+    found = load_study(study)
+    assert [run.path for run in found.runs] == [whole]
+    says = {short: "cannot be read", old: "lack the columns padded_tokens", gone: "no such file"}
+    for folder, words in says.items():
+        assert words in found.left_out[folder.name], folder.name
+    assert re.search(r"evaluations.jsonl, line \d+: it ends in the middle", found.left_out[cut.name])
+    assert main([str(study)]) == 0
+    assert json.loads((study / "figures" / "tables.json").read_text())["left_out"] == found.left_out
+
+
 def test_empty_study_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DataError, match="no finished run"):
         load_study(tmp_path)

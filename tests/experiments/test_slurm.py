@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from studies import STUDY, write_study
+from studies import write_study
 
 from ddpsched.errors import ConfigError, RunError
 from ddpsched.run_folder import read_status
@@ -223,10 +223,3 @@ def test_a_task_that_slurm_starts_again_goes_on_with_what_it_began(task: Any) ->
         ((flags, _, found),) = started
         assert found == locks
         assert flags == (["--overwrite"] if since > status["started"] else [])
-
-
-def test_a_grid_without_a_run_is_refused(tmp_path: Path) -> None:
-    arms = 'arm = [{ name = "a", other = "x" }, { name = "c", other = "y" }]\n'
-    others = 'other = [{ name = "x", arm = "c" }, { name = "y", arm = "a" }]\n'
-    with pytest.raises(ConfigError, match=r"small.toml: \[grid\] makes no run: .* of .*'arm', 'other'"):
-        load_study(write_study(tmp_path, STUDY + arms + others))

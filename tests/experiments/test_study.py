@@ -128,6 +128,30 @@ def test_bad_studies(tmp_path: Path, change: tuple[str, str], words: str) -> Non
         load_study(write_study(tmp_path, STUDY.replace(*change)))
 
 
+def test_a_grid_without_a_run_is_refused(tmp_path: Path) -> None:
+    arms = 'arm = [{ name = "a", other = "x" }, { name = "c", other = "y" }]\n'
+    others = 'other = [{ name = "x", arm = "c" }, { name = "y", arm = "a" }]\n'
+    with pytest.raises(ConfigError, match=r"small.toml: \[grid\] makes no run: .* of .*'arm', 'other'"):
+        load_study(write_study(tmp_path, STUDY + arms + others))
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ("", r"\[grid\] has no axis.*give one a list of values, such as policy.kind"),
+        ("[grid]\n", r"\[grid\] has no axis"),
+        ("[grid]\nseed = []\n", "seed"),
+    ],
+)
+def test_an_empty_grid_is_refused(tmp_path: Path, grid: str, words: str) -> None:
+    text = STUDY.partition("[grid]")[0]
+    with pytest.raises(ConfigError, match=words):
+        load_study(write_study(tmp_path, text + grid))
+    also = '[[also]]\nname = "alone"\nseed = 3\n'
+    if grid != "[grid]\nseed = []\n":
+        assert [run.name for run in load_study(write_study(tmp_path, text + grid + also)).runs] == ["alone"]
+
+
 def test_committed_studies_are_valid() -> None:
     for path in (ROOT / "experiments").glob("*.toml"):
         assert load_study(path).runs

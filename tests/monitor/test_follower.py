@@ -24,6 +24,19 @@ def test_each_record_comes_once_and_whole(tmp_path: Path) -> None:
     assert (found.num_left_out, found.num_restarts) == (0, 0)
 
 
+def test_a_cut_off_line_of_an_ended_run_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, found = tmp_path / "records-rank0.jsonl", Follower(tmp_path)
+    text = line(record(0)) + line(record(1))[:50]
+    path.write_text(text)
+    monkeypatch.setattr(follower, "MOST_AT_ONCE", len(text))
+    assert found.read(ended=True) == [record(0)]
+    assert found.num_left_out == 0, "what was read may be cut by the reader"
+    assert found.read(ended=True) == []
+    assert (found.num_left_out, found.first_left_out) == (1, "records-rank0.jsonl, line 2: it ends in the middle")
+    assert found.read(ended=True) == []
+    assert found.num_left_out == 1
+
+
 def test_lines_that_are_no_records_are_named_and_counted(tmp_path: Path) -> None:
     old = {name: value for name, value in vars(record(1)).items() if name != "padded_tokens"}
     lines = [

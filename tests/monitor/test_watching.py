@@ -119,7 +119,7 @@ def test_lines_that_are_no_records_are_counted(tmp_path: Path) -> None:
     with (folder.path / "records-rank0.jsonl").open("a") as file:
         file.write(json.dumps(old) + "\n" + line(record(4))[:-20])
     output = watch(folder.path).output
-    assert "1 line of records left out" in output
+    assert "2 lines of records left out" in output
     assert "line 4: global_batch is missing" in " ".join(output.split())
     assert "step 3 of" in output
 
