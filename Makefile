@@ -61,7 +61,8 @@ peers: $(VENV)-peers/installed
 slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# the report's own set-up on four virtual ranks, with pretrained weights and data from the hub: three hours
+# the report's own set-up on four virtual ranks, with pretrained weights and data from the hub: three and a half hours;
+# ARGS="launch=s0" does the first half of it
 study: $(VENV)/installed
 	$(BIN)/python -m experiments.sweep experiments/evidence/virtual.toml study=study outputs=$(OUTPUTS) \
 		model.weights=pretrained $(ARGS)

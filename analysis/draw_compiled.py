@@ -27,7 +27,8 @@ def draw_compiled(launches: Sequence[Mapping[str, Any]], title: str) -> Figure:
     for ax, launch, arms in zip(panels, launches, shown, strict=True):
         _panel(ax, launch, arms)
     low, high = panels[0].get_ylim()
-    panels[0].set_ylim(low, high + 0.08 * (high - low))  # for the numbers above the points
+    room = 0.08 * (high - low)  # for the numbers above and below the points
+    panels[0].set_ylim(low - room, high + room)
     panels[0].set_ylabel("step time / static eager's")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower right", frameon=False, fontsize=8)
     return figure
@@ -51,10 +52,11 @@ def _panel(ax: Axes, launch: Mapping[str, Any], arms: Sequence[Mapping[str, Any]
             continue
         ax.plot([place, place], [ratio["low"], ratio["high"]], color=shade, lw=2.5, solid_capstyle="butt")
         ax.plot([place], [ratio["ratio"]], "o", color=shade, ms=5)
-        above = place, max(ratio["ratio"], ratio["high"])
+        faster = ratio["ratio"] < 1  # named below, so that the line at 1 does not strike the number
+        end = min(ratio["ratio"], ratio["low"]) if faster else max(ratio["ratio"], ratio["high"])
         ax.annotate(
-            f"{ratio['ratio']:.2f}", above, (0, 5), textcoords="offset points", ha="center", fontsize=7,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+            f"{ratio['ratio']:.2f}", (place, end), (0, -5 if faster else 5), textcoords="offset points", ha="center",
+            va="top" if faster else "bottom", fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )  # fmt: skip
     names = [f"N = {row['shapes']}" if row["kind"] == STATIC else row["kind"] for row in arms]
     ax.set_xticks(range(len(arms)), names, rotation=90, fontsize=8)

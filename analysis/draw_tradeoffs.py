@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.labels import label_points
-from analysis.style import GREY, MEBIBYTES, page, tint
+from analysis.style import GREY, MEBIBYTES, colour, page, tint
 
 BIAS, SPEED = "order bias: 0 as shuffled, 1 steps of one length", "samples per second over static's"
 FEW = 8  # arms whose names fit into half a page's width
@@ -16,7 +16,8 @@ FEW = 8  # arms whose names fit into half a page's width
 def points_of_speed(found: pd.DataFrame, column: str, scale: float, ax: Axes, least: float) -> Axes:
     """Draw the arms of ``tradeoffs.tradeoffs`` as points: ``column`` times ``scale`` across, speed upwards.
 
-    The axis spans at least ``least``, so that differences which mean nothing are not drawn large.
+    The axis spans at least ``least``, so that differences which mean nothing are not drawn large. Where there is a
+    column ``named``, the others are small points without a name.
     """
     found = found.astype(dict.fromkeys(("speed", "low", "high", column), "float64"))  # frozen NaNs are None
     shown = found[np.isfinite(found[["speed", column]].to_numpy()).all(axis=1)]
@@ -24,18 +25,21 @@ def points_of_speed(found: pd.DataFrame, column: str, scale: float, ax: Axes, le
         ax.text(0.5, 0.5, "not measured in these runs", transform=ax.transAxes, ha="center", color=GREY)
         return ax
     arms = list(shown["arm"])
-    shades = [tint(arm, arms) for arm in arms]
+    shades = [colour(arm) if "named" in shown else tint(arm, arms) for arm in arms]
     across, speed = (shown[column] * scale).tolist(), shown["speed"].tolist()
     ax.axhline(1.0, color=GREY, lw=0.6)
-    for x, y, low, high, shade in zip(across, speed, shown["low"], shown["high"], shades, strict=True):
+    named = set(shown["arm"][shown["named"]] if "named" in shown else arms)
+    for arm, x, y, low, high, shade in zip(arms, across, speed, shown["low"], shown["high"], shades, strict=True):
         if np.isfinite([low, high]).all():
             ax.plot([x, x], [low, high], color=shade, lw=0.8, alpha=0.5, solid_capstyle="butt")
-        ax.plot([x], [y], "o", color=shade, ms=4.5)
+        ax.plot([x], [y], "o", color=shade, ms=4.5 if arm in named else 3)
     ends = shown[["low", "high"]].to_numpy().ravel()
     ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.set_xlim(*_wider(across, least))
     ax.set_ylim(*_wider([*speed, 1.0, *ends[np.isfinite(ends)].tolist()], 0.1))
-    label_points(ax, across, speed, arms, shades)
+    for x, y, arm, shade in zip(across, speed, arms, shades, strict=True):
+        if arm in named:
+            label_points(ax, [x], [y], [arm], [shade])
     return ax
 
 
@@ -46,11 +50,19 @@ def _wider(values: list[float], least: float) -> tuple[float, float]:
     return low - room, high + room
 
 
-def draw_tradeoffs(found: pd.DataFrame, title: str = "") -> Figure:
+def draw_tradeoffs(found: pd.DataFrame, title: str = "", planned: pd.DataFrame | None = None) -> Figure:
     """Return the panel of order bias and that of peak memory, side by side where names are few.
 
-    Without peaks the latter is left out.
+    Without peaks the latter is left out. ``planned``: rows like those of ``found`` for the panel of order bias, of arms
+    that were planned, not run; their ``speed`` is what their plans would allow.
     """
+    if planned is not None:
+        figure, (bias, memory) = page(1, 2, height_cm=8.5, title=title)
+        points_of_speed(planned, "order_bias", 1.0, bias, 0.2).set_xlabel(BIAS)
+        bias.set_ylabel("planned: static's slowest rank over the arm's")
+        _peaks(found, memory)
+        memory.set_ylabel(f"measured: {SPEED}")
+        return figure
     few = len(found) <= FEW
     if not found["peak_bytes"].notna().any():
         figure, (bias,) = page(height_cm=7.5, title=title)
@@ -59,9 +71,13 @@ def draw_tradeoffs(found: pd.DataFrame, title: str = "") -> Figure:
         return figure
     shape = {"rows": 1, "columns": 2, "height_cm": 7.5} if few else {"rows": 2, "columns": 1, "height_cm": 18}
     figure, (bias, memory) = page(**shape, title=title, sharey=few)
-    peak = float(np.nanmax(found["peak_bytes"].to_numpy(dtype="float64"), initial=0.0)) * MEBIBYTES
     points_of_speed(found, "order_bias", 1.0, bias, 0.2).set_xlabel(BIAS)
-    points_of_speed(found, "peak_bytes", MEBIBYTES, memory, 0.1 * peak).set_xlabel("peak memory of a rank (MiB)")
+    _peaks(found, memory)
     for ax in (bias,) if few else (bias, memory):
         ax.set_ylabel(SPEED)
     return figure
+
+
+def _peaks(found: pd.DataFrame, ax: Axes) -> None:
+    peak = float(np.nanmax(found["peak_bytes"].to_numpy(dtype="float64"), initial=0.0)) * MEBIBYTES
+    points_of_speed(found, "peak_bytes", MEBIBYTES, ax, 0.1 * peak).set_xlabel("peak memory of a rank (MiB)")

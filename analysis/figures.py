@@ -138,10 +138,17 @@ def draw_token_spread(steps: Steps, title: str) -> Figure:
 
 
 def draw_memory_spread(steps: Steps, title: str) -> Figure:
-    """Return figure 4: the spread of peak memory over ranks."""
+    """Return figure 4: the spread of peak memory over ranks; the largest rank's peak, where they share a process."""
     figure, (ax,) = page(height_cm=6.5, title=title)
-    per_step_lines(steps, "std_peak_memory_bytes", MEBIBYTES, ax).set_ylabel("std over ranks,\npeak memory (MiB)")
+    column = _memory_column(steps)
+    words = "std over ranks" if column.startswith("std") else "largest rank"
+    per_step_lines(steps, column, MEBIBYTES, ax).set_ylabel(f"{words},\npeak memory (MiB)")
     return figure
+
+
+def _memory_column(steps: Steps) -> str:
+    spread = any(table["std_peak_memory_bytes"].notna().any() for table in steps.values())
+    return "std_peak_memory_bytes" if spread else "max_peak_memory_bytes"
 
 
 def draw_time_ecdf(steps: Steps, title: str) -> Figure:
@@ -166,13 +173,15 @@ def draw_outline(steps: Steps, title: str = "", memory: Steps | None = None) -> 
     """Return the five figures on one page as small multiples; the spread of compute stands beside that of steps.
 
     On virtual ranks, which are played in turn, steps last equally long: their spread has no panel. Nor has memory
-    without ``memory``, the steps of runs in processes of their own.
+    without ``memory``, the steps of runs in processes of their own; of virtual ranks it is the largest rank's.
     """
+    peak = _memory_column(memory or {})
+    memory_heading = "4  Spread of peak memory" if peak.startswith("std") else "4  Peak memory of the largest rank"
     panels: list[tuple[str, Steps, str, float, str]] = [
         ("2  Spread of steps", steps, "std_step_s", MILLISECONDS, "ms"),
         ("2  Spread of compute", steps, "std_compute_s", MILLISECONDS, "ms"),
         ("3  Spread of padded tokens", steps, "std_padded_tokens", 1.0, "tokens"),
-        ("4  Spread of peak memory", memory or {}, "std_peak_memory_bytes", MEBIBYTES, "MiB"),
+        (memory_heading, memory or {}, peak, MEBIBYTES, "MiB"),
     ]
     if all((table["std_step_s"].dropna() == 0).all() for table in steps.values()):
         del panels[0]
@@ -185,6 +194,8 @@ def draw_outline(steps: Steps, title: str = "", memory: Steps | None = None) -> 
     times.set_ylabel("share of steps")
     for ax, (heading, shown, column, scale, unit) in zip(others, panels, strict=False):
         per_step_lines(shown, column, scale, headed(ax, heading)).set_ylabel(unit)
+        if column == "max_peak_memory_bytes":  # most of it is the model's, the same for all
+            ax.set_ylim(bottom=0.95 * scale * min(table[column].min() for table in shown.values()))
     for ax in others[len(panels) :]:
         ax.remove()
     return figure

@@ -30,7 +30,9 @@ def per_step(records: pd.DataFrame, loss_per: str = "num_targets") -> pd.DataFra
 
     ``step_s`` is the longest over ranks, as is ``plan_wait_s``: the slowest rank
     holds up the step. ``loss_per``: the column of the count that a rank's loss is the
-    mean over; samples, where that is null. A column that no rank measured is NaN.
+    mean over; samples, where that is null. A column that no rank measured is NaN,
+    and so is the spread of memory over virtual ranks: they take turns in one process,
+    whose peak a later rank can only find raised.
     """
     ranks = records.groupby("step", sort=True)
     table = {
@@ -43,6 +45,8 @@ def per_step(records: pd.DataFrame, loss_per: str = "num_targets") -> pd.DataFra
         table[f"max_{name}"] = ranks[name].max()
         table[f"mean_{name}"] = ranks[name].mean()
         table[f"std_{name}"] = ranks[name].std(ddof=0)
+    if "mode" in records and (records["mode"] == "virtual").all():
+        table["std_peak_memory_bytes"] *= np.nan
     table["step_s"] = ranks["step_s"].max()
     table["std_step_s"] = ranks["step_s"].std(ddof=0)
     table["sum_step_s"] = ranks["step_s"].sum(min_count=1)

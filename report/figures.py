@@ -29,6 +29,10 @@ VIRTUAL, GLOO = "virtual", ("gloo-counts", "gloo-batches", "gloo-peer")  # studi
 ON_VIRTUAL, ON_GLOO = "four virtual ranks, played in turn by one device", "four gloo processes on two cores"
 LAWS = ((0, "SST-2"), (20, "GSM8K"), (40, "SST-2 again"))  # of the study shift, by first step
 STEP = 1e3  # milliseconds
+NAMED = {
+    "static", "minmax", "balanced", "packed", "token_budget", "bins", "pool", "length_grouped", "batch_rebalance",
+    "deepspeed", "online_dynamic_batching", "lhotse", "cosmos_rl", "axolotl", "llama_factory",
+}  # of the plans in the figure of tradeoffs: ours, and the best known of others  # fmt: skip
 
 
 def of_paper(results: Results) -> dict[str, bytes]:
@@ -67,7 +71,9 @@ def _paper(results: Results) -> Iterator[tuple[str, Figure]]:
     for measured in results.of(VIRTUAL):
         memory = results.of("memory")
         yield "outline", _outline(measured, memory[0] if memory else None)
-        yield "tradeoffs", draw_tradeoffs(_with_memory(tradeoffs(measured.setting, measured.table), memory))
+        found = _with_memory(tradeoffs(measured.setting, measured.table), memory)
+        planned = _planned(results) if results.planned_epoch and memory else None
+        yield "tradeoffs", draw_tradeoffs(found, planned=planned)
     if results.what_if:
         yield "scaling", draw_speed_up(results.what_if["rows"], "", _rings(results.of(VIRTUAL, "scaling")))
     for measured in results.of("shift"):
@@ -105,6 +111,17 @@ def _with_memory(found: pd.DataFrame, memory: Sequence[Measured]) -> pd.DataFram
     """Return the arms with their peaks in processes of their own, where these were measured."""
     peaks = {row["arm"]: row["memory_max_bytes"] for each in memory for row in each.table["arms"]}
     return found.assign(peak_bytes=found["arm"].map(peaks).astype("float64")) if peaks else found
+
+
+def _planned(results: Results) -> pd.DataFrame:
+    """Return the arms of an epoch's plans: their speed is how much less their slowest ranks compute than static's."""
+    rows = [
+        (row.arm, 1 / row.times_static, row.order_bias, row.arm in NAMED)
+        for row in results.planned_epoch
+        if row.times_static and row.order_bias is not None
+    ]
+    table = pd.DataFrame(rows, columns=["arm", "speed", "order_bias", "named"])
+    return table.assign(low=np.nan, high=np.nan)
 
 
 def _outline(measured: Measured, memory: Measured | None = None) -> Figure:

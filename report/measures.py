@@ -116,11 +116,11 @@ def beyond(row: Row, floor: Row) -> bool:
 
 
 def shares(measured: Measured) -> dict[str, dict[str, float]]:
-    """Return the share of each part of a mean step by arm, ``{"static": {"padding": 0.3, ...}}``."""
+    """Return the parts of each arm's mean step over the baseline's, ``{"static": {"padding": 0.3, ...}}``."""
     table = step_parts(measured.setting).set_index("arm")
+    base = table["step_s"].get(measured.table["baseline"], np.nan)
     return {
-        str(arm): {part.removesuffix("_s"): float(row[part] / row["step_s"]) for part in PARTS}
-        for arm, row in table.iterrows()
+        str(arm): {part.removesuffix("_s"): float(row[part] / base) for part in PARTS} for arm, row in table.iterrows()
     }
 
 

@@ -12,6 +12,8 @@ MODELS = {"distilbert": "DistilBERT's shape, short sentences", "gpt2": "GPT-2's 
 HOLDS = 0.1  # of a ratio, by which a prediction may be off
 FEWEST = 8  # steps of an arm, below which nothing is concluded
 NAMES = {"balanced": "`balanced`", "packed": "`packed`", "static again": "A/A"}  # of the arms that the report names
+SHORT = ("balanced", "packed")  # those that the abstract names
+BATCHES = (32, 2048)  # samples a step of what is said in words
 OTHERS = {"token_budget"}  # arms whose steps hold other samples than static's, so their gradient is another
 
 
@@ -123,21 +125,47 @@ def judged(part: Mapping[str, Any]) -> str:
 
 def over_static(measured: Mapping[str, Any], arm: str, batch: int) -> str | None:
     """Return an arm's throughput over static's with short sentences on 4 ranks; None where too few steps were done."""
+    row = _row(measured, arm, batch)
+    return None if row is None else _throughput(row)
+
+
+def _row(measured: Mapping[str, Any], arm: str, batch: int) -> Mapping[str, Any] | None:
     part = measured["parts"].get(f"speed distilbert 4 {batch}", {})
     row = next((each for each in part.get("arms", ()) if each["arm"] == arm and "failed" not in each), None)
-    return _throughput(row) if row is not None and row["steps"] >= FEWEST else None
+    return row if row is not None and row["steps"] >= FEWEST else None
+
+
+def in_short(measured: Mapping[str, Any]) -> Markup:
+    """Return the throughputs over static's of balanced and packed at 32 and at 2,048 samples a step, without brackets.
+
+    Empty where one of them was not measured.
+    """
+    rows = [[_row(measured, arm, batch) for arm in SHORT] for batch in BATCHES]
+    if not all(map(all, rows)):
+        return Markup("")
+    few, many = ([number(row["throughput"]) for row in each if row] for each in rows)
+    said = listed([f"{value} with {NAMES[arm]}" for value, arm in zip(few, SHORT, strict=True)])
+    return Markup(f"{said} at {BATCHES[0]} samples a step, against {listed(many)} at {BATCHES[1]:,}")
+
+
+def no_gain(measured: Mapping[str, Any]) -> Markup:
+    """Return the arms of 32 samples a step whose middle half of steps is not all faster than static's; else empty."""
+    rows = {arm: _row(measured, arm, BATCHES[0]) for arm in SHORT}
+    values = [f"{NAMES[arm]} {_throughput(row)}" for arm, row in rows.items() if row and row["low"] <= 1]
+    return Markup(f"{listed(values)} at {BATCHES[0]} samples a step") if values else Markup("")
 
 
 def at_the_set_up(measured: Mapping[str, Any]) -> Markup:
     """Return a sentence on what balanced and packed have over static, by the samples of a step."""
     words = []
-    for batch in (32, 2048):
+    for batch in BATCHES:
         of = {name: over_static(measured, arm, batch) for arm, name in NAMES.items()}
         if all(of.values()):
             words.append(f"{listed([f'{name} {value}' for name, value in of.items()])} at {batch:,} samples a step")
     if not words:
         return Markup("")
     said = Markup("; ".join(words))
-    return Markup("On {}, with this shape on four virtual ranks, throughput over static's is {}.").format(
-        device(measured), said
-    )
+    return Markup(
+        "On {}, with this shape on four virtual ranks, throughput over static's is {}; in brackets the middle half "
+        "of one launch's steps, which is no interval of launches."
+    ).format(device(measured), said)

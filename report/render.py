@@ -61,11 +61,15 @@ def report(results: Results, figures: Mapping[str, bytes]) -> str:
         reproduced=results.reproduced,
         left_out=results.left_out,
         num_runs=results.num_runs,
+        planned_epoch=results.planned_epoch,
         gpus=results.gpus,
         what_if=results.what_if,
         two_hosts=results.two_hosts,
         **{each.__name__: each for each in (*measures.MEASURES, *sentences.SENTENCES)},
-        **{name: getattr(computed, name) for name in ("simulated_error", "about_scaling", "yardstick")},
+        **{
+            name: getattr(computed, name)
+            for name in ("simulated_error", "simulator_rows", "about_scaling", "yardstick")
+        },
         **_of_trainers(results),
     )
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from ddpsched.records import read_json
 from experiments.gpu.arm_tables import with_steps
 from experiments.gpu.measure import STEPS
 from experiments.reliability.findings import Finding, frozen
-from experiments.trainers.frozen import Frozen
+from experiments.trainers.frozen import Frozen, PeerRow, PeersFile
 from experiments.trainers.frozen import read as read_trainers
 
+EPOCH = "SST-2, 4 ranks, global batch 32"  # of experiments.trainers peers
 STUDIES, TRAINERS, RELIABILITY = "studies", "trainers", "reliability"  # folders of what is frozen
 SYNCHRONISERS, COMPILED, TWO_HOSTS, SIMULATOR = "synchronisers", "compiled", "two_hosts", "simulator"
 AUTO = "auto"  # settings of experiments.benchmarks.auto
@@ -73,12 +75,23 @@ class Measured:
         return list(spans.values())
 
     @property
+    def hours(self) -> float:
+        """The hours that its launches took, one after another."""
+        spans = [[datetime.fromisoformat(at) for at in span] for span in self.launches if all(span)]
+        return sum((end - begin).total_seconds() for begin, end in spans) / 3600
+
+    @property
+    def most_at_once(self) -> int:
+        """How many launches ran at one time."""
+        return max((sum(begin <= at < end for begin, end in self.launches) for at, _ in self.launches), default=0)
+
+    @property
     def num_launches(self) -> str:
         """How many launches there are, and how many of them ran at one time.
 
         These share a machine's memory and caches, if not its cores.
         """
-        most = max((sum(begin <= at < end for begin, end in self.launches) for at, _ in self.launches), default=0)
+        most = self.most_at_once
         return f"{len(self.launches)}, {f'up to {most} at one time' if most > 1 else 'one after another'}"
 
     @property
@@ -151,6 +164,12 @@ class Results:
             for name, study in self.studies.items()
             for run, why in study.left_out.items()
         }
+
+    @property
+    def planned_epoch(self) -> list[PeerRow]:
+        """The rows of ``experiments.trainers peers`` for an epoch at the report's own set-up."""
+        files = (each for each in self.trainers.values() if isinstance(each, PeersFile))
+        return [row for file in files for row in file.traces.get(EPOCH, [])]
 
     @property
     def num_runs(self) -> int:

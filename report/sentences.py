@@ -13,14 +13,12 @@ from analysis.style import STRONGEST
 from analysis.tradeoffs import tradeoffs
 from ddpsched.visible_text import visible
 from experiments.trainers.arms import FIRST
-from experiments.trainers.frozen import Frozen, PeersFile, StepsFile, TargetFile
+from experiments.trainers.frozen import Frozen, StepsFile, TargetFile
 from experiments.trainers.rows import StepRow, TargetRow, label, step_rows, target_rows
 from report.measures import Row, against, arms, beyond, p95, peak, shares, speed, time, tracking
 from report.results import Measured, Results
 from report.shift import LAWS, refitted_over_stale
 from report.wording import ABSENT, duration, interval, listed, number, percent, signed, size
-
-EPOCH = "SST-2, 4 ranks, global batch 32"  # of experiments.trainers peers
 
 
 def code(name: str) -> Markup:
@@ -49,8 +47,14 @@ def throughput(row: Row) -> str:
 
 
 def gains(found: Sequence[Measured]) -> Markup:
-    """Return each arm's throughput over static's, of several studies."""
-    return Markup(listed([f"{interval(speed(m, arm))} with {code(arm)}" for m in found for arm in arms(m)]))
+    """Return each arm's throughput over static's, of several studies; those within the noise are named as such."""
+    words = {True: "", False: ", not told apart from A/A"}
+    parts = [
+        f"{number(speed(m, arm)['ratio'])} with {code(arm)}{words[time(m, arm)['verdict'] in ('faster', 'slower')]}"
+        for m in found
+        for arm in arms(m)
+    ]
+    return Markup(listed(parts) + " times static's")
 
 
 def signed_ratio(row: Row) -> str:
@@ -117,16 +121,16 @@ def beside_strongest(m: Measured) -> Markup:
 
 
 def where_time_goes(m: Measured) -> Markup:
-    """Return the shares of a step that are padding and imbalance, by arm, and what static would take without either."""
-    found = shares(m)
+    """Return padding and imbalance of each arm over static's step, and what static would take without either."""
+    found, base = shares(m), m.table["baseline"]
+    if base not in found:
+        return Markup("")
     parts = [
         f"{code(arm)} {percent(each['padding'], 0)} and {percent(each['imbalance'], 0)}" for arm, each in found.items()
     ]
-    limit = ""
-    if base := found.get("static"):
-        rest = percent(1 - base["padding"] - base["imbalance"], 0)
-        limit = f"{code('static')} without either would take {rest} of its time."
-    return _sentence("Of a step, padding and imbalance take, in this order:", "; ".join(parts) + ".", limit)
+    rest = percent(1 - found[base]["padding"] - found[base]["imbalance"], 0)
+    begin = f"Padding and imbalance take, as shares of a step of {code(base)}:"
+    return _sentence(begin, "; ".join(parts) + f". Without either {code(base)} would take {rest} of its time.")
 
 
 def another_model(m: Measured) -> Markup:
@@ -268,7 +272,8 @@ class Trainers:
 
     @staticmethod
     def _row(model: str, row: StepRow) -> dict[str, str]:
-        errors = ["" if error is None else f"{error:.0e}" for error in (row.error, row.own_error)]
+        given = (row.error, row.own_error)
+        errors = ["" if each is None else f"{each:.0e}" if each < 0.01 else percent(each, 0) for each in given]
         return {
             "model": model.rpartition("/")[2], "arm": label(row.arm), "epoch": f"{row.epoch_s:,.0f}",
             "ratio": row.ratio, "verdict": row.verdict.partition(":")[0], "error": errors[0], "own_error": errors[1],
@@ -300,9 +305,7 @@ class Computed:
 
     def yardstick(self, arm: str) -> float | None:
         """Return an arm's yardstick over an epoch, or over the steps of the study on virtual ranks."""
-        files = (each for each in self.results.trainers.values() if isinstance(each, PeersFile))
-        rows = [row for file in files for trace, found in file.traces.items() if trace == EPOCH for row in found]
-        planned = next((row.yardstick for row in rows if row.arm == arm), None)
+        planned = next((row.yardstick for row in self.results.planned_epoch if row.arm == arm), None)
         runs = (row for each in self.results.of("virtual") for row in each.table["arms"] if row["arm"] == arm)
         return planned or next((row["yardstick"] for row in runs), None)
 

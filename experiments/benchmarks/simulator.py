@@ -1,11 +1,12 @@
 """Simulated step times beside measured ones, on steps that no number of the simulator was fitted to, as Markdown.
 
     python -m experiments.benchmarks.simulator [--data DIR] [--models tiny distilbert-base-uncased] [--steps 60]
-        [--warm-up 20] [--policies static balanced] [--output FOLDER] [--freeze FILE]
+        [--warm-up 20] [--repeats 4] [--policies static balanced] [--output FOLDER] [--freeze FILE]
 
 Of each model: `ddpsched calibrate` measures micro-batches, and `--network` all-reduces of two gloo ranks. Then four
-virtual ranks, and two gloo ranks, train it for real, the policies in turn, the first one twice; simulated ranks run the
-same configs. The makespan of a step is the time until all ranks have the gradient, without optimizer and votes. Errors,
+virtual ranks, and two gloo ranks, train it for real, each policy ``--repeats`` times, all in turn; simulated ranks run
+the same configs. The makespan of a step is the time until all ranks have the gradient, without optimizer and votes, and
+as measured the median of its repeats: a single one differs from the next by more than what is asked for here. Errors,
 mean / P90, are of the steps after ``--warm-up``. Numbers of the simulator come from
 
 - line: the calibration's fit, and the network;
@@ -15,7 +16,8 @@ mean / P90, are of the steps after ``--warm-up``. Numbers of the simulator come 
 - noise: and its noise, all ratios of measured / fitted: a step waits for the largest of its ranks';
 - fixed: and what a step takes beside these, the median of measured - simulated over the warm-up.
 
-A/A is what the same steps measured twice differ by, over the ratio of their medians: no simulator does better by far.
+A/A is what the medians of every other repeat differ by from those of the rest, over the ratio of their medians over
+the steps: no simulator does better by far.
 ``wall`` is the clock; ``processor``, the largest rank's processor time, in which other processes count less, and the
 work of messages, but no waiting for them.
 
@@ -86,6 +88,16 @@ class Measured:
         digests = table["plan_hash"].tolist()[::ranks]
         return cls({"wall": wall, "processor": processor}, makespans, counts, longest, digests)
 
+    @classmethod
+    def median(cls, runs: Sequence["Measured"]) -> "Measured":
+        """Return the medians of several runs of the same steps."""
+
+        def over(name: str) -> dict[str, Seconds]:
+            return {clock: np.median([getattr(run, name)[clock] for run in runs], 0) for clock in runs[0].compute}
+
+        first = runs[0]
+        return cls(over("compute"), over("makespans"), first.counts, first.longest, first.digests)
+
 
 @dataclass(frozen=True)
 class Simulated:
@@ -136,14 +148,14 @@ class Errors:
 
 
 def config_of(
-    model: str, executor: str, policy: str, data: Path | None, steps: int, folder: Path, again: bool = False
+    model: str, executor: str, policy: str, data: Path | None, steps: int, folder: Path, repeat: int = 0
 ) -> RunConfig:
-    """Return the config of a real run. ``again``: of the policy that runs twice."""
+    """Return the config of a real run."""
     table: dict[str, Any] = {"size": 4000, "max_length": MAX_LENGTH}
     if data is not None:
         table = {"path": str(data / "sst2" / "train.tsv"), "text": "sentence", "max_length": MAX_LENGTH}
         table["tokenizer"] = str(data / "bert-uncased")
-    name, study = f"{policy}-{executor}{'-again' if again else ''}", model.replace("/", "-")
+    name, study = f"{policy}-{executor}-{repeat}", model.replace("/", "-")
     return parse(
         {
             "name": name, "study": study, "outputs": str(folder), "steps": steps,
@@ -177,13 +189,17 @@ def simulate(
     return Simulated(np.array(compute), np.array(last), network), digests
 
 
-def errors(simulated: Simulated, line: Simulated, found: Measured, clock: str, warm_up: int) -> dict[str, Errors]:
+def errors(
+    simulated: Simulated, line: Simulated, runs: Sequence[Measured], clock: str, warm_up: int
+) -> dict[str, Errors]:
     """Return the errors of each way to simulate these steps by a clock, on the steps after the warm-up."""
+    found = Measured.median(runs)
     compute, makespans = found.compute[clock], found.makespans[clock]
     seen, after = slice(UNSETTLED, warm_up), slice(warm_up, None)
     ratios = compute[seen] / simulated.compute[seen]
     fitted = simulated.fitted(found, clock, seen)
-    noisy = fitted.makespans(noise=(compute[seen] / fitted.compute[seen]).ravel())
+    noise = np.concatenate([(run.compute[clock][seen] / fitted.compute[seen]).ravel() for run in runs])
+    noisy = fitted.makespans(noise=noise)
     fixed = float(np.median(makespans[seen] - noisy[seen]))
     ways = {
         "line": line.makespans(), "curve": simulated.makespans(),
@@ -193,9 +209,9 @@ def errors(simulated: Simulated, line: Simulated, found: Measured, clock: str, w
     return {name: Errors.of(each[after], makespans[after]) for name, each in ways.items()}
 
 
-def again(first: Measured, second: Measured, clock: str, warm_up: int) -> Errors:
-    """Return how far two runs of the same steps differ, over the ratio of their medians in the warm-up."""
-    one, other = first.makespans[clock], second.makespans[clock]
+def again(runs: Sequence[Measured], clock: str, warm_up: int) -> Errors:
+    """Return how far one half of the runs is from the other, over the ratio of their medians in the warm-up."""
+    one, other = (Measured.median(half).makespans[clock] for half in (runs[::2], runs[1::2]))
     ratio = np.median(other[UNSETTLED:warm_up]) / np.median(one[UNSETTLED:warm_up])
     return Errors.of(ratio * one[warm_up:], other[warm_up:])
 
@@ -223,38 +239,40 @@ class Row:
 
 
 def rows(configs: Sequence[RunConfig], calibration: Path, network: Path, warm_up: int) -> Iterator[Row]:
-    """Yield each policy and clock of a setting, whose runs have ended; the first one ran twice."""
-    runs = [Measured.of(config.run_dir) for config in configs]
-    for config, found in zip(configs[1:], runs[1:], strict=True):
-        clock = {"kind": "simulated", "calibration": str(calibration)}
-        if config.executor.kind == "distributed":
-            clock["network"] = str(network)
-        times, between = clocks(parse({**config.model_dump(exclude_none=True), "executor": clock}))
-        lengths = config.load_samples().train
-        flat = times.model_copy(update={"padded_curve": Curve()})
-        for name in CLOCKS:
-            net = between if name == "wall" else None
-            simulated, line = (simulate(config, lengths, each, net) for each in (times, flat))
-            if simulated[1] != found.digests:
-                raise RunError(f"{config.run_dir}: other plans were simulated than ran")
-            ways = errors(simulated[0], line[0], found, name, warm_up)
-            floor = again(runs[0], runs[1], name, warm_up)
-            step_s = float(found.makespans[name][warm_up:].mean())
-            setting = str(config.model.name), config.executor.kind, config.world_size
-            yield Row(*setting, config.policy.kind, name, step_s, ways, floor)
+    """Yield each clock of a policy whose runs, its repeats, have ended."""
+    runs, config = [Measured.of(each.run_dir) for each in configs], configs[0]
+    clock = {"kind": "simulated", "calibration": str(calibration)}
+    if config.executor.kind == "distributed":
+        clock["network"] = str(network)
+    times, between = clocks(parse({**config.model_dump(exclude_none=True), "executor": clock}))
+    lengths = config.load_samples().train
+    flat = times.model_copy(update={"padded_curve": Curve()})
+    for name in CLOCKS:
+        net = between if name == "wall" else None
+        simulated, line = (simulate(config, lengths, each, net) for each in (times, flat))
+        if any(run.digests != simulated[1] for run in runs):
+            raise RunError(f"{config.run_dir}: other plans were simulated than ran")
+        step_s = float(Measured.median(runs).makespans[name][warm_up:].mean())
+        setting = str(config.model.name), config.executor.kind, config.world_size
+        ways = errors(simulated[0], line[0], runs, name, warm_up)
+        yield Row(*setting, config.policy.kind, name, step_s, ways, again(runs, name, warm_up))
 
 
 def settings(given: argparse.Namespace, folder: Path) -> Iterator[Row]:
     """Calibrate, run, and yield each setting, policy and clock."""
+    repeats = range(given.repeats)
     for model in given.models:
         name = model.replace("/", "-")
         calibration, network = folder / f"{name}.json", folder / f"{name}-network.json"
         for executor, ranks in RANKS.items():
-            arms = [given.policies[0], *given.policies]
-            configs = [
-                config_of(model, executor, arm, given.data, given.steps, folder, again=not place)
-                for place, arm in enumerate(arms)
+            arms = [
+                [
+                    config_of(model, executor, arm, given.data, given.steps, folder, each)
+                    for each in range(given.repeats)
+                ]
+                for arm in given.policies
             ]
+            configs = [arm[each] for each in repeats for arm in arms]
             files = [folder / f"{name}-{config.name}.toml" for config in configs]
             for file, config in zip(files, configs, strict=True):
                 file.write_text(dump(config), encoding="utf-8")
@@ -265,7 +283,8 @@ def settings(given: argparse.Namespace, folder: Path) -> Iterator[Row]:
             else:
                 launch([*words, str(network), "--network"], ranks)
             launch(["experiments.interleaved", *map(str, files), "--overwrite"], ranks if executor != "virtual" else 1)
-            yield from rows(configs, calibration, network, given.warm_up)
+            for arm in arms:
+                yield from rows(arm, calibration, network, given.warm_up)
 
 
 def main(words: Sequence[str]) -> int:
@@ -276,6 +295,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--policies", nargs="+", default=["static", "balanced"])
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--warm-up", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=4, help="runs of each policy, in turn; at least 2")
     parser.add_argument("--output", type=Path, help="folder of the calibrations and runs; else a temporary one")
     parser.add_argument("--freeze", type=Path, help="JSON file to write the numbers into")
     given = parser.parse_args(words)
@@ -284,6 +304,10 @@ def main(words: Sequence[str]) -> int:
         if not UNSETTLED < given.warm_up < given.steps:
             fault = f"--warm-up {given.warm_up}: must be above {UNSETTLED} and below --steps {given.steps}"
             raise ConfigError(f"{fault}; the steps after it are those that errors are of")
+        if given.repeats < 2:
+            raise ConfigError(
+                f"--repeats {given.repeats}: must be at least 2, so that they can be held beside each other"
+            )
         if given.freeze is not None:
             check_output(given.freeze, True, "simulator.json")
         if given.output is not None:
@@ -297,7 +321,10 @@ def main(words: Sequence[str]) -> int:
                 found.append(asdict(row))
         if given.freeze is not None:
             about = {"machine": machine(), "data": "SST-2" if given.data else "composed sentences"}
-            write_json(given.freeze, about | {"steps": given.steps, "warm_up": given.warm_up, "rows": found})
+            write_json(
+                given.freeze,
+                about | {"steps": given.steps, "warm_up": given.warm_up, "repeats": given.repeats, "rows": found},
+            )
 
     return guarded(body)
 

@@ -1,6 +1,7 @@
 """Metrics agree with numbers worked out by hand, and figures show their data."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -57,6 +58,9 @@ def test_metrics_by_hand() -> None:
     assert row["padded_std_tokens"] == pytest.approx((2 + 2 + 2) / 3)  # every step, warm-up too
     assert row["memory_std_bytes"] == pytest.approx(10)
     assert row["memory_max_bytes"] == 140
+    virtual = summarise(tiny().assign(mode="virtual"))
+    assert math.isnan(virtual["memory_std_bytes"]), "ranks that take turns in one process have no spread of memory"
+    assert virtual["memory_max_bytes"] == 140
     assert row["wait_share"] == pytest.approx(2 / 16)
     assert row["compute_imbalance"] == pytest.approx((4 / 3.5 + 2 / 1.5) / 2)
     assert row["padded_imbalance"] == pytest.approx((12 / 10 + 12 / 10 + 9 / 7) / 3)
@@ -220,6 +224,13 @@ def test_figures_show_the_data(tmp_path: Path) -> None:
     stairs = ecdf(steps, "step_s", 1.0, Figure().subplots(), "s").lines[0]
     assert stairs.get_xdata()[1:].tolist() == [3, 5, 10]
     assert stairs.get_ydata()[-1] == 1
+
+
+def test_memory_of_virtual_ranks_is_that_of_the_largest() -> None:
+    for mode, words in (("distributed", "std over ranks"), ("virtual", "largest rank")):
+        (ax,) = FIGURES["4-memory-spread"]({"static": per_step(tiny().assign(mode=mode))}, "").axes
+        assert ax.get_ylabel().startswith(words)
+        assert ax.lines[0].get_ydata()[-1] * 2**20 == pytest.approx(10 if mode == "distributed" else 130)
 
 
 def test_panels_say_what_is_absent() -> None:

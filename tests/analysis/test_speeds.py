@@ -103,6 +103,20 @@ def test_many_arms_and_arms_without_memory() -> None:
     assert "peak memory of a rank (MiB)" not in {text.get_text() for text, _ in drawn_texts(figure)}
 
 
+def test_planned_arms_beside_measured_ones() -> None:
+    """Every arm is a point; the names are those that are asked for."""
+    arms = ["static", "balanced", "lhotse", "padded to the longest"]
+    made = pd.DataFrame({"arm": arms, "speed": [1.0, 2.2, 2.6, 0.6], "low": np.nan, "high": np.nan})
+    planned = made.assign(order_bias=[0.0, 0.0, 0.98, 0.0], named=[True, True, True, False])
+    figure = draw_tradeoffs(made.head(2).assign(order_bias=0.0, peak_bytes=[2**30, 2**29]), planned=planned)
+    bias, memory = figure.axes
+    assert [len([line for line in ax.lines if line.get_marker() == "o"]) for ax in (bias, memory)] == [4, 2]
+    names = {text.get_text() for text, _ in drawn_texts(figure)}
+    assert set(arms[:3]) <= names
+    assert arms[3] not in names
+    assert not faults(figure)
+
+
 def test_figures_of_a_setting_are_written(study: tuple[Setting, dict[str, Any]], tmp_path: Path) -> None:
     setting, table = study
     written = [path.name.removeprefix(f"{setting.slug}-") for path in draw_print(setting, table, tmp_path)]

@@ -26,7 +26,7 @@ def measured(speeds: Any = 1.0, fixed_s: float = 0.0, noise: float = 0.0, seed: 
 
 
 def found(steps: Measured, network: Network | None = None) -> dict[str, float]:
-    each = errors(simulated(network), simulated(network), steps, "wall", WARM_UP)
+    each = errors(simulated(network), simulated(network), [steps, steps], "wall", WARM_UP)
     return {name: error.mean for name, error in each.items()}
 
 
@@ -44,7 +44,7 @@ def test_records_correct_what_no_speed_does() -> None:
     """A constant in each micro-batch, and tokens that take longer than the calibration has them."""
     compute = 0.7 + 1.3 * PLANNED
     steps = Measured({"wall": compute}, {"wall": compute.max(1)}, *SHAPES, [])
-    each = errors(simulated(), simulated(), steps, "wall", WARM_UP)
+    each = errors(simulated(), simulated(), [steps], "wall", WARM_UP)
     assert each["speeds"].mean > 0.02
     assert each["records"].mean == pytest.approx(0, abs=1e-6)
 
@@ -61,19 +61,28 @@ def test_a_step_waits_for_the_largest_draw_of_its_ranks() -> None:
     compute = DRAW.lognormal(0, 0.2, (80, 16))
     shapes = np.full((80, 16), 1000), np.ones((80, 16), int)
     steps = Measured({"wall": compute}, {"wall": compute.max(1)}, *shapes, [])
-    each = errors(alike, alike, steps, "wall", WARM_UP)
+    each = errors(alike, alike, [steps], "wall", WARM_UP)
     assert each["noise"].mean < 0.7 * each["records"].mean
 
 
 def test_two_runs_of_the_same_steps_show_the_noise() -> None:
     one, other = measured(noise=0.05), measured(noise=0.05, seed=2)
-    floor = again(one, other, "wall", WARM_UP)
+    floor = again([one, other], "wall", WARM_UP)
     assert 0.01 < floor.mean < 0.1 <= 3 * floor.p90
-    assert again(one, one, "wall", WARM_UP).mean == 0
+    assert again([one, one], "wall", WARM_UP).mean == 0
+
+
+def test_repeats_take_the_noise_of_one_measurement_away() -> None:
+    runs = [measured(noise=0.05, seed=seed) for seed in range(8)]
+    alone, together = (errors(simulated(), simulated(), some, "wall", WARM_UP) for some in (runs[:1], runs))
+    assert together["fixed"].mean < 0.6 * alone["fixed"].mean
+    assert again(runs, "wall", WARM_UP).mean < 0.8 * again(runs[:2], "wall", WARM_UP).mean
 
 
 def test_steps_that_nothing_is_left_of_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     assert main(["--steps", "10", "--warm-up", "10", "--output", str(tmp_path)]) == 1
     assert "--warm-up 10: must be above 3 and below --steps 10" in capsys.readouterr().err
+    assert main(["--repeats", "1", "--output", str(tmp_path)]) == 1
+    assert "--repeats 1: must be at least 2" in capsys.readouterr().err
     config = config_of("tiny", "virtual", "static", None, 10, tmp_path)
     assert (config.world_size, config.data.max_length) == (4, 64)

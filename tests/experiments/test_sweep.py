@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,16 +99,33 @@ def test_a_finished_run_of_another_config_is_not_taken_for_this_one(tmp_path: Pa
 
 def launch(tmp_path: Path, *words: str, module: str = "experiments.sweep", **more: Any) -> "subprocess.Popen[str]":
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *words],
-        cwd=ROOT,
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        **more,
+    STARTED.append(
+        subprocess.Popen(
+            [sys.executable, "-m", module, *words],
+            cwd=ROOT,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            **more,
+        )
     )
+    return STARTED[-1]
+
+
+STARTED: list["subprocess.Popen[str]"] = []
+
+
+@pytest.fixture(autouse=True)
+def end_what_a_failed_test_leaves() -> Iterator[None]:
+    """Its ranks would go on for their 100,000 steps beside all other tests."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            process.terminate()
+            process.wait(60)
 
 
 def wait_for_steps(folder: Path, count: int, timeout_s: float = 60) -> None:

@@ -9,7 +9,7 @@ from ddpsched.errors import DataError
 from ddpsched.records import read_json, write_json
 from report import results
 from report.build import build_tables, freeze
-from report.on_gpu import at_the_set_up, judged, over_static, slug
+from report.on_gpu import at_the_set_up, in_short, judged, no_gain, over_static, slug
 from report.render import tables
 from report.results import Results, collect
 
@@ -72,6 +72,19 @@ def test_the_report_shows_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(DataError, match="by a trial on a CPU"):
         freeze([tmp_path / "outputs" / "gpu-smoke"], tmp_path / "frozen")
     assert slug(MEASURED) == "gpu-z9-80gb"
+
+
+def test_a_device_without_a_gain_is_named() -> None:
+    few = [arm("static"), arm("balanced", throughput=1.04, low=0.97), arm("packed", throughput=0.8, low=0.7)]
+    parts = MEASURED["parts"] | {"speed distilbert 4 32": {**SETTING, "arms": few}}
+    assert in_short({"parts": parts}) == (
+        "1.04 with `balanced` and 0.80 with `packed` at 32 samples a step, against 1.50 and 2.00 at 2,048"
+    )
+    words = no_gain({"parts": parts})
+    assert words == "`balanced` 1.04 (0.97 to 1.03) and `packed` 0.80 (0.70 to 1.03) at 32 samples a step"
+    few[1]["low"] = few[2]["low"] = 1.01
+    assert no_gain({"parts": parts}) == ""
+    assert (in_short(MEASURED), no_gain(MEASURED)) == ("", ""), "nothing of 32 samples was measured"
 
 
 def test_predictions_are_held_against_what_was_measured() -> None:

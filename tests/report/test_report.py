@@ -15,6 +15,7 @@ from synthetic import SEEDS, write_arm, write_run, write_unequal, write_virtual
 from analysis.freeze import freeze, portable
 from analysis.load import load_study
 from analysis.settings import AA
+from analysis.step_parts import step_parts
 from report import build as build_module
 from report import front
 from report.build import build, build_tables, main
@@ -123,8 +124,10 @@ def test_numbers_of_a_setting(results: Results) -> None:
     assert against(virtual, "balanced", "minmax")["ratio"] < 1
     assert against(virtual, "balanced", "bins") == {}
     assert 0.9 < tracking(virtual, "static")["low"] <= tracking(virtual, "static")["ratio"] <= 1
-    parts = shares(virtual)["static"]
-    assert sum(parts.values()) == pytest.approx(1)
+    parts = shares(virtual)
+    assert sum(parts["static"].values()) == pytest.approx(1)
+    took = step_parts(virtual.setting).set_index("arm")["step_s"]
+    assert sum(parts["balanced"].values()) == pytest.approx(took["balanced"] / took["static"]), "of static's step"
     (memory,) = results.of("memory")
     assert peak(memory, "balanced")["low"] is not None
     (shift,) = results.of("shift")
@@ -156,7 +159,7 @@ def test_words_follow_the_numbers(tmp_path: Path) -> None:
 def test_sentences(results: Results) -> None:
     (virtual,) = results.of("virtual")
     assert "`packed`" in beside_strongest(virtual)
-    assert "`static` without either would take" in where_time_goes(virtual)
+    assert "Without either `static` would take" in where_time_goes(virtual)
     assert "P95 of step times over `static`'s, in brackets the mean's ratio: `batch_rebalance` " in tails(virtual)
     header = {len(row) for row in arm_rows(virtual, None, results.of("gloo-counts"))}
     assert header == {8}
@@ -247,8 +250,14 @@ def test_window_without_choice_is_said(tmp_path: Path) -> None:
 def test_unfinished_runs_are_named(tmp_path: Path) -> None:
     write_run(tmp_path / "study", "static", steps=4)
     write_run(tmp_path / "study", "minmax", steps=4, state="failed")
-    text = tables(collect([tmp_path / "study"]), {}, "t")
+    damaged = write_run(tmp_path / "study", "balanced", steps=4)
+    (damaged / "records.parquet").write_bytes(b"PAR1")
+    found = collect([tmp_path / "study"])
+    text = tables(found, {}, "t")
+    assert "Left out, 2 of 3 runs: " in text
     assert "study/minmax-distributed-g2-s0 (failed: it was stopped)" in text
+    assert re.search(r"study/balanced-distributed-g2-s0 \(\S*records.parquet: cannot be read", text)
+    assert "Left out: 2 of 3 runs, named in the appendix" in report(found, {})
 
 
 def test_command(
@@ -307,6 +316,8 @@ def test_launches_at_one_time(tmp_path: Path) -> None:
         (run / "status.json").write_text(json.dumps(status | times))
     (measured,) = collect([tmp_path / "s"]).measured
     assert measured.num_launches == "3, up to 2 at one time"
+    assert measured.most_at_once == 2
+    assert measured.hours == pytest.approx((20 + 5 + 10) / 60), "launches one after another"
 
 
 def test_what_is_frozen(tmp_path: Path) -> None:
