@@ -30,7 +30,7 @@ def rows_of_ranks(blocks: pd.DataFrame, ax: Axes) -> Axes:
     times, slowest, even = yardstick(blocks)
     ax.axvline(even, color="black", lw=1.0, zorder=3)
     ax.text(
-        0.0, -0.06, f"yardstick {times:.2f} = slowest rank, {slowest:,} tokens / even share, {even:,.0f}",
+        0.0, -0.06, f"yardstick {times:.2f} = slowest rank, {slowest:,} tokens / even share, {even:,.1f}",
         transform=ax.transAxes, va="top", fontsize=SMALL,
     )  # fmt: skip
     ax.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])

@@ -28,19 +28,29 @@ def points_of_speed(found: pd.DataFrame, column: str, scale: float, ax: Axes, le
     shades = [colour(arm) if "named" in shown else tint(arm, arms) for arm in arms]
     across, speed = (shown[column] * scale).tolist(), shown["speed"].tolist()
     ax.axhline(1.0, color=GREY, lw=0.6)
+    wide = _ends(shown, column)
     named = set(shown["arm"][shown["named"]] if "named" in shown else arms)
     for arm, x, y, low, high, shade in zip(arms, across, speed, shown["low"], shown["high"], shades, strict=True):
+        if wide is not None and np.isfinite(span := wide.loc[arm].to_numpy() * scale).all():
+            ax.plot(span, [y, y], color=shade, lw=0.8, alpha=0.5, solid_capstyle="butt")
         if np.isfinite([low, high]).all():
             ax.plot([x, x], [low, high], color=shade, lw=0.8, alpha=0.5, solid_capstyle="butt")
         ax.plot([x], [y], "o", color=shade, ms=4.5 if arm in named else 3)
     ends = shown[["low", "high"]].to_numpy().ravel()
     ax.xaxis.set_major_locator(MaxNLocator(5))
-    ax.set_xlim(*_wider(across, least))
+    reach = [] if wide is None else (wide.to_numpy().ravel() * scale).tolist()
+    ax.set_xlim(*_wider([*across, *filter(np.isfinite, reach)], least))
     ax.set_ylim(*_wider([*speed, 1.0, *ends[np.isfinite(ends)].tolist()], 0.1))
     for x, y, arm, shade in zip(across, speed, arms, shades, strict=True):
         if arm in named:
             label_points(ax, [x], [y], [arm], [shade])
     return ax
+
+
+def _ends(shown: pd.DataFrame, column: str) -> pd.DataFrame | None:
+    """Return the ends of the intervals across by arm, where the table has them: ``peak_low`` for ``peak_bytes``."""
+    names = [f"{column.partition('_')[0]}_{end}" for end in ("low", "high")]
+    return shown.set_index("arm")[names].astype("float64") if set(names) <= set(shown) else None
 
 
 def _wider(values: list[float], least: float) -> tuple[float, float]:

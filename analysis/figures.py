@@ -188,14 +188,15 @@ def draw_outline(steps: Steps, title: str = "", memory: Steps | None = None) -> 
     panels = [panel for panel in panels if panel[1]]
     rows = math.ceil((2 + len(panels)) / 2)
     figure, axes = page(rows, 2, height_cm=17 * rows / 3, title=title)
-    step, times, *others = axes
+    step, *others = axes
     per_step_lines(steps, "step_s", MILLISECONDS, headed(step, "1  Step")).set_ylabel("ms")
-    ecdf(steps, "step_s", MILLISECONDS, headed(times, "5  Distribution of steps"), "step (ms); medians at the right")
-    times.set_ylabel("share of steps")
     for ax, (heading, shown, column, scale, unit) in zip(others, panels, strict=False):
         per_step_lines(shown, column, scale, headed(ax, heading)).set_ylabel(unit)
         if column == "max_peak_memory_bytes":  # most of it is the model's, the same for all
             ax.set_ylim(bottom=0.95 * scale * min(table[column].min() for table in shown.values()))
-    for ax in others[len(panels) :]:
+    times, *left = others[len(panels) :]
+    ecdf(steps, "step_s", MILLISECONDS, headed(times, "5  Distribution of steps"), "step (ms); medians at the right")
+    times.set_ylabel("share of steps")
+    for ax in left:
         ax.remove()
     return figure

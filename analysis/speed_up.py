@@ -64,7 +64,7 @@ def _panel(ax: Axes, table: pd.DataFrame) -> None:
     arms = [str(each).replace(", ", " ") for each in table.index]  # a colour belongs to the first word
     for arm, (policy, values) in zip(arms, table.iterrows(), strict=True):
         ax.plot(
-            table.columns, values, color=colour(arm), ls=dash(arm, arms), lw=1.4, marker="o", ms=3,
+            table.columns, values, color=colour(arm), ls=dash(arm, arms), lw=1.4, marker="o", ms=3, clip_on=False,
             label=named(str(policy)),
         )  # fmt: skip
     in_doublings(ax, [float(size) for size in table.columns])

@@ -79,17 +79,25 @@ def _say_commands(waiting: Sequence[Launch], flags: Sequence[str], cluster: Clus
 
 def _run_here(waiting: Sequence[Launch], flags: Sequence[str]) -> Iterator[tuple[Launch, Ended]]:
     """Run launches one after another, and yield each with how its runs ended."""
-    begin = time.monotonic()
+    begin, ran = time.monotonic(), 0
+    work = _work(waiting)
     for number, launch in enumerate(waiting):
         if "--overwrite" not in flags and is_done(launch):
             console.print(f"skip   {launch.label} (another sweep has finished it meanwhile)")
             continue
-        eta = (time.monotonic() - begin) / number * (len(waiting) - number) if number else None
+        eta = (time.monotonic() - begin) / ran * sum(work[number:]) if ran else None
         left = "" if eta is None else f", about {eta / 60:.0f} min left"
+        ran += work[number]
         console.print(f"run    {launch.label} ({number + 1} of {len(waiting)}{left})")
         if launch.is_lone:
             console.print("       no other arm has its data and training: its times are compared with nothing")
         yield launch, [each for process in launch.processes() for each in run_launch(process, flags)]
+
+
+def _work(launches: Sequence[Launch]) -> list[int]:
+    """Return the steps of each launch, as a later one may have fewer; 1 of each where some run whole epochs."""
+    steps = [sum(run.steps or 0 for run in launch.runs) for launch in launches]
+    return steps if all(run.steps for launch in launches for run in launch.runs) else [1] * len(launches)
 
 
 def _say(launch: Launch, ended: Ended) -> None:

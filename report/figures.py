@@ -23,15 +23,18 @@ from analysis.tradeoffs import tradeoffs
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from experiments.planned import TYPICAL, one_step
 from report.compiled import measured_on
+from report.measures import peak
 from report.results import Measured, Results
 
 VIRTUAL, GLOO = "virtual", ("gloo-counts", "gloo-batches", "gloo-peer")  # studies
 ON_VIRTUAL, ON_GLOO = "four virtual ranks, played in turn by one device", "four gloo processes on two cores"
 LAWS = ((0, "SST-2"), (20, "GSM8K"), (40, "SST-2 again"))  # of the study shift, by first step
 STEP = 1e3  # milliseconds
+TRAINERS_OPTION = {"length_grouped": "group_by_length"}  # a peer's name, as transformers' Trainer calls it
 NAMED = {
     "static", "minmax", "balanced", "packed", "token_budget", "bins", "pool", "length_grouped", "batch_rebalance",
     "deepspeed", "online_dynamic_batching", "lhotse", "cosmos_rl", "axolotl", "llama_factory",
+    "padded to the longest",
 }  # of the plans in the figure of tradeoffs: ours, and the best known of others  # fmt: skip
 
 
@@ -108,15 +111,30 @@ def _joined_parts(found: Sequence[Measured]) -> pd.DataFrame:
 
 
 def _with_memory(found: pd.DataFrame, memory: Sequence[Measured]) -> pd.DataFrame:
-    """Return the arms with their peaks in processes of their own, where these were measured."""
+    """Return the arms with their peaks in processes of their own, where these were measured.
+
+    An interval is that of the ratio to the baseline's peak, times it.
+    """
     peaks = {row["arm"]: row["memory_max_bytes"] for each in memory for row in each.table["arms"]}
-    return found.assign(peak_bytes=found["arm"].map(peaks).astype("float64")) if peaks else found
+    if not peaks:
+        return found
+    base = {arm: peaks[each.table["baseline"]] for each in memory for arm in peaks}
+    ratios = {arm: peak(each, arm) for each in memory for arm in peaks}
+    ends = {
+        f"peak_{end}": found["arm"].map(lambda arm, end=end: _times(base.get(arm), ratios.get(arm, {}).get(end)))
+        for end in ("low", "high")
+    }
+    return found.assign(peak_bytes=found["arm"].map(peaks).astype("float64"), **ends)
+
+
+def _times(value: float | None, ratio: float | None) -> float:
+    return float("nan") if value is None or ratio is None else value * ratio
 
 
 def _planned(results: Results) -> pd.DataFrame:
     """Return the arms of an epoch's plans: their speed is how much less their slowest ranks compute than static's."""
     rows = [
-        (row.arm, 1 / row.times_static, row.order_bias, row.arm in NAMED)
+        (TRAINERS_OPTION.get(row.arm, row.arm), 1 / row.times_static, row.order_bias, row.arm in NAMED)
         for row in results.planned_epoch
         if row.times_static and row.order_bias is not None
     ]

@@ -9,7 +9,7 @@ from report.figures import GLOO, VIRTUAL
 from report.measures import arms, speed
 from report.render import as_text
 from report.results import Results
-from report.sentences import code
+from report.sentences import code, near_strongest
 from report.wording import interval, listed
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -24,11 +24,15 @@ def block(results: Results) -> str:
     floor = "".join(f", static again (A/A) {interval(speed(m, AA))}" for m in found[:1])
     launches = sorted({str(len({run.seed for run in each.setting.runs})) for each in found})
     devices = sorted({each.table["device"] for each in found})
+    near = [near_strongest(m, "balanced") for m in found[:1] if STRONGEST in m.setting.arms]
+    beside = f"; `balanced` is {near[0]} it" if near else ""
     caption = (
         "*DistilBERT's shape on SST-2, four ranks, 32 samples a step. Samples a second over those of equal counts, on "
-        f"virtual ranks: {', '.join(numbers)}{floor}. In brackets 95 % intervals of {listed(launches)} launches, all "
-        f"arms in turn, on {listed([str(as_text(device)) for device in devices])}. The strongest padded "
-        f"baseline with static's gradient is transformers' {code(STRONGEST)}.*"
+        "virtual ranks (a CPU core plays all ranks in turn, and exchanging gradients takes no time): "
+        f"{', '.join(numbers)}{floor}. In brackets 95 % intervals of {listed(launches)} launches, all "
+        f"arms in turn, on {listed([str(as_text(device)) for device in devices])}. With one micro-batch a "
+        f"rank, the strongest padded batching of others that keeps static's gradient is transformers' {code(STRONGEST)}"
+        f"{beside}.*"
     )
     words = "Throughput of each policy over static's, beside transformers' batch_rebalance, with the noise floor"
     return f"{BEGIN}\n![{words}]({FIGURE})\n\n{caption}\n{END}"

@@ -141,11 +141,13 @@ def in_short(measured: Mapping[str, Any]) -> Markup:
     Empty where one of them was not measured.
     """
     rows = [[_row(measured, arm, batch) for arm in SHORT] for batch in BATCHES]
-    if not all(map(all, rows)):
+    again = _row(measured, "static again", BATCHES[0])
+    if again is None or not all(map(all, rows)):
         return Markup("")
     few, many = ([number(row["throughput"]) for row in each if row] for each in rows)
     said = listed([f"{value} with {NAMES[arm]}" for value, arm in zip(few, SHORT, strict=True)])
-    return Markup(f"{said} at {BATCHES[0]} samples a step, against {listed(many)} at {BATCHES[1]:,}")
+    floor = f"A/A {number(again['throughput'])}"
+    return Markup(f"{said} at {BATCHES[0]} samples a step ({floor}), against {listed(many)} at {BATCHES[1]:,}")
 
 
 def no_gain(measured: Mapping[str, Any]) -> Markup:
@@ -161,7 +163,10 @@ def at_the_set_up(measured: Mapping[str, Any]) -> Markup:
     for batch in BATCHES:
         of = {name: over_static(measured, arm, batch) for arm, name in NAMES.items()}
         if all(of.values()):
-            words.append(f"{listed([f'{name} {value}' for name, value in of.items()])} at {batch:,} samples a step")
+            auto = _row(measured, "auto", batch)
+            taken = {f"`auto`, which took {auto['chosen']},": _throughput(auto)} if auto and auto["chosen"] else {}
+            values = [f"{name} {value}" for name, value in (of | taken).items()]
+            words.append(f"{listed(values)} at {batch:,} samples a step")
     if not words:
         return Markup("")
     said = Markup("; ".join(words))

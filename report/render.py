@@ -18,10 +18,11 @@ from analysis.settings import AA
 from ddpsched.visible_text import visible
 from experiments.trainers.frozen import PeersFile
 from report import auto, compiled, measures, on_gpu, reliability, sentences, wording
+from report.computed import Computed
 from report.conclusions import conclusions
 from report.figures import compiled_file, outline_file
+from report.in_trainer import Trainers
 from report.results import Measured, Results
-from report.sentences import Computed, Trainers
 from report.set_up import set_up
 from report.shift import LAWS
 
@@ -62,13 +63,14 @@ def report(results: Results, figures: Mapping[str, bytes]) -> str:
         left_out=results.left_out,
         num_runs=results.num_runs,
         planned_epoch=results.planned_epoch,
+        thresholds=conclusions(results.measured),
         gpus=results.gpus,
         what_if=results.what_if,
         two_hosts=results.two_hosts,
         **{each.__name__: each for each in (*measures.MEASURES, *sentences.SENTENCES)},
         **{
             name: getattr(computed, name)
-            for name in ("simulated_error", "simulator_rows", "about_scaling", "yardstick")
+            for name in ("simulated_error", "simulator_rows", "about_scaling", "beside_measured", "yardstick")
         },
         **_of_trainers(results),
     )
@@ -114,7 +116,7 @@ def _filled(template: str, figures: Mapping[str, bytes], **values: Any) -> str:
 
 def _of_trainers(results: Results) -> dict[str, Callable[..., Any]]:
     trainers = Trainers(results.trainers)
-    names = ("trainer_steps", "trainer_rows", "target_tables", "about_target")
+    names = ("trainer_steps", "about_trainer", "trainer_rows", "target_tables", "about_target")
     return {name: getattr(trainers, name) for name in names}
 
 

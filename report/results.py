@@ -75,6 +75,18 @@ class Measured:
         return list(spans.values())
 
     @property
+    def run_length(self) -> str:
+        """The steps of its runs, by seed where these differ; empty where epochs are set."""
+        steps: dict[int, list[int]] = {}
+        for seed, number in sorted({(run.seed, run.config.get("steps") or 0) for run in self.setting.runs}):
+            steps.setdefault(number, []).append(seed)
+        steps.pop(0, None)
+        if len(steps) < 2:
+            return "".join(f"{number} step{'' if number == 1 else 's'}" for number in steps)
+        words = [f"{number} steps (seed {', '.join(map(str, seeds))})" for number, seeds in steps.items()]
+        return ", ".join(words)
+
+    @property
     def hours(self) -> float:
         """The hours that its launches took, one after another."""
         spans = [[datetime.fromisoformat(at) for at in span] for span in self.launches if all(span)]
@@ -109,6 +121,7 @@ class Measured:
                 "study": self.study,
                 "apart": self.apart,
                 "launches": self.num_launches,
+                "run_length": self.run_length,
             }
         )
 

@@ -1,22 +1,17 @@
 """Sentences of the report on its studies, in words that follow the numbers."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from analysis.settings import AA
-from analysis.speed_up import speed_up_table
 from analysis.style import STRONGEST
 from analysis.tradeoffs import tradeoffs
 from ddpsched.visible_text import visible
-from experiments.trainers.arms import FIRST
-from experiments.trainers.frozen import Frozen, StepsFile, TargetFile
-from experiments.trainers.rows import StepRow, TargetRow, label, step_rows, target_rows
 from report.measures import Row, against, arms, beyond, p95, peak, shares, speed, time, tracking
-from report.results import Measured, Results
+from report.results import Measured
 from report.shift import LAWS, refitted_over_stale
 from report.wording import ABSENT, duration, interval, listed, number, percent, signed, size
 
@@ -48,13 +43,13 @@ def throughput(row: Row) -> str:
 
 def gains(found: Sequence[Measured]) -> Markup:
     """Return each arm's throughput over static's, of several studies; those within the noise are named as such."""
-    words = {True: "", False: ", not told apart from A/A"}
+    words = {True: "", False: " (not told apart from A/A)"}
     parts = [
         f"{number(speed(m, arm)['ratio'])} with {code(arm)}{words[time(m, arm)['verdict'] in ('faster', 'slower')]}"
         for m in found
         for arm in arms(m)
     ]
-    return Markup(listed(parts) + " times static's")
+    return Markup(listed(parts))
 
 
 def signed_ratio(row: Row) -> str:
@@ -120,6 +115,16 @@ def beside_strongest(m: Measured) -> Markup:
     return _sentence(f"Over {code(STRONGEST)} the throughput is:", "; ".join(parts) + ".") if parts else Markup("")
 
 
+def near_strongest(m: Measured, arm: str) -> str:
+    """Return how an arm's throughput stands to that of the strongest batching of others, before that number."""
+    row = against(m, STRONGEST, arm)
+    if row.get("low") is None:
+        return "beside"
+    if not beyond(row, time(m, AA)):
+        return "not told apart from"
+    return "above" if row["low"] > 1 else "below"
+
+
 def where_time_goes(m: Measured) -> Markup:
     """Return padding and imbalance of each arm over static's step, and what static would take without either."""
     found, base = shares(m), m.table["baseline"]
@@ -162,6 +167,15 @@ def tails(m: Measured) -> Markup:
 
 def _codes(names: Sequence[str]) -> str:
     return listed([str(code(name)) for name in names])
+
+
+def memory_changes(m: Measured, named: Sequence[str] = ("balanced", "packed")) -> Markup:
+    """Return what arms change of peak memory, after the words "peak memory"."""
+    rows, floor = {arm: peak(m, arm) for arm in named}, peak(m, AA) if AA in m.setting.arms else {}
+    told = [f"changes by {signed_ratio(row)} with {code(arm)}" for arm, row in rows.items() if beyond(row, floor)]
+    rest = [f"{code(arm)}, {signed_ratio(row)}" for arm, row in rows.items() if not beyond(row, floor)]
+    alike = [f"is not told apart from A/A with {listed(rest)}"] if rest else []
+    return Markup(" and ".join(told + alike))
 
 
 def about_memory(m: Measured) -> Markup:
@@ -221,11 +235,9 @@ def about_unequal(found: Sequence[Measured]) -> Markup:
         row = against(m, *online_and_plain(m))
         if row.get("low") is None:
             continue
-        word = "pays" if row["high"] < 1 else "costs" if row["low"] > 1 else "changes nothing measurable"
-        if not beyond(row, time(m, AA)):
-            word = "is not told apart from A/A"
+        word = f"changes the step by {signed_ratio(row)}" if beyond(row, time(m, AA)) else "is not told apart from A/A"
         said.append(f"at {slowness(m)} times it {word}")
-    return _sentence("Learning the speeds:", "; ".join(said) + ".") if said else Markup("")
+    return _sentence("Learning the speeds, against balanced without:", "; ".join(said) + ".") if said else Markup("")
 
 
 def online_and_plain(m: Measured) -> tuple[str, str]:
@@ -249,100 +261,8 @@ def about_shift(m: Measured) -> Markup:
     )
 
 
-class Trainers:
-    """Tables and sentences on the files of experiments.trainers."""
-
-    def __init__(self, files: Mapping[str, Frozen]) -> None:
-        self.steps = [each for each in files.values() if isinstance(each, StepsFile)]
-        self.targets = [each for each in files.values() if isinstance(each, TargetFile)]
-
-    def trainer_steps(self) -> str:
-        """Return how many steps each arm's time is of."""
-        numbers = []
-        for file in self.steps:
-            of = file.experiment
-            total = len(file.launches) * of["rounds"] * of["steps"]
-            numbers.append(f"{total} interleaved steps in {len(file.launches)} launches ({of['model']})")
-        return listed(numbers)
-
-    def trainer_rows(self, tiny: bool = True) -> list[dict[str, str]]:
-        """Return a row of cells an arm and model. ``tiny``: of the tiny model, too."""
-        files = [file for file in self.steps if tiny or file.experiment["model"] != "tiny"]
-        return [self._row(str(file.experiment["model"]), row) for file in files for row in step_rows(file)]
-
-    @staticmethod
-    def _row(model: str, row: StepRow) -> dict[str, str]:
-        given = (row.error, row.own_error)
-        errors = ["" if each is None else f"{each:.0e}" if each < 0.01 else percent(each, 0) for each in given]
-        return {
-            "model": model.rpartition("/")[2], "arm": label(row.arm), "epoch": f"{row.epoch_s:,.0f}",
-            "ratio": row.ratio, "verdict": row.verdict.partition(":")[0], "error": errors[0], "own_error": errors[1],
-        }  # fmt: skip
-
-    def target_tables(self) -> list[tuple[str, list[TargetRow]]]:
-        """Return a heading and its rows for each file of times to a dev loss."""
-        found = []
-        for file in self.targets:
-            title = f"{file.experiment['model']}, dev loss {file.target:.3f}, {len(file.seeds)} seeds"
-            rows = [replace(row, arm=label(row.arm)) for row in target_rows(file) if row.arm != FIRST]
-            found.append((title, rows))
-        return found
-
-    @staticmethod
-    def about_target(rows: Sequence[TargetRow]) -> str:
-        """Return which arms of such a table are told apart from A/A."""
-        if any(row.arm == AA and row.verdict == "differs" for row in rows):
-            return "The same arm twice (A/A) differs by itself, so nothing is concluded."
-        told = [f"{row.arm} ({row.verdict})" for row in rows if row.verdict in ("faster", "slower")]
-        return f"Told apart from A/A: {listed(told)}." if told else "None is told apart from A/A: nothing is concluded."
-
-
-class Computed:
-    """Sentences on what was computed or measured beside the studies."""
-
-    def __init__(self, results: Results) -> None:
-        self.results = results
-
-    def yardstick(self, arm: str) -> float | None:
-        """Return an arm's yardstick over an epoch, or over the steps of the study on virtual ranks."""
-        planned = next((row.yardstick for row in self.results.planned_epoch if row.arm == arm), None)
-        runs = (row for each in self.results.of("virtual") for row in each.table["arms"] if row["arm"] == arm)
-        return planned or next((row["yardstick"] for row in runs), None)
-
-    def simulator_rows(self) -> list[dict[str, Any]]:
-        """Return the simulator's errors on held-out steps by the clock, a row a model, kind of ranks and policy."""
-        return [row for table in self.results.simulator for row in table["rows"] if row["clock"] == "wall"]
-
-    def simulated_error(self) -> str:
-        """Return the range of these errors, beside those that the same steps measured twice have."""
-        rows = self.simulator_rows()
-        if not rows:
-            return "How far it is off was not measured."
-
-        def span(values: list[float]) -> str:
-            return f"{percent(min(values))} to {percent(max(values))}"
-
-        alone, fitted = (span([row["errors"][way]["mean"] for row in rows]) for way in ("curve", "fixed"))
-        return (
-            f"So computed, makespans of steps that it has not seen are off by {alone} on average; by {fitted} once "
-            "the cost, its noise and what a step takes beside its micro-batches are fitted to a run's first steps. "
-            "The same steps measured twice differ by "
-            f"{span([row['again']['mean'] for row in rows])}."
-        )
-
-    def about_scaling(self) -> Markup:
-        """Return the computed gains of the first and last number of ranks."""
-        table = speed_up_table(self.results.what_if["rows"])
-        equal = table.loc[table.index.get_level_values("slow")[0]]
-        first, last = equal.columns[0], equal.columns[-1]
-        parts = [
-            f"{code(str(arm))} {number(row[first])} at {first:,} ranks and {number(row[last])} at {last:,}"
-            for arm, row in equal.iterrows() if arm != "static"
-        ]  # fmt: skip
-        return _sentence("Throughput over", f"{code('static')}'s, with ranks of equal speed:", "; ".join(parts) + ".")
-
-
 SENTENCES = (
-    arm_rows, how_many, by_arm, code, throughput, gains, signed_ratio, beside_strongest, where_time_goes, tails,
-    another_model, about_memory, proxy, waiting_for_plans, slowness, about_unequal, online_and_plain, about_shift,
+    arm_rows, how_many, by_arm, code, throughput, gains, memory_changes, near_strongest, beside_strongest,
+    where_time_goes, tails, another_model, about_memory, proxy, waiting_for_plans, slowness, about_unequal,
+    online_and_plain, about_shift,
 )  # fmt: skip

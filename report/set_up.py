@@ -22,12 +22,14 @@ def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
     model, data, train, order = (config.get(table, {}) for table in ("model", "data", "train", "order"))
     simulated, distributed = setting["mode"] == "simulated", setting["mode"] == "distributed"
     seeds = sorted({int(run["seed"]) for run in setting["runs"]})
-    length = _count(config.get("steps"), "step") or _count(config.get("epochs"), "epoch")
-    rate, precision = train.get("learning_rate", ABSENT), train.get("precision", ABSENT)
+    length = setting["run_length"] or _count(config.get("epochs"), "epoch")
+    device = environment.get("device")
+    rate = train.get("learning_rate", ABSENT)
     longest = _with("{} tokens".format, data.get("max_length"))
     return {
         "ranks are": RANKS[setting["mode"]],
-        "device": None if simulated else environment.get("device"),
+        "batch": f"G = {setting['world_size']}, B = {setting['global_batch']} samples a step",
+        "device": None if simulated or device == environment.get("cpu") else device,
         "CPU": _join(environment.get("cpu"), environment.get("cores"), "core(s)"),
         "threads of a process": config.get("executor", {}).get("threads"),
         "memory": _with(size, environment.get("memory_bytes")),
@@ -41,7 +43,7 @@ def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
         "seeds": listed([str(seed) for seed in seeds]),
         "launches": None if simulated else setting["launches"],
         "cost that plans minimise": config.get("cost", {}).get("kind"),
-        "optimizer": None if simulated else f"AdamW, learning rate {rate}, precision {precision}",
+        "optimizer": None if simulated else f"AdamW, learning rate {rate}{_precision(train.get('precision'))}",
         "gradient synchronisation": config.get("sync", {}).get("kind") if distributed else None,
         "versions": ", ".join(
             f"{name} {version}" for name, version in environment.get("versions", {}).items() if version
@@ -52,6 +54,10 @@ def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
 
 def _count(number: int | None, what: str) -> str | None:
     return None if number is None else f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _precision(given: str | None) -> str:
+    return "" if given in (None, "auto") else f", precision {given}"
 
 
 def _join(text: str | None, count: int | None, of: str) -> str | None:

@@ -7,7 +7,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -17,7 +18,7 @@ from ddpsched.errors import RunExistsError
 from ddpsched.run_folder import read_status
 from ddpsched.run_lock import RunLock, refusal
 from experiments.study import load_study
-from experiments.sweep import sweep
+from experiments.sweep import _run_here, sweep
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,6 +50,21 @@ def test_what_another_sweep_finishes_meanwhile_is_not_run_again(
     monkeypatch.setattr("experiments.sweep.run_launch", lambda *_: pytest.fail("run again"))
     assert sweep(study, words) == 0
     assert "(another sweep has finished it meanwhile)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("steps", "left"), [((300, 60, 60), ("40", "18")), ((300, None, 60), ("200", "55"))])
+def test_the_time_left_follows_the_steps_of_the_launches(
+    steps: tuple[int | None, ...], left: tuple[str, str], capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first launch takes 100 minutes, the second 10; whole epochs are of no known length."""
+    runs = [SimpleNamespace(steps=each) for each in steps]
+    some = [SimpleNamespace(label="a launch", is_lone=False, runs=[run], processes=list) for run in runs]
+    clock = iter([0.0, 6000.0, 6600.0])
+    monkeypatch.setattr("experiments.sweep.time.monotonic", lambda: next(clock))
+    assert len(list(_run_here(cast(Any, some), ["--overwrite"]))) == 3
+    said = capsys.readouterr().out
+    assert "(1 of 3)" in said
+    assert all(f"({place} of 3, about {each} min left)" in said for place, each in zip((2, 3), left, strict=True))
 
 
 def test_a_run_whose_folder_is_held_is_reported(tmp_path: Path, capsys: Any) -> None:

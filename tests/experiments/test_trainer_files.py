@@ -21,7 +21,7 @@ from experiments.trainers.peer_table import freeze_peers
 from experiments.trainers.rows import rows_of, step_rows, target_rows
 from experiments.trainers.setting import Setting
 from experiments.trainers.tables import WIDTH, shown
-from report.sentences import Trainers
+from report.in_trainer import Trainers
 
 ROUNDS, STEPS = 8, 5
 

@@ -75,14 +75,15 @@ def test_the_report_shows_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_device_without_a_gain_is_named() -> None:
-    few = [arm("static"), arm("balanced", throughput=1.04, low=0.97), arm("packed", throughput=0.8, low=0.7)]
+    arms = ("static", 1.0, 1.0), ("static again", 0.99, 0.9), ("balanced", 1.04, 0.97), ("packed", 0.8, 0.7)
+    few = [arm(name, throughput=value, low=low) for name, value, low in arms]
     parts = MEASURED["parts"] | {"speed distilbert 4 32": {**SETTING, "arms": few}}
     assert in_short({"parts": parts}) == (
-        "1.04 with `balanced` and 0.80 with `packed` at 32 samples a step, against 1.50 and 2.00 at 2,048"
+        "1.04 with `balanced` and 0.80 with `packed` at 32 samples a step (A/A 0.99), against 1.50 and 2.00 at 2,048"
     )
     words = no_gain({"parts": parts})
     assert words == "`balanced` 1.04 (0.97 to 1.03) and `packed` 0.80 (0.70 to 1.03) at 32 samples a step"
-    few[1]["low"] = few[2]["low"] = 1.01
+    few[2]["low"] = few[3]["low"] = 1.01
     assert no_gain({"parts": parts}) == ""
     assert (in_short(MEASURED), no_gain(MEASURED)) == ("", ""), "nothing of 32 samples was measured"
 

@@ -1,0 +1,76 @@
+"""Sentences on what was computed rather than measured: plans of an epoch, and the simulator."""
+
+from typing import Any
+
+from markupsafe import Markup
+
+from analysis.speed_up import speed_up_table
+from analysis.speeds import speeds
+from report.results import Results
+from report.sentences import code
+from report.wording import duration, listed, number, percent
+
+
+class Computed:
+    """Sentences on what was computed or measured beside the studies."""
+
+    def __init__(self, results: Results) -> None:
+        self.results = results
+
+    def yardstick(self, arm: str) -> float | None:
+        """Return an arm's yardstick over an epoch, or over the steps of the study on virtual ranks."""
+        planned = next((row.yardstick for row in self.results.planned_epoch if row.arm == arm), None)
+        runs = (row for each in self.results.of("virtual") for row in each.table["arms"] if row["arm"] == arm)
+        return planned or next((row["yardstick"] for row in runs), None)
+
+    def simulator_rows(self) -> list[dict[str, Any]]:
+        """Return the simulator's errors on held-out steps by the clock, a row a model, kind of ranks and policy."""
+        return [row for table in self.results.simulator for row in table["rows"] if row["clock"] == "wall"]
+
+    def simulated_error(self) -> str:
+        """Return the range of these errors, beside those that the same steps measured twice have."""
+        rows = self.simulator_rows()
+        if not rows:
+            return "How far it is off was not measured."
+
+        def span(values: list[float]) -> str:
+            return f"{percent(min(values))} to {percent(max(values))}"
+
+        alone, fitted = (span([row["errors"][way]["mean"] for row in rows]) for way in ("curve", "fixed"))
+        return (
+            f"So computed, makespans of steps that it has not seen are off by {alone} on average; by {fitted} once "
+            "the cost, its noise and what a step takes beside its micro-batches are fitted to a run's first steps. "
+            "The same steps measured twice differ by "
+            f"{span([row['again']['mean'] for row in rows])}."
+        )
+
+    def about_scaling(self) -> Markup:
+        """Return the computed gains of the fewest and the most ranks, and of the number of ranks that gains most."""
+        rows = self.results.what_if["rows"]
+        table = speed_up_table(rows)
+        equal = table.loc[table.index.get_level_values("slow")[0]]
+        parts = []
+        for arm, row in equal.drop("static").iterrows():
+            places = sorted({equal.columns[0], row.idxmax(), equal.columns[-1]})
+            parts.append(f"{code(str(arm))} {listed([f'{number(row[ranks])} at {ranks:,}' for ranks in places])} ranks")
+        last = max((row for row in rows if not row["slow_share"]), key=lambda row: row["world_size"])
+        messages = f"At {last['world_size']:,} ranks messages alone take {duration(last['network_s'])} of each step"
+        words = f"Throughput over {code('static')}'s, with ranks of equal speed: {'; '.join(parts)}. {messages}."
+        return Markup(words)
+
+    def beside_measured(self) -> Markup:
+        """Return the measured throughputs on virtual ranks, with the computed ones in brackets."""
+        table = speed_up_table(self.results.what_if["rows"])
+        equal = table.loc[table.index.get_level_values("slow")[0]]
+        found = sorted(self.results.of("virtual", "scaling"), key=lambda each: int(each.table["world_size"]))
+        values: dict[str, list[str]] = {}
+        for each in found:
+            ranks = int(each.table["world_size"])
+            for row in speeds(each.table).to_dict("records"):
+                if row["arm"] in equal.index and row["arm"] != "static" and ranks in equal.columns:
+                    value = f"{number(row['speed'])} ({number(equal.at[row['arm'], ranks])}) at {ranks}"
+                    values.setdefault(str(row["arm"]), []).append(value)
+        if not values:
+            return Markup("")
+        parts = "; ".join(f"{code(arm)} {listed(each)} ranks" for arm, each in values.items())
+        return Markup(f"Measured on virtual ranks, with the computed throughput in brackets: {parts}.")

@@ -1,0 +1,81 @@
+"""The section on transformers' Trainer: tables and sentences on the files of experiments.trainers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from markupsafe import Markup
+
+from analysis.settings import AA
+from experiments.trainers.arms import FIRST
+from experiments.trainers.frozen import Frozen, StepsFile, TargetFile
+from experiments.trainers.rows import StepRow, TargetRow, label, step_rows, target_rows
+from report.sentences import code
+from report.wording import listed, percent
+
+NEAR = 1.05  # times the shortest epoch, up to which arms are named beside it
+
+
+class Trainers:
+    """Tables and sentences on the files of experiments.trainers."""
+
+    def __init__(self, files: Mapping[str, Frozen]) -> None:
+        self.steps = [each for each in files.values() if isinstance(each, StepsFile)]
+        self.targets = [each for each in files.values() if isinstance(each, TargetFile)]
+
+    def trainer_steps(self) -> str:
+        """Return how many steps each arm's time is of."""
+        numbers = []
+        for file in self.steps:
+            of = file.experiment
+            each, launches = of["rounds"] * of["steps"], len(file.launches)
+            numbers.append(f"{launches * each} steps, {each} in each of {launches} launches ({of['model']})")
+        return listed(numbers)
+
+    def about_trainer(self) -> Markup:
+        """Return the arms with the shortest epochs of each model but the tiny one, and what auto took."""
+        said = []
+        for file in self.steps:
+            rows = [] if file.experiment["model"] == "tiny" else [row for row in step_rows(file) if row.arm != AA]
+            if rows:
+                best = min(row.epoch_s for row in rows)
+                near = sorted((row for row in rows if row.epoch_s <= NEAR * best), key=lambda row: row.epoch_s)
+                names = listed([str(code(label(row.arm))) for row in near])
+                said.append(f"Within {percent(NEAR - 1, 0)} of the shortest epoch: {names}.")
+            taken = sorted({launch.auto for launch in file.launches if launch.auto})
+            if rows and taken:
+                said.append(
+                    f"{code('auto')} took {listed(taken)}: it chooses among padded plans here, as packed rows need a "
+                    "collator that makes them."
+                )
+        return Markup(" ".join(said))
+
+    def trainer_rows(self, tiny: bool = True) -> list[dict[str, str]]:
+        """Return a row of cells an arm and model. ``tiny``: of the tiny model, too."""
+        files = [file for file in self.steps if tiny or file.experiment["model"] != "tiny"]
+        return [self._row(str(file.experiment["model"]), row) for file in files for row in step_rows(file)]
+
+    @staticmethod
+    def _row(model: str, row: StepRow) -> dict[str, str]:
+        given = (row.error, row.own_error)
+        errors = ["" if each is None else f"{each:.0e}" if each < 0.01 else percent(each, 0) for each in given]
+        return {
+            "model": model.rpartition("/")[2], "arm": label(row.arm), "epoch": f"{row.epoch_s:,.0f}",
+            "ratio": row.ratio, "verdict": row.verdict.partition(":")[0], "error": errors[0], "own_error": errors[1],
+        }  # fmt: skip
+
+    def target_tables(self) -> list[tuple[str, list[TargetRow]]]:
+        """Return a heading and its rows for each file of times to a dev loss."""
+        found = []
+        for file in self.targets:
+            title = f"{file.experiment['model']}, dev loss {file.target:.3f}, {len(file.seeds)} seeds"
+            rows = [replace(row, arm=label(row.arm)) for row in target_rows(file) if row.arm != FIRST]
+            found.append((title, rows))
+        return found
+
+    @staticmethod
+    def about_target(rows: Sequence[TargetRow]) -> str:
+        """Return which arms of such a table are told apart from A/A."""
+        if any(row.arm == AA and row.verdict == "differs" for row in rows):
+            return "The same arm twice (A/A) differs by itself, so nothing is concluded."
+        told = [f"{row.arm} ({row.verdict})" for row in rows if row.verdict in ("faster", "slower")]
+        return f"Told apart from A/A: {listed(told)}." if told else "None is told apart from A/A: nothing is concluded."
