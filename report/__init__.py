@@ -10,6 +10,8 @@
     conclusions.py      named conclusions, computed from the records
     wording.py          phrases from numbers
     sentences.py        the report's sentences on its studies
+    in_trainer.py       tables and sentences on transformers' Trainer
+    computed.py         sentences on what was computed: plans of an epoch, the simulator
     figures.py          the figures of the report and of its appendix
     compiled.py         sentences and cells on compiled models
     reliability.py      the reliability card, from frozen findings

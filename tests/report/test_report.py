@@ -294,7 +294,7 @@ def test_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
 def test_memory_is_judged_of_processes_alone(results: Results) -> None:
     found = {c["id"]: c for c in conclusions(results.measured) if "-memory@" in c["id"]}
     assert {c["setting"] for c in found.values()} == {"memory"}
-    assert "4 of peak memory in a process for each arm" in report(results, of_paper(results))
+    assert "4 peak memory of the largest rank, from the study of memory" in report(results, of_paper(results))
 
 
 def test_settings_of_two_sizes_have_names_of_their_own(tmp_path: Path) -> None:
