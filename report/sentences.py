@@ -71,7 +71,8 @@ def arm_rows(virtual: Measured, memory: Measured | None, gloo: Sequence[Measured
     biases = {row["arm"]: row["order_bias"] for row in tradeoffs(virtual.setting, virtual.table).to_dict("records")}
     on = {arm: m for m in gloo for arm in arms(m)} | ({AA: gloo[0]} if gloo else {})
     rows = []
-    for arm in ["static", *dict.fromkeys([*arms(virtual), *on]), AA]:
+    between = dict.fromkeys([*arms(virtual), *(arm for m in gloo for arm in arms(m))])
+    for arm in ["static", *between, AA]:
         here = arm in virtual.setting.arms and arm != "static"
         row = [code(arm) if arm != AA else AA]
         row += [interval(speed(virtual, arm)), str(time(virtual, arm).get("verdict") or "")] if here else [ABSENT, ""]

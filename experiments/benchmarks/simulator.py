@@ -266,11 +266,8 @@ def settings(given: argparse.Namespace, folder: Path) -> Iterator[Row]:
         calibration, network = folder / f"{name}.json", folder / f"{name}-network.json"
         for executor, ranks in RANKS.items():
             arms = [
-                [
-                    config_of(model, executor, arm, given.data, given.steps, folder, each)
-                    for each in range(given.repeats)
-                ]
-                for arm in given.policies
+                [config_of(model, executor, policy, given.data, given.steps, folder, each) for each in repeats]
+                for policy in given.policies
             ]
             configs = [arm[each] for each in repeats for arm in arms]
             files = [folder / f"{name}-{config.name}.toml" for config in configs]

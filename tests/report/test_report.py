@@ -161,8 +161,11 @@ def test_sentences(results: Results) -> None:
     assert "`packed`" in beside_strongest(virtual)
     assert "Without either `static` would take" in where_time_goes(virtual)
     assert "P95 of step times over `static`'s, in brackets the mean's ratio: `batch_rebalance` " in tails(virtual)
-    header = {len(row) for row in arm_rows(virtual, None, results.of("gloo-counts"))}
-    assert header == {8}
+    cells = arm_rows(virtual, None, results.of("gloo-counts"))
+    assert {len(row) for row in cells} == {8}
+    names = [row[0] for row in cells]
+    assert len(set(names)) == len(names), "a row an arm, and one for A/A"
+    assert names[-1] == AA
     assert signed_ratio({}) == "an unmeasured share"
     assert signed_ratio({"ratio": 1.5, "low": None}) == "+50.0 %"
 
