@@ -1,14 +1,30 @@
 """Sentences on what was computed rather than measured: plans of an epoch, and the simulator."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from analysis.speed_up import speed_up_table
 from analysis.speeds import speeds
-from report.results import Results
+from report.results import Measured, Results
 from report.sentences import code
 from report.wording import duration, listed, number, percent
+
+
+def measured_speed_ups(found: Sequence[Measured]) -> list[dict[str, Any]]:
+    """Return ``policy``, ``world_size`` and ``speed_up`` of each arm, fewest ranks first: throughput over static's.
+
+    An arm whose K is ``minmax``'s default, 2 B / G, is the ``minmax`` that was computed.
+    """
+    rows = []
+    for each in sorted(found, key=lambda each: int(each.table["world_size"])):
+        ranks = int(each.table["world_size"])
+        default = f"minmax (K = {2 * int(each.table['global_batch']) // ranks})"
+        for row in speeds(each.table).to_dict("records"):
+            policy = "minmax" if row["arm"] == default else str(row["arm"])
+            rows.append({"policy": policy, "world_size": ranks, "speed_up": row["speed"]})
+    return rows
 
 
 class Computed:
@@ -62,14 +78,12 @@ class Computed:
         """Return the measured throughputs on virtual ranks, with the computed ones in brackets."""
         table = speed_up_table(self.results.what_if["rows"])
         equal = table.loc[table.index.get_level_values("slow")[0]]
-        found = sorted(self.results.of("virtual", "scaling"), key=lambda each: int(each.table["world_size"]))
         values: dict[str, list[str]] = {}
-        for each in found:
-            ranks = int(each.table["world_size"])
-            for row in speeds(each.table).to_dict("records"):
-                if row["arm"] in equal.index and row["arm"] != "static" and ranks in equal.columns:
-                    value = f"{number(row['speed'])} ({number(equal.at[row['arm'], ranks])}) at {ranks}"
-                    values.setdefault(str(row["arm"]), []).append(value)
+        for row in measured_speed_ups(self.results.of("virtual", "scaling")):
+            policy, ranks = row["policy"], row["world_size"]
+            if policy in equal.index and policy != "static" and ranks in equal.columns:
+                value = f"{number(row['speed_up'])} ({number(equal.at[policy, ranks])}) at {ranks}"
+                values.setdefault(policy, []).append(value)
         if not values:
             return Markup("")
         parts = "; ".join(f"{code(arm)} {listed(each)} ranks" for arm, each in values.items())

@@ -23,6 +23,7 @@ from analysis.tradeoffs import tradeoffs
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from experiments.planned import TYPICAL, one_step
 from report.compiled import measured_on
+from report.computed import measured_speed_ups
 from report.measures import peak
 from report.results import Measured, Results
 
@@ -78,7 +79,7 @@ def _paper(results: Results) -> Iterator[tuple[str, Figure]]:
         planned = _planned(results) if results.planned_epoch and memory else None
         yield "tradeoffs", draw_tradeoffs(found, planned=planned)
     if results.what_if:
-        yield "scaling", draw_speed_up(results.what_if["rows"], "", _rings(results.of(VIRTUAL, "scaling")))
+        yield "scaling", draw_speed_up(results.what_if["rows"], "", measured_speed_ups(results.of(VIRTUAL, "scaling")))
     for measured in results.of("shift"):
         yield "shift", _shift(measured)
 
@@ -152,15 +153,6 @@ def _outline(measured: Measured, memory: Measured | None = None) -> Figure:
 
 def _first_seed(measured: Measured) -> dict[str, pd.DataFrame]:
     return {arm: run.steps for arm, run in lowest_seed(measured.setting).items()}
-
-
-def _rings(found: Sequence[Measured]) -> list[dict[str, object]]:
-    """Return measured points beside the computed lines: throughput over static's."""
-    return [
-        {"policy": row["arm"], "world_size": each.table["world_size"], "speed_up": row["speed"]}
-        for each in found
-        for row in speeds(each.table).to_dict("records")
-    ]
 
 
 def _shift(measured: Measured) -> Figure:
