@@ -52,9 +52,10 @@ def _words(row: Mapping[Any, Any]) -> str:
     """Return the number beside a bar, and the reason where it is no result."""
     if not np.isfinite(row["speed"]):
         return "not measured"
-    rate = f"  ({row['samples_per_s']:,.0f}/s)" if np.isfinite(row["samples_per_s"]) else ""
+    rate = row["samples_per_s"]
+    rated = f"  ({rate:,.{0 if rate >= 20 else 1}f}/s)" if np.isfinite(rate) else ""
     note = "no interval" if row["verdict"].startswith("no interval") else row["verdict"]
-    return f"{row['speed']:.2f} ×{rate}" + ("" if note in SHOWN else f", {figure_label(note)}")
+    return f"{row['speed']:.2f} ×{rated}" + ("" if note in SHOWN else f", {figure_label(note)}")
 
 
 def draw_speeds(found: Mapping[str, pd.DataFrame], title: str = "") -> Figure:

@@ -169,11 +169,12 @@ FIGURES = {
 }
 
 
-def draw_outline(steps: Steps, title: str = "", memory: Steps | None = None) -> Figure:
+def draw_outline(steps: Steps, title: str = "", memory: Steps | None = None, processes: Steps | None = None) -> Figure:
     """Return the five figures on one page as small multiples; the spread of compute stands beside that of steps.
 
-    On virtual ranks, which are played in turn, steps last equally long: their spread has no panel. Nor has memory
-    without ``memory``, the steps of runs in processes of their own; of virtual ranks it is the largest rank's.
+    On virtual ranks, which are played in turn, steps last equally long: their spread is that of ``processes``, steps of
+    real ranks, or has no panel. Nor has memory without ``memory``, the steps of runs in processes of their own; of
+    virtual ranks it is the largest rank's.
     """
     peak = _memory_column(memory or {})
     memory_heading = "4  Spread of peak memory" if peak.startswith("std") else "4  Peak memory of the largest rank"
@@ -184,7 +185,7 @@ def draw_outline(steps: Steps, title: str = "", memory: Steps | None = None) -> 
         (memory_heading, memory or {}, peak, MEBIBYTES, "MiB"),
     ]
     if all((table["std_step_s"].dropna() == 0).all() for table in steps.values()):
-        del panels[0]
+        panels[0] = ("2  Spread of steps, processes", processes or {}, *panels[0][2:])
     panels = [panel for panel in panels if panel[1]]
     rows = math.ceil((2 + len(panels)) / 2)
     figure, axes = page(rows, 2, height_cm=17 * rows / 3, title=title)

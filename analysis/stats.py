@@ -138,6 +138,17 @@ class Ratio:
         return float(stats.t.sf(distance / self.error, self.freedom))
 
 
+def from_interval(value: float, low: float, high: float, launches: int) -> Ratio:
+    """Return the ratio of so many launches, at least 2, that has these 95 % limits.
+
+    >>> round(from_interval(2.0, 1.0, 4.0, 5).p(1.0), 3)
+    0.05
+    """
+    freedom = launches - 1
+    error = math.log(high / low) / 2 / _student(0.95, freedom)
+    return Ratio(value, low, high, error, freedom)
+
+
 def ratio(
     launches: Sequence[Pairs], rng: np.random.Generator, *, statistic: Statistic = "mean", confidence: float = 0.95
 ) -> Ratio:

@@ -9,7 +9,7 @@ from analysis.speed_up import speed_up_table
 from analysis.speeds import speeds
 from report.results import Measured, Results
 from report.sentences import code
-from report.wording import duration, listed, number, percent
+from report.wording import duration, listed, number, percent, signed
 
 
 def measured_speed_ups(found: Sequence[Measured]) -> list[dict[str, Any]]:
@@ -25,6 +25,9 @@ def measured_speed_ups(found: Sequence[Measured]) -> list[dict[str, Any]]:
             policy = "minmax" if row["arm"] == default else str(row["arm"])
             rows.append({"policy": policy, "world_size": ranks, "speed_up": row["speed"]})
     return rows
+
+
+RANKS = {"virtual": "virtual ranks", "distributed": "gloo ranks"}
 
 
 class Computed:
@@ -52,13 +55,23 @@ class Computed:
         def span(values: list[float]) -> str:
             return f"{percent(min(values))} to {percent(max(values))}"
 
-        alone, fitted = (span([row["errors"][way]["mean"] for row in rows]) for way in ("curve", "fixed"))
+        parts = []
+        for executor in dict.fromkeys(row["executor"] for row in rows):
+            mine = [row for row in rows if row["executor"] == executor]
+            alone, fitted = (span([row["errors"][way]["mean"] for row in mine]) for way in ("curve", "fixed"))
+            again = span([row["again"]["mean"] for row in mine])
+            parts.append(f"{RANKS[executor]} by {alone} on average, fitted by {fitted}, measured twice by {again}")
         return (
-            f"So computed, makespans of steps that it has not seen are off by {alone} on average; by {fitted} once "
-            "the cost, its noise and what a step takes beside its micro-batches are fitted to a run's first steps. "
-            "The same steps measured twice differ by "
-            f"{span([row['again']['mean'] for row in rows])}."
+            f"So computed, makespans of steps that it has not seen are off, on {'; on '.join(parts)}. Fitted: the "
+            "cost, its noise and what a step takes beside its micro-batches, to the run's first steps, which a "
+            "simulation alone cannot know."
         )
+
+    def off_by_more(self) -> str:
+        """Return in how many cases the fitted simulator is off by more than its criterion."""
+        rows = self.simulator_rows()
+        off = [row for row in rows if row["errors"]["fixed"]["mean"] > max(0.05, 2 * row["again"]["mean"])]
+        return f"{len(off)} of {len(rows)}"
 
     def about_scaling(self) -> Markup:
         """Return the computed gains of the fewest and the most ranks, and of the number of ranks that gains most."""
@@ -69,22 +82,38 @@ class Computed:
         for arm, row in equal.drop("static").iterrows():
             places = sorted({equal.columns[0], row.idxmax(), equal.columns[-1]})
             parts.append(f"{code(str(arm))} {listed([f'{number(row[ranks])} at {ranks:,}' for ranks in places])} ranks")
-        last = max((row for row in rows if not row["slow_share"]), key=lambda row: row["world_size"])
-        messages = f"At {last['world_size']:,} ranks messages alone take {duration(last['network_s'])} of each step"
-        words = f"Throughput over {code('static')}'s, with ranks of equal speed: {'; '.join(parts)}. {messages}."
-        return Markup(words)
+        alike = [row for row in rows if not row["slow_share"]]
+        most = max(row["world_size"] for row in alike)
+        waits = [
+            f"{duration(row['network_s'])} of {duration(row['step_s'])} with {code(row['policy'])}"
+            for row in alike
+            if row["world_size"] == most
+        ]
+        words = f"Throughput over {code('static')}'s, with ranks of equal speed: {'; '.join(parts)}."
+        messages = f"Shorter steps hide less of the exchange: at {most:,} ranks a step waits for it {listed(waits)}."
+        return Markup(f"{words} {messages}")
 
     def beside_measured(self) -> Markup:
         """Return the measured throughputs on virtual ranks, with the computed ones in brackets."""
         table = speed_up_table(self.results.what_if["rows"])
         equal = table.loc[table.index.get_level_values("slow")[0]]
         values: dict[str, list[str]] = {}
+        over: dict[str, list[float]] = {}
         for row in measured_speed_ups(self.results.of("virtual", "scaling")):
             policy, ranks = row["policy"], row["world_size"]
             if policy in equal.index and policy != "static" and ranks in equal.columns:
                 value = f"{number(row['speed_up'])} ({number(equal.at[policy, ranks])}) at {ranks}"
                 values.setdefault(policy, []).append(value)
+                over.setdefault(policy, []).append(float(equal.at[policy, ranks]) / row["speed_up"] - 1)
         if not values:
             return Markup("")
         parts = "; ".join(f"{code(arm)} {listed(each)} ranks" for arm, each in values.items())
-        return Markup(f"Measured on virtual ranks, with the computed throughput in brackets: {parts}.")
+        said = f"Measured on virtual ranks, with the computed throughput in brackets: {parts}."
+        every = [each for some in over.values() for each in some]
+        worst = code(max(over, key=lambda policy: max(map(abs, over[policy]))))
+        span = f"{signed(min(every))} to {signed(max(every))}"
+        said += f" What is computed is off by {span}, farthest with {worst}."
+        return Markup(said)
+
+
+COMPUTED = ("simulated_error", "simulator_rows", "off_by_more", "about_scaling", "beside_measured", "yardstick")

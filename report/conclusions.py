@@ -1,10 +1,12 @@
 """Named conclusions, computed from the records, which a reproduction is compared with.
 
-Each is a plain dict {"id", "setting", "statement", "timed", "holds", "value", "threshold"}. ``holds`` is None where the
-numbers it needs were not measured; ``timed`` is False where no clock has a say, so that a study run again must give the
-same. The ids stay the same from one study to the next, so two studies can be compared.
+Each is a plain dict {"id", "setting", "statement", "timed", "holds", "value", "threshold", "verdict"}. ``holds`` is
+None where the numbers it needs were not measured; ``timed`` is False where no clock has a say, so a study run again
+must give the same; ``verdict`` is the word of ``stats.verdicts`` on a step time, else None. The ids stay the same from
+one study to the next, so two studies can be compared.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,11 +44,27 @@ class Claim:
     threshold: float
     above: bool = False
     timed: bool = True
+    verdict: str | None = None
 
 
 def conclusions(measured: Sequence[Measured]) -> list[Conclusion]:
     """Return the conclusions of all settings, in order."""
     return [judged(each, claim) for each in measured for claim in _claims(each)]
+
+
+KINDS = {
+    "-proxy": "predicted cost tracks compute time", "-wait-share": "the share of waits for plans",
+    "-wait-p95": "the P95 of waits for plans", f"-below-{STRONGEST}": f"shorter steps than {STRONGEST}'s",
+    "-p95": "a lower P95 of step times", "-spread": "a lower spread of compute times",
+    "-compute": "a lower longest compute time", "-step": "a lower step time", "-memory": "no more peak memory",
+}  # fmt: skip
+
+
+def failed(found: Sequence[Conclusion]) -> dict[str, int]:
+    """Return how many conclusions of each kind do not hold, the most frequent first."""
+    names = [c["id"].partition("@")[0] for c in found if c["holds"] is False]
+    kinds = [next((kind for end, kind in KINDS.items() if name.endswith(end)), "others") for name in names]
+    return dict(Counter(kinds).most_common())
 
 
 def judged(measured: Measured, claim: Claim) -> Conclusion:
@@ -62,6 +80,7 @@ def judged(measured: Measured, claim: Claim) -> Conclusion:
         "holds": holds,
         "value": claim.value,
         "threshold": claim.threshold,
+        "verdict": claim.verdict,
     }
 
 
@@ -94,7 +113,10 @@ def _measured(m: Measured, arm: str, row: dict[str, Any]) -> Iterator[Claim]:
     """Yield the claims on an arm's times and memory."""
     if base := m.table["baseline"]:
         for key, column, what in LOWERS:
-            yield Claim(f"{arm}-{key}", f"{arm} lowers {what} against {base}", _high(time(m, arm, column)), 1.0)
+            found = time(m, arm, column)
+            value = _high(found, None if found.get("verdict") else time(m, AA, column))
+            statement = f"{arm} lowers {what} against {base}"
+            yield Claim(f"{arm}-{key}", statement, value, 1.0, verdict=found.get("verdict"))
         yield Claim(
             f"{arm}-p95", f"{arm} lowers the P95 of step times against {base}", _high(p95(m, arm), p95(m, AA)), 1.0
         )
@@ -127,10 +149,11 @@ def _between_arms(m: Measured, arms: dict[str, dict[str, Any]]) -> Iterator[Clai
 def _high(row: Row, floor: Row | None = None) -> float | None:
     """Return the upper end of a ratio's interval; 1 or more where the ratio is within the noise of A/A.
 
-    A difference that noise could make does not count.
+    A difference that noise could make does not count: that is the row's own verdict, or its ``floor`` where it has
+    none. None where either was not measured.
     """
     high: float | None = row.get("high")
-    if high is None:
+    if high is None or (floor is not None and floor.get("low") is None):
         return None
-    noise = not beyond(row, floor) if floor is not None else row.get("verdict") not in (None, "faster")
+    noise = not beyond(row, floor) if floor is not None else row.get("verdict") != "faster"
     return max(1.0, high) if noise else high

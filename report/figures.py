@@ -74,7 +74,7 @@ def _paper(results: Results) -> Iterator[tuple[str, Figure]]:
         yield "step-parts", draw_step_parts(parts, unit=IN_PERCENT)
     for measured in results.of(VIRTUAL):
         memory = results.of("memory")
-        yield "outline", _outline(measured, memory[0] if memory else None)
+        yield "outline", _outline(measured, memory[0] if memory else None, results.of(*GLOO))
         found = _with_memory(tradeoffs(measured.setting, measured.table), memory)
         planned = _planned(results) if results.planned_epoch and memory else None
         yield "tradeoffs", draw_tradeoffs(found, planned=planned)
@@ -143,12 +143,25 @@ def _planned(results: Results) -> pd.DataFrame:
     return table.assign(low=np.nan, high=np.nan)
 
 
-def _outline(measured: Measured, memory: Measured | None = None) -> Figure:
-    """Return the five figures of the first seed. ``memory``: of the study that has a process for each arm."""
+def _outline(measured: Measured, memory: Measured | None = None, processes: Sequence[Measured] = ()) -> Figure:
+    """Return the five figures of the first seed.
+
+    ``memory``: of the study that has a process for each arm, the mean over its seeds. ``processes``: studies whose
+    ranks are processes, of which an arm is shown once.
+    """
     if memory is None and measured.apart:
         memory = measured
-    peaks = None if memory is None else _first_seed(memory)
-    return draw_outline(_first_seed(measured), memory=peaks)
+    peaks = None if memory is None else _mean_over_seeds(memory)
+    real = {arm: steps for each in reversed(processes) for arm, steps in _first_seed(each).items()}
+    return draw_outline(_first_seed(measured), memory=peaks, processes=real)
+
+
+def _mean_over_seeds(measured: Measured) -> dict[str, pd.DataFrame]:
+    return {
+        arm: pd.concat([run.steps for run in runs]).groupby(level=0).mean(numeric_only=True)
+        for arm, runs in measured.setting.arms.items()
+        if arm != AA
+    }
 
 
 def _first_seed(measured: Measured) -> dict[str, pd.DataFrame]:

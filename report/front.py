@@ -8,8 +8,8 @@ from ddpsched.records import write_text
 from report.figures import GLOO, VIRTUAL
 from report.measures import arms, speed
 from report.render import as_text
-from report.results import Results
-from report.sentences import code, near_strongest
+from report.results import Measured, Results
+from report.sentences import code, gains, near_strongest
 from report.wording import interval, listed
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -19,23 +19,30 @@ SHOWN = ("balanced", "packed", STRONGEST)
 
 def block(results: Results) -> str:
     """Return the text between the README's marks: the figure, its numbers, and on what they were measured."""
-    found = results.of(VIRTUAL, *GLOO)
-    numbers = [f"{code(arm)} {interval(speed(m, arm))}" for m in found[:1] for arm in arms(m) if arm in SHOWN]
-    floor = "".join(f", static again (A/A) {interval(speed(m, AA))}" for m in found[:1])
-    launches = sorted({str(len({run.seed for run in each.setting.runs})) for each in found})
-    devices = sorted({each.table["device"] for each in found})
-    near = [near_strongest(m, "balanced") for m in found[:1] if STRONGEST in m.setting.arms]
-    beside = f"; `balanced` is {near[0]} it" if near else ""
-    caption = (
-        "*DistilBERT's shape on SST-2, four ranks, 32 samples a step. Samples a second over those of equal counts, on "
-        "virtual ranks (a CPU core plays all ranks in turn, and exchanging gradients takes no time): "
-        f"{', '.join(numbers)}{floor}. In brackets 95 % intervals of {listed(launches)} launches, all "
-        f"arms in turn, on {listed([str(as_text(device)) for device in devices])}. With one micro-batch a "
-        f"rank, the strongest padded batching of others that keeps static's gradient is transformers' {code(STRONGEST)}"
-        f"{beside}.*"
-    )
+    virtual, gloo = results.of(VIRTUAL), results.of(*GLOO)
+    said = ["DistilBERT's shape on SST-2, four ranks, 32 samples a step; throughput over that of equal counts."]
+    for m in virtual[:1]:
+        numbers = [f"{code(arm)} {interval(speed(m, arm))}" for arm in arms(m) if arm in SHOWN]
+        said.append(
+            f"Above, a CPU core ({_device(m)}) plays all ranks in turn, and exchanging gradients takes no time: "
+            f"{', '.join(numbers)}, static again (A/A) {interval(speed(m, AA))}."
+        )
+        if STRONGEST in m.setting.arms:
+            said.append(
+                f"With one micro-batch a rank, {code(STRONGEST)} is the strongest padded batching of others that keeps "
+                f"the samples of each step; `balanced` is {near_strongest(m, 'balanced')} it."
+            )
+    if gloo:
+        said.append(f"Below, four processes share two cores ({_device(gloo[0])}): {gains(gloo)}.")
+    launches = sorted({str(len({run.seed for run in each.setting.runs})) for each in (*virtual, *gloo)})
+    said.append(f"In brackets 95 % intervals of {listed(launches)} launches, all arms in turn.")
+    caption = f"*{' '.join(map(str, said))}*"
     words = "Throughput of each policy over static's, beside transformers' batch_rebalance, with the noise floor"
     return f"{BEGIN}\n![{words}]({FIGURE})\n\n{caption}\n{END}"
+
+
+def _device(m: Measured) -> str:
+    return str(as_text(m.table["device"]))
 
 
 def update(readme: Path, results: Results) -> None:

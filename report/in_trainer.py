@@ -10,8 +10,9 @@ from experiments.trainers.arms import FIRST
 from experiments.trainers.frozen import Frozen, StepsFile, TargetFile
 from experiments.trainers.rows import StepRow, TargetRow, label, step_rows, target_rows
 from report.sentences import code
-from report.wording import listed, percent
+from report.wording import listed, number, percent
 
+PACKED_RANDOM, PACKED_PLANS = "padding_free", "packed"  # arms of experiments.trainers
 NEAR = 1.05  # times the shortest epoch, up to which arms are named beside it
 
 
@@ -49,6 +50,22 @@ class Trainers:
                 )
         return Markup(" ".join(said))
 
+    def packing_alone(self) -> Markup:
+        """Return the times of packed random batches and of packed plans over random's; empty where not both ran."""
+        for file in self.steps:
+            rows = {row.arm: row for row in step_rows(file)} if file.experiment["model"] != "tiny" else {}
+            if {FIRST, PACKED_RANDOM, PACKED_PLANS} <= rows.keys():
+                alone, planned = (rows[arm].epoch_s / rows[FIRST].epoch_s for arm in (PACKED_RANDOM, PACKED_PLANS))
+                return Markup(
+                    f"in transformers' Trainer on {file.experiment['ranks']} processes random batches without padding "
+                    f"take {number(alone)} of the padded ones' time, and planned ones {number(planned)}"
+                )
+        return Markup("")
+
+    def trainer_notes(self) -> str:
+        """Return what another way had to stand in for, and why."""
+        return "; ".join(dict.fromkeys(note for file in self.steps for note in file.notes))
+
     def trainer_rows(self, tiny: bool = True) -> list[dict[str, str]]:
         """Return a row of cells an arm and model. ``tiny``: of the tiny model, too."""
         files = [file for file in self.steps if tiny or file.experiment["model"] != "tiny"]
@@ -79,3 +96,8 @@ class Trainers:
             return "The same arm twice (A/A) differs by itself, so nothing is concluded."
         told = [f"{row.arm} ({row.verdict})" for row in rows if row.verdict in ("faster", "slower")]
         return f"Told apart from A/A: {listed(told)}." if told else "None is told apart from A/A: nothing is concluded."
+
+
+IN_TRAINER = (
+    "trainer_steps", "about_trainer", "trainer_rows", "trainer_notes", "packing_alone", "target_tables", "about_target",
+)  # fmt: skip

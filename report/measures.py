@@ -10,7 +10,7 @@ from analysis.load import Run
 from analysis.metrics import warmup_steps
 from analysis.ratios import compare, pairs
 from analysis.settings import AA
-from analysis.stats import MIN_LAUNCHES, Ratio, ratio, spread_interval
+from analysis.stats import MIN_LAUNCHES, Ratio, from_interval, ratio, spread_interval, verdicts
 from analysis.step_parts import PARTS, step_parts
 from report.results import Measured
 
@@ -35,6 +35,13 @@ def row_of(table: Mapping[str, Any], arm: str, baseline: str, column: str) -> Ro
     return next((row for row in rows if (row["arm"], row["baseline"], row["column"]) == wanted), {})
 
 
+def beside_floor(table: Mapping[str, Any], arm: str, baseline: str, column: str) -> Row:
+    """Return the row of a table's ratios, named as within A/A's where its interval is not beyond that."""
+    row, floor = row_of(table, arm, baseline, column), row_of(table, AA, baseline, column)
+    known = row.get("verdict") or floor.get("low") is None or beyond(row, floor)
+    return row if known else row | {"verdict": "not told apart from A/A"}
+
+
 def speed(measured: Measured, arm: str) -> Row:
     """Return an arm's throughput over the baseline's: the inverse of the time."""
     row = time(measured, arm)
@@ -45,14 +52,15 @@ def speed(measured: Measured, arm: str) -> Row:
 def p95(measured: Measured, arm: str) -> Row:
     """Return the P95 of an arm's step times over the baseline's."""
     row = time(measured, arm)
-    return {name: row.get(f"p95_{name}") for name in ("ratio", "low", "high")}
+    return {name: row.get(f"p95_{name}") for name in ("ratio", "low", "high")} | _launches(row.get("num_launches"))
 
 
 def peak(measured: Measured, arm: str) -> Row:
     """Return an arm's peak memory, of the rank and step that need most, over the baseline's in the same launch."""
     mine, base = (_by_seed(measured, each, "memory_max_bytes") for each in (arm, measured.table["baseline"]))
     logs = [math.log(mine[seed] / base[seed]) for seed in mine if base.get(seed) and mine[seed]]
-    return {name: None if value is None else math.exp(value) for name, value in over_launches(logs).items()}
+    row = over_launches(logs)
+    return {name: None if value is None else math.exp(value) for name, value in row.items()} | _launches(len(logs))
 
 
 def tracking(measured: Measured, arm: str, column: str = "cost_time_r") -> Row:
@@ -99,12 +107,32 @@ def within(measured: Measured, arm: str, steps: range, column: str = "step_s", b
     base = {run.seed: run for run in measured.setting.arms[baseline or measured.table["baseline"]]}
     couples = [(run, base[run.seed]) for run in measured.setting.arms[arm] if run.seed in base]
     found = [each for mine, other in couples if (each := pairs(part(mine), part(other), column)) is not None]
-    return _row(ratio(found, np.random.default_rng(0)))
+    return _row(ratio(found, np.random.default_rng(0))) | _launches(len(found))
 
 
 def _row(found: Ratio) -> Row:
     values = {"ratio": found.value, "low": found.low, "high": found.high}
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def _launches(count: int | None) -> Row:
+    return {"num_launches": count}
+
+
+def told_apart(family: Sequence[tuple[Row, Row]]) -> list[bool]:
+    """Return whether each ratio of a family is told apart from its floor, A/A, by the rule of ``stats.verdicts``.
+
+    Holm's p-value over the family is below 0.05, and the ratio is farther from 1 than the floor's farther limit. False
+    where either has no interval.
+    """
+    words = verdicts([(_ratio(row), _ratio(floor)) for row, floor in family])
+    return [word in ("faster", "slower") for word in words]
+
+
+def _ratio(row: Row) -> Ratio:
+    if row.get("low") is None or not row.get("num_launches"):
+        return Ratio(math.nan, reason="no interval")
+    return from_interval(row["ratio"], row["low"], row["high"], row["num_launches"])
 
 
 def beyond(row: Row, floor: Row) -> bool:

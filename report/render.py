@@ -18,8 +18,8 @@ from analysis.settings import AA
 from ddpsched.visible_text import visible
 from experiments.trainers.frozen import PeersFile
 from report import auto, compiled, measures, on_gpu, reliability, sentences, wording
-from report.computed import Computed
-from report.conclusions import conclusions
+from report.computed import COMPUTED, Computed
+from report.conclusions import conclusions, failed
 from report.figures import compiled_file, outline_file
 from report.in_trainer import Trainers
 from report.results import Measured, Results
@@ -64,14 +64,12 @@ def report(results: Results, figures: Mapping[str, bytes]) -> str:
         num_runs=results.num_runs,
         planned_epoch=results.planned_epoch,
         thresholds=conclusions(results.measured),
+        failed=failed,
         gpus=results.gpus,
         what_if=results.what_if,
         two_hosts=results.two_hosts,
         **{each.__name__: each for each in (*measures.MEASURES, *sentences.SENTENCES)},
-        **{
-            name: getattr(computed, name)
-            for name in ("simulated_error", "simulator_rows", "about_scaling", "beside_measured", "yardstick")
-        },
+        **{name: getattr(computed, name) for name in COMPUTED},
         **_of_trainers(results),
     )
 
@@ -116,7 +114,15 @@ def _filled(template: str, figures: Mapping[str, bytes], **values: Any) -> str:
 
 def _of_trainers(results: Results) -> dict[str, Callable[..., Any]]:
     trainers = Trainers(results.trainers)
-    names = ("trainer_steps", "about_trainer", "trainer_rows", "target_tables", "about_target")
+    names = (
+        "trainer_steps",
+        "about_trainer",
+        "trainer_rows",
+        "trainer_notes",
+        "packing_alone",
+        "target_tables",
+        "about_target",
+    )
     return {name: getattr(trainers, name) for name in names}
 
 
@@ -161,7 +167,9 @@ def _lookups(results: Results, figures: Mapping[str, bytes]) -> dict[str, Callab
     functions: Sequence[Callable[..., Any]] = (
         others, pairs, learnt, learning, outline, forced, warmups, compiled_steps,
     )  # fmt: skip
-    return {function.__name__: function for function in functions} | {"ratio": measures.row_of}
+    return {function.__name__: function for function in functions} | {
+        "ratio": measures.row_of, "beside_floor": measures.beside_floor,
+    }  # fmt: skip
 
 
 def _phrases() -> dict[str, Any]:

@@ -68,7 +68,7 @@ def compare(frozen: Sequence[Conclusion], fresh: Sequence[Conclusion]) -> list[d
         elif new is None or new["holds"] is None:
             outcome = UNSHOWN
         else:
-            outcome = SAME if new["holds"] == old["holds"] else OTHER
+            outcome = SAME if (new["holds"], new["verdict"]) == (old["holds"], old["verdict"]) else OTHER
         rows.append({"outcome": outcome, "old": old, "new": new, **(new or old or {})})
     return rows
 
@@ -124,16 +124,25 @@ def _compared(given: argparse.Namespace) -> int:
         write_json(given.frozen / REPRODUCED / f"{given.study}.json", about | found)
     share = found["timed_same"] / found["timed"]
     out.print(f"{share:.1%} of {found['timed']} timed verdicts are the same; at least {ENOUGH:.0%} are asked for")
+    out.print(f"{found['words_same']} of {found['words']} of them, words on a step time, are the same words")
     out.print(f"{found['computed_same']} of {found['computed']} that no clock has a say in; all are asked for")
     return 0 if share >= ENOUGH and found["computed_same"] == found["computed"] else 1
 
 
 def outcome(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return how many frozen verdicts there are and how many fell the same, timed and computed, and which did not."""
+    """Return how many frozen verdicts there are and how many fell the same, and which did not.
+
+    Of those on times and memory (timed), those of them that are words on a step time, as "faster" (words), and those
+    that no clock has a say in (computed).
+    """
     judged = [row for row in rows if row["outcome"] != NEW]
+    families = {
+        "timed": [row for row in judged if row["timed"]],
+        "words": [row for row in judged if row["verdict"]],
+        "computed": [row for row in judged if not row["timed"]],
+    }
     found: dict[str, Any] = {}
-    for name, timed in (("timed", True), ("computed", False)):
-        mine = [row for row in judged if row["timed"] is timed]
+    for name, mine in families.items():
         found |= {name: len(mine), f"{name}_same": sum(row["outcome"] == SAME for row in mine)}
     return found | {"others": [row["statement"] for row in judged if row["outcome"] != SAME]}
 

@@ -10,7 +10,7 @@ from analysis.settings import AA
 from analysis.style import STRONGEST
 from analysis.tradeoffs import tradeoffs
 from ddpsched.visible_text import visible
-from report.measures import Row, against, arms, beyond, p95, peak, shares, speed, time, tracking
+from report.measures import Row, against, arms, p95, peak, shares, speed, time, told_apart, tracking
 from report.results import Measured
 from report.shift import LAWS, refitted_over_stale
 from report.wording import ABSENT, duration, interval, listed, number, percent, signed, size
@@ -106,22 +106,27 @@ def beside_strongest(m: Measured) -> Markup:
     """Return how the package's arms stand against the strongest batching of others, in the same launches."""
     if STRONGEST not in m.setting.arms:
         return Markup("")
-    floor = time(m, AA)
-    parts = []
-    for arm in ("balanced", "packed"):
-        row = against(m, STRONGEST, arm)  # its time over the arm's: the arm's throughput over its
-        if row.get("low") is not None:
-            apart = beyond(row, floor)
-            parts.append(f"{code(arm)} {interval(row)}{'' if apart else ', not told apart from A/A'}")
+    parts = [
+        f"{code(arm)} {interval(row)}{'' if apart else ', not told apart from A/A'}"
+        for arm, (row, apart) in _over_strongest(m).items()
+        if row.get("low") is not None
+    ]
     return _sentence(f"Over {code(STRONGEST)} the throughput is:", "; ".join(parts) + ".") if parts else Markup("")
+
+
+def _over_strongest(m: Measured) -> dict[str, tuple[Row, bool]]:
+    """Return the throughput of the package's arms over the strongest batching of others, and whether told apart."""
+    rows = {arm: against(m, STRONGEST, arm) for arm in ("balanced", "packed")}  # its time over the arm's
+    apart = told_apart([(row, time(m, AA)) for row in rows.values()])
+    return {arm: (row, each) for (arm, row), each in zip(rows.items(), apart, strict=True)}
 
 
 def near_strongest(m: Measured, arm: str) -> str:
     """Return how an arm's throughput stands to that of the strongest batching of others, before that number."""
-    row = against(m, STRONGEST, arm)
+    row, apart = _over_strongest(m)[arm]
     if row.get("low") is None:
         return "beside"
-    if not beyond(row, time(m, AA)):
+    if not apart:
         return "not told apart from"
     return "above" if row["low"] > 1 else "below"
 
@@ -150,20 +155,17 @@ def another_model(m: Measured) -> Markup:
     return _sentence(begin, f"{code('static')}'s is", "; ".join(parts) + f"; A/A {floor}.")
 
 
-def tails(m: Measured) -> Markup:
+def tails(found: Sequence[Measured]) -> Markup:
     """Return by how much the P95 of step times shrinks beside the mean; an arm whose P95 is within A/A's is named."""
-    floor = p95(m, AA)
-    rows = {arm: (p95(m, arm), time(m, arm)) for arm in arms(m)}
-    known = {arm: both for arm, both in rows.items() if both[0]["low"] is not None}
-    parts = [
-        f"{code(arm)} {number(tail['ratio'])} ({number(mean.get('ratio'))})" for arm, (tail, mean) in known.items()
-    ]
-    within = [arm for arm, (tail, _) in known.items() if not beyond(tail, floor)]
-    if not parts:
+    rows = [(m, arm, p95(m, arm)) for m in found for arm in arms(m)]
+    known = [(m, arm, tail) for m, arm, tail in rows if tail["low"] is not None]
+    if not known:
         return Markup("P95 has no interval in these results.")
-    said = [f"P95 of step times over {code('static')}'s, in brackets the mean's ratio: {'; '.join(parts)}."]
-    said += [f"Not told apart from A/A: {_codes(within)}." if within else "All are told apart from A/A."]
-    return _sentence(*said)
+    parts = [f"{code(arm)} {number(tail['ratio'])} ({number(time(m, arm).get('ratio'))})" for m, arm, tail in known]
+    apart = told_apart([(tail, p95(m, AA)) for m, _, tail in known])
+    within = [arm for (_, arm, _), told in zip(known, apart, strict=True) if not told]
+    alike = f"not told apart from A/A: {_codes(within)}." if within else "all are told apart from A/A."
+    return _sentence("; ".join(parts) + ";", alike)
 
 
 def _codes(names: Sequence[str]) -> str:
@@ -172,26 +174,32 @@ def _codes(names: Sequence[str]) -> str:
 
 def memory_changes(m: Measured, named: Sequence[str] = ("balanced", "packed")) -> Markup:
     """Return what arms change of peak memory, after the words "peak memory"."""
-    rows, floor = {arm: peak(m, arm) for arm in named}, peak(m, AA) if AA in m.setting.arms else {}
-    told = [f"changes by {signed_ratio(row)} with {code(arm)}" for arm, row in rows.items() if beyond(row, floor)]
-    rest = [f"{code(arm)}, {signed_ratio(row)}" for arm, row in rows.items() if not beyond(row, floor)]
+    rows = {arm: both for arm, both in _peaks(m).items() if arm in named}
+    told = [f"changes by {signed_ratio(row)} with {code(arm)}" for arm, (row, apart) in rows.items() if apart]
+    rest = [f"{code(arm)}, {signed_ratio(row)}" for arm, (row, apart) in rows.items() if not apart]
     alike = [f"is not told apart from A/A with {listed(rest)}"] if rest else []
     return Markup(" and ".join(told + alike))
 
 
+def _peaks(m: Measured) -> dict[str, tuple[Row, bool]]:
+    """Return each arm's peak memory over static's, and whether it is told apart; all arms are one family."""
+    rows, floor = {arm: peak(m, arm) for arm in arms(m)}, peak(m, AA) if AA in m.setting.arms else {}
+    apart = told_apart([(row, floor) for row in rows.values()])
+    return {arm: (row, each) for (arm, row), each in zip(rows.items(), apart, strict=True)}
+
+
 def about_memory(m: Measured) -> Markup:
     """Return which arms need more or less memory than static, beyond what static's second run differs by."""
-    rows, floor = {arm: peak(m, arm) for arm in arms(m)}, peak(m, AA) if AA in m.setting.arms else {}
-    beyond_it = {arm: row for arm, row in rows.items() if beyond(row, floor)}
-    more = [arm for arm, row in beyond_it.items() if row["low"] > 1]
-    less = [arm for arm, row in beyond_it.items() if row["high"] < 1]
+    rows, floor = _peaks(m), peak(m, AA) if AA in m.setting.arms else {}
+    more = [arm for arm, (row, apart) in rows.items() if apart and row["low"] > 1]
+    less = [arm for arm, (row, apart) in rows.items() if apart and row["high"] < 1]
     mean = next((arm["memory_max_bytes"] for arm in m.table["arms"] if arm["arm"] == "static"), None)
     said = [f"({code('static')}: {size(mean)}; A/A {interval(floor)}.)"]
     if more:
         said.append(f"More than {code('static')}: {_codes(more)}.")
     if less:
         said.append(f"Less: {_codes(less)}.")
-    rest = [arm for arm in rows if arm not in beyond_it]
+    rest = [arm for arm in rows if arm not in more + less]
     return _sentence(*said, f"Not told apart from A/A: {_codes(rest)}." if rest else "")
 
 
@@ -209,6 +217,18 @@ def proxy(m: Measured) -> Markup:
         f"slowest in {interval(share)} of the steps; under {code('balanced')}, which leaves little to predict, r is",
         f"{interval(least)}. The largest rank's padded tokens over static's, and its compute time over static's:",
         "; ".join(parts) + ".",
+    )
+
+
+def proxy_on_processes(found: Sequence[Measured]) -> Markup:
+    """Return how well predicted costs tell times where ranks share cores, a number a study."""
+    r, right = (
+        listed([number(tracking(m, "static", column)["ratio"]) for m in found])
+        for column in ("cost_time_r", "heaviest_share")
+    )
+    return _sentence(
+        f"On four processes r is {r}, and the rank predicted heaviest was the slowest in {right} of the steps:",
+        "ranks that wait for a core take longer than their tokens tell.",
     )
 
 
@@ -231,13 +251,13 @@ def slowness(m: Measured) -> str:
 
 def about_unequal(found: Sequence[Measured]) -> Markup:
     """Return where learning of speeds pays beyond A/A."""
+    rows = [against(m, *online_and_plain(m)) for m in found]
+    apart = told_apart([(row, time(m, AA)) for m, row in zip(found, rows, strict=True)])
     said = []
-    for m in found:
-        row = against(m, *online_and_plain(m))
-        if row.get("low") is None:
-            continue
-        word = f"changes the step by {signed_ratio(row)}" if beyond(row, time(m, AA)) else "is not told apart from A/A"
-        said.append(f"at {slowness(m)} times it {word}")
+    for m, row, told in zip(found, rows, apart, strict=True):
+        if row.get("low") is not None:
+            word = f"changes the step by {signed_ratio(row)}" if told else "is not told apart from A/A"
+            said.append(f"at {slowness(m)} times it {word}")
     return _sentence("Learning the speeds, against balanced without:", "; ".join(said) + ".") if said else Markup("")
 
 
@@ -249,12 +269,13 @@ def online_and_plain(m: Measured) -> tuple[str, str]:
 
 def about_shift(m: Measured) -> Markup:
     """Return what refitting the calibration changes, of each law's steps."""
-    said = []
-    for law in LAWS:
-        row = refitted_over_stale(m, law)
-        if row.get("low") is not None:
-            word = "" if beyond(row, time(m, AA)) else ", not told apart from A/A"
-            said.append(f"{law} {interval(row)}{word}")
+    rows = {law: refitted_over_stale(m, law) for law in LAWS}
+    apart = told_apart([(row, time(m, AA)) for row in rows.values()])
+    said = [
+        f"{law} {interval(row)}{'' if told else ', not told apart from A/A'}"
+        for (law, row), told in zip(rows.items(), apart, strict=True)
+        if row.get("low") is not None
+    ]
     return (
         _sentence("Step time with the refitted calibration over that with the stale one:", "; ".join(said) + ".")
         if said
@@ -264,6 +285,6 @@ def about_shift(m: Measured) -> Markup:
 
 SENTENCES = (
     arm_rows, how_many, by_arm, code, throughput, gains, memory_changes, near_strongest, beside_strongest,
-    where_time_goes, tails, another_model, about_memory, proxy, waiting_for_plans, slowness, about_unequal,
-    online_and_plain, about_shift,
+    where_time_goes, tails, another_model, about_memory, proxy, proxy_on_processes, waiting_for_plans, slowness,
+    about_unequal, online_and_plain, about_shift,
 )  # fmt: skip

@@ -33,7 +33,7 @@ from analysis.draw import figures_folder, save
 from analysis.figures import draw_time_ecdf
 from analysis.load import load_study
 from analysis.metrics import per_step
-from analysis.settings import settings
+from analysis.settings import AA, settings
 from analysis.tables import study_tables
 from analysis.terminal import comparison, console, verdicts
 from ddpsched.config import parse
@@ -54,8 +54,12 @@ if not NAMED:
     for kind in ("static", "minmax", "balanced", "packed"):
         folder = ddpsched.run(parse({**SMALL, "name": kind, "policy": {"kind": kind}}), overwrite=True)
 study = load_study(Path(NAMED) if NAMED else folder.parent)
-setting = settings(study.runs)[0]
+setting, *others = settings(study.runs)
 print(f"{setting.label}: {', '.join(setting.arms)}")
+for other in others:
+    print(f"not shown: {other.label}, another setting of this study")
+for run, reason in study.left_out.items():
+    print(f"left out: {run}: {reason}")
 
 # %% [markdown]
 # ## Side by side
@@ -82,12 +86,19 @@ print(figure)
 
 # %% [markdown]
 # ## The answer
+#
+# Time for the same work: of steps with the same samples, or per real token where a policy takes others.
 
 # %%
-means = {row["arm"]: row["step_mean_s"] for row in table["arms"]}
-fastest = min(means, key=means.__getitem__)
-first = table["baseline"] or next(iter(means))
-print(
-    f"Answer: {fastest} is fastest, with {1e3 * means[fastest]:.4g} ms a step, {means[fastest] / means[first]:.2f} "
-    f"times {first}'s ({setting.runs[0].mode} times)."
-)
+first = table["baseline"]
+ratios = [row for row in table["ratios"] if (row["baseline"], row["column"]) == (first, "step_s") and row["arm"] != AA]
+computed = setting.runs[0].mode == "simulated"
+faster = [row for row in ratios if row["ratio"] < 1 and (computed or row["verdict"] == "faster")]
+if first is None:
+    print("Answer: unknown, as neither static nor an A/A run is among these runs: run static in turn with them.")
+elif faster:
+    best = min(faster, key=lambda row: row["ratio"])
+    words = f"with {best['ratio']:.2f} times {first}'s time for the same work ({setting.runs[0].mode} ranks)"
+    print(f"Answer: {best['arm']} is fastest, {words}.")
+else:
+    print(f"Answer: none is told apart from {first}.")

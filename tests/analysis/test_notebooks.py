@@ -5,6 +5,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+from synthetic import write_arm
 
 from ddpsched import run
 from ddpsched.config import parse
@@ -19,7 +20,7 @@ DRAWN = {
 }
 ANSWERS = {
     "first_look": r"a step takes \d+(\.\d+)? ms, of which a rank waits \d+%",
-    "compare_policies": r"packed is fastest, with \S+ ms a step, 0\.\d\d times static's \(simulated times\)",
+    "compare_policies": r"packed is fastest, with 0\.\d\d times static's time for the same work \(simulated ranks\)",
     "calibrate_costs": r"a micro-batch costs \S+ ms.*cost\.path=tiny\.json",
     "more_ranks": r"packed makes steps [2-9]\.\d\d times as fast\. With slow ranks balanced, speeds known does",
 }
@@ -50,6 +51,13 @@ def test_without_arguments_it_makes_its_own_data(name: str, answer, tmp_path: Pa
 def small(folder: Path, name: str, policy: str) -> Path:
     table = {"steps": 6, "outputs": str(folder), "study": "mine", "world_size": 2, "global_batch": 8}
     return run(parse({**table, "name": name, "policy": {"kind": policy}, "executor": {"kind": "simulated"}}))
+
+
+def test_the_fastest_is_told_apart_from_noise(answer, tmp_path: Path) -> None:
+    write_arm(tmp_path / "mine", "static", aa=True, steps=20)
+    assert answer("compare_policies", tmp_path / "mine") == "Answer: none is told apart from static."
+    write_arm(tmp_path / "mine", "balanced", steps=20)
+    assert re.search(r"balanced is fastest, with 0\.\d\d", answer("compare_policies", tmp_path / "mine"))
 
 
 def test_a_run_or_a_study_can_be_named(answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,9 @@
 """What was computed beside what was measured."""
 
 from types import SimpleNamespace
+from typing import Any
 
-from report.computed import measured_speed_ups
+from report.computed import Computed, measured_speed_ups
 
 
 def at(ranks: int, *arms: tuple[str, float]) -> SimpleNamespace:
@@ -20,3 +21,34 @@ def test_minmax_at_its_default_window_stands_beside_the_computed_minmax() -> Non
     assert [(row["policy"], row["world_size"], row["speed_up"]) for row in found if row["policy"] != "static"] == [
         ("minmax", 4, 1.25), ("minmax (K = 32)", 4, 2.5), ("minmax", 8, 2.0),
     ]  # fmt: skip
+
+
+def row(policy: str, ranks: int, step_s: float, network_s: float, speed_up: float) -> dict[str, Any]:
+    return {
+        "policy": policy, "world_size": ranks, "step_s": step_s, "network_s": network_s, "speed_up": speed_up,
+        "slow_share": 0.0, "slowness": 1.5, "waiting": 0.0,
+    }  # fmt: skip
+
+
+def test_each_policy_waits_for_messages_of_its_own() -> None:
+    rows = [row("static", 4, 1.0, 0.01, 1.0), row("packed", 4, 0.5, 0.02, 2.0)]
+    rows += [row("static", 64, 1.0, 0.1, 1.0), row("packed", 64, 0.4, 0.3, 2.5)]
+    found: Any = SimpleNamespace(what_if={"rows": rows})
+    said = Computed(found).about_scaling()
+    assert "at 64 ranks a step waits for it 100 ms of 1.00 s with `static` and 300 ms of 400 ms with `packed`" in said
+
+
+def test_what_is_computed_is_held_beside_what_was_measured() -> None:
+    rows = [row("static", 4, 1.0, 0.0, 1.0), row("packed", 4, 0.5, 0.0, 2.4)]
+    found: Any = SimpleNamespace(what_if={"rows": rows}, of=lambda *names: [at(4, ("packed", 0.5))])
+    said = Computed(found).beside_measured()
+    assert "`packed` 2.00 (2.40) at 4 ranks" in said
+    assert "off by +20.0 % to +20.0 %, farthest with `packed`" in said
+
+
+def test_the_simulator_misses_its_criterion_by_its_error_and_by_the_same_steps_twice() -> None:
+    def case(fixed: float, again: float) -> dict[str, Any]:
+        return {"clock": "wall", "errors": {"fixed": {"mean": fixed}}, "again": {"mean": again}}
+
+    found: Any = SimpleNamespace(simulator=[{"rows": [case(0.04, 0.01), case(0.09, 0.05), case(0.12, 0.05)]}])
+    assert Computed(found).off_by_more() == "1 of 3"

@@ -160,7 +160,7 @@ def test_sentences(results: Results) -> None:
     (virtual,) = results.of("virtual")
     assert "`packed`" in beside_strongest(virtual)
     assert "Without either `static` would take" in where_time_goes(virtual)
-    assert "P95 of step times over `static`'s, in brackets the mean's ratio: `batch_rebalance` " in tails(virtual)
+    assert tails([virtual]).startswith("`batch_rebalance` ")
     cells = arm_rows(virtual, None, results.of("gloo-counts"))
     assert {len(row) for row in cells} == {8}
     names = [row[0] for row in cells]

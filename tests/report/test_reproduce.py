@@ -32,6 +32,7 @@ def claim(name: str, holds: bool | None) -> dict[str, Any]:
         "statement": name,
         "timed": True,
         "holds": holds,
+        "verdict": None,
         "value": 1.0,
         "threshold": 2.0,
     }
@@ -53,8 +54,16 @@ def test_outcome_of_timed_and_computed_verdicts() -> None:
     frozen = [claim("a", True), claim("b", True) | {"timed": False}, claim("c", True) | {"timed": False}]
     fresh = [claim("a", False), claim("b", True) | {"timed": False}, claim("g", True)]
     assert outcome(compare(frozen, fresh)) == {
-        "timed": 1, "timed_same": 0, "computed": 2, "computed_same": 1, "others": ["a", "c"],
+        "timed": 1, "timed_same": 0, "words": 0, "words_same": 0, "computed": 2, "computed_same": 1,
+        "others": ["a", "c"],
     }  # fmt: skip
+
+
+def test_a_verdict_is_the_same_only_word_for_word() -> None:
+    frozen = [claim("a", False) | {"verdict": "slower"}, claim("b", True) | {"verdict": "faster"}]
+    fresh = [claim("a", False) | {"verdict": "not told apart from A/A"}, claim("b", True) | {"verdict": "faster"}]
+    found = outcome(compare(frozen, fresh))
+    assert (found["words"], found["words_same"], found["timed_same"], found["others"]) == (2, 1, 1, ["a"])
 
 
 def test_a_study_runs_again_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,51 @@
+"""One rule tells ratios apart from noise: their family's p-values, and the reach of A/A."""
+
+from typing import Any
+
+from report.conclusions import failed
+from report.measures import beside_floor, told_apart
+
+FLOOR = {"ratio": 1.0, "low": 0.98, "high": 1.02, "num_launches": 5}
+
+
+def row(ratio: float, low: float, high: float) -> dict[str, Any]:
+    return {"ratio": ratio, "low": low, "high": high, "num_launches": 5}
+
+
+def test_a_small_p_value_of_many_is_no_difference() -> None:
+    mine = row(0.92, 0.87, 0.979)  # p is about 0.02
+    assert told_apart([(mine, FLOOR)]) == [True]
+    assert told_apart([(mine, FLOOR), *[(row(1.0, 0.97, 1.03), FLOOR)] * 4]) == [False] * 5
+
+
+def test_a_difference_within_the_reach_of_noise_is_none() -> None:
+    assert told_apart([(row(1.015, 1.014, 1.016), FLOOR)]) == [False]
+    assert told_apart([(row(1.03, 1.029, 1.031), FLOOR)]) == [True]
+
+
+def test_without_an_interval_nothing_is_told_apart() -> None:
+    one_launch = {"ratio": 0.5, "low": None, "high": None, "num_launches": 1}
+    assert told_apart([(one_launch, FLOOR), (row(0.9, 0.89, 0.91), {}), (row(0.9, 0.89, 0.91), FLOOR)]) == [
+        False, False, True,
+    ]  # fmt: skip
+
+
+def test_a_time_within_its_own_noise_is_named_so() -> None:
+    rows = [
+        {"arm": "balanced", "baseline": "static", "column": "max_compute_s", "ratio": 0.9, "low": 0.81, "high": 0.99},
+        {"arm": "A/A", "baseline": "static", "column": "max_compute_s", "ratio": 1.06, "low": 0.82, "high": 1.36},
+    ]
+    found = beside_floor({"ratios": rows}, "balanced", "static", "max_compute_s")
+    assert found["verdict"] == "not told apart from A/A"
+    del rows[1]
+    assert "verdict" not in beside_floor({"ratios": rows}, "balanced", "static", "max_compute_s")
+
+
+def test_conclusions_that_do_not_hold_are_counted_by_kind() -> None:
+    names = ["packed-p95", "packed-wait-p95", "minmax-wait-p95", "static-proxy", "balanced-below-batch_rebalance"]
+    found = [{"id": f"{name}@virtual", "holds": False} for name in names]
+    found += [{"id": "packed-step@virtual", "holds": True}, {"id": "packed-step@gloo", "holds": None}]
+    assert failed(found) == {
+        "the P95 of waits for plans": 2, "a lower P95 of step times": 1, "predicted cost tracks compute time": 1,
+        "shorter steps than batch_rebalance's": 1,
+    }  # fmt: skip
