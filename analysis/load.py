@@ -14,9 +14,12 @@ import pandas as pd
 from analysis.metrics import per_step
 from analysis.run_files import clean, read_config, read_environment, read_evaluations, read_records
 from ddpsched.errors import DataError
+from ddpsched.launcher_log import LAUNCHER_LOGS, never_began
 from ddpsched.own_folder import refuse_special
 from ddpsched.records import RECORDS
-from ddpsched.run_folder import read_status
+from ddpsched.run_folder import STATUS, read_status
+
+MARKS = ("config.toml", STATUS, LAUNCHER_LOGS)  # of a run's folder: it has one of these
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +88,14 @@ class Study:
     left_out: dict[str, str] = field(default_factory=dict)
 
 
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is a run's, begun or not."""
+    return any(any(folder.glob(mark)) for mark in MARKS)
+
+
 def load_study(path: Path) -> Study:
     """Read ``outputs/<study>``. Raises DataError where it has no finished run."""
-    folders = sorted(child.parent for child in path.glob("*/config.toml"))
+    folders = sorted({found.parents[mark.count("/")] for mark in MARKS for found in path.glob(f"*/{mark}")})
     runs: list[Run] = []
     left_out: dict[str, str] = {}
     for folder in folders:
@@ -108,7 +116,7 @@ def load_run(path: Path) -> Run:
     refuse_special(path)
     status = read_status(path)
     if status["state"] == "absent":
-        raise DataError("it has no status.json, so it never started")
+        raise DataError(never_began(path) or f"it has no {STATUS}, so it never started")
     if status["state"] != "done":
         raise DataError(": ".join(filter(None, (status["state"], status.get("reason")))))
     config, environment = read_config(path), read_environment(path)

@@ -19,6 +19,7 @@
     own_folder.py    folders in which nothing is a link or a pipe; removal that follows none
     run_folder.py    outputs/<study>/<run>: status, config, evaluations
     run_lock.py      one run at a time in a folder
+    launcher_log.py  why a run failed before it began, by its launcher's log
     processes.py     identity of a process and its machine, and whether it lives
     watch.py         in each rank under torchrun: name a rank that died or is suspended; handle signals
     local_ranks.py   start ranks without torchrun, and say which failed first

@@ -17,6 +17,7 @@ from typing import Any
 
 from ddpsched.config import RunConfig, dump
 from ddpsched.errors import DataError
+from ddpsched.launcher_log import launcher_log
 from ddpsched.own_folder import check_own
 from ddpsched.processes import ends_with_its_parent
 from ddpsched.run_folder import read_status
@@ -123,7 +124,7 @@ def _reason(run: RunConfig, before: dict[str, Any] | None, code: int, printed: s
     beginnings = (f"failed: {run.run_dir}: ", "error: ")  # of this run among several, of the whole launch
     lines = printed.splitlines()
     named = [line.removeprefix(start) for start in beginnings for line in lines if line.startswith(start)]
-    unsaid = not_met(printed, node) or f"exit code {code}; see {_launcher_log(run)}"
+    unsaid = not_met(printed, node) or f"exit code {code}; see {launcher_log(run.run_dir)}"
     return status.get("reason") or next(iter(named), unsaid)
 
 
@@ -184,16 +185,12 @@ def _launch(launch: Launch, flags: Sequence[str], node: Node) -> tuple[int, str]
             printed = log.read().decode("utf-8", errors="replace")
             if HELD not in printed:
                 for run in launch.runs:
-                    log_file = _launcher_log(run, node)
+                    log_file = launcher_log(run.run_dir, node.rank)
                     log_file.parent.mkdir(parents=True, exist_ok=True)
                     with log_file.open("a", encoding="utf-8") as copy:
                         copy.write(printed)
             output.unlink()
     return code, printed
-
-
-def _launcher_log(run: RunConfig, node: Node = HERE) -> Path:
-    return run.run_dir / "logs" / ("launcher.log" if node.rank == 0 else f"launcher-machine{node.rank}.log")
 
 
 class Terminated(KeyboardInterrupt):

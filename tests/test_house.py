@@ -19,7 +19,7 @@ ROOMS = {
         "visible_text": 0, "errors": 1, "decode": 1, "packed_ids": 1, "parts": 0, "world": 2, "step_plan": 2,
         "record_lines": 2,
         "records": 3, "table": 2, "exchange": 2, "own_folder": 2, "regular_file": 0, "broken_pipe": 0,
-        "run_folder": 4, "environment": 2, "machine": 1,
+        "run_folder": 4, "launcher_log": 4, "environment": 2, "machine": 1,
         "watch": 3, "processes": 1, "run_lock": 3, "arguments": 2, "shortage": 1, "terminal": 2, "local_ranks": 5,
         "heartbeat": 2, "plan_difference": 3, "command_exit": 3, "rooms": 2, "denominators": 2,
     },
@@ -191,6 +191,7 @@ def test_analysis_imports_records_alone() -> None:
     names = (
         "decode",
         "errors",
+        "launcher_log",
         "records",
         "run_folder",
         "table",

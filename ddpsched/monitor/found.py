@@ -1,4 +1,7 @@
-"""The runs of a folder, by their status.json: no records are read, but for the last line of one file."""
+"""The runs of a folder, by their status.json: no records are read, but for the last line of one file.
+
+A run that failed before it began has no status, and is found by its launcher's log.
+"""
 
 import os
 from collections.abc import Iterator
@@ -7,6 +10,7 @@ from pathlib import Path
 
 from ddpsched.decode import decode_json, decode_toml
 from ddpsched.errors import DataError
+from ddpsched.launcher_log import launcher_logs, never_began
 from ddpsched.record_lines import unsealed
 from ddpsched.regular_file import read_regular
 from ddpsched.run_folder import STATUS, About, read_status
@@ -16,20 +20,24 @@ LAST_BYTES = 4096  # in which a line of records ends; most have a thousand
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run: its folder, its status, and how many steps are done. What is not known is None."""
+    """A run: its folder, its status, and how many steps are done. What is not known is None.
+
+    One that never began has failed, and the reason is its launcher's.
+    """
 
     folder: Path
     state: str
     reason: str | None
-    policy: str | None
-    mode: str | None
-    world_size: int | None
-    seed: int | None
-    steps: int | None
-    total_steps: int | None
-    started: str | None
-    wall_s: float | None  # of a run that has ended
-    sinks: dict[str, str] | None
+    policy: str | None = None
+    mode: str | None = None
+    world_size: int | None = None
+    seed: int | None = None
+    steps: int | None = None
+    total_steps: int | None = None
+    started: str | None = None
+    wall_s: float | None = None  # of a run that has ended
+    sinks: dict[str, str] | None = None
+    began: bool = True
 
     @property
     def name(self) -> str:
@@ -40,7 +48,8 @@ class FoundRun:
 def find_runs(folder: Path) -> tuple[list[FoundRun], dict[Path, str]]:
     """Return the runs in ``folder``, in order of their start, and why others are left out, by their folders.
 
-    ``folder``: all outputs, a study's, or a run's. Raises DataError where there is no such folder.
+    Those that never began come last. ``folder``: all outputs, a study's, or a run's. Raises DataError where there is
+    no such folder.
     """
     if not folder.is_dir():
         fault = "is no folder" if folder.exists() else "there is no such folder"
@@ -52,13 +61,15 @@ def find_runs(folder: Path) -> tuple[list[FoundRun], dict[Path, str]]:
             runs.append(find_run(each))
         except DataError as error:
             left_out[each] = str(error)
-    return sorted(runs, key=lambda run: (run.started or "", run.name)), left_out
+    return sorted(runs, key=lambda run: (not run.began, run.started or "", run.name)), left_out
 
 
 def find_run(folder: Path) -> FoundRun:
     """Return the run of a folder. Raises DataError where it is none, or its status cannot be read."""
     status = read_status(folder)
     if status["state"] == "absent":
+        if (why := never_began(folder)) is not None:
+            return FoundRun(folder, "failed", why, began=False)
         remedy = "give the folder of a run, outputs/STUDY/RUN; `ddpsched runs ls` lists them"
         raise DataError(f"{folder} is no run: it has no {STATUS}; {remedy}")
     about, running = status.get("about"), status["state"] == "running"
@@ -80,15 +91,20 @@ def find_run(folder: Path) -> FoundRun:
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    """Yield the folders with a status here and on the two levels below, in alphabetical order."""
-    if (folder / STATUS).exists():
+    """Yield the runs' folders here and on the two levels below, in alphabetical order."""
+    if is_run(folder):
         yield folder
         return
     for study in _within(folder):
-        if (study / STATUS).exists():
+        if is_run(study):
             yield study
         else:
-            yield from (run for run in _within(study) if (run / STATUS).exists())
+            yield from filter(is_run, _within(study))
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run that began, or of one that was launched and failed before."""
+    return (folder / STATUS).exists() or bool(launcher_logs(folder))
 
 
 def _within(folder: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from ddpsched.errors import DataError, RunHeldError
-from ddpsched.monitor.found import find_run
+from ddpsched.monitor.found import find_run, is_run
 from ddpsched.own_folder import check_own, remove
 from ddpsched.run_folder import OUTPUTS, STATUS
 from ddpsched.run_lock import LOCK, RunLock, refusal
@@ -40,7 +40,7 @@ def remove_runs(folders: Sequence[Path], yes: bool, as_json: bool) -> None:
 def _check(folder: Path) -> None:
     if not folder.is_dir() and not folder.is_symlink():
         raise DataError(f"{folder}: there is no such folder; `ddpsched runs ls` lists runs")
-    if not (folder / STATUS).exists():
+    if not is_run(folder):
         remedy = "only folders of runs are removed, outputs/STUDY/RUN; remove others by hand"
         raise DataError(f"{folder} is no run: it has no {STATUS}; {remedy}")
     if folder.parent.is_symlink():

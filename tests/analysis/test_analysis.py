@@ -145,6 +145,21 @@ def test_study_names_what_it_leaves_out(tmp_path: Path) -> None:
     assert "never started" in found.left_out["stray"]
 
 
+def test_a_run_that_never_began_is_left_out_by_name(tmp_path: Path) -> None:
+    """Of it there is the launcher's log alone; a folder with a status alone was cut off as it began."""
+    study = tmp_path / "study"
+    write_run(study, "static", steps=6)
+    for name, file, text in (
+        ("lost", "logs/launcher.log", "error: data.path = /nowhere.tsv: no such file\n"),
+        ("cut", "status.json", '{"state": "failed", "reason": "it was killed"}'),
+        ("figures", "a.txt", ""),
+    ):
+        (study / name / file).parent.mkdir(parents=True)
+        (study / name / file).write_text(text)
+    reason = "it never began: data.path = /nowhere.tsv: no such file; see logs/launcher.log"
+    assert load_study(study).left_out == {"lost": reason, "cut": "failed: it was killed"}
+
+
 def test_a_damaged_run_is_left_out_with_its_reason(tmp_path: Path) -> None:
     """Its records cut off, of an old schema or absent, or its evaluations cut off."""
     study = tmp_path / "study"

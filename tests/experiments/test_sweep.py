@@ -14,7 +14,9 @@ import pandas as pd
 import pytest
 from studies import write_study
 
+from analysis.load import load_study as load_runs
 from ddpsched.errors import RunExistsError
+from ddpsched.monitor.found import find_runs
 from ddpsched.run_folder import read_status
 from ddpsched.run_lock import RunLock, refusal
 from experiments.study import load_study
@@ -38,6 +40,13 @@ def test_finished_runs_are_skipped_and_failed_ones_reported(tmp_path: Path, caps
     assert "2 of 2 runs failed" in said
     assert "/nowhere.tsv" in said
     assert read_status(tmp_path / "small" / "static-seed1")["state"] == "absent", "it never began"
+    runs, _ = find_runs(tmp_path)
+    states = {run.name: (run.state, run.began) for run in runs}
+    assert states["small/static-seed1"] == ("failed", False)
+    assert states["small/static-seed0"] == ("done", True)
+    left_out = load_runs(tmp_path / "small").left_out
+    assert list(left_out) == ["minmax-seed1", "static-seed1"]
+    assert "it never began: data.path = /nowhere.tsv: no such file" in left_out["static-seed1"]
 
 
 def test_what_another_sweep_finishes_meanwhile_is_not_run_again(

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ddpsched.launcher_log import launcher_log
 from ddpsched.record_lines import sealed
 from ddpsched.records import RecordWriter, StepRecord
 from ddpsched.run_folder import RunFolder
@@ -48,6 +49,14 @@ def write(writers: list[RecordWriter], first: int, end: int, **values: Any) -> N
     for step in range(first, end):
         for rank, writer in enumerate(writers):
             writer.write(record(step, rank, **values))
+
+
+def never_begun(path: Path, printed: str = "error: a mistake\n") -> Path:
+    """Return the folder of a run whose launcher printed this, and which failed before it began."""
+    log = launcher_log(path)
+    log.parent.mkdir(parents=True)
+    log.write_text(printed)
+    return path
 
 
 def finished(path: Path, steps: int = 20) -> Path:

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_runs import finished, going_on, write
+from made_runs import finished, going_on, never_begun, write
 from typer.testing import CliRunner
 
 from ddpsched.cli import app
+from ddpsched.launcher_log import launcher_log
 from ddpsched.monitor.found import find_runs
 from ddpsched.monitor.listing import table
 from ddpsched.records import compact
+from ddpsched.run_lock import RunLock
 
 
 def ask(*words: str) -> Any:
@@ -84,6 +86,50 @@ def test_no_runs(tmp_path: Path) -> None:
     assert "there is no such folder; give the one that runs were written to" in result.output
 
 
+def test_a_run_that_never_began_is_listed_with_its_reason(outputs: Path) -> None:
+    printed = (
+        "error: of an earlier launch",
+        "failed: one/lost: wrong: mend it",
+        "failed: one/other: another run's",
+    )
+    lost = never_begun(outputs / "one" / "lost", "\n".join(printed))
+    (outputs / "one" / "waiting").mkdir()  # its launch has not ended
+    rows = [line.split() for line in ask("ls", str(outputs)).output.splitlines() if line.startswith("one/")]
+    assert rows[-1][:4] == ["one/lost", "never", "began", "-"], "the others are in order of their start"
+    assert "one/waiting" not in [row[0] for row in rows]
+    found = json.loads(ask("ls", str(outputs / "one"), "--json").output)["runs"]
+    assert [(run["name"], run["state"], run["began"]) for run in found][1:] == [
+        ("one/failed", "failed", True), ("one/lost", "failed", False),
+    ]  # fmt: skip
+    assert found[-1]["reason"] == "it never began: wrong: mend it; see logs/launcher.log"
+    assert "it never began: wrong: mend it" in ask("show", str(lost)).output
+
+
+@pytest.mark.parametrize(
+    ("machine", "printed", "says"),
+    [
+        (0, "error: first\nerror: second\n", "second"),
+        (1, "error: of machine 1\n", "of machine 1"),
+        (0, "Traceback (most recent call last):\nKeyError: 'x'\n", "its launcher names no error"),
+        (0, "error: \x1b[31mred\n", r"\x1b[31mred"),
+    ],
+)
+def test_the_reason_is_the_last_error_of_the_launchers(tmp_path: Path, machine: int, printed: str, says: str) -> None:
+    launcher_log(never_begun(tmp_path / "run", "started\n"), machine).write_text(printed)
+    (found,) = find_runs(tmp_path)[0]
+    assert found.reason == f"it never began: {says}; see logs/launcher.log"
+
+
+def test_a_run_that_is_launched_again_is_not_called_failed(tmp_path: Path) -> None:
+    lock = RunLock(never_begun(tmp_path / "study" / "run"))
+    lock.take()
+    runs, left_out = find_runs(tmp_path)
+    assert not runs
+    assert "it has not begun yet" in left_out[tmp_path / "study" / "run"]
+    lock.give_back()
+    assert [run.state for run in find_runs(tmp_path)[0]] == ["failed"]
+
+
 @pytest.mark.parametrize("width", [30, 60, 80])
 def test_a_narrow_terminal(outputs: Path, width: int) -> None:
     lines = table(find_runs(outputs)[0], width)
@@ -94,9 +140,13 @@ def test_a_narrow_terminal(outputs: Path, width: int) -> None:
 def test_a_thousand_runs_in_less_than_a_second(tmp_path: Path) -> None:
     """Measured as processor time, which a busy machine changes little: a whole process, from its start to its end."""
     one = finished(tmp_path / "first" / "run", steps=200)
+    lost = never_begun(tmp_path / "first" / "lost")
     for study in range(10):
         for run in range(100):
             folder = tmp_path / "outputs" / f"study-{study}" / f"run-{run}"
+            if run % 10 == 0:
+                shutil.copytree(lost, folder)
+                continue
             folder.mkdir(parents=True)
             for name in ("status.json", "config.toml"):
                 shutil.copy(one / name, folder / name)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_runs import finished, going_on
+from made_runs import finished, going_on, never_begun
 from typer.testing import CliRunner
 
 from ddpsched.cli import app
@@ -23,6 +23,7 @@ def test_runs_are_removed_whole(tmp_path: Path) -> None:
     runs = [finished(tmp_path / "study" / name) for name in ("a", "b")]
     kept = finished(tmp_path / "study" / "kept")
     (runs[0] / "model").mkdir()
+    runs.append(never_begun(tmp_path / "study" / "c"))
     result = remove(*runs, runs[0], "--yes", "--json")
     assert result.exit_code == 0
     assert json.loads(result.output) == {"removed": [str(run) for run in runs]}

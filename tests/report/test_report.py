@@ -16,6 +16,7 @@ from analysis.freeze import freeze, portable
 from analysis.load import load_study
 from analysis.settings import AA
 from analysis.step_parts import step_parts
+from ddpsched.launcher_log import launcher_log
 from report import build as build_module
 from report import front
 from report.build import build, build_tables, main
@@ -255,12 +256,16 @@ def test_unfinished_runs_are_named(tmp_path: Path) -> None:
     write_run(tmp_path / "study", "minmax", steps=4, state="failed")
     damaged = write_run(tmp_path / "study", "balanced", steps=4)
     (damaged / "records.parquet").write_bytes(b"PAR1")
+    log = launcher_log(tmp_path / "study" / "lost")
+    log.parent.mkdir(parents=True)
+    log.write_text("error: a mistake")
     found = collect([tmp_path / "study"])
     text = tables(found, {}, "t")
-    assert "Left out, 2 of 3 runs: " in text
+    assert "Left out, 3 of 4 runs: " in text
+    assert "study/lost (it never began: a mistake; see logs/launcher.log)" in text
     assert "study/minmax-distributed-g2-s0 (failed: it was stopped)" in text
     assert re.search(r"study/balanced-distributed-g2-s0 \(\S*records.parquet: cannot be read", text)
-    assert "Left out: 2 of 3 runs, named in the appendix" in report(found, {})
+    assert "Left out: 3 of 4 runs, named in the appendix" in report(found, {})
 
 
 def test_command(
