@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -38,6 +39,7 @@ class Follower:
         self._folder, self._tail = folder, tail
         self._places: dict[Path, _Place] = {}
         self.num_left_out, self.first_left_out, self.num_restarts = 0, "", 0
+        self._num_read = 0  # bytes, of all files
 
     def pass_over(self) -> None:
         """Leave out what is there by now."""
@@ -53,6 +55,17 @@ class Follower:
         is left out. Raises OSError, and DataError for a device or pipe.
         """
         return [record for path in self._paths() for record in self._read(path, ended)]
+
+    def read_all(self, ended: bool = False) -> Iterator[list[StepRecord]]:
+        """Yield the records since the last time, piece by piece as ``read`` returns them, up to the end of the files.
+
+        A piece is empty where all its lines are left out.
+        """
+        while True:
+            before, records = self._num_read, self.read(ended)
+            if self._num_read == before:
+                return
+            yield records
 
     def _paths(self) -> list[Path]:
         found = [(int(match[1]), path) for path in self._folder.iterdir() if (match := _RANK.fullmatch(path.name))]
@@ -74,7 +87,9 @@ class Follower:
             file.seek(place.offset)
             text = file.read(MOST_AT_ONCE)
         end = text.rfind(b"\n") + 1
-        place.offset += end
+        if not end and len(text) == MOST_AT_ONCE:  # no record is as long
+            end = len(text)
+        self._advance(place, end)
         records = []
         for line in text[:end].splitlines():
             place.lines += 1
@@ -84,9 +99,14 @@ class Follower:
             else:
                 self._leave_out(path, place, found)
         if ended and end < len(text) < MOST_AT_ONCE:
-            place.offset, place.lines = place.offset + len(text) - end, place.lines + 1
+            self._advance(place, len(text) - end)
+            place.lines += 1
             self._leave_out(path, place, "it ends in the middle")
         return records
+
+    def _advance(self, place: _Place, count: int) -> None:
+        place.offset += count
+        self._num_read += count
 
     def _leave_out(self, path: Path, place: _Place, fault: str) -> None:
         self.num_left_out += 1

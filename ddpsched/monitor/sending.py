@@ -43,7 +43,7 @@ class Sending:
             return
         self._looked_s = monotonic()
         try:
-            while records := self._follower.read():
+            for records in self._follower.read_all():
                 for step in self._steps.add(records):
                     means = summarise(arrays_of(step), self._by_tokens, with_ranks=False)
                     self._send(numbers(means), step[0].step)

@@ -80,8 +80,8 @@ def _records(folder: Path, ended: bool) -> tuple[Arrays | None, list[str]]:
     if (folder / RECORDS).exists():
         return _of_parquet(folder / RECORDS), []
     follower, records = Follower(folder), list[StepRecord]()
-    while more := follower.read(ended):
-        records += more
+    for piece in follower.read_all(ended):
+        records += piece
     notes = ["no records"] if not records else []
     if number := follower.num_left_out:
         notes.append(f"{number:,} line{'s' * (number > 1)} left out; the first is {follower.first_left_out}")

@@ -49,7 +49,7 @@ class Watched:
         if read_status(self.folder)["state"] == "absent" and refusal(self.folder) is not None:
             return  # it loads its data and model: a process holds the folder, and has not begun it
         self.run = find_run(self.folder)  # before the records, so that those of an ended run are all read
-        while records := self._follower.read(self.ended):
+        for records in self._follower.read_all(self.ended):
             if self._follower.num_restarts != self._restarts:
                 self._restarts, self._whole = self._follower.num_restarts, WholeSteps()
                 self.steps.clear()

@@ -81,6 +81,22 @@ def test_a_large_file_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [len(found.read()) for _ in range(4)] == [3, 3, 3, 1]
 
 
+@pytest.mark.parametrize("damage", ["{\n" * 1000, "{" * 2500 + "\n"], ids=["many lines", "a long line"])
+def test_records_behind_a_piece_without_any_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    path, found = tmp_path / "records-rank0.jsonl", Follower(tmp_path)
+    path.write_text(line(record(0)) + damage + line(record(1)))
+    monkeypatch.setattr(follower, "MOST_AT_ONCE", 1000)
+    assert len(line(record(0))) < 1000, "a record fits into a piece"
+    assert [each.step for piece in found.read_all() for each in piece] == [0, 1]
+    assert found.num_left_out >= 1
+    assert list(found.read_all()) == []
+    with path.open("a") as file:
+        file.write(line(record(2)))
+    assert list(found.read_all()) == [[record(2)]]
+
+
 def test_what_is_there_can_be_passed_over(tmp_path: Path) -> None:
     path, found = tmp_path / "records-rank0.jsonl", Follower(tmp_path)
     path.write_text(line(record(0)))

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_runs import finished, going_on, never_begun, write
+from made_runs import damaged, finished, going_on, never_begun, write
 from typer.testing import CliRunner
 
 from ddpsched.cli import app
 from ddpsched.launcher_log import launcher_log
+from ddpsched.monitor import follower
 from ddpsched.monitor.found import find_runs
 from ddpsched.monitor.listing import table
 from ddpsched.records import compact
@@ -178,6 +179,13 @@ def test_show_is_the_same_of_lines_and_of_parquet(outputs: Path) -> None:
     assert of_parquet == of_lines
     assert of_lines["summary"]["num_steps"] == 20
     assert of_lines["summary"]["ranks"][1]["compute_s"] == pytest.approx(0.05)
+
+
+def test_show_reads_on_behind_lines_that_are_no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "MOST_AT_ONCE", 1000)
+    found = json.loads(ask("show", str(damaged(tmp_path / "run", lines=1000, steps=5)), "--json").output)
+    assert found["summary"]["num_steps"] == 5
+    assert found["notes"][0].startswith("1,000 lines left out")
 
 
 @pytest.mark.parametrize(

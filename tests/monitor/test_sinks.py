@@ -3,12 +3,13 @@
 import errno
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from made_runs import damaged
 from ranks import run_ranks
 from runs import config_of, records_of
 
@@ -16,6 +17,8 @@ from analysis.settings import work
 from ddpsched.config import RunConfig
 from ddpsched.errors import ConfigError
 from ddpsched.interleaved import run_interleaved
+from ddpsched.monitor import follower
+from ddpsched.monitor.sending import Sending
 from ddpsched.run_folder import RunFolder, read_status
 from ddpsched.run_loop import run
 
@@ -96,6 +99,25 @@ def test_each_step_is_sent_once(tmp_path: Path, calls: Calls) -> None:
         ["step_s", values["step_s"], step] for _, step, values in logged
     ]
     assert sinks_of(folder) == {"trackio": "closed", "tensorboard": "closed"}
+
+
+class Kept:
+    """A sink that keeps the numbers of the steps it gets."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.steps.append(step)
+
+    def close(self, failed: bool) -> None: ...
+
+
+def test_records_behind_many_damaged_lines_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "MOST_AT_ONCE", 1000)
+    folder, sink = damaged(tmp_path / "run", lines=1000, steps=5), Kept()
+    Sending({"kept": sink}, folder, by_tokens=False, tell=lambda states: None).look(always=True)
+    assert sink.steps == [0, 1, 2, 3, 4]
 
 
 def test_rank_0_sends_the_numbers_of_all_ranks(tmp_path: Path, calls: Calls) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_runs import finished, going_on, line, record, write
+from made_runs import damaged, finished, going_on, line, record, write
 from rich.console import Console
 from typer.testing import CliRunner
 
 from ddpsched.cli import app
 from ddpsched.heartbeat import Heartbeat
-from ddpsched.monitor import watching
+from ddpsched.monitor import follower, watching
 from ddpsched.monitor.summary import arrays_of, summarise
 from ddpsched.monitor.view import view
 from ddpsched.monitor.watching import Watched
@@ -122,6 +122,13 @@ def test_lines_that_are_no_records_are_counted(tmp_path: Path) -> None:
     assert "2 lines of records left out" in output
     assert "line 4: global_batch is missing" in " ".join(output.split())
     assert "step 3 of" in output
+
+
+def test_records_behind_many_damaged_lines_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "MOST_AT_ONCE", 1000)
+    watched = Watched(damaged(tmp_path / "run", lines=1000, steps=5))
+    watched.look()
+    assert watched.done == 5
 
 
 @pytest.mark.parametrize(
