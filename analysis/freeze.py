@@ -23,7 +23,7 @@ from analysis.load import Run, Study, load_study
 from analysis.run_files import EVALUATION_COLUMNS, clean, read_records
 from ddpsched.decode import decode_json
 from ddpsched.errors import DataError, DdpschedError
-from ddpsched.own_folder import refuse_special
+from ddpsched.own_folder import refuse_special, remove
 from ddpsched.records import RECORDS, write_json
 
 RUNS = "runs.json"
@@ -40,7 +40,8 @@ ABSOLUTE = re.compile(r"(?<![\w.:/-])(?:/|(?:\.\./)+)(?:[\w.+@-]+/)*?((?:[\w.+@-
 def freeze(study: Study, folder: Path) -> int:
     """Write a study into a folder, whole or not at all; return the bytes that it takes.
 
-    Raises DataError where something else than a frozen study is there, OSError where it cannot be written.
+    Raises DataError where something else than a frozen study is there, or where the earlier one cannot be removed,
+    OSError where it cannot be written.
     """
     if folder.exists() and not (folder / RUNS).exists() and any(folder.iterdir()):
         raise DataError(f"{folder} holds other files than a frozen study; give another folder, or empty it")
@@ -65,11 +66,29 @@ def freeze(study: Study, folder: Path) -> int:
         pq.write_table(table, made / RECORDS, compression="zstd", compression_level=19, write_page_checksum=True)
         write_json(made / RUNS, {"study": study.path.name, "left_out": portable(study.left_out), "runs": runs})
         made.chmod(0o755)
-        shutil.rmtree(folder, ignore_errors=True)
-        made.rename(folder)
+        _put_in_place(made, folder)
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def _put_in_place(made: Path, folder: Path) -> None:
+    """Rename ``made`` to ``folder``; what was there goes aside meanwhile, and comes back where that fails."""
+    if not folder.exists():
+        made.rename(folder)
+        return
+    aside = made.with_name(f"{made.name}-before")
+    folder.rename(aside)
+    try:
+        made.rename(folder)
+    except OSError:
+        aside.rename(folder)
+        raise
+    remove(aside)
+    if aside.exists():
+        raise DataError(
+            f"{folder} is frozen; {aside}, which it replaces, could not be removed whole: remove it by hand"
+        )
 
 
 def open_study(path: Path) -> Study:

@@ -1,7 +1,10 @@
 """A frozen study has the numbers of its runs, no path of this machine, and is written whole or not at all."""
 
+import errno
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -68,6 +71,43 @@ def test_a_full_disk_leaves_what_was_there(study: Study, tmp_path: Path, monkeyp
         freeze(study, tmp_path / "frozen")
     assert (tmp_path / "frozen" / RUNS).read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["frozen", "outputs"]
+
+
+def test_what_was_there_comes_back_where_the_new_one_cannot_take_its_place(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, rename = tmp_path / "frozen", Path.rename
+    freeze(study, folder)
+    before = (folder / RUNS).read_bytes()
+
+    def refuse(path: Path, target: Path) -> Path:
+        if target == folder and not path.name.endswith("-before"):
+            raise OSError(errno.EPERM, "Operation not permitted")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(OSError, match="not permitted"):
+        freeze(study, folder)
+    assert (folder / RUNS).read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["frozen", "outputs"]
+
+
+def test_a_file_that_cannot_be_removed_costs_no_copy(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "frozen"
+    freeze(study, folder)
+    unlink = os.unlink
+
+    def refuse(path: Any, **more: Any) -> None:
+        if str(path).endswith(RUNS):
+            raise OSError(errno.EPERM, "Operation not permitted")
+        unlink(path, **more)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(DataError, match=r"frozen is frozen; .*-before, which it replaces, .* remove it by hand"):
+        freeze(study, folder)
+    assert len(read_frozen(folder).runs) == len(study.runs)
 
 
 @pytest.mark.parametrize(
