@@ -193,18 +193,23 @@ def compact(directory: Path) -> Path:
     return path
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object of a JSON file. Raises DataError, with its path, where it is missing, damaged or no object."""
+def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
+    """Return the object of a JSON file.
+
+    Raises DataError, with its path and, where one is given, the ``remedy``, if it is missing, damaged or no object.
+    """
     try:
         check_regular(path)
         value = decode_json(path.read_bytes())
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror})") from None
+        fault = str(error.strerror)
     except ValueError as error:
-        raise DataError(f"{path} cannot be read: it is no JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{path} cannot be read: it holds no object")
-    return value
+        fault = f"it is no JSON ({error})"
+    else:
+        if isinstance(value, dict):
+            return value
+        fault = "it holds no object"
+    raise DataError(f"{path} cannot be read: {fault}{remedy and f'; {remedy}'}")
 
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:

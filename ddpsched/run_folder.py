@@ -21,7 +21,7 @@ from ddpsched.decode import decode_json
 from ddpsched.errors import DataError, RunExistsError, RunFinishedError
 from ddpsched.own_folder import check_own, remove
 from ddpsched.processes import Host
-from ddpsched.records import RECORDS, write_json, write_text
+from ddpsched.records import RECORDS, read_json, write_json, write_text
 from ddpsched.regular_file import read_regular
 from ddpsched.run_lock import RunLock, holder, launch_id, launcher_id, refusal
 from ddpsched.table import first_fault
@@ -109,6 +109,12 @@ def _stored(directory: Path) -> dict[str, Any]:
         fault = f"not JSON: {error}"
     remedy = "delete this file, to go on from a checkpoint if there is one, or give --overwrite, or another name=..."
     raise DataError(f"{path}: cannot be read as the status of a run ({fault}); {remedy}")
+
+
+def read_environment(directory: Path) -> dict[str, Any]:
+    """Return a run's environment.json. Raises DataError, with what to do, where it is missing or damaged."""
+    remedy = f"remove the run (ddpsched runs rm {directory}), and run it again"
+    return read_json(directory / "environment.json", remedy)
 
 
 class RunFolder:

@@ -2,21 +2,20 @@
 
 from ddpsched.config import RunConfig, load
 from ddpsched.errors import ConfigError, RunExistsError
-from ddpsched.records import read_json
-from ddpsched.run_folder import read_status
+from ddpsched.run_folder import read_environment, read_status
 from experiments.launches import Launch
 
 
 def is_done(launch: Launch) -> bool:
     """Return whether all runs of a launch are finished, and as one: times of two launches are not compared.
 
-    Raises RunExistsError for a finished run of another config.
+    Raises RunExistsError for a finished run of another config, DataError for one whose environment cannot be read.
     """
     if not all([_is_finished(run) for run in launch.runs]):
         return False
     if launch.how == "apart":
         return True
-    facts = (read_json(run.run_dir / "environment.json") for run in launch.runs)
+    facts = (read_environment(run.run_dir) for run in launch.runs)
     return len({(each.get("launch") or {}).get("id") for each in facts}) == 1
 
 

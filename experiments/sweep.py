@@ -15,8 +15,8 @@ import typer
 
 from ddpsched.config import RunConfig
 from ddpsched.errors import DdpschedError
-from ddpsched.records import read_json, write_json
-from ddpsched.run_folder import read_status
+from ddpsched.records import write_json
+from ddpsched.run_folder import read_environment, read_status
 from ddpsched.terminal import plain_console
 from experiments.finished import is_done
 from experiments.launches import Launch, launches
@@ -131,7 +131,7 @@ def _pair_test(runs: Sequence[RunConfig], took_s: float) -> None:
 
 
 def _on_processors(run: RunConfig) -> bool:
-    facts = read_json(run.run_dir / "environment.json")
+    facts = read_environment(run.run_dir)
     return bool(facts["device"] == facts["cpu"])
 
 

@@ -96,7 +96,8 @@ def settled(
     """
     if not isinstance(config.policy, Auto):
         return config, {}
-    if folder is not None and (before := read_json(folder / "environment.json").get(ENTRY)):
+    stored = {} if folder is None else read_json(folder / "environment.json", "begin anew with --restart")
+    if before := stored.get(ENTRY):
         policy = POLICIES[before["policy"]["kind"]].model_validate(before["policy"])
         cost, compiled = CostConfig.model_validate(before["cost"]), CompileConfig.model_validate(before["compile"])
         return config.model_copy(update={"policy": policy, "cost": cost, "compile": compiled}), {ENTRY: before}

@@ -59,7 +59,7 @@ def _is_number(value: object) -> bool:
 def _facts(folder: Path) -> dict[str, Any]:
     """Return the device and the data of environment.json, where there is one."""
     path = folder / "environment.json"
-    found = read_json(path) if path.exists() else {}
+    found = read_json(path, "delete this file to see the rest, or run it again") if path.exists() else {}
     return {key: found.get(key) for key in ("device", "data")}
 
 

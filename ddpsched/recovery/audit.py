@@ -18,11 +18,11 @@ from ddpsched.data.quarantine import QUARANTINE
 from ddpsched.decode import shown
 from ddpsched.errors import DataError
 from ddpsched.own_folder import refuse_special
-from ddpsched.records import read_json, read_lines
+from ddpsched.records import read_lines
 from ddpsched.recovery.checkpoints import Checkpoints
 from ddpsched.recovery.earlier import starts_in
 from ddpsched.recovery.ledger import LEDGER, Entry, Head, entries
-from ddpsched.run_folder import read_status
+from ddpsched.run_folder import read_environment, read_status
 
 MOST_SAMPLES = 10**9  # whose counts take 8 GB
 NAMED = 5  # samples or steps that a message names
@@ -208,7 +208,7 @@ def _environment(folder: Path) -> dict[str, Any]:
     if not path.exists():
         fault = "is not the folder of a run: it has no environment.json"
         raise DataError(f"{folder} {fault}; give outputs/STUDY/RUN")
-    return read_json(path)
+    return read_environment(folder)
 
 
 def _config(folder: Path) -> dict[str, Any]:

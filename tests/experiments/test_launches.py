@@ -8,8 +8,9 @@ import pytest
 from studies import write_study
 
 from analysis.load import load_study as load_finished
-from ddpsched.errors import ConfigError
+from ddpsched.errors import ConfigError, DataError
 from ddpsched.run_folder import read_status
+from experiments import finished
 from experiments.interleaved import configs_of
 from experiments.interleaved import main as interleaved
 from experiments.launches import launches
@@ -48,6 +49,19 @@ def test_arms_of_a_setting_and_seed_start_together_with_the_baseline_twice(tmp_p
     aa = [run for run in load_study(study).runs if run.aa]
     assert len(aa) == 2
     assert all(run.policy.kind == "static" for run in aa)
+
+
+def test_a_finished_run_whose_environment_is_damaged_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, *_ = launches(load_study(write_study(tmp_path, STUDY), [f"outputs={tmp_path}", "setting=g2"]))
+    monkeypatch.setattr(finished, "_is_finished", lambda run: True)
+    for run in launch.runs:
+        run.run_dir.mkdir(parents=True)
+        (run.run_dir / "environment.json").write_text("{")
+    remedy = rf"remove the run \(ddpsched runs rm {launch.runs[0].run_dir}\), and run it again"
+    with pytest.raises(DataError, match=rf"environment.json cannot be read: it is no JSON .*; {remedy}"):
+        finished.is_done(launch)
 
 
 def test_another_arm_may_be_the_baseline(tmp_path: Path) -> None:

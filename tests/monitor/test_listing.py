@@ -194,6 +194,7 @@ def test_show_reads_on_behind_lines_that_are_no_records(tmp_path: Path, monkeypa
         ("records.parquet", b"no parquet", "records.parquet: cannot be read"),
         ("evaluations.jsonl", b"{\n", "evaluations.jsonl: its last line is no JSON"),
         ("environment.json", b"[", "environment.json cannot be read: it is no JSON"),
+        ("environment.json", b"[", "; delete this file to see the rest, or run it again"),
         ("status.json", b"", "cannot be read as the status of a run"),
     ],
 )
