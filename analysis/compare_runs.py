@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from analysis.load import Run, load_run, load_study
+from analysis.load import Study, is_run, load_run, load_study
 from analysis.ratios import AA, baseline_of, compare, judged, refusal
 from analysis.settings import Setting, settings
 from analysis.tables import plain
 from ddpsched.decode import shorter
 from ddpsched.errors import DataError
+
+LONGEST = 300  # characters of a reason in a note
 
 
 def compared(baseline: Path, others: Sequence[Path] = (), seed: int = 0) -> list[dict[str, Any]]:
@@ -21,19 +23,22 @@ def compared(baseline: Path, others: Sequence[Path] = (), seed: int = 0) -> list
     several launches, and a verdict the noise between two equal arms. Without ``others``, all arms of a study against
     its baseline. ``seed``: of the intervals' resampling.
 
-    Settings of a study without a baseline, or with one arm alone, are left out, and the last table's notes name them.
+    Settings of a study without a baseline, or with one arm alone, are left out, and so are runs that are not finished;
+    the last table's notes name them.
 
     Raises DataError where a folder cannot be read, where runs are not comparable (of other data, another order or
     other work), or where no setting of a study can be compared.
     """
-    found = settings(_around([baseline, *others]))
-    left_out: list[str] = []
-    if not others and not _is_run(baseline):
+    studies = _around([baseline, *others])
+    found = settings([run for study in studies for run in study.runs])
+    left_out, unfinished = list[str](), _unfinished(studies)
+    if not others and not is_run(baseline):
         reasons = [(setting, _no_comparison(setting)) for setting in found]
         left_out = [f"not compared, {why}: {setting.label}" for setting, why in reasons if why]
         found = [setting for setting, why in reasons if not why]
         if not found:
-            raise DataError(f"{baseline}: {'; '.join(left_out)}; name a run to compare with")
+            also = f" ({'; '.join(unfinished)})" if unfinished else ""
+            raise DataError(f"{baseline}: {'; '.join(left_out)}; name a run to compare with{also}")
         chosen = [(setting, str(baseline_of(setting)), list(setting.arms)) for setting in found]
     else:
         setting, first = _arm_of(baseline, found)
@@ -58,7 +63,7 @@ def compared(baseline: Path, others: Sequence[Path] = (), seed: int = 0) -> list
             )
         table = {"label": setting.label, "baseline": first, "arms": [{"arm": row["arm"]} for row in shown]}
         tables.append({**table, "ratios": plain([*shown, *compute]), "notes": []})
-    tables[-1]["notes"] = left_out
+    tables[-1]["notes"] += [*left_out, *unfinished]
     return tables
 
 
@@ -69,29 +74,34 @@ def _no_comparison(setting: Setting) -> str:
     return "" if baseline_of(setting) else "no arm is the baseline"
 
 
-def _is_run(folder: Path) -> bool:
-    return (folder / "config.toml").exists()
+def _unfinished(studies: Sequence[Study]) -> list[str]:
+    """Return a note on each run that is left out."""
+    return [
+        f"left out: {study.path.name}/{name}: {shorter(why, LONGEST)}"
+        for study in studies
+        for name, why in study.left_out.items()
+    ]
 
 
-def _around(folders: Sequence[Path]) -> list[Run]:
-    """Return the finished runs of the studies that these folders are, or lie in; of no others a message says why."""
-    studies = {}
+def _around(folders: Sequence[Path]) -> list[Study]:
+    """Return the studies that these folders are, or lie in. Raises DataError for a run that is not finished."""
+    studies = dict[Path, Study]()
     for folder in folders:
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder; give a run's, outputs/STUDY/RUN, or a study's, outputs/STUDY")
-        if _is_run(folder):
+        if is_run(folder):
             try:
                 load_run(folder)
             except DataError as error:
                 raise DataError(f"{folder}: {error}") from None
-        study = (folder.parent if _is_run(folder) else folder).resolve()
-        studies[study] = load_study(study).runs
-    return [run for runs in studies.values() for run in runs]
+        path = (folder.parent if is_run(folder) else folder).resolve()
+        studies[path] = load_study(path)
+    return list(studies.values())
 
 
 def _arm_of(folder: Path, found: Sequence[Setting]) -> tuple[Setting, str]:
     """Return the setting and the arm of a run."""
-    if not _is_run(folder):
+    if not is_run(folder):
         raise DataError(f"{folder} is no run: give runs to compare, outputs/STUDY/RUN, or one study alone")
     place = folder.resolve()
     return next(

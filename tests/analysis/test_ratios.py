@@ -248,6 +248,28 @@ def test_settings_without_a_comparison_are_named_and_left_out(
     assert len(table["ratios"]) == 4
 
 
+def test_runs_that_are_left_out_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that failed, and one that never began."""
+    for policy in ("static", "balanced"):
+        write_run(tmp_path / "study", policy, steps=9, name=policy)
+    write_run(tmp_path / "study", "packed", steps=2, name="stopped", state="failed")
+    log = tmp_path / "study" / "lost" / "logs" / "launcher.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("error: a mistake\n")
+    notes = [
+        "left out: study/lost: it never began: a mistake; see logs/launcher.log",
+        "left out: study/stopped: failed: it was stopped",
+    ]
+    for folders in ([], [tmp_path / "study" / "balanced"]):
+        first = tmp_path / "study" / "static" if folders else tmp_path / "study"
+        print_comparison(first, folders, json=True)
+        (table,) = json.loads(capsys.readouterr().out)
+        assert table["notes"] == notes
+        print_comparison(first, folders, json=False)
+        printed = capsys.readouterr().out
+        assert all(note in printed for note in notes)
+
+
 @pytest.mark.parametrize(
     ("folders", "message"),
     [
@@ -255,9 +277,11 @@ def test_settings_without_a_comparison_are_named_and_left_out(
         (["static", "absent"], "absent: no such folder"),
         (["static", "empty"], "empty: no finished run"),
         (["static", "failed"], "failed: failed: it was stopped"),
+        (["static", "lost"], "lost: it never began: a mistake; see logs/launcher.log"),
         (["static", "larger"], "did other work"),
         (["static", "seed1"], "share no seed"),
         (["."], "not compared, balanced is the only arm: G = 2, B = 64, distributed, cpu; name a run"),
+        (["."], "to compare with (left out: study/failed: failed: it was stopped; left out: study/lost: it never"),
         (["."], "not compared, no arm is the baseline: G = 2, B = 32"),
     ],
 )
@@ -272,7 +296,9 @@ def test_the_command_refuses(
     write_run(study, "balanced", name="failed", state="failed", steps=2)
     write_run(study, "balanced", name="larger", steps=9, options={"global_batch": 64})
     write_run(study, "packed", name="seed1", steps=9, seed=1)
-    (tmp_path / "study" / "empty").mkdir()
+    (study / "empty").mkdir()
+    (study / "lost" / "logs").mkdir(parents=True)
+    (study / "lost" / "logs" / "launcher.log").write_text("error: a mistake\n")
     code = guarded(lambda: print_comparison(study / folders[0], [study / name for name in folders[1:]], json=False))
     assert code == 1
     assert message in capsys.readouterr().err
