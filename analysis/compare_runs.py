@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from analysis.load import Study, is_run, load_run, load_study
-from analysis.ratios import AA, baseline_of, compare, judged, refusal
-from analysis.settings import Setting, settings
+from analysis.load import Run, Study, is_run, load_run, load_study
+from analysis.ratios import AA, ANOTHER, COMPUTED, baseline_of, compare, judged, refusal
+from analysis.settings import Setting, settings, work
 from analysis.tables import plain
-from ddpsched.decode import shorter
+from ddpsched.decode import shorter, shown
 from ddpsched.errors import DataError
 
+MOST_KEYS = 3  # of a config that a message names
 LONGEST = 300  # characters of a reason in a note
+SIMULATED = "times of simulated runs are computed: their ratios have no interval, and no verdict"
 
 
 def compared(baseline: Path, others: Sequence[Path] = (), seed: int = 0) -> list[dict[str, Any]]:
@@ -23,6 +25,7 @@ def compared(baseline: Path, others: Sequence[Path] = (), seed: int = 0) -> list
     several launches, and a verdict the noise between two equal arms. Without ``others``, all arms of a study against
     its baseline. ``seed``: of the intervals' resampling.
 
+    Times of simulated runs are computed: their ratios have no intervals, which a note says.
     Settings of a study without a baseline, or with one arm alone, are left out, and so are runs that are not finished;
     the last table's notes name them.
 
@@ -41,28 +44,26 @@ def compared(baseline: Path, others: Sequence[Path] = (), seed: int = 0) -> list
             raise DataError(f"{baseline}: {'; '.join(left_out)}; name a run to compare with{also}")
         chosen = [(setting, str(baseline_of(setting)), list(setting.arms)) for setting in found]
     else:
-        setting, first = _arm_of(baseline, found)
-        wanted = [_arm_of(folder, found) for folder in others] or [(setting, arm) for arm in setting.arms]
-        for folder, (other, arm) in zip(others, wanted, strict=False):
+        setting, first, run = _arm_of(baseline, found)
+        wanted = [_arm_of(folder, found) for folder in others]
+        for folder, (other, arm, theirs) in zip(others, wanted, strict=True):
             if other is not setting:
-                labels = f"{shorter(other.label, 300)}; {shorter(setting.label, 300)}"
-                raise DataError(f"{folder} and {baseline} did other work ({labels}): not compared")
+                raise DataError(f"{folder} and {baseline} did other work: {_difference(theirs, run)}")
             _check(setting, arm, first)
-        chosen = [(setting, first, [label for _, label in wanted])]
+        chosen = [(setting, first, [arm for _, arm, _ in wanted] or list(setting.arms))]
     rows = judged([setting for setting, *_ in chosen], "step_s", seed, [first for _, first, _ in chosen])
     rng = np.random.default_rng(seed)
     tables: list[dict[str, Any]] = []
     for (setting, first, arms), steps in zip(chosen, rows, strict=True):
-        shown = [row for row in steps if row["arm"] in (*arms, AA)]
-        compute = [compare(setting, row["arm"], first, "max_compute_s", rng).row() for row in shown]
+        kept = [row for row in steps if row["arm"] in (*arms, AA)]
+        compute = [compare(setting, row["arm"], first, "max_compute_s", rng).row() for row in kept]
         again = baseline_of(setting)
         if AA in setting.arms and again != first:  # the floor is there, whichever arm is compared with
             floor = judged([setting], "step_s", seed)[0]  # one run's setting: it is the page
-            shown.append(
-                next({**row, "arm": f"{AA} ({again})", "baseline": first} for row in floor if row["arm"] == AA)
-            )
-        table = {"label": setting.label, "baseline": first, "arms": [{"arm": row["arm"]} for row in shown]}
-        tables.append({**table, "ratios": plain([*shown, *compute]), "notes": []})
+            kept.append(next({**row, "arm": f"{AA} ({again})", "baseline": first} for row in floor if row["arm"] == AA))
+        table = {"label": setting.label, "baseline": first, "arms": [{"arm": row["arm"]} for row in kept]}
+        notes = [SIMULATED] if setting.runs[0].mode == "simulated" else []
+        tables.append({**table, "ratios": plain([*kept, *compute]), "notes": notes})
     tables[-1]["notes"] += [*left_out, *unfinished]
     return tables
 
@@ -99,17 +100,27 @@ def _around(folders: Sequence[Path]) -> list[Study]:
     return list(studies.values())
 
 
-def _arm_of(folder: Path, found: Sequence[Setting]) -> tuple[Setting, str]:
-    """Return the setting and the arm of a run."""
+def _arm_of(folder: Path, found: Sequence[Setting]) -> tuple[Setting, str, Run]:
+    """Return the setting and the arm of a folder's run, and the run."""
     if not is_run(folder):
         raise DataError(f"{folder} is no run: give runs to compare, outputs/STUDY/RUN, or one study alone")
     place = folder.resolve()
     return next(
-        (setting, arm)
+        (setting, arm, run)
         for setting in found
         for arm, runs in setting.arms.items()
-        if any(run.path.resolve() == place for run in runs)
+        for run in runs
+        if run.path.resolve() == place
     )
+
+
+def _difference(mine: Run, other: Run) -> str:
+    """Return what two runs of two settings do not share, the first keys with both values, and what to do."""
+    ours, theirs = ({"device": run.device, **work(run.config), "seed": None} for run in (mine, other))
+    differing = [key for key in ours | theirs if ours.get(key) != theirs.get(key)]
+    keys = sorted(differing, key=lambda key: key == "steps")[:MOST_KEYS]  # seeds may differ in them
+    values = ", ".join(f"{key} = {shown(ours.get(key))} and {shown(theirs.get(key))}" for key in keys)
+    return f"{values}; not compared: run both with the same {', '.join(keys)}, in one study"
 
 
 def _check(setting: Setting, arm: str, first: str) -> None:
@@ -118,12 +129,19 @@ def _check(setting: Setting, arm: str, first: str) -> None:
     if not couples:
         raise DataError(f"{arm} and {first} share no seed: not compared; run both in one launch")
     for mine, other in couples:
-        if (why := refusal(mine, other)) is not None:
-            own = any("loop" in run.environment for run in (mine, other))
-            remedy = (
-                "loops of your own run one after another, and the machine drifts meanwhile; `ddpsched analyse "
-                f"{mine.path.parent}` draws both, without a verdict; `ddpsched sweep` measures policies in turn"
-                if own
-                else "run them in turn, in one study"
+        why = refusal(mine, other)
+        if why is not None and why != COMPUTED:
+            raise DataError(
+                f"{mine.path} and {other.path} are not compared: {shorter(why)}; {_remedy(mine, other, why)}"
             )
-            raise DataError(f"{mine.path} and {other.path} are not compared: {shorter(why)}; {remedy}")
+
+
+def _remedy(mine: Run, other: Run, why: str) -> str:
+    if why.startswith(ANOTHER):
+        return "run both on the same data, in the same order"
+    if any("loop" in run.environment for run in (mine, other)):
+        return (
+            "loops of your own run one after another, and the machine drifts meanwhile; `ddpsched analyse "
+            f"{mine.path.parent}` draws both, without a verdict; `ddpsched sweep` measures policies in turn"
+        )
+    return "run them in turn, in one study"

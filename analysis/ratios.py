@@ -19,6 +19,8 @@ from analysis.stats import Pairs, Ratio, autocorrelation, effective_size, floor_
 
 STATIC = "static"  # the baseline of a setting without an A/A run
 MARGIN = 0.02  # of a study that stated none
+ANOTHER = "another "  # with which the reasons of other data and orders begin
+COMPUTED = "computed times"  # of simulated runs, the same in any launch
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +104,10 @@ def refusal(mine: Run, other: Run) -> str | None:
         ours, theirs = ({k: v for k, v in each.items() if k != "data.pad_to"} for each in (ours, theirs))
         keys = [key for key in ours | theirs if ours.get(key) != theirs.get(key)]
         if keys:
-            return f"another {name}: {keys[0]} = {ours.get(keys[0])!r} and {theirs.get(keys[0])!r}"
+            return f"{ANOTHER}{name}: {keys[0]} = {ours.get(keys[0])!r} and {theirs.get(keys[0])!r}"
     launches = [run.environment.get("launch") or {} for run in (mine, other)]
     if mine.mode == "simulated":
-        return "computed times"
+        return COMPUTED
     if not all(launches):
         return "not run in turn"
     if launches[0]["id"] != launches[1]["id"]:

@@ -180,16 +180,19 @@ def test_one_seed_or_one_step_has_no_interval(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "environment", "reason"),
+    ("options", "environment", "reason", "remedy"),
     [
-        ({"order.kind": "length_grouped"}, {}, "another global order: order.kind = 'length_grouped' and 'shuffled'"),
-        ({"data.size": 99}, {}, "another data: data.size = 99"),
-        ({}, {"launch": None}, "not run in turn"),
-        ({}, {"launch": {"how": "interleaved", "id": "later"}}, "of two launches"),
+        (
+            {"order.kind": "length_grouped"}, {}, "another global order: order.kind = 'length_grouped' and 'shuffled'",
+            "run both on the same data, in the same order",
+        ),
+        ({"data.size": 99}, {}, "another data: data.size = 99", "run both with the same data.size, in one study"),
+        ({}, {"launch": None}, "not run in turn", "run them in turn, in one study"),
+        ({}, {"launch": {"how": "interleaved", "id": "later"}}, "of two launches", "run them in turn, in one study"),
     ],
 )  # fmt: skip
 def test_other_data_order_or_launches_are_not_compared(
-    tmp_path: Path, options: dict[str, Any], environment: dict[str, Any], reason: str
+    tmp_path: Path, options: dict[str, Any], environment: dict[str, Any], reason: str, remedy: str
 ) -> None:
     study = tmp_path / "study"
     write_run(study, "static")
@@ -197,7 +200,7 @@ def test_other_data_order_or_launches_are_not_compared(
     static, balanced = (next(r for r in load_study(study).runs if r.policy == kind) for kind in ("static", "balanced"))
     assert refusal(static, static) is None
     assert reason in str(refusal(balanced, static))
-    with pytest.raises(DataError, match="not compared"):
+    with pytest.raises(DataError, match=rf"not compared: .*{remedy}"):
         compared(static.path, [balanced.path])
 
 
@@ -207,6 +210,20 @@ def test_simulated_times_are_computed(tmp_path: Path) -> None:
     (row,) = judged([setting_of(tmp_path / "study")], "step_s")[0]
     assert row["reason"] == "computed times"
     assert np.isnan(row["low"])
+
+
+def test_the_command_compares_simulated_runs_without_an_interval(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    static, balanced = (write_run(tmp_path / "study", arm, mode="simulated") for arm in ("static", "balanced"))
+    (table,) = compared(static, [balanced])
+    rows = {row["column"]: row for row in table["ratios"]}
+    assert rows["step_s"]["ratio"] < 1
+    assert (rows["step_s"]["low"], rows["step_s"]["verdict"]) == (None, "no interval: computed times")
+    print_comparison(static, [balanced], json=False)
+    printed = capsys.readouterr().out
+    assert f"{rows['step_s']['ratio']:.3f}" in printed
+    assert "times of simulated runs are computed: their ratios have no interval" in " ".join(printed.split())
 
 
 def test_the_command_compares_any_arm_with_any_other(
@@ -278,7 +295,10 @@ def test_runs_that_are_left_out_are_named(tmp_path: Path, capsys: pytest.Capture
         (["static", "empty"], "empty: no finished run"),
         (["static", "failed"], "failed: failed: it was stopped"),
         (["static", "lost"], "lost: it never began: a mistake; see logs/launcher.log"),
-        (["static", "larger"], "did other work"),
+        (
+            ["static", "larger"],
+            "did other work: global_batch = 64 and 32; not compared: run both with the same global_ba",
+        ),
         (["static", "seed1"], "share no seed"),
         (["."], "not compared, balanced is the only arm: G = 2, B = 64, distributed, cpu; name a run"),
         (["."], "to compare with (left out: study/failed: failed: it was stopped; left out: study/lost: it never"),
