@@ -1,7 +1,7 @@
 """Step times of each policy on more ranks, and on ranks of unequal speed, computed, as tables and a figure.
 
     python -m experiments.what_if [--calibration device.json] [--network network.json] [--world-sizes 4 64 1024]
-        [--slow-share 0.125] [--slowness 1.5] [--figure speed-up.png] [--freeze report/results/what_if.json]
+        [--slow-share 0.125] [--slowness 1.5] [--figure speed-up.png] [--freeze report/results/what_if/rows.json]
 
 Times of micro-batches are those of `ddpsched calibrate`, by default DistilBERT's on one CPU core; waits for messages
 those of `ddpsched calibrate --network`, or of a network of given latency and bandwidth. report/notes/simulator.md lists

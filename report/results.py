@@ -27,7 +27,7 @@ STUDIES, TRAINERS, RELIABILITY = "studies", "trainers", "reliability"  # folders
 SYNCHRONISERS, COMPILED, TWO_HOSTS, SIMULATOR = "synchronisers", "compiled", "two_hosts", "simulator"
 AUTO = "auto"  # settings of experiments.benchmarks.auto
 REPRODUCED = "reproduced"  # studies that report.reproduce ran again
-WHAT_IF = "what_if.json"  # the file of experiments.what_if --json
+WHAT_IF = "what_if/rows.json"  # the file of experiments.what_if --freeze
 GPU, MEASURED = "gpu", "gpu.json"  # the folder of what was measured on GPUs, and the file of one of them
 
 Tables = list[dict[str, Any]]
