@@ -1,6 +1,6 @@
 """Training over a link between two hosts: what of its communication is exposed, by synchroniser, policy and rate.
 
-    python -m experiments.benchmarks.two_hosts [CONFIG] [key=value ...] [rate=100mbit ...] [--launches 3]
+    python -m experiments.benchmarks.two_hosts [CONFIG] [key=value ...] [rate=100mbit ...] [--launches 5]
         [--output FILE]
 
 The hosts are two network namespaces of this machine, the link is a pair of virtual devices, which the kernel shapes to
@@ -8,7 +8,8 @@ each rate. For each rate and launch, torchrun starts one gloo rank on either hos
 turns step by step; the first arm runs twice (A/A), and ratios are to it. Times are from the runs' records: a step is
 forward, backward and synchronisation; *exposed* is its time after the last rank has its gradients ready, *waiting* the
 mean over ranks of the time from a rank's gradients to the last rank's. The runs stay in outputs/two-hosts-RATE, for
-``ddpsched timeline``. Processors are shared by both hosts, and the link has no delay of its own.
+``ddpsched timeline``. Processors are shared by both hosts, and the link has no delay of its own. After a pause
+some KiB cross it at once, at any rate; the last line says how many times that a step's gradients are.
 """
 
 import argparse
@@ -32,11 +33,11 @@ from ddpsched.config import RunConfig, apply_overrides, dump, load, parse
 from ddpsched.environment import describe
 from ddpsched.errors import ConfigError, RunError
 from ddpsched.processes import ends_with_its_parent
-from ddpsched.records import write_json
+from ddpsched.records import read_json, write_json
 from ddpsched.run_folder import read_status
 from ddpsched.terminal import plain_console
 from experiments.benchmarks.bench import AA, LEFT_OUT, Seconds, add_launches, judged
-from experiments.benchmarks.namespaces import LINK, Hosts, bits_per_s, missing, two_hosts
+from experiments.benchmarks.namespaces import BUCKET, LINK, Hosts, bits_per_s, missing, two_hosts
 from experiments.benchmarks.syncs import as_json, ratio_text
 from experiments.launches import Launch
 from experiments.launching import Node, command, not_met
@@ -45,6 +46,7 @@ from experiments.study import Compare
 RATES = ("unshaped", "1gbit", "100mbit")
 KINDS, POLICIES = ("ddp", "naive", "overlap", "bucketed"), ("static", "balanced")
 PORT = 29_500  # in a namespace of its own, so that it is free
+LEAST_BUCKETS = 20  # that a step's gradients fill: with fewer, too much of them crosses a link whatever its rate
 GRACE_S = 20.0  # for one host's ranks to end when the other's have failed
 DEFAULT: dict[str, Any] = {"steps": 23, "global_batch": 32, "sync": {"bucket_mb": 0.25}}
 
@@ -147,6 +149,20 @@ def times_of(run: RunConfig) -> Times:
     return Times(*(each.to_numpy() for each in (step, frame["compute"], frame["waiting"], exposed)))
 
 
+def step_bytes(run: RunConfig) -> int:
+    """Return the bytes of gradients that a finished run's ranks send each other in a step, either way."""
+    width = {"float32": 4, "bfloat16": 2, "float16": 2}[run.sync.precision]
+    return int(read_json(run.run_dir / "environment.json")["num_parameters"]) * width
+
+
+def about_buckets(num_bytes: int) -> str:
+    """Return how a step's gradients compare with what crosses a link at once, and what to do where they are too few."""
+    said = f"a step's gradients are {num_bytes:,} bytes, {num_bytes / BUCKET:.0f} times what crosses a link at once"
+    if num_bytes >= LEAST_BUCKETS * BUCKET:
+        return said
+    return f"{said}, less than {LEAST_BUCKETS} times: what is exposed at a rate is too little here; use a larger model"
+
+
 def rows(launches: Sequence[Mapping[str, Times]]) -> list[dict[str, Any]]:
     """Return a row for each arm, in seconds; ``launches``: of each the times by arm."""
     seconds: list[Seconds] = [{arm: times.step_s for arm, times in launch.items()} for launch in launches]
@@ -210,17 +226,19 @@ def main(words: Sequence[str]) -> int:
         if (reason := missing()) is not None:
             print(f"skipped: two hosts: {reason}", file=sys.stderr)
             return 1
-        found = []
+        about: dict[str, Any] = {"model": config.model.name, "num_steps": (config.steps or 0) - LEFT_OUT}
+        about |= {"num_launches": options.launches, "global_batch": config.global_batch}
+        about |= {"bucket_mb": config.sync.bucket_mb, "device": describe()["cpu"], "link_bucket_bytes": BUCKET}
+        links: list[dict[str, Any]] = []
         for rate in rates:
-            found.append({"rate": rate, "rows": measure(config, rate, options.launches)})
-            plain_console(at_least=118).print(report(rate, found[-1]["rows"]))
-        steps = (config.steps or 0) - LEFT_OUT
-        about = {"model": config.model.name, "num_steps": steps, "num_launches": options.launches}
-        print(f"{config.model.name}, B = {config.global_batch}; {steps} steps in turn in launches: {options.launches}")
+            links.append({"rate": rate, "rows": measure(config, rate, options.launches)})
+            plain_console(at_least=118).print(report(rate, links[-1]["rows"]))
+            about["step_bytes"] = step_bytes(arms(config, rate, 0)[0])
+            if options.output is not None:  # after each rate: the next may fail
+                write_json(options.output, {**about, "links": links})
+        shape = f"{about['model']}, B = {about['global_batch']}; {about['num_steps']} steps in turn"
+        print(f"{shape} in launches: {options.launches}; {about_buckets(about['step_bytes'])}")
         if options.output is not None:
-            about |= {"global_batch": config.global_batch, "bucket_mb": config.sync.bucket_mb}
-            about |= {"device": describe()["cpu"]}
-            write_json(options.output, {**about, "links": found})
             print(f"written to {options.output}")
         return 0
 
