@@ -32,7 +32,7 @@ naive overlap bucketed: $(VENV)/installed
 # twenty minutes, as root on Linux: training over a link between two hosts, at three rates, five launches each
 two-hosts: $(VENV)/installed
 	mkdir -p $(OUTPUTS)
-	$(BIN)/python -m experiments.benchmarks.two_hosts outputs=$(OUTPUTS) --launches 5 --output $(OUTPUTS)/two-hosts.json $(ARGS)
+	$(BIN)/python -m experiments.benchmarks.two_hosts outputs=$(OUTPUTS) --output $(OUTPUTS)/two-hosts.json $(ARGS)
 
 # eight minutes: the checks of reliability that need real launches, in short; every example, certified; compiled models with
 # inductor, and a compilation that stops all ranks; the kit for a GPU

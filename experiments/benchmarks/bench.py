@@ -21,7 +21,7 @@ from ddpsched.errors import DdpschedError
 from ddpsched.interleaved import order_of
 
 AA = "A/A"
-LAUNCHES, ROUNDS = 3, MIN_STEPS
+LAUNCHES, ROUNDS = 5, MIN_STEPS
 LEFT_OUT = 3  # first steps of a training, while allocators settle
 Seconds = dict[str, npt.NDArray[np.float64]]  # by arm: (rounds,)
 

@@ -1,6 +1,6 @@
 """Step time with checkpoints against without.
 
-    python -m experiments.benchmarks.checkpointing [--model tiny|distilbert] [--threads 1] [--rounds 20] [--launches 3]
+    python -m experiments.benchmarks.checkpointing [--model tiny|distilbert] [--threads 1] [--rounds 20] [--launches 5]
 
 The tiny model writes one every 10 steps, DistilBERT's geometry with random weights one every 100, of only two samples
 each. Runs of one process take turns: the tiny model of 10 steps, DistilBERT of 25. A checkpoint comes after the first

@@ -1,6 +1,6 @@
 """Time of a DataLoader with ddpsched's sampler against torch's own, and of the sampler alone.
 
-    python -m experiments.benchmarks.loaders [--size 8192] [--rounds 20] [--launches 3]
+    python -m experiments.benchmarks.loaders [--size 8192] [--rounds 20] [--launches 5]
 
 Rank 0 of two loads one epoch of sentences as token ids, as long as SST-2's: from a tokenised data set of ``datasets``
 with transformers' DataCollatorWithPadding, in its own process and by two workers, and from tensors in memory, which are

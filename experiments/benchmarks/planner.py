@@ -1,6 +1,6 @@
 """Planning time of a step, from lengths to the plan with its digest, and its growth with the number of ranks.
 
-    python -m experiments.benchmarks.planner [--largest 4096] [--rounds 200] [--launches 3]
+    python -m experiments.benchmarks.planner [--largest 4096] [--rounds 200] [--launches 5]
 
 32 samples a rank with SST-2's lengths, from 4 ranks on. At each size all methods run in turn, the first one twice
 (A/A), in several launches, each a process; figures are means over launches of the medians over rounds. `growth` is the

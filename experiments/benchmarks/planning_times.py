@@ -35,7 +35,6 @@ FIRST = f"balanced, M = {MICROBATCHES}"  # others are compared with it
 AS_STATIC = ("padded to the longest", "static, length_grouped")  # planned as static is
 SLOW_S = 0.5  # of a peer's epoch
 TRIAL, LEAST_STEPS = 4096, 4  # samples that tell how long a peer takes, and steps that it plans at least
-LAUNCHES = 5  # with so many verdicts on a page, three launches tell little apart
 MICRO = 1e6
 
 
@@ -160,7 +159,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--peer", action="append", default=[], help="a peer's name, or all")
-    add_options(parser, launches=LAUNCHES)
+    add_options(parser)
     options = parser.parse_args(words)
 
     def body() -> None:

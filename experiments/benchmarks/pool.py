@@ -1,6 +1,6 @@
 """Planning time of policy pool, and the share of real tokens in its micro-batches.
 
-    python -m experiments.benchmarks.pool [DIR] [--samples 67349] [--rounds 8] [--launches 3]
+    python -m experiments.benchmarks.pool [DIR] [--samples 67349] [--rounds 8] [--launches 5]
 
 DIR holds `sst2/train.tsv` and `bert-uncased/`; without it lengths are drawn from SST-2's histogram. Eight ranks, a
 budget of 32 times the mean length, one epoch. `us/sample` is planning as a whole, from the epoch's lengths to plans

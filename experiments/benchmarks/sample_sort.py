@@ -1,7 +1,7 @@
 """Time and memory of sorting over ranks, against sorting in one process.
 
-    python -m experiments.benchmarks.sample_sort [--rows 2000000] [--ranks 2] [--rounds 8] [--launches 3]
-    python -m experiments.benchmarks.sample_sort --growth
+    python -m experiments.benchmarks.sample_sort [--rows 2000000] [--ranks 2] [--rounds 8] [--launches 5]
+    python -m experiments.benchmarks.sample_sort --growth [--launches 5]
 
 Rows are (key, id): the keys are SST-2's lengths, or uniform float64, which do not fit into a packed word; ids are in
 random order. In one process: `numpy.lexsort` alone and with the gathering of both columns, two stable `torch.sort`,
@@ -33,7 +33,7 @@ from ddpsched.orders.lexicographic_sort import sort_rows
 from ddpsched.terminal import plain_console
 from ddpsched.training.clock import PeakMemory, return_freed_memory
 from ddpsched.training.sample_sort import sample_sort
-from experiments.benchmarks.bench import LAUNCHES, Seconds, add_options, in_turn, tables
+from experiments.benchmarks.bench import Seconds, add_options, in_turn, tables
 
 KEYS = ("lengths", "floats")
 GROWTH = (10**5, 10**6, 10**7)
@@ -178,14 +178,14 @@ def together(keys: str, size: int, world_size: int) -> float:
     return max(took for took, _, _ in figures)
 
 
-def growth() -> Table:
-    """Return the table of seconds by rows and ranks, with the exponent that fits them."""
+def growth(launches: int) -> Table:
+    """Return the table of seconds by rows and ranks, with the exponent that fits them. ``launches``: for each."""
     table = Table(title="seconds of the sample sort, and e in seconds ~ rows^e", box=box.SIMPLE)
     for column in ("keys", "ranks", *(f"{size:,}" for size in GROWTH), "e"):
         table.add_column(column, justify="right")
     for keys in KEYS:
         for world_size in (1, 2, 4):
-            took = [sorted(together(keys, size, world_size) for _ in range(LAUNCHES)) for size in GROWTH]
+            took = [sorted(together(keys, size, world_size) for _ in range(launches)) for size in GROWTH]
             slope = np.polyfit(np.log(GROWTH), np.log([statistics.median(each) for each in took]), 1)[0]
             cells = (f"{statistics.median(each):.3f} ({each[0]:.3f} to {each[-1]:.3f})" for each in took)
             table.add_row(keys, str(world_size), *cells, f"{slope:.2f}")
@@ -202,7 +202,7 @@ def main() -> None:
     options = parser.parse_args()
     console = plain_console(at_least=140)
     if options.growth:
-        console.print(growth())
+        console.print(growth(options.launches))
         return
     for table in compare(options.rows, options.ranks, options.rounds, options.launches):
         console.print(table)

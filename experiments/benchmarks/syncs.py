@@ -1,6 +1,6 @@
 """Synchronisers side by side: step time, exposed communication and memory on real gloo ranks of this machine.
 
-    python -m experiments.benchmarks.syncs CONFIG [kind=KIND[,key=value ...] ...] [key=value ...] [--launches 3]
+    python -m experiments.benchmarks.syncs CONFIG [kind=KIND[,key=value ...] ...] [key=value ...] [--launches 5]
         [--output FILE]
 
 `kind=naive,barrier=true` is a synchroniser and its keys; without any, those below. Ratios are to the first, which is

@@ -140,6 +140,13 @@ def test_the_table() -> None:
     assert "slower" in printed(one)
 
 
+def test_a_claim_has_five_launches_unless_fewer_are_asked_for() -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    assert parser.parse_args([]).launches == 5
+    assert parser.parse_args(["--launches", "3"]).launches == 3
+
+
 @pytest.mark.parametrize("words", [["--rounds", "0"], ["--launches", "-1"], ["--launches", "x"]])
 def test_options_that_measure_nothing(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
