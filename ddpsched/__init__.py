@@ -28,7 +28,7 @@
     terminal.py      a console that prints text as it is written, and no escape sequences
     broken_pipe.py   output whose reader has ended
     command_exit.py  the end of a command: one message for an expected error, and the exit code
-    shortage.py      memory or threads that the system refused
+    shortage.py      memory, threads or room on a disk that the system refused
     rooms.py         the rooms beside the package, experiments, analysis and report
     arguments.py     checks of output files, and functions by name
     denominators.py  what losses of label tokens are divided by: token_weights

@@ -14,7 +14,7 @@ from ddpsched.visible_text import visible
 def guarded(body: Callable[[], int | None]) -> int:
     """Return the exit code of ``body``; an expected error becomes one message and exit code 1."""
     from ddpsched.errors import DdpschedError
-    from ddpsched.shortage import shortage, too_little
+    from ddpsched.shortage import shortage, system_fault, too_little
 
     if (reason := too_little()) is not None:
         print(f"error: {reason}", file=sys.stderr)
@@ -33,8 +33,7 @@ def guarded(body: Callable[[], int | None]) -> int:
         if (reason := shortage(error)) is not None:
             print(f"error: {reason}", file=sys.stderr)
         elif isinstance(error, OSError):
-            fault = f"error: {error.filename or 'file system'}: {error.strerror or error}"
-            print(visible(fault, lines=True), file=sys.stderr)
+            print(visible(f"error: {system_fault(error)}", lines=True), file=sys.stderr)
         else:
             raise
         return 1

@@ -1,7 +1,6 @@
 """Guard: a run's logs, the reason of its failure, and in a rank among others the reports of the watch on them."""
 
 import contextlib
-import errno
 import logging
 import os
 import sys
@@ -18,7 +17,7 @@ from ddpsched.heartbeat import behind
 from ddpsched.monitor.progress import IN_BAR
 from ddpsched.processes import host_id
 from ddpsched.run_folder import RunFolder
-from ddpsched.shortage import raise_limit, shortage
+from ddpsched.shortage import full_disk, raise_limit, shortage
 from ddpsched.visible_text import visible
 from ddpsched.watch import Watch
 from ddpsched.world import World
@@ -175,10 +174,8 @@ class Guard:
         if isinstance(error, errors.DdpschedError) or not isinstance(error, (OSError, RuntimeError, MemoryError)):
             return error
         if isinstance(error, OSError):
-            if error.errno != errno.ENOSPC:
-                return _explain_shortage(error)
-            remedy = "free some, or set outputs=... elsewhere"
-            return errors.RankFailure(f"rank {rank}: no space left for {self._folder.path}; {remedy}")
+            full = full_disk(error, self._folder.path)
+            return _explain_shortage(error) if full is None else errors.RankFailure(f"rank {rank}: {full}")
         if self._watch is not None:
             # a dying rank's connections close before the system calls it dead
             for _ in range(20 if isinstance(error, RuntimeError) else 1):

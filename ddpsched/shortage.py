@@ -16,6 +16,7 @@ SIGNS = (
 )  # fmt: skip
 LEAST_BYTES = 768 * 2**20  # of address space; below, numpy's libraries end the process as they are loaded
 ERRNOS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or this user's share of it
 REMEDY = (
     "raise the limits of this shell (`ulimit -a` shows them: -v memory, -u processes and threads, -n files), lower "
     "executor.threads, or run fewer ranks on this machine"
@@ -75,6 +76,26 @@ def shortage(error: BaseException) -> str | None:
             return f"{_rank()}: the system gave no more memory or threads ({what}); {raise_limit()}{REMEDY}"
         cause = cause.__cause__ or cause.__context__
     return None
+
+
+def full_disk(error: BaseException, where: object = None) -> str | None:
+    """Return that there is no space left, and the remedy; None for another error.
+
+    ``where``: what was to be written, as a failed write does not name its file.
+    """
+    if not isinstance(error, OSError) or error.errno not in FULL:
+        return None
+    lack = "no space left" if error.errno == errno.ENOSPC else "the disk quota is used up"
+    return f"{lack} for {where or error.filename or 'what was written'}; free some, or set outputs=... elsewhere"
+
+
+def system_fault(error: OSError, where: object = None) -> str:
+    """Return an error of the system as one message: a shortage with its remedy, else the file and the system's words.
+
+    ``where``: what was used, for errors that name no file.
+    """
+    place = error.filename or where or "file system"
+    return shortage(error) or full_disk(error, where) or f"{place}: {error.strerror or error}"
 
 
 def _is_shortage(error: BaseException) -> bool:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -22,7 +23,9 @@ from ddpsched.own_folder import check_own
 from ddpsched.processes import ends_with_its_parent
 from ddpsched.run_folder import read_status
 from ddpsched.run_lock import HELD, refusal
+from ddpsched.shortage import system_fault
 from ddpsched.terminal import plain_console
+from ddpsched.visible_text import visible
 from experiments.launches import Launch
 
 console = plain_console(soft_wrap=True)
@@ -90,20 +93,31 @@ def config_path(run: RunConfig, node: Node = HERE) -> Path:
 def run_launch(launch: Launch, flags: Sequence[str] = (), node: Node = HERE) -> Ended:
     """Start a launch and wait for it; return its runs, each with None where it is done, else the reason.
 
-    Machine 0 alone looks at the folders and at what became of the runs; the others return nothing.
+    Machine 0 alone looks at the folders and at what became of the runs; the others return nothing, and raise OSError.
     """
     if node.rank > 0:
         _launch(launch, flags, node)
         return []
+    try:
+        return _run_launch(launch, flags, node)
+    except OSError as error:  # a full disk, for example: other launches may still be done
+        return [(run, visible(system_fault(error, run.run_dir), lines=True)) for run in launch.runs]
+
+
+def _run_launch(launch: Launch, flags: Sequence[str], node: Node) -> Ended:
     if any(held := [refusal(run.run_dir) for run in launch.runs]):
         others = next(reason for reason in held if reason is not None)
         return [(run, reason or f"not started: {others}") for run, reason in zip(launch.runs, held, strict=True)]
     before = [_left(run) for run in launch.runs]
-    code, printed = _launch(launch, flags, node)
+    code, printed, unlogged = _launch(launch, flags, node)
     errors = [line.removeprefix("error: ") for line in printed.splitlines() if line.startswith("error:")]
     if (refused := next((error for error in errors if HELD in error), None)) is not None:
         return [(run, refused) for run in launch.runs]
-    return [(run, _reason(run, status, code, printed, node)) for run, status in zip(launch.runs, before, strict=True)]
+    ended = f"exit code {code}; "
+    return [
+        (run, _reason(run, status, printed, node, ended + (unlogged or f"see {launcher_log(run.run_dir)}")))
+        for run, status in zip(launch.runs, before, strict=True)
+    ]
 
 
 def _left(run: RunConfig) -> dict[str, Any] | None:
@@ -114,8 +128,8 @@ def _left(run: RunConfig) -> dict[str, Any] | None:
         return None
 
 
-def _reason(run: RunConfig, before: dict[str, Any] | None, code: int, printed: str, node: Node) -> str | None:
-    """Return why a run of a launch that has ended is not done; None where it is."""
+def _reason(run: RunConfig, before: dict[str, Any] | None, printed: str, node: Node, ended: str) -> str | None:
+    """Return why a run of a launch that has ended is not done, ``ended`` where nothing says so; None where it is."""
     status = read_status(run.run_dir)
     if status == before:
         status = {"state": "absent"}  # it ended before it wrote its status
@@ -124,8 +138,7 @@ def _reason(run: RunConfig, before: dict[str, Any] | None, code: int, printed: s
     beginnings = (f"failed: {run.run_dir}: ", "error: ")  # of this run among several, of the whole launch
     lines = printed.splitlines()
     named = [line.removeprefix(start) for start in beginnings for line in lines if line.startswith(start)]
-    unsaid = not_met(printed, node) or f"exit code {code}; see {launcher_log(run.run_dir)}"
-    return status.get("reason") or next(iter(named), unsaid)
+    return status.get("reason") or next(iter(named), not_met(printed, node) or ended)
 
 
 def not_met(printed: str, node: Node) -> str | None:
@@ -152,19 +165,24 @@ def _wait(process: subprocess.Popen[bytes], output: Path | None) -> int:
     return process.wait()
 
 
-def _launch(launch: Launch, flags: Sequence[str], node: Node) -> tuple[int, str]:
+def _launch(launch: Launch, flags: Sequence[str], node: Node) -> tuple[int, str, str]:
     """Start a launch and wait for it; return its exit code and output, which is added to each run's launcher.log.
 
-    Until it ends the output lies beside the folders: another run may have taken one at the same moment.
+    Returns at last why a log has not all of the output; empty where they have. Until the launch ends, its output lies
+    beside the folders: another run may have taken one at the same moment.
     """
     files = [config_path(run, node) for run in launch.runs]
     output = files[0].with_suffix(".log")
     files[0].parent.mkdir(parents=True, exist_ok=True)
     for path in (*(run.run_dir for run in launch.runs), *files, output):
         check_own(path)
-    for run, file in zip(launch.runs, files, strict=True):
-        file.write_text(dump(run), encoding="utf-8")
-    with output.open("w+b") as log:
+    unlogged = ""
+    with ExitStack() as stack:
+        for path in (*files, output):
+            stack.callback(path.unlink, missing_ok=True)
+        for run, file in zip(launch.runs, files, strict=True):
+            file.write_text(dump(run), encoding="utf-8")
+        log = stack.enter_context(output.open("w+b"))
         try:
             process = subprocess.Popen(
                 command(launch, files, flags, node),
@@ -179,18 +197,25 @@ def _launch(launch: Launch, flags: Sequence[str], node: Node) -> tuple[int, str]
                 _end(process, interrupted=not isinstance(interrupt, Terminated))
                 raise
         finally:
-            for file in files:
-                file.unlink(missing_ok=True)
             log.seek(0)
             printed = log.read().decode("utf-8", errors="replace")
             if HELD not in printed:
-                for run in launch.runs:
-                    log_file = launcher_log(run.run_dir, node.rank)
-                    log_file.parent.mkdir(parents=True, exist_ok=True)
-                    with log_file.open("a", encoding="utf-8") as copy:
-                        copy.write(printed)
-            output.unlink()
-    return code, printed
+                unlogged = _add_to_logs([launcher_log(run.run_dir, node.rank) for run in launch.runs], printed)
+    return code, printed, unlogged
+
+
+def _add_to_logs(logs: Sequence[Path], printed: str) -> str:
+    """Add what a launch printed to its logs; print and return why one could not have it, as the launch has ended."""
+    unlogged = ""
+    for path in logs:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as copy:
+                copy.write(printed)
+        except OSError as error:
+            unlogged = visible(f"not all of its output is in {path}: {system_fault(error, path)}", lines=True)
+            console.print(f"       {unlogged}", style="red")
+    return unlogged
 
 
 class Terminated(KeyboardInterrupt):

@@ -17,7 +17,9 @@ from ddpsched.config import RunConfig
 from ddpsched.errors import DdpschedError
 from ddpsched.records import write_json
 from ddpsched.run_folder import read_environment, read_status
+from ddpsched.shortage import system_fault
 from ddpsched.terminal import plain_console
+from ddpsched.visible_text import visible
 from experiments.finished import is_done
 from experiments.launches import Launch, launches
 from experiments.launching import HERE, Ended, Node, command, config_path, run_launch, terminate
@@ -60,10 +62,11 @@ def sweep(
     for launch, ended in _run_here(waiting, flags) if cluster is None else run_jobs(cluster, waiting, flags):
         failed |= {str(run.run_dir): reason for run, reason in ended if reason is not None}
         _say(launch, ended)
-    if pair and cluster is None:
-        _pair_test([run for launch in waiting for run in launch.runs], time.monotonic() - begin)
-    if failed:
+    took_s = time.monotonic() - begin
+    if failed:  # before the pair test, which may fail as well
         console.print(f"{len(failed)} of {len(found.runs)} runs failed: {', '.join(failed)}", style="red")
+    if pair and cluster is None:
+        _pair_test([run for launch in waiting for run in launch.runs], took_s)
     return 1 if failed else 0
 
 
@@ -159,7 +162,7 @@ def main(
         console.print(f"error: {error}", style="red")
         code = 1
     except OSError as error:
-        console.print(f"error: {error.filename or 'file system'}: {error.strerror or error}", style="red")
+        console.print(f"error: {visible(system_fault(error), lines=True)}", style="red")
         code = 1
     except KeyboardInterrupt:
         rest = "jobs go on, the same command waits for them" if on == "slurm" else "run the same command to go on"

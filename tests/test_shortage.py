@@ -55,6 +55,18 @@ def test_one_message(error: BaseException, capsys: pytest.CaptureFixture[str], m
     assert len(printed.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "no space left for what was written"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded", "a/file"), "the disk quota is used up for a/file"),
+    ],
+)
+def test_a_full_disk_has_a_remedy(error: OSError, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(lambda: raised(error)) == 1
+    assert capsys.readouterr().err == f"error: {says}; free some, or set outputs=... elsewhere\n"
+
+
 def test_the_cause_of_an_error_is_looked_at() -> None:
     assert guarded(wrapped) == 1
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddpsched.doctor.finding import Finding, Setting
+from ddpsched.shortage import FULL
 
 NAME = "disk"
 SIZE = 4 * 2**20
 LEAST_FREE = 2**30
 SLOW_S = 1.0  # records are synchronised while ranks wait
-FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """ddpsched runs rm: the folders of runs that have ended, and nothing else."""
 
-import errno
 import json
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from ddpsched.monitor.found import find_run, is_run
 from ddpsched.own_folder import check_own, remove
 from ddpsched.run_folder import OUTPUTS, STATUS
 from ddpsched.run_lock import LOCK, RunLock, refusal
+from ddpsched.shortage import FULL
 from ddpsched.visible_text import visible
 
 OURS = (STATUS, LOCK, "config.toml", "logs", *OUTPUTS)  # what runs and their analysis write
@@ -80,7 +80,7 @@ def _remove(folder: Path) -> None:
     try:
         lock.take()
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in FULL:
             raise  # a full disk has no room for a lock, and is what this is to help
     aside = folder.with_name(f"{folder.name}.{lock.attempt}.part")
     folder.rename(aside)

@@ -1,16 +1,26 @@
-"""Machines of a launch that do not meet are named, in time."""
+"""Machines of a launch that do not meet are named, in time; a full disk ends a launch, and hides no result."""
 
+import errno
+import os
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from studies import write_study
 
-from ddpsched.config import parse
+from ddpsched.config import dump, parse
+from ddpsched.records import write_json
 from experiments import launching
 from experiments.launches import Launch
 from experiments.launching import Node, config_path, run_launch
 from experiments.study import Compare
+from experiments.sweep import sweep
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as a write raises it: it names no file
 
 
 @pytest.mark.slow
@@ -34,3 +44,61 @@ def test_files_of_two_machines_and_two_starts_differ(tmp_path: Path) -> None:
     run = parse({"outputs": str(tmp_path), "steps": 2})
     nodes = (Node(), Node(0, 2, "", "7.0"), Node(1, 2, "", "7.0"), Node(0, 2, "", "7.1"))
     assert len({config_path(run, node) for node in nodes}) == 4
+
+
+# --- a full disk ----------------------------------------------------------------------------------------------
+
+
+def printing(text: str, code: int, then: Callable[[], object] = lambda: None) -> Any:
+    """Return what starts a process that prints ``text``, does ``then`` and ends."""
+
+    def start(words: Any, stdout: Any, **options: Any) -> Any:
+        stdout.write(text.encode())
+        stdout.flush()
+        then()
+        return SimpleNamespace(wait=lambda timeout=None: code)
+
+    return start
+
+
+def test_a_launch_that_a_full_disk_stops_is_reported_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = iter([FULL])
+
+    def filling(run: Any) -> str:
+        for error in written:
+            raise error
+        return dump(run)
+
+    monkeypatch.setattr(launching, "dump", filling)
+    monkeypatch.setattr(launching.subprocess, "Popen", printing("error: why\n", 1))
+    study, folder = str(write_study(tmp_path)), tmp_path / "small"
+    assert sweep(study, [f"outputs={tmp_path}", "seed=0"]) == 1
+    said = capsys.readouterr().out
+    stopped, other = sorted(("static-seed0", "minmax-seed0"), key=said.index)
+    assert f"failed {folder / stopped}: no space left for {folder / stopped}; free some, or set outputs=" in said
+    assert f"failed {folder / other}: why" in said
+    assert "2 of 2 runs failed" in said
+    assert not list(folder.glob(".*")), "nothing is left beside the folders"
+
+
+@pytest.mark.parametrize(("done", "text"), [(True, ""), (False, "error: why\n"), (False, "Killed\n")])
+def test_a_log_that_cannot_be_written_hides_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: bool, text: str
+) -> None:
+    run = parse({"outputs": str(tmp_path), "steps": 2})
+    run.run_dir.mkdir(parents=True)
+    (run.run_dir / "logs").write_text("no folder")  # so that no log can be written there
+
+    def end() -> None:
+        if done:
+            write_json(run.run_dir / "status.json", {"state": "done"})
+
+    monkeypatch.setattr(launching.subprocess, "Popen", printing(text, 1 - done, end))
+    ((_, reason),) = run_launch(Launch((run,), "apart", (run.name,), Compare()))
+    logs = run.run_dir / "logs"
+    unlogged = f"not all of its output is in {logs / 'launcher.log'}: {logs}: File exists"
+    assert unlogged in capsys.readouterr().out
+    assert reason == (None if done else "why" if "why" in text else f"exit code 1; {unlogged}")
+    assert not list(run.run_dir.parent.glob(".*")), "nothing is left beside the folder"
