@@ -20,6 +20,7 @@ from ddpsched.errors import ConfigError
 from ddpsched.processes import children
 from ddpsched.run_folder import read_status
 from ddpsched.terminal import plain_console
+from ddpsched.visible_text import visible
 from experiments.launches import Launch
 from experiments.launching import Ended
 from experiments.slurm_task import FOLDER, LaunchTask, Notes
@@ -29,6 +30,9 @@ MOST_TASKS = 1000  # of an array: Slurm's MaxArraySize is 1001 unless it was set
 RESTARTS = 3  # after a time limit, of launches that go on
 PAUSE_S, LOCAL_PAUSE_S, LOCAL_END_S = 2.0, 0.05, 3.0
 ASK_S = 30.0  # between two looks at Slurm's queue
+BELIEVED_S = 300.0  # a state of a job, without a new answer
+NOTED_S = 300.0  # from the note of a job's end to its being over, where Slurm does not answer
+TOLD_AFTER = 3  # questions without an answer
 OVER = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "REVOKED", "TIMEOUT",
 )  # fmt: skip
@@ -63,31 +67,60 @@ class Shape:
 
 @dataclass
 class Queue:
-    """Slurm's queue, asked at most every ``ASK_S`` seconds; submitit asks sacct, which answers with accounting only."""
+    """Slurm's queue, asked at most every ``ASK_S`` seconds; submitit asks sacct, which answers with accounting only.
+
+    Where squeue does not answer, that is printed once, and a job is over when its task noted its end ``NOTED_S`` ago: a
+    job that Slurm starts again takes its note back.
+    """
 
     _states: dict[str, str] = field(default_factory=dict)
     _asked_s: float = float("-inf")
+    _answered_s: float = float("-inf")
+    _unanswered: int = 0  # times, since the last answer
+    _noted_s: dict[str, float] = field(default_factory=dict)  # when a job's end was first seen to be noted
 
     def state(self, job_id: str, age_s: float = ASK_S) -> str:
         """Return Slurm's word for a job's state, at most ``age_s`` old; "gone" minutes after its end, or "UNKNOWN".
 
-        A job is in the queue from its submission on. Unknown: Slurm has not answered yet.
+        A job is in the queue from its submission on. Unknown: Slurm has not answered yet, or not for ``BELIEVED_S``.
         """
         if time.monotonic() - self._asked_s > age_s:
-            self._asked_s = time.monotonic()
-            command = ["squeue", "--noheader", "--array", "--states=all", "--me", "--format=%i %T"]
-            found = subprocess.run(command, capture_output=True, text=True, check=False)
-            if found.returncode == 0:  # else what was known stays
-                self._states = dict(line.split() for line in found.stdout.splitlines()) | {"": "answered"}
-        return self._states.get(job_id, "gone") if self._states else "UNKNOWN"
+            self._ask()
+        is_known = time.monotonic() - self._answered_s <= BELIEVED_S
+        return self._states.get(job_id, "gone") if is_known else "UNKNOWN"
 
-    def is_over(self, job: Any) -> bool:
-        """Return whether a job has ended and will not start again.
+    def _ask(self) -> None:
+        self._asked_s = time.monotonic()
+        command = ["squeue", "--noheader", "--array", "--states=all", "--me", "--format=%i %T"]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        if found.returncode == 0:
+            self._states = dict(line.split() for line in found.stdout.splitlines())
+            self._answered_s, self._unanswered = time.monotonic(), 0
+            self._noted_s.clear()
+            return
+        self._unanswered += 1
+        if self._unanswered == TOLD_AFTER:
+            said = visible(found.stderr.strip() or f"exit code {found.returncode}", lines=True)
+            console.print(
+                f"squeue has not answered {TOLD_AFTER} times: {said}; until it does, a launch is over when its task "
+                "notes so. Try `squeue --me`; after Ctrl-C jobs go on, and the same command waits for them",
+                style="red",
+            )
+
+    def is_over(self, launch: Launch, job: Any) -> bool:
+        """Return whether a launch's job has ended and will not start again.
 
         One with a result may: Slurm ends a job that it starts again by a signal, of which the task makes a failure.
         """
         has_result = job.paths.result_pickle.exists()
-        return self.state(job.job_id, PAUSE_S if has_result else ASK_S) in ("gone", *OVER)
+        state = self.state(job.job_id, PAUSE_S if has_result else ASK_S)
+        return self._is_noted(launch, job) if state == "UNKNOWN" else state in ("gone", *OVER)
+
+    def _is_noted(self, launch: Launch, job: Any) -> bool:
+        if Notes(launch).read("end").get("job") != job.job_id:
+            self._noted_s.pop(job.job_id, None)
+            return False
+        return time.monotonic() - self._noted_s.setdefault(job.job_id, time.monotonic()) >= NOTED_S
 
 
 def cluster_of(where: Where, nodes: int, words: Sequence[str]) -> Cluster:
@@ -153,7 +186,7 @@ def run_jobs(cluster: Cluster, waiting: Sequence[Launch], flags: Sequence[str]) 
             going += _submit(submitit, cluster, shape, part, flags)
     queue = Queue()  # which has the new jobs
     while going:
-        looked = [(launch, job, queue.is_over(job)) for launch, job in going]
+        looked = [(launch, job, queue.is_over(launch, job)) for launch, job in going]
         going = [(launch, job) for launch, job, over in looked if not over]
         yield from ((launch, _ended(launch, job, queue.state(job.job_id))) for launch, job, over in looked if over)
         if going:
@@ -177,7 +210,7 @@ def _jobs_there(submitit: Any, waiting: Sequence[Launch], queue: Queue) -> list[
     """Return launches whose jobs have not ended, with these."""
     noted = [(launch, Notes(launch).read("job").get("job")) for launch in waiting]
     jobs = [(launch, submitit.SlurmJob(_folder(launch), job)) for launch, job in noted if job is not None]
-    going = [(launch, job) for launch, job in jobs if not queue.is_over(job)]
+    going = [(launch, job) for launch, job in jobs if not queue.is_over(launch, job)]
     for launch, job in going:
         console.print(f"waits  {launch.label} (job {job.job_id}, {queue.state(job.job_id)})")
     return going

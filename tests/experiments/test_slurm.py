@@ -112,16 +112,46 @@ def test_an_array_has_a_task_for_each_launch_and_what_is_queued_is_waited_for(tm
 
 def test_a_job_that_slurm_starts_again_is_not_over(tmp_path: Path, cluster: Path) -> None:
     """Its first start ended by a signal, and left a result."""
-    job = submitit.SlurmJob(tmp_path, "7")
+    (launch,), job = launches_of(tmp_path, *ONE), submitit.SlurmJob(tmp_path, "7")
     job.paths.result_pickle.write_bytes(b"")
     (cluster / "queue").write_text("7 PENDING\n")
-    assert not Queue().is_over(job)
+    assert not Queue().is_over(launch, job)
     (cluster / "queue").write_text("7 CANCELLED\n")
-    assert Queue().is_over(job)
+    assert Queue().is_over(launch, job)
     (cluster / "queue").write_text("")
-    assert Queue().is_over(job), "minutes after its end the queue has it no longer"
+    assert Queue().is_over(launch, job), "minutes after its end the queue has it no longer"
     (cluster / "squeue").write_text("#!/bin/sh\nexit 1\n")
-    assert not Queue().is_over(job), "no answer says nothing"
+    assert not Queue().is_over(launch, job), "no answer, and no note of its end"
+
+
+def test_without_an_answer_of_slurm_a_jobs_own_note_ends_the_wait(
+    tmp_path: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(slurm.time, "monotonic", lambda: clock[0])
+    (launch,), job, queue = launches_of(tmp_path, *ONE), submitit.SlurmJob(tmp_path, "7"), Queue()
+
+    def is_over_at(moment: float) -> bool:
+        clock[0] = moment
+        return queue.is_over(launch, job)
+
+    (cluster / "queue").write_text("7 RUNNING\n")
+    assert not is_over_at(1)
+    fault = "slurm_load_jobs error: Unable to contact slurm controller"
+    (cluster / "squeue").write_text(f"#!/bin/sh\necho {fault} >&2\nexit 1\n")
+    ends(launch, "7", None)
+    assert not any(is_over_at(moment) for moment in range(2, 300, 60)), "the last answer is still believed"
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count(f"squeue has not answered 3 times: {fault}; until it does") == 1
+    assert "Try `squeue --me`; after Ctrl-C jobs go on, and the same command waits for them" in said
+    assert not is_over_at(310)
+    Notes(launch).path("end").unlink()  # Slurm started the job again
+    assert not is_over_at(620)
+    ends(launch, "7", None)
+    assert not is_over_at(630)
+    assert is_over_at(930)
+    (cluster / "squeue").write_text("#!/bin/sh\necho 7 RUNNING\n")
+    assert not is_over_at(940), "Slurm's word stands above a note"
 
 
 def test_a_study_that_sbatch_refuses(tmp_path: Path, cluster: Path) -> None:
