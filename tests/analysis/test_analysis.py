@@ -146,7 +146,7 @@ def test_study_names_what_it_leaves_out(tmp_path: Path) -> None:
 
 
 def test_a_run_that_never_began_is_left_out_by_name(tmp_path: Path) -> None:
-    """Of it there is the launcher's log alone; a folder with a status alone was cut off as it began."""
+    """A launcher's log is all that there is of it; a folder with a status alone was cut off as it began."""
     study = tmp_path / "study"
     write_run(study, "static", steps=6)
     for name, file, text in (

@@ -1,4 +1,4 @@
-"""What was computed beside what was measured."""
+"""Sentences that hold what was computed beside what was measured."""
 
 from types import SimpleNamespace
 from typing import Any
