@@ -1,7 +1,5 @@
 """Speed against order bias, and against peak memory: a named point an arm."""
 
-import textwrap
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -9,11 +7,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.labels import label_points
-from analysis.style import GREY, MEBIBYTES, SMALL, colour, page, tint
+from analysis.style import GREY, MEBIBYTES, colour, page, tint
 
 BIAS, SPEED = "order bias: 0 as shuffled, 1 steps of one length", "samples per second over static's"
 FEW = 8  # arms whose names fit into half a page's width
-CROWD, WIDTH = 0.05, 31  # order bias within which points lie on each other; characters of a line that lists them
+CROWD = 0.05  # order bias within which points lie on each other
 
 
 def points_of_speed(found: pd.DataFrame, column: str, scale: float, ax: Axes, least: float) -> Axes:
@@ -73,7 +71,6 @@ def draw_tradeoffs(found: pd.DataFrame, title: str = "", planned: pd.DataFrame |
         figure, (bias, memory) = page(1, 2, height_cm=8.5, title=title)
         points_of_speed(planned, "order_bias", 1.0, bias, 0.2).set_xlabel(BIAS)
         bias.set_ylabel("planned: static's slowest rank over the arm's")
-        bias.text(0.42, 0.55, unnamed(planned), transform=bias.transAxes, va="top", fontsize=SMALL - 1, color=GREY)
         _peaks(found, memory)
         memory.set_ylabel(f"measured: {SPEED}")
         return figure
@@ -93,12 +90,10 @@ def draw_tradeoffs(found: pd.DataFrame, title: str = "", planned: pd.DataFrame |
 
 
 def unnamed(planned: pd.DataFrame) -> str:
-    """Return the arms without a name at order bias 0 as lines, the fastest first, each with its speed."""
+    """Return the arms without a name at order bias 0, the fastest first, by their speed."""
     crowd = planned[~planned["named"] & (planned["order_bias"].abs() < CROWD)].sort_values("speed", ascending=False)
-    lines = ["unnamed at 0:"] if len(crowd) else []
-    for level, arms in crowd.groupby(crowd["speed"].map("{:.1f}".format), sort=False):
-        lines += textwrap.wrap(f"{level} {'; '.join(arms['arm'])}", WIDTH, subsequent_indent=" " * 5)
-    return "\n".join(lines)
+    levels = crowd.groupby(crowd["speed"].map("{:.1f}".format), sort=False)["arm"]
+    return "; ".join(f"{level} {' / '.join(arms)}" for level, arms in levels)
 
 
 def _peaks(found: pd.DataFrame, ax: Axes) -> None:

@@ -90,7 +90,7 @@ def test_reproduce_compares_a_finished_study(frozen: Path, tmp_path: Path, capsy
     assert reproduce(["unequal", "--compare", str(frozen / "studies" / "unequal"), *again]) == 0
     (kept,) = read(frozen).reproduced
     assert (kept["study"], kept["timed_same"], kept["computed_same"]) == ("unequal", kept["timed"], kept["computed"])
-    assert "Here unequal, run again on cpu" in report(read(frozen), {})
+    assert "Here unequal, run again on cpu, frozen on cpu: " in report(read(frozen), {})
     shutil.rmtree(frozen / "reproduced")
     other = write_virtual(tmp_path / "virtual", slower=4.0)
     assert reproduce(["virtual", "--compare", str(other), *where]) == 1
