@@ -11,6 +11,8 @@ from report.results import Measured, Results
 from report.sentences import code
 from report.wording import duration, listed, number, percent, signed
 
+RANKS = {"virtual": "virtual ranks", "distributed": "gloo ranks"}
+
 
 def measured_speed_ups(found: Sequence[Measured]) -> list[dict[str, Any]]:
     """Return ``policy``, ``world_size`` and ``speed_up`` of each arm, fewest ranks first: throughput over static's.
@@ -25,9 +27,6 @@ def measured_speed_ups(found: Sequence[Measured]) -> list[dict[str, Any]]:
             policy = "minmax" if row["arm"] == default else str(row["arm"])
             rows.append({"policy": policy, "world_size": ranks, "speed_up": row["speed"]})
     return rows
-
-
-RANKS = {"virtual": "virtual ranks", "distributed": "gloo ranks"}
 
 
 class Computed:

@@ -32,6 +32,13 @@ PROXY_R = 0.9
 DRIFT = 0.05  # of the mean length
 LOSS_DISTANCE = 0.05  # of the mean loss
 MEMORY = 1.05  # of static's peak
+# by the end of an id
+KINDS = {
+    "-proxy": "predicted cost tracks compute time", "-wait-share": "the share of waits for plans",
+    "-wait-p95": "the P95 of waits for plans", f"-below-{STRONGEST}": f"shorter steps than {STRONGEST}'s",
+    "-p95": "a lower P95 of step times", "-spread": "a lower spread of compute times",
+    "-compute": "a lower longest compute time", "-step": "a lower step time", "-memory": "no more peak memory",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,14 +57,6 @@ class Claim:
 def conclusions(measured: Sequence[Measured]) -> list[Conclusion]:
     """Return the conclusions of all settings, in order."""
     return [judged(each, claim) for each in measured for claim in _claims(each)]
-
-
-KINDS = {
-    "-proxy": "predicted cost tracks compute time", "-wait-share": "the share of waits for plans",
-    "-wait-p95": "the P95 of waits for plans", f"-below-{STRONGEST}": f"shorter steps than {STRONGEST}'s",
-    "-p95": "a lower P95 of step times", "-spread": "a lower spread of compute times",
-    "-compute": "a lower longest compute time", "-step": "a lower step time", "-memory": "no more peak memory",
-}  # fmt: skip
 
 
 def failed(found: Sequence[Conclusion]) -> dict[str, int]:

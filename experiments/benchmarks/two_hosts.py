@@ -33,8 +33,8 @@ from ddpsched.config import RunConfig, apply_overrides, dump, load, parse
 from ddpsched.environment import describe
 from ddpsched.errors import ConfigError, RunError
 from ddpsched.processes import ends_with_its_parent
-from ddpsched.records import read_json, write_json
-from ddpsched.run_folder import read_status
+from ddpsched.records import write_json
+from ddpsched.run_folder import read_environment, read_status
 from ddpsched.terminal import plain_console
 from experiments.benchmarks.bench import AA, LEFT_OUT, Seconds, add_launches, judged
 from experiments.benchmarks.namespaces import BUCKET, LINK, Hosts, bits_per_s, missing, two_hosts
@@ -152,7 +152,7 @@ def times_of(run: RunConfig) -> Times:
 def step_bytes(run: RunConfig) -> int:
     """Return the bytes of gradients that a finished run's ranks send each other in a step, either way."""
     width = {"float32": 4, "bfloat16": 2, "float16": 2}[run.sync.precision]
-    return int(read_json(run.run_dir / "environment.json")["num_parameters"]) * width
+    return int(read_environment(run.run_dir)["num_parameters"]) * width
 
 
 def about_buckets(num_bytes: int) -> str:

@@ -49,7 +49,7 @@ for _ in range(turns):
 def hosts_here() -> None:
     """Skip where there can be no namespaces: they need root, Linux and tc, which not every machine has."""
     if (reason := missing()) is not None:
-        pytest.skip(f"two hosts: {reason}")
+        pytest.skip(f"two hosts: {reason}")  # the reason names what this machine lacks, and what to do
 
 
 def seconds_to_send(hosts: Any, size: int, turns: int = 1) -> list[float]:
