@@ -41,7 +41,8 @@ ROOMS = {
     "peers": {
         "packages": 0, "peer": 0, "budget": 1, "rows": 1, "axolotl": 2, "llama_factory": 2, "nemo_rl": 2, "slime": 3,
         "torchtitan": 2, "trl": 2, "batch_rebalance": 2, "cosmos_rl": 2, "deepspeed": 2, "fairseq": 2,
-        "karmarkar_karp": 2, "length_grouped": 2, "lhotse": 2, "megatron": 2, "online_dynamic_batching": 2, "verl": 2,
+        "flattening": 2, "karmarkar_karp": 2, "length_grouped": 2, "lhotse": 2, "megatron": 2,
+        "online_dynamic_batching": 2, "verl": 2,
     },
     "planning": {
         "assignment": 0, "record_columns": 0, "yardstick": 0, "policy": 1, "solvers": 1, "one_batch": 2, "plan_spec": 2,

@@ -10,6 +10,7 @@ length_grouped(_global)      transformers: batches of similar length            
 batch_rebalance              transformers: static's, split by hill climbing        padded  B
 batch_rebalance_scored       the same with the cost that is scored                 padded  B
 batch_rebalance_accumulate   the same in M micro-batches a rank                    padded  B, M
+flattening                   transformers: static's, equal counts                 packed  B
 karmarkar_karp(_equal)       static's, largest differencing (of equal counts)      packed  B
 verl(_equal)                 static's, as verl partitions them                     packed  B
 nemo_rl                      static's, modified first-fit decreasing, dealt       packed  B, M
@@ -34,6 +35,7 @@ online_dynamic_batching      each rank from a buffer, groups agreed on          
     budget.py                    the token budget that gives B samples a step
     length_grouped.py            transformers' group_by_length
     batch_rebalance.py           transformers' batch_rebalance
+    flattening.py                transformers' padding-free batches
     karmarkar_karp.py            largest differencing
     verl.py                      verl's balancing
     deepspeed.py                 DeepSpeed's variable batches
@@ -57,6 +59,7 @@ from ddpsched.peers import (
     cosmos_rl,
     deepspeed,
     fairseq,
+    flattening,
     karmarkar_karp,
     length_grouped,
     lhotse,
@@ -72,8 +75,8 @@ from ddpsched.peers import online_dynamic_batching as odb
 from ddpsched.peers.peer import Peer, Problem, SplitStep, Step
 
 _MODULES = (
-    length_grouped, batch_rebalance, karmarkar_karp, verl, slime, nemo_rl, torchtitan, megatron, trl, axolotl,
-    llama_factory, deepspeed, fairseq, lhotse, cosmos_rl, odb,
+    length_grouped, batch_rebalance, flattening, karmarkar_karp, verl, slime, nemo_rl, torchtitan, megatron, trl,
+    axolotl, llama_factory, deepspeed, fairseq, lhotse, cosmos_rl, odb,
 )  # fmt: skip
 PEERS: dict[str, Peer] = {peer.name: peer for module in _MODULES for peer in module.PEERS}
 

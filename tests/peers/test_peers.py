@@ -88,6 +88,7 @@ def test_budgets_give_steps_of_b_samples_on_average(peer: Peer) -> None:
         "batch_rebalance",
         "batch_rebalance_scored",
         "batch_rebalance_accumulate",
+        "flattening",
         "karmarkar_karp",
         "verl",
         "verl_equal",

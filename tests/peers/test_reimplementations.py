@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddpsched.peers import PEERS, Problem
 from ddpsched.peers.budget import fit_budget
 from ddpsched.peers.fairseq import batches_by_size
 from ddpsched.peers.karmarkar_karp import largest_differencing
@@ -34,6 +35,17 @@ def test_differencing_comes_close_to_the_best_split() -> None:
         )
         largest = max(sum(lengths[i] for i in group) for group in largest_differencing(lengths, 3))
         assert best <= largest <= 1.2 * best
+
+
+@given(LENGTHS, st.integers(1, 9), st.integers(1, 40))
+def test_flattening_gives_ranks_the_orders_samples_in_equal_counts(lengths: list[int], ranks: int, batch: int) -> None:
+    order = np.arange(len(lengths))[::-1]
+    steps = list(PEERS["flattening"].steps(Problem(np.array(lengths), order, ranks, max(batch, ranks))))
+    assert [id for step in steps for rank in step for row in rank for id in row.tolist()] == order.tolist()
+    for step in steps:
+        counts = [sum(map(len, rank)) for rank in step]
+        assert len(step) == ranks
+        assert max(counts) - min(counts) <= 1
 
 
 @given(LENGTHS, st.integers(60, 600), st.sampled_from([1, 2, 8]))

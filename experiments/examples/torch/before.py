@@ -26,21 +26,10 @@ def collate(samples):
     return {"input_ids": ids, "labels": torch.tensor([sample["label"] for sample in samples])}
 
 
-class Classifier(torch.nn.Module):
-    """The mean of tanh(embeddings) without padding, and a head."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.head = torch.nn.Embedding(1000, 32), torch.nn.Linear(32, 2)
-
-    def forward(self, input_ids):
-        real = (input_ids > 0)[..., None]
-        return self.head((self.embedding(input_ids).tanh() * real).sum(1) / real.sum(1))
-
-
 def build_model():
+    """Return a head on the mean of a sentence's embeddings, padding left out."""
     torch.manual_seed(0)
-    return Classifier()
+    return torch.nn.Sequential(torch.nn.EmbeddingBag(1000, 32, padding_idx=0), torch.nn.Linear(32, 2))
 
 
 def main():
