@@ -95,7 +95,8 @@ def _around(folders: Sequence[Path]) -> list[Study]:
                 load_run(folder)
             except DataError as error:
                 raise DataError(f"{folder}: {error}") from None
-        path = (folder.parent if is_run(folder) else folder).resolve()
+        # of a link, the study in which the run itself lies
+        path = folder.resolve().parent if is_run(folder) else folder.resolve()
         studies[path] = load_study(path)
     return list(studies.values())
 
@@ -105,13 +106,12 @@ def _arm_of(folder: Path, found: Sequence[Setting]) -> tuple[Setting, str, Run]:
     if not is_run(folder):
         raise DataError(f"{folder} is no run: give runs to compare, outputs/STUDY/RUN, or one study alone")
     place = folder.resolve()
-    return next(
-        (setting, arm, run)
-        for setting in found
-        for arm, runs in setting.arms.items()
-        for run in runs
-        if run.path.resolve() == place
-    )
+    for setting in found:
+        for arm, runs in setting.arms.items():
+            for run in runs:
+                if run.path.resolve() == place:
+                    return setting, arm, run
+    raise AssertionError(f"{folder} was read with its study")
 
 
 def _difference(mine: Run, other: Run) -> str:
