@@ -5,6 +5,7 @@
     sweep.py          run a study
     study.py          a study: [base] of a run, [grid] of what varies, [compare] for times
     launches.py       which runs of a study start together
+    launch_progress.py  how far a launch is, on one line
     launching.py      start a launch, or one machine's part of it, and wait
     finished.py       which runs of a study are finished
     slurm.py          launches as jobs of Slurm, through submitit

@@ -26,6 +26,7 @@ from ddpsched.run_lock import HELD, refusal
 from ddpsched.shortage import system_fault
 from ddpsched.terminal import plain_console
 from ddpsched.visible_text import visible
+from experiments.launch_progress import StepLine
 from experiments.launches import Launch
 
 console = plain_console(soft_wrap=True)
@@ -151,18 +152,20 @@ def not_met(printed: str, node: Node) -> str | None:
     )
 
 
-def _wait(process: subprocess.Popen[bytes], output: Path | None) -> int:
-    """Return the exit code; print the line on memory as soon as it is in the ``output``."""
-    while output is not None:
-        lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
-        if said := next((line for line in lines if IN_TURN in line and not line.startswith("error:")), None):
-            console.print(f"       {said}")
-            break
-        try:
-            return process.wait(timeout=0.2)
-        except subprocess.TimeoutExpired:
-            continue
-    return process.wait()
+def _wait(process: subprocess.Popen[bytes], launch: Launch, output: Path) -> int:
+    """Return the exit code; print the line on memory as soon as it is in the ``output``, and how far the steps are."""
+    awaited = launch.interleaved
+    with StepLine(console, launch.runs[-1].run_dir) as steps:  # of runs in turn, the last is the last to end a step
+        while True:
+            if awaited:
+                lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+                if said := next((line for line in lines if IN_TURN in line and not line.startswith("error:")), None):
+                    console.print(f"       {said}")
+                    awaited = False
+            try:
+                return process.wait(timeout=0.2)
+            except subprocess.TimeoutExpired:
+                steps.look()
 
 
 def _launch(launch: Launch, flags: Sequence[str], node: Node) -> tuple[int, str, str]:
@@ -192,7 +195,7 @@ def _launch(launch: Launch, flags: Sequence[str], node: Node) -> tuple[int, str,
                 preexec_fn=ends_with_its_parent(),  # a sweep that is killed leaves no run behind
             )
             try:
-                code = _wait(process, output if launch.interleaved else None)
+                code = _wait(process, launch, output)
             except KeyboardInterrupt as interrupt:
                 _end(process, interrupted=not isinstance(interrupt, Terminated))
                 raise

@@ -90,8 +90,10 @@ def _run_here(waiting: Sequence[Launch], flags: Sequence[str]) -> Iterator[tuple
             continue
         eta = (time.monotonic() - begin) / ran * sum(work[number:]) if ran else None
         left = "" if eta is None else f", about {eta / 60:.0f} min left"
-        ran += work[number]
+        begins, ran = not ran, ran + work[number]
         console.print(f"run    {launch.label} ({number + 1} of {len(waiting)}{left})")
+        if begins:
+            console.print(f"       watch a run: ddpsched watch {launch.runs[0].run_dir}")
         if launch.is_lone:
             console.print("       no other arm has its data and training: its times are compared with nothing")
         yield launch, [each for process in launch.processes() for each in run_launch(process, flags)]

@@ -1,6 +1,7 @@
 """Machines of a launch that do not meet are named, in time; a full disk ends a launch, and hides no result."""
 
 import errno
+import io
 import os
 import socket
 import time
@@ -10,17 +11,39 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 from studies import write_study
 
 from ddpsched.config import dump, parse
 from ddpsched.records import write_json
-from experiments import launching
+from experiments import launch_progress, launching
+from experiments.launch_progress import StepLine
 from experiments.launches import Launch
 from experiments.launching import Node, config_path, run_launch
 from experiments.study import Compare
 from experiments.sweep import sweep
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as a write raises it: it names no file
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_how_far_a_launch_is_is_drawn_on_a_terminal_alone(
+    live: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_progress, "EVERY_S", 0.0)
+    printed, log = io.StringIO(), tmp_path / "logs" / "rank0.log"
+    console = Console(file=printed, force_terminal=live, width=80, _environ={"TERM": "xterm"})
+    with StepLine(console, tmp_path) as steps:
+        steps.look()
+        log.parent.mkdir()
+        log.write_text("12:00:00 step 7 of about 9, 2.0 s/step, 0:00:04 left\n")
+        os.utime(log, (time.time() - 60, time.time() - 60))
+        steps.look()
+        assert "step 7" not in printed.getvalue(), "of an earlier start"
+        log.write_text("12:00:00 step 8 of about 9, 2.0 s/step, 0:00:02 left\n12:00:01 writing\n")
+        steps.look()
+    assert ("step 8 of about 9, 2.0 s/step, 0:00:02 left" in printed.getvalue()) == live
+    assert "writing" not in printed.getvalue()
 
 
 @pytest.mark.slow
