@@ -1,13 +1,14 @@
 """Simulated step times beside measured ones, on steps that no number of the simulator was fitted to, as Markdown.
 
     python -m experiments.benchmarks.simulator [--data DIR] [--models tiny distilbert-base-uncased] [--steps 60]
-        [--warm-up 20] [--repeats 4] [--policies static balanced] [--output FOLDER] [--freeze FILE]
+        [--warm-up 20] [--repeats N] [--policies static balanced] [--output FOLDER] [--freeze FILE]
 
 Of each model: `ddpsched calibrate` measures micro-batches, and `--network` all-reduces of two gloo ranks. Then four
 virtual ranks, and two gloo ranks, train it for real, each policy ``--repeats`` times, all in turn; simulated ranks run
 the same configs. The makespan of a step is the time until all ranks have the gradient, without optimizer and votes, and
-as measured the median of its repeats: a single one differs from the next by more than what is asked for here. Errors,
-mean / P90, are of the steps after ``--warm-up``. Numbers of the simulator come from
+as measured the median of its repeats: a single one differs from the next by more than what is asked for here. The
+shorter the steps, the more it differs, so the tiny model has more repeats. Errors, mean / P90, are of the steps after
+``--warm-up``. Numbers of the simulator come from
 
 - line: the calibration's fit, and the network;
 - curve: with the curve beside the fit, as executor.calibration and executor.network of simulated ranks;
@@ -57,6 +58,7 @@ Seconds = npt.NDArray[np.float64]
 RANKS = {"virtual": 4, "distributed": 2}
 UNSETTLED = 3  # first steps, while allocators settle, of which nothing is taken
 BATCH = {"tiny": 64}  # samples of a step; of other models 16
+REPEATS = {"tiny": 16}  # runs of each policy; of other models 4
 MEASURED = {"tiny": (1024, 12)}  # tokens of the largest micro-batch of a calibration, and its passes
 CLOCKS, WAYS = ("wall", "processor"), ("line", "curve", "speeds", "records", "noise", "fixed")
 DRAWS = 32
@@ -226,6 +228,7 @@ class Row:
     policy: str
     clock: str
     step_s: float
+    repeats: int
     errors: dict[str, Errors]
     again: Errors
 
@@ -255,13 +258,13 @@ def rows(configs: Sequence[RunConfig], calibration: Path, network: Path, warm_up
         step_s = float(Measured.median(runs).makespans[name][warm_up:].mean())
         setting = str(config.model.name), config.executor.kind, config.world_size
         ways = errors(simulated[0], line[0], runs, name, warm_up)
-        yield Row(*setting, config.policy.kind, name, step_s, ways, again(runs, name, warm_up))
+        yield Row(*setting, config.policy.kind, name, step_s, len(runs), ways, again(runs, name, warm_up))
 
 
 def settings(given: argparse.Namespace, folder: Path) -> Iterator[Row]:
     """Calibrate, run, and yield each setting, policy and clock."""
-    repeats = range(given.repeats)
     for model in given.models:
+        repeats = range(given.repeats or REPEATS.get(model, 4))
         name = model.replace("/", "-")
         calibration, network = folder / f"{name}.json", folder / f"{name}-network.json"
         for executor, ranks in RANKS.items():
@@ -292,7 +295,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--policies", nargs="+", default=["static", "balanced"])
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--warm-up", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=4, help="runs of each policy, in turn; at least 2")
+    parser.add_argument("--repeats", type=int, help="runs of each policy, in turn; at least 2")
     parser.add_argument("--output", type=Path, help="folder of the calibrations and runs; else a temporary one")
     parser.add_argument("--freeze", type=Path, help="JSON file to write the numbers into")
     given = parser.parse_args(words)
@@ -301,7 +304,7 @@ def main(words: Sequence[str]) -> int:
         if not UNSETTLED < given.warm_up < given.steps:
             fault = f"--warm-up {given.warm_up}: must be above {UNSETTLED} and below --steps {given.steps}"
             raise ConfigError(f"{fault}; the steps after it are those that errors are of")
-        if given.repeats < 2:
+        if given.repeats is not None and given.repeats < 2:
             raise ConfigError(
                 f"--repeats {given.repeats}: must be at least 2, so that they can be held beside each other"
             )
@@ -318,10 +321,7 @@ def main(words: Sequence[str]) -> int:
                 found.append(asdict(row))
         if given.freeze is not None:
             about = {"machine": machine(), "data": "SST-2" if given.data else "composed sentences"}
-            write_json(
-                given.freeze,
-                about | {"steps": given.steps, "warm_up": given.warm_up, "repeats": given.repeats, "rows": found},
-            )
+            write_json(given.freeze, about | {"steps": given.steps, "warm_up": given.warm_up, "rows": found})
 
     return guarded(body)
 
