@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.step_parts import PARTS
 from analysis.style import MILLISECONDS, SMALL, headed, page
 from ddpsched.visible_text import figure_label
 
 # from useful, the darkest, to waiting; padding is hatched wherever it is drawn
 LOOKS = {
+    "compute_s": ("mean compute", "#4C9AC9", ""),
     "useful_s": ("useful compute", "#0072B2", ""),
     "fixed_s": ("fixed cost of a micro-batch", "#56B4E9", ""),
     "padding_s": ("padding", "#F3D9A6", "////"),
@@ -35,8 +35,8 @@ def bars_of_parts(parts: pd.DataFrame, ax: Axes, unit: Unit = IN_MS) -> Axes:
     decimals = 2 if longest < 10 else 1 if longest < 300 else 0
     for place, row in enumerate(parts.to_dict("records")):
         begin = 0.0
-        for name in PARTS:
-            length = row[name] * scale
+        for name in LOOKS:
+            length = row.get(name, 0.0) * scale
             _, shade, hatch = LOOKS[name]
             ax.barh(place, length, left=begin, height=0.7, color=shade, hatch=hatch, edgecolor="white", lw=0.4)
             if length > LEAST * longest:
@@ -70,7 +70,7 @@ def draw_step_parts(parts: Mapping[str, pd.DataFrame], title: str = "", unit: Un
         bars_of_parts(each, headed(ax, heading), unit)
     words = "milliseconds of the mean step" if unit == IN_MS else "mean step over static's of the same launches, %"
     axes[-1].set_xlabel(words)
-    there = [name for name in PARTS if any((each[name].abs() > 0).any() for each in parts.values())]
+    there = [name for name in LOOKS if any((each[name].abs() > 0).any() for each in parts.values() if name in each)]
     handles = [
         Patch(facecolor=LOOKS[name][1], hatch=LOOKS[name][2], edgecolor="white", lw=0.4, label=LOOKS[name][0])
         for name in there

@@ -11,7 +11,6 @@ from analysis.style import GREY, MEBIBYTES, colour, page, tint
 
 BIAS, SPEED = "order bias: 0 as shuffled, 1 steps of one length", "samples per second over static's"
 FEW = 8  # arms whose names fit into half a page's width
-CROWD = 0.05  # order bias within which points lie on each other
 
 
 def points_of_speed(found: pd.DataFrame, column: str, scale: float, ax: Axes, least: float) -> Axes:
@@ -90,10 +89,15 @@ def draw_tradeoffs(found: pd.DataFrame, title: str = "", planned: pd.DataFrame |
 
 
 def unnamed(planned: pd.DataFrame) -> str:
-    """Return the arms without a name at order bias 0, the fastest first, by their speed."""
-    crowd = planned[~planned["named"] & (planned["order_bias"].abs() < CROWD)].sort_values("speed", ascending=False)
-    levels = crowd.groupby(crowd["speed"].map("{:.1f}".format), sort=False)["arm"]
-    return "; ".join(f"{level} {' / '.join(arms)}" for level, arms in levels)
+    """Return the arms without a name by order bias, those at 0 first, and of each the fastest first, by their speed."""
+    rest = planned[~planned["named"]].sort_values("speed", ascending=False)
+    places = rest.groupby((rest["order_bias"].abs() + 0.0).map("{:.1f}".format))
+    return "; ".join(f"at {'0' if place == '0.0' else place}: {_by_speed(arms)}" for place, arms in places)
+
+
+def _by_speed(arms: pd.DataFrame) -> str:
+    levels = arms.groupby(arms["speed"].map("{:.1f}".format), sort=False)["arm"]
+    return ", ".join(f"{level} {' / '.join(names)}" for level, names in levels)
 
 
 def _peaks(found: pd.DataFrame, ax: Axes) -> None:

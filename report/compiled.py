@@ -72,11 +72,15 @@ def pays(study: Study) -> str:
     if not rows:
         return "No compiled arm has ended, so nothing says whether compiling pays."
     devices = listed(sorted({launch["machine"]["cpu"] for launch in study["launches"]}))
+    policies = [str(launch["policy"]) for launch in study["launches"]]
+    measured = (
+        f"{devices}, in {'one launch' if len(set(policies)) == len(policies) else 'several launches'} of each policy"
+    )
     faster = [row for row in rows if row["step_is"] == "faster"]
     if faster:
         best = min(faster, key=lambda row: float(row["break_even_steps"]))
         text = (
-            f"On {devices}, compiling shortens the step of {len(faster)} of {len(rows)} compiled arms, against the "
+            f"On {measured}, compiling shortens the step of {len(faster)} of {len(rows)} compiled arms, against the "
             f"eager model with the same policy: {listed([_name(row) for row in faster])}. The first to have paid for "
             f"its compiling is {_name(best)}, {number(best['to_eager']['ratio'], 3)} of the eager step, after "
             f"{even(best)}."
@@ -84,7 +88,7 @@ def pays(study: Study) -> str:
     else:
         best = min(rows, key=lambda row: float(row["to_eager"]["ratio"]))
         text = (
-            f"On {devices}, compiling does not pay: none of {len(rows)} compiled arms has a shorter step than the "
+            f"On {measured}, compiling does not pay: none of {len(rows)} compiled arms has a shorter step than the "
             f"eager model with the same policy, beyond what A/A shows. Nearest is {_name(best)} with "
             f"{number(best['to_eager']['ratio'], 3)} of it."
         )

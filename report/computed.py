@@ -66,6 +66,13 @@ class Computed:
             "simulation alone cannot know."
         )
 
+    @staticmethod
+    def repeats(table: dict[str, Any]) -> str:
+        """Return how often each model's steps were measured, of a frozen table of the simulator."""
+        return "; ".join(
+            f"{model}, {times}" for model, times in {row["model"]: row["repeats"] for row in table["rows"]}.items()
+        )
+
     def off_by_more(self) -> str:
         """Return in how many cases the fitted simulator is off by more than its criterion."""
         rows = self.simulator_rows()
@@ -115,4 +122,12 @@ class Computed:
         return Markup(said)
 
 
-COMPUTED = ("simulated_error", "simulator_rows", "off_by_more", "about_scaling", "beside_measured", "yardstick")
+COMPUTED = (
+    "simulated_error",
+    "simulator_rows",
+    "repeats",
+    "off_by_more",
+    "about_scaling",
+    "beside_measured",
+    "yardstick",
+)

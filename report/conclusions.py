@@ -13,7 +13,7 @@ from typing import Any
 
 from analysis.settings import AA
 from analysis.style import STRONGEST
-from report.measures import Row, against, beyond, p95, peak, time, tracking
+from report.measures import RIVALS, STRONGEST_PAIRS, Row, against, beyond, p95, peak, time, tracking
 from report.results import Measured
 from report.shift import LAWS, calibrations, refitted_over_stale
 
@@ -37,6 +37,8 @@ KINDS = {
     "-proxy": "predicted cost tracks compute time", "-wait-share": "the share of waits for plans",
     "-wait-p95": "the P95 of waits for plans", f"-below-{STRONGEST}": f"shorter steps than {STRONGEST}'s",
     "-p95": "a lower P95 of step times", "-spread": "a lower spread of compute times",
+    "-below-flattening": "shorter steps than flattening's",
+    "-below-karmarkar_karp": "shorter steps than karmarkar_karp's",
     "-compute": "a lower longest compute time", "-step": "a lower step time", "-memory": "no more peak memory",
 }  # fmt: skip
 
@@ -133,7 +135,7 @@ def _between_arms(m: Measured, arms: dict[str, dict[str, Any]]) -> Iterator[Clai
         distance = arms["balanced"].get("loss_distance_early")
         statement = "balanced starts with static's losses (first 10 steps, within 5 %)"
         yield Claim("balanced-loss", statement, distance, LOSS_DISTANCE, timed=False)
-    pairs = [(arm, STRONGEST) for arm in ("balanced", "packed")]
+    pairs = [*STRONGEST_PAIRS, *RIVALS]
     pairs += [("balanced", "minmax"), ("balanced (online)", "balanced")]
     for arm, other in pairs:
         if arm in arms and other in arms:

@@ -18,23 +18,25 @@ from analysis.measured import measured_loads
 from analysis.settings import AA
 from analysis.speed_up import draw_speed_up
 from analysis.speeds import speeds
-from analysis.step_parts import PARTS, step_parts
+from analysis.step_parts import PARTS, WHOLE, step_parts, undivided
+from analysis.style import STRONGEST
 from analysis.tradeoffs import tradeoffs
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from experiments.planned import TYPICAL, one_step
 from report.compiled import measured_on
 from report.computed import measured_speed_ups
-from report.measures import peak
+from report.measures import peak, tracking
 from report.results import Measured, Results
 
 VIRTUAL, GLOO = "virtual", ("gloo-counts", "gloo-batches", "gloo-peer")  # studies
 ON_VIRTUAL, ON_GLOO = "four virtual ranks, played in turn by one device", "four gloo processes on two cores"
 LAWS = ((0, "SST-2"), (20, "GSM8K"), (40, "SST-2 again"))  # of the study shift, by first step
 STEP = 1e3  # milliseconds
+FITS = 0.9  # r of the baseline's costs and compute times, from which on a line tells what of compute is fixed
 TRAINERS_OPTION = {"length_grouped": "group_by_length"}  # a peer's name, as transformers' Trainer calls it
 NAMED = {
     "static", "minmax", "balanced", "packed", "token_budget", "bins", "pool", "length_grouped", "batch_rebalance",
-    "deepspeed", "online_dynamic_batching", "lhotse", "cosmos_rl", "axolotl", "llama_factory",
+    "deepspeed", "online_dynamic_batching", "lhotse", "cosmos_rl", "axolotl", "llama_factory", "fairseq", "flattening",
     "padded to the longest",
 }  # of the plans in the figure of tradeoffs: ours, and the best known of others  # fmt: skip
 
@@ -96,7 +98,7 @@ def _joined_speeds(found: Sequence[Measured]) -> pd.DataFrame:
         table["samples_per_s"] = np.nan
     pairs = table[table["arm"] == AA]
     apart = pairs[["low", "high"]].apply(lambda row: max(1 / row["low"], row["high"]), axis=1)
-    arms = table[table["arm"] != AA].drop_duplicates("arm")
+    arms = _as_elsewhere(table[table["arm"] != AA].drop_duplicates("arm"))
     return pd.concat([arms, pairs.loc[[apart.idxmax()]]] if len(pairs) else [arms], ignore_index=True)
 
 
@@ -105,10 +107,18 @@ def _joined_parts(found: Sequence[Measured]) -> pd.DataFrame:
     tables = []
     for each in found:
         parts = step_parts(each.setting)
+        if (tracking(each, each.table["baseline"])["ratio"] or 0) < FITS:
+            parts = undivided(parts)
         base = parts.loc[parts["arm"] == each.table["baseline"], "step_s"].iloc[0]
-        names = [*PARTS, "step_s"]
+        names = [name for name in (WHOLE, *PARTS, "step_s") if name in parts]
         tables.append(parts.assign(**(parts[names] / base)))
-    return pd.concat(tables, ignore_index=True).drop_duplicates("arm")
+    return _as_elsewhere(pd.concat(tables, ignore_index=True).drop_duplicates("arm")).fillna({WHOLE: 0.0})
+
+
+def _as_elsewhere(arms: pd.DataFrame) -> pd.DataFrame:
+    """Return the arms with the strongest batching of others behind static, where a study of all arms has it."""
+    places = arms["arm"].map({"static": 0, STRONGEST: 1}).fillna(2)
+    return arms.iloc[np.argsort(places, kind="stable")].reset_index(drop=True)
 
 
 def _with_memory(found: pd.DataFrame, memory: Sequence[Measured]) -> pd.DataFrame:
@@ -132,8 +142,8 @@ def _times(value: float | None, ratio: float | None) -> float:
     return float("nan") if value is None or ratio is None else value * ratio
 
 
-def unnamed_at_0(results: Results) -> str:
-    """Return the arms without a name in the figure of what each method costs, whose points lie on each other."""
+def unnamed_plans(results: Results) -> str:
+    """Return the arms without a name in the figure of what each method costs; many of their points coincide."""
     return unnamed(_planned(results))
 
 

@@ -1,14 +1,16 @@
 """The section on transformers' Trainer: tables and sentences on the files of experiments.trainers."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from markupsafe import Markup
 
 from analysis.settings import AA
+from experiments.benchmarks.bench import text
 from experiments.trainers.arms import FIRST
 from experiments.trainers.frozen import Frozen, StepsFile, TargetFile
-from experiments.trainers.rows import StepRow, TargetRow, label, step_rows, target_rows
+from experiments.trainers.rows import StepRow, TargetRow, in_one_order, label, step_rows, target_rows
 from report.sentences import code
 from report.wording import listed, number, percent
 
@@ -80,20 +82,26 @@ class Trainers:
             "ratio": row.ratio, "verdict": row.verdict.partition(":")[0], "error": errors[0], "own_error": errors[1],
         }  # fmt: skip
 
-    def target_tables(self) -> list[tuple[str, list[TargetRow]]]:
-        """Return a heading and its rows for each file of times to a dev loss."""
+    def target_tables(self) -> list[tuple[str, list[TargetRow], Markup]]:
+        """Return a heading, its rows and what arms of one order take for each file of times to a dev loss."""
         found = []
         for file in self.targets:
             title = f"{file.experiment['model']}, dev loss {file.target:.3f}, {len(file.seeds)} seeds"
             rows = [replace(row, arm=label(row.arm)) for row in target_rows(file) if row.arm != FIRST]
-            found.append((title, rows))
+            found.append((title, rows, self._in_one_order(file)))
         return found
+
+    @staticmethod
+    def _in_one_order(file: TargetFile) -> Markup:
+        values = [f"{code(name)} {text(each)}" for name, each in in_one_order(file).items() if not math.isnan(each.low)]
+        begin = f"Over {code(label('static'))}, whose order and steps these arms share:"
+        return Markup(f"{begin} {', '.join(values)}." if values else "")
 
     @staticmethod
     def about_target(rows: Sequence[TargetRow]) -> str:
         """Return which arms of such a table are told apart from A/A."""
         if any(row.arm == AA and row.verdict == "differs" for row in rows):
-            return "The same arm twice (A/A) differs by itself, so nothing is concluded."
+            return "The same arm with another order of samples (A/A) differs by itself, so nothing is concluded."
         told = [f"{row.arm} ({row.verdict})" for row in rows if row.verdict in ("faster", "slower")]
         return f"Told apart from A/A: {listed(told)}." if told else "None is told apart from A/A: nothing is concluded."
 

@@ -12,9 +12,13 @@ from analysis.ratios import compare, pairs
 from analysis.settings import AA
 from analysis.stats import MIN_LAUNCHES, Ratio, from_interval, ratio, spread_interval, verdicts
 from analysis.step_parts import PARTS, step_parts
+from analysis.style import STRONGEST
 from report.results import Measured
 
 Row = dict[str, Any]
+# arms, each with that of another package that it is held against
+STRONGEST_PAIRS = (("balanced", STRONGEST), ("packed", STRONGEST))
+RIVALS = (("packed", "flattening"), ("packed", "karmarkar_karp"), ("balanced", "batch_rebalance_accumulate (M = 4)"))
 NEARLY = 1 - 1e-9  # of a correlation, whose z is finite
 
 
@@ -92,7 +96,8 @@ def against(measured: Measured, arm: str, other: str, column: str = "step_s") ->
     """Return an arm's time over another arm's, whichever that is."""
     if not {arm, other} <= measured.setting.arms.keys():
         return {}
-    return compare(measured.setting, arm, other, column, np.random.default_rng(0)).row()
+    found = compare(measured.setting, arm, other, column, np.random.default_rng(0))
+    return found.row() | _row(found.ratio)
 
 
 def within(measured: Measured, arm: str, steps: range, column: str = "step_s", baseline: str | None = None) -> Row:

@@ -1,18 +1,19 @@
 """The section on GPUs: what experiments.gpu measured there, as rows and sentences."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from report.wording import ABSENT, listed, number, percent, size
+from analysis.style import STRONGEST
+from report.wording import ABSENT, file_name, listed, number, percent, size
 
 MODELS = {"distilbert": "DistilBERT's shape, short sentences", "gpt2": "GPT-2's shape with 4 layers, long texts"}
 HOLDS = 0.1  # of a ratio, by which a prediction may be off
 FEWEST = 8  # steps of an arm, below which nothing is concluded
-NAMES = {"balanced": "`balanced`", "packed": "`packed`", "static again": "A/A"}  # of the arms that the report names
-SHORT = ("balanced", "packed")  # those that the abstract names
+OURS = ("balanced", "packed")
+# of the arms that the report names; the strongest batching of others where it was measured
+NAMES = {**{arm: f"`{arm}`" for arm in (*OURS, STRONGEST)}, "static again": "A/A"}
 BATCHES = (32, 2048)  # samples a step of what is said in words
 OTHERS = {"token_budget"}  # arms whose steps hold other samples than static's, so their gradient is another
 
@@ -29,7 +30,7 @@ def slug(measured: Mapping[str, Any]) -> str:
     >>> slug({"parts": {"device": {"gpu": {"name": "NVIDIA H100 80GB HBM3"}}}})
     'nvidia-h100-80gb-hbm3'
     """
-    return re.sub(r"[^a-z0-9]+", "-", device(measured).lower()).strip("-")
+    return file_name(device(measured))
 
 
 def of_kind(measured: Mapping[str, Any], kind: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -136,33 +137,35 @@ def _row(measured: Mapping[str, Any], arm: str, batch: int) -> Mapping[str, Any]
 
 
 def in_short(measured: Mapping[str, Any]) -> Markup:
-    """Return the throughputs over static's of balanced and packed at 32 and at 2,048 samples a step, without brackets.
+    """Return the throughputs over static's at 32 and at 2,048 samples a step, without brackets.
 
-    Empty where one of them was not measured.
+    Of balanced, packed and the strongest batching of others; empty where balanced or packed was not measured.
     """
-    rows = [[_row(measured, arm, batch) for arm in SHORT] for batch in BATCHES]
+    rows = {arm: [_row(measured, arm, batch) for batch in BATCHES] for arm in (*OURS, STRONGEST)}
+    there = {arm: each for arm, each in rows.items() if all(each)}
     again = _row(measured, "static again", BATCHES[0])
-    if again is None or not all(map(all, rows)):
+    if again is None or not set(OURS) <= there.keys():
         return Markup("")
-    few, many = ([number(row["throughput"]) for row in each if row] for each in rows)
-    said = listed([f"{value} with {NAMES[arm]}" for value, arm in zip(few, SHORT, strict=True)])
+    few, many = ([number(row["throughput"]) for row in each if row] for each in zip(*there.values(), strict=True))
+    said = listed([f"{value} with {NAMES[arm]}" for value, arm in zip(few, there, strict=True)])
     floor = f"A/A {number(again['throughput'])}"
     return Markup(f"{said} at {BATCHES[0]} samples a step ({floor}), against {listed(many)} at {BATCHES[1]:,}")
 
 
 def no_gain(measured: Mapping[str, Any]) -> Markup:
     """Return the arms of 32 samples a step whose middle half of steps is not all faster than static's; else empty."""
-    rows = {arm: _row(measured, arm, BATCHES[0]) for arm in SHORT}
+    rows = {arm: _row(measured, arm, BATCHES[0]) for arm in OURS}
     values = [f"{NAMES[arm]} {_throughput(row)}" for arm, row in rows.items() if row and row["low"] <= 1]
-    return Markup(f"{listed(values)} at {BATCHES[0]} samples a step") if values else Markup("")
+    words = f"{listed(values)} at {BATCHES[0]} samples a step (in brackets the middle half of its steps)"
+    return Markup(words) if values else Markup("")
 
 
 def at_the_set_up(measured: Mapping[str, Any]) -> Markup:
     """Return a sentence on what balanced and packed have over static, by the samples of a step."""
     words = []
     for batch in BATCHES:
-        of = {name: over_static(measured, arm, batch) for arm, name in NAMES.items()}
-        if all(of.values()):
+        of = {name: value for arm, name in NAMES.items() if (value := over_static(measured, arm, batch))}
+        if {NAMES[arm] for arm in OURS} <= of.keys():
             auto = _row(measured, "auto", batch)
             taken = {f"`auto`, which took {auto['chosen']},": _throughput(auto)} if auto and auto["chosen"] else {}
             values = [f"{name} {value}" for name, value in (of | taken).items()]

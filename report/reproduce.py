@@ -3,7 +3,7 @@
 The fresh runs are in ``outputs/STUDY-again``; cut off, the same command goes on. Exit code 0 when at least 95 % of the
 frozen verdicts on times and memory fall as they did, and all of those that no clock has a say in; else 1. With
 ``--compare FOLDER`` nothing is run: a finished study is compared as it is. ``--freeze`` keeps the outcome for the
-report.
+report, one for each study and device.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from experiments.study import load_study
 from report.build import FROZEN
 from report.conclusions import Conclusion, conclusions
 from report.results import REPRODUCED, Results, collect, read
-from report.wording import significant, verdict
+from report.wording import file_name, significant, verdict
 
 EVIDENCE = Path("experiments/evidence")  # the files of frozen studies
 ENOUGH = 0.95  # of the verdicts
@@ -121,7 +121,7 @@ def _compared(given: argparse.Namespace) -> int:
         devices = sorted({each.table["device"] for each in fresh.measured})
         (given.frozen / REPRODUCED).mkdir(exist_ok=True)
         about = {"study": given.study, "devices": devices}
-        write_json(given.frozen / REPRODUCED / f"{given.study}.json", about | found)
+        write_json(given.frozen / REPRODUCED / f"{given.study}-{file_name(' '.join(devices))}.json", about | found)
     share = found["timed_same"] / found["timed"]
     out.print(f"{share:.1%} of {found['timed']} timed verdicts are the same; at least {ENOUGH:.0%} are asked for")
     out.print(f"{found['words_same']} of {found['words']} of them, words on a step time, are the same words")

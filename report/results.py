@@ -136,7 +136,7 @@ class Results:
         compiled: those of experiments.benchmarks.compiled, one for each model.
         two_hosts: those of experiments.benchmarks.two_hosts.
         simulator: those of experiments.benchmarks.simulator.
-        reproduced: what report.reproduce found, one for each study that was run again.
+        reproduced: what report.reproduce found, one for each study that was run again, and device.
         autos: of experiments.benchmarks.auto, one of each setting.
         gpus: of experiments.gpu, one of each device.
         findings: of the checks of reliability, by name.

@@ -10,10 +10,25 @@ from analysis.settings import AA
 from analysis.style import STRONGEST
 from analysis.tradeoffs import tradeoffs
 from ddpsched.visible_text import visible
-from report.measures import Row, against, arms, p95, peak, shares, speed, time, told_apart, tracking
+from report.measures import (
+    RIVALS,
+    STRONGEST_PAIRS,
+    Row,
+    against,
+    arms,
+    p95,
+    peak,
+    shares,
+    speed,
+    time,
+    told_apart,
+    tracking,
+)
 from report.results import Measured
 from report.shift import LAWS, refitted_over_stale
 from report.wording import ABSENT, duration, interval, listed, number, percent, signed, size
+
+NAMED = ("balanced", "packed", STRONGEST)  # arms of which the abstract and the README speak
 
 
 def code(name: str) -> Markup:
@@ -41,13 +56,14 @@ def throughput(row: Row) -> str:
     return f"{interval(row)} times the throughput of equal splitting"
 
 
-def gains(found: Sequence[Measured]) -> Markup:
-    """Return each arm's throughput over static's, of several studies; those within the noise are named as such."""
-    words = {True: "", False: " (not told apart from A/A)"}
+def gains(found: Sequence[Measured], named: Sequence[str] = NAMED) -> Markup:
+    """Return the throughput of some arms over static's, of several studies; what is within the noise is said to be."""
+    words = {True: "", False: " (not told apart from static's)"}
     parts = [
         f"{number(speed(m, arm)['ratio'])} with {code(arm)}{words[time(m, arm)['verdict'] in ('faster', 'slower')]}"
         for m in found
         for arm in arms(m)
+        if arm in named
     ]
     return Markup(listed(parts))
 
@@ -108,22 +124,34 @@ def beside_strongest(m: Measured) -> Markup:
         return Markup("")
     parts = [
         f"{code(arm)} {interval(row)}{'' if apart else ', not told apart from A/A'}"
-        for arm, (row, apart) in _over_strongest(m).items()
+        for (arm, _), (row, apart) in _over(m, STRONGEST_PAIRS).items()
         if row.get("low") is not None
     ]
     return _sentence(f"Over {code(STRONGEST)} the throughput is:", "; ".join(parts) + ".") if parts else Markup("")
 
 
-def _over_strongest(m: Measured) -> dict[str, tuple[Row, bool]]:
-    """Return the throughput of the package's arms over the strongest batching of others, and whether told apart."""
-    rows = {arm: against(m, STRONGEST, arm) for arm in ("balanced", "packed")}  # its time over the arm's
+def _over(m: Measured, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[Row, bool]]:
+    """Return each pair's throughput, of the first arm over the second, and whether it is told apart from A/A."""
+    rows = {(arm, other): against(m, other, arm) for arm, other in pairs}  # the other's time over the arm's
     apart = told_apart([(row, time(m, AA)) for row in rows.values()])
-    return {arm: (row, each) for (arm, row), each in zip(rows.items(), apart, strict=True)}
+    return {pair: (row, each) for (pair, row), each in zip(rows.items(), apart, strict=True)}
+
+
+def over_rivals(m: Measured) -> Markup:
+    """Return how plans stand against others' with the same kind of rows, in the same launches."""
+    over_static = [f"{code(arm)} {interval(speed(m, arm))}" for arm in arms(m)]
+    parts = [
+        f"{code(arm)} over {code(other)} {interval(row)}{'' if apart else ', not told apart from A/A'}"
+        for (arm, other), (row, apart) in _over(m, RIVALS).items()
+        if row.get("low") is not None
+    ]
+    throughputs = f"Throughput over {code('static')}'s: {'; '.join(over_static)}; A/A {interval(speed(m, AA))}."
+    return _sentence(throughputs, f"Of one over the other: {'; '.join(parts)}." if parts else "")
 
 
 def near_strongest(m: Measured, arm: str) -> str:
     """Return how an arm's throughput stands to that of the strongest batching of others, before that number."""
-    row, apart = _over_strongest(m)[arm]
+    row, apart = _over(m, STRONGEST_PAIRS)[arm, STRONGEST]
     if row.get("low") is None:
         return "beside"
     if not apart:
@@ -177,7 +205,7 @@ def memory_changes(m: Measured, named: Sequence[str] = ("balanced", "packed")) -
     rows = {arm: both for arm, both in _peaks(m).items() if arm in named}
     told = [f"changes by {signed_ratio(row)} with {code(arm)}" for arm, (row, apart) in rows.items() if apart]
     rest = [f"{code(arm)}, {signed_ratio(row)}" for arm, (row, apart) in rows.items() if not apart]
-    alike = [f"is not told apart from A/A with {listed(rest)}"] if rest else []
+    alike = [f"is not told apart from static's with {listed(rest)}"] if rest else []
     return Markup(" and ".join(told + alike))
 
 
@@ -232,15 +260,15 @@ def proxy_on_processes(found: Sequence[Measured]) -> Markup:
     )
 
 
-def waiting_for_plans(m: Measured) -> str:
-    """Return how long steps waited for plans."""
-    found = {arm["arm"]: arm for arm in m.table["arms"] if arm["arm"] not in ("static", AA)}
-    waits = {name: arm["plan_wait_share"] for name, arm in found.items() if arm["plan_wait_share"] is not None}
-    if not waits:
+def waiting_for_plans(found: Sequence[Measured]) -> str:
+    """Return how long steps waited for plans, at most, over the arms of several studies."""
+    rows = [arm for m in found for arm in m.table["arms"] if arm["arm"] not in ("static", AA)]
+    rows = [arm for arm in rows if arm["plan_wait_share"] is not None]
+    if not rows:
         return "the wait for them was not measured."
-    name = max(waits, key=lambda arm: waits[arm])
-    tail = duration(found[name]["plan_wait_p95_s"])
-    return f"the wait for one is at most {percent(waits[name], 2)} of a step ({name}), P95 {tail}."
+    most, longest = (max(rows, key=lambda arm: arm[name]) for name in ("plan_wait_share", "plan_wait_p95_s"))
+    share, tail = percent(most["plan_wait_share"], 2), duration(longest["plan_wait_p95_s"])
+    return f"the wait for one is at most {share} of a step ({most['arm']}), its P95 {tail} ({longest['arm']})."
 
 
 def slowness(m: Measured) -> str:
@@ -284,7 +312,7 @@ def about_shift(m: Measured) -> Markup:
 
 
 SENTENCES = (
-    arm_rows, how_many, by_arm, code, throughput, gains, memory_changes, near_strongest, beside_strongest,
+    arm_rows, how_many, by_arm, code, throughput, gains, memory_changes, near_strongest, beside_strongest, over_rivals,
     where_time_goes, tails, another_model, about_memory, proxy, proxy_on_processes, waiting_for_plans, slowness,
     about_unequal, online_and_plain, about_shift,
 )  # fmt: skip

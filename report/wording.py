@@ -1,9 +1,19 @@
 """Phrases of the report that depend on its numbers."""
 
+import re
 from typing import Any
 
 ABSENT = "–"  # a number in a table that was not measured
 JUDGED = ("faster", "slower")  # verdicts on a time that differs
+
+
+def file_name(text: str) -> str:
+    """Return a text as the name of a file.
+
+    >>> file_name("NVIDIA H100 80GB HBM3")
+    'nvidia-h100-80gb-hbm3'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def percent(value: float | None, digits: int = 1) -> str:

@@ -4,6 +4,7 @@
 
     virtual.toml        the report's own set-up on four virtual ranks: time, padding, waiting, learning
     gloo-*.toml         the same on four gloo ranks of one machine, in three studies
+    rivals.toml         packed rows planned by others, and several micro-batches a rank
     scaling.toml        two and eight virtual ranks, beside what the simulator says
     memory.toml         peak memory, a fresh process for each arm
     unequal.toml        one slow rank, with and without learning of it

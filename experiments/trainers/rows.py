@@ -140,12 +140,23 @@ def _target_row(name: str, seeds: Sequence[SeedRuns], time: Ratio, seen: Ratio, 
     )
 
 
-def _ratio(seeds: Sequence[SeedRuns], name: str, key: str) -> Ratio:
-    """Return the geometric mean over seeds of an arm's ratio to random, with Student's 95 % interval."""
+def in_one_order(file: TargetFile) -> dict[str, Ratio]:
+    """Return the seconds to the target over static's of the arms that share its order and its gradient.
+
+    They take the same steps to the target, so that no luck of an order is in these ratios.
+    """
+    if not file.seeds:
+        return {}
+    names = [name for name in ("balanced", "auto", "packed") if {name, "static"} <= file.seeds[0].arms.keys()]
+    return {name: _ratio(file.seeds, name, "seconds", "static") for name in names}
+
+
+def _ratio(seeds: Sequence[SeedRuns], name: str, key: str, base: str = FIRST) -> Ratio:
+    """Return the geometric mean over seeds of an arm's ratio to another's, with Student's 95 % interval."""
     pairs: list[Mapping[str, float]] = [
-        {"x": getattr(each.arms[name], key), "y": getattr(each.arms[FIRST], key)}
+        {"x": getattr(each.arms[name], key), "y": getattr(each.arms[base], key)}
         for each in seeds
-        if each.arms[name].reached and each.arms[FIRST].reached
+        if each.arms[name].reached and each.arms[base].reached
     ]
     if len(pairs) < len(seeds):
         return Ratio(math.nan, reason=f"the target was reached in {len(pairs)} of {len(seeds)} seeds")

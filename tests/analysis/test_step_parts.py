@@ -13,7 +13,7 @@ from synthetic import write_arm, write_run
 from analysis.draw_step_parts import draw_step_parts
 from analysis.load import load_run, load_study
 from analysis.settings import settings
-from analysis.step_parts import PARTS, parts_of, step_parts
+from analysis.step_parts import PARTS, WHOLE, parts_of, step_parts, undivided
 
 TIMES = st.floats(0, 10)
 COLUMNS = "step rank num_samples num_tokens padded_tokens compute_s exposed_s plan_wait_s optimizer_s step_s"
@@ -60,6 +60,11 @@ def test_arms_of_a_study(tmp_path: Path, mode: str) -> None:
     np.testing.assert_allclose(parts[list(PARTS)].sum(axis=1), parts["step_s"], rtol=1e-12)
     assert parts["planning_s"].iloc[0] == (pytest.approx(5e-5) if mode == "distributed" else 0)
     assert parts["padding_s"].iloc[0] > parts["padding_s"].iloc[1]
+    whole = undivided(parts)
+    assert (whole[["useful_s", "fixed_s", "padding_s"]] == 0).all(axis=None)
+    np.testing.assert_allclose(whole[[WHOLE, *PARTS]].sum(axis=1), whole["step_s"], rtol=1e-12)
+    drawn = draw_step_parts({"one part": whole})
+    assert drawn.legends[0].get_texts()[0].get_text() == "mean compute"
     shown = {f"G = {g}, a fairly long heading of a setting, distributed": parts for g in (2, 4)}
     assert not faults(draw_step_parts(shown))
     assert same_bytes(lambda: draw_step_parts(shown), tmp_path)

@@ -145,6 +145,7 @@ def target_file(seeds: int, missed: int = 0) -> TargetFile:
                 arms={
                     FIRST: reached(10 * rng.normal(1, 0.01)), AA: reached(10 * rng.normal(1, 0.01)),
                     "minmax": reached(10.0, is_reached=seed >= missed), "packed": reached(5 * rng.normal(1, 0.01)),
+                    "static": reached(10.0),
                 },
             )
             for seed in range(seeds)
@@ -166,13 +167,16 @@ def test_rows_of_times_to_a_target() -> None:
 
 def test_what_is_concluded_from_times_to_a_target() -> None:
     """Where A/A differs by itself, nothing is, though an arm is faster."""
-    ((title, rows),) = Trainers({"a": target_file(5)}).target_tables()
+    ((title, rows, alike_in_order),) = Trainers({"a": target_file(5)}).target_tables()
+    assert alike_in_order.startswith("Over `ddpsched, static`, whose order and steps these arms share: `")
     assert "5 seeds" in title
     assert Trainers.about_target(rows) == "Told apart from A/A: ddpsched, packed (faster)."
     alike = [row for row in rows if row.arm != "ddpsched, packed"]
     assert Trainers.about_target(alike) == "None is told apart from A/A: nothing is concluded."
     noisy = [replace(row, verdict="differs") if row.arm == AA else row for row in rows]
-    assert Trainers.about_target(noisy) == "The same arm twice (A/A) differs by itself, so nothing is concluded."
+    assert Trainers.about_target(noisy) == (
+        "The same arm with another order of samples (A/A) differs by itself, so nothing is concluded."
+    )
 
 
 def test_a_target_that_random_does_not_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -82,7 +82,15 @@ def test_a_device_without_a_gain_is_named() -> None:
         "1.04 with `balanced` and 0.80 with `packed` at 32 samples a step (A/A 0.99), against 1.50 and 2.00 at 2,048"
     )
     words = no_gain({"parts": parts})
-    assert words == "`balanced` 1.04 (0.97 to 1.03) and `packed` 0.80 (0.70 to 1.03) at 32 samples a step"
+    assert words == (
+        "`balanced` 1.04 (0.97 to 1.03) and `packed` 0.80 (0.70 to 1.03) at 32 samples a step "
+        "(in brackets the middle half of its steps)"
+    )
+    few.append(arm("batch_rebalance", throughput=1.1))
+    many = [*MEASURED["parts"]["speed distilbert 4 2048"]["arms"], arm("batch_rebalance", throughput=1.6)]
+    parts |= {"speed distilbert 4 2048": {**SETTING, "arms": many}}
+    assert "1.10 with `batch_rebalance` at 32" in in_short({"parts": parts})
+    assert "against 1.50, 2.00 and 1.60 at 2,048" in in_short({"parts": parts})
     few[2]["low"] = few[3]["low"] = 1.01
     assert no_gain({"parts": parts}) == ""
     assert (in_short(MEASURED), no_gain(MEASURED)) == ("", ""), "nothing of 32 samples was measured"

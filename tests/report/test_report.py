@@ -27,7 +27,7 @@ from report.pdf import num_pages
 from report.render import as_text, report, tables
 from report.reproduce import verdicts
 from report.results import Measured, Results, collect, read
-from report.sentences import arm_rows, beside_strongest, signed_ratio, tails, where_time_goes
+from report.sentences import arm_rows, beside_strongest, over_rivals, signed_ratio, tails, where_time_goes
 from report.wording import change, learning
 
 HEADINGS = [
@@ -157,9 +157,16 @@ def test_words_follow_the_numbers(tmp_path: Path) -> None:
         assert held["balanced-padded"] is True
 
 
-def test_sentences(results: Results) -> None:
+def test_sentences(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     (virtual,) = results.of("virtual")
     assert "`packed`" in beside_strongest(virtual)
+    assert "Of one over the other" not in over_rivals(virtual), "no rival of the same rows ran"
+    monkeypatch.setattr("report.sentences.RIVALS", (("balanced", "minmax"), ("packed", "flattening")))
+    said = str(over_rivals(virtual))
+    assert said.startswith("Throughput over `static`'s: ")
+    found = against(virtual, "minmax", "balanced")
+    assert f"Of one over the other: `balanced` over `minmax` {found['ratio']:.2f} (" in said
+    assert "flattening" not in said
     assert "Without either `static` would take" in where_time_goes(virtual)
     assert tails([virtual]).startswith("`batch_rebalance` ")
     cells = arm_rows(virtual, None, results.of("gloo-counts"))

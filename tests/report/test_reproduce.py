@@ -91,6 +91,7 @@ def test_reproduce_compares_a_finished_study(frozen: Path, tmp_path: Path, capsy
     (kept,) = read(frozen).reproduced
     assert (kept["study"], kept["timed_same"], kept["computed_same"]) == ("unequal", kept["timed"], kept["computed"])
     assert "Here unequal, run again on cpu, frozen on cpu: " in report(read(frozen), {})
+    assert [path.name for path in (frozen / "reproduced").iterdir()] == ["unequal-cpu.json"]
     shutil.rmtree(frozen / "reproduced")
     other = write_virtual(tmp_path / "virtual", slower=4.0)
     assert reproduce(["virtual", "--compare", str(other), *where]) == 1
