@@ -188,7 +188,8 @@ def _gradient(name: str, model: torch.nn.Module, samples: list[Any]) -> np.ndarr
         F.mse_loss(model(clips), levels).backward()
     else:
         labels = batch.pop("labels")
-        logits = model(**batch)
+        # a torch model of the examples takes ids alone, by their place
+        logits = model(*batch.values()) if isinstance(model, torch.nn.Sequential) else model(**batch)
         logits = getattr(logits, "logits", logits)
         if logits.dim() == 3:
             logits, labels = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
