@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures import rolling
 from analysis.labels import label_ends, named
-from analysis.style import GREY, SMALL, dash, headed, page, shown_arms, tint
+from analysis.style import GREY, SMALL, dash, headed, logarithmic, page, shown_arms, tint
 from ddpsched.visible_text import figure_label
 
 Changes = Sequence[tuple[int, str]]  # the first step of each law, and its name
@@ -31,7 +31,10 @@ def lines_of_shift(found: pd.DataFrame, changes: Changes, ax: Axes, column: str 
     last = int(found["step"].max()) + 1
     ax.set_xlim(0, last - 1)
     shown = found.loc[found["arm"].isin(arms), column]
-    ax.set_ylim(min(1.0, float(shown.min())) if column == "load" else 0, 1.05 * float(shown.quantile(0.995)))
+    if column == "load":
+        ax.set_ylim(min(1.0, float(shown.min())), 1.05 * float(shown.quantile(0.995)))
+    else:  # seconds of one law may be ten times those of another
+        logarithmic(ax, shown.tolist())
     for turn, (step, name) in enumerate(changes):
         end = changes[turn + 1][0] if turn + 1 < len(changes) else last
         if turn:

@@ -29,7 +29,7 @@ WORDS = {
 PLAIN = {  # the values of an arm without these options
     "policy.lookahead": 1, "policy.max_microbatches": 1, "policy.sequence_packing": False, "policy.same_shape": False,
     "order.kind": "shuffled", "lr.kind": "fixed", "data.pad_to": "longest", "data.concatenate": False,
-    "data.within_documents": False, "cost.kind": "padded_tokens", "cost.online": False,
+    "data.within_documents": False, "cost.kind": "padded_tokens", "cost.path": None, "cost.online": False,
     "order.mega_batches": 50, "order.path": None, "order.window": 1,
     "order.pacing": None, "order.start": 0.1, "order.over": 0.5, "order.stairs": 5,
 }  # fmt: skip

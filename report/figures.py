@@ -31,7 +31,6 @@ from report.results import Measured, Results
 VIRTUAL, GLOO = "virtual", ("gloo-counts", "gloo-batches", "gloo-peer")  # studies
 ON_VIRTUAL, ON_GLOO = "four virtual ranks, played in turn by one device", "four gloo processes on two cores"
 LAWS = ((0, "SST-2"), (20, "GSM8K"), (40, "SST-2 again"))  # of the study shift, by first step
-STEP = 1e3  # milliseconds
 FITS = 0.9  # r of the baseline's costs and compute times, from which on a line tells what of compute is fixed
 TRAINERS_OPTION = {"length_grouped": "group_by_length"}  # a peer's name, as transformers' Trainer calls it
 NAMED = {
@@ -185,4 +184,4 @@ def _first_seed(measured: Measured) -> dict[str, pd.DataFrame]:
 
 def _shift(measured: Measured) -> Figure:
     loads = measured_loads(_first_seed(measured))
-    return draw_shift(loads.assign(ms=loads["step_s"] * STEP), LAWS, column="ms", label="step (ms)")
+    return draw_shift(loads, LAWS, column="step_s", label="step (s), logarithmic")
