@@ -66,13 +66,14 @@ def test_the_time_left_follows_the_steps_of_the_launches(
     steps: tuple[int | None, ...], left: tuple[str, str], capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first launch takes 100 minutes, the second 10; whole epochs are of no known length."""
-    runs = [SimpleNamespace(steps=each) for each in steps]
+    runs = [SimpleNamespace(steps=each, run_dir=f"outputs/study/run{place}") for place, each in enumerate(steps)]
     some = [SimpleNamespace(label="a launch", is_lone=False, runs=[run], processes=list) for run in runs]
     clock = iter([0.0, 6000.0, 6600.0])
     monkeypatch.setattr("experiments.sweep.time.monotonic", lambda: next(clock))
     assert len(list(_run_here(cast(Any, some), ["--overwrite"]))) == 3
     said = capsys.readouterr().out
     assert "(1 of 3)" in said
+    assert said.count("ddpsched watch outputs/study/run0") == said.count("ddpsched watch") == 1
     assert all(f"({place} of 3, about {each} min left)" in said for place, each in zip((2, 3), left, strict=True))
 
 
