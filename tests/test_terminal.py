@@ -79,7 +79,7 @@ def test_sweep_prints_reasons_folders_and_errors(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sweep, "run_launch", lambda launch, force: [(run, reason) for run in launch.runs])
     printed = CliRunner().invoke(sweep.app, [str(study)]).output
     assert_whole(printed.partition("failed ")[2])
-    assert printed.count("[red] here") == 3
+    assert printed.count("[red] here") == 4
     study.write_text("[base]\n[grids]\nseed = [0]\n")
     assert "tables are [base], [compare], [grid] and [[also]]" in CliRunner().invoke(sweep.app, [str(study)]).output
 

@@ -226,14 +226,6 @@ def test_the_command_compares_simulated_runs_without_an_interval(
     assert "times of simulated runs are computed: their ratios have no interval" in " ".join(printed.split())
 
 
-def test_a_run_is_compared_by_a_link_to_it_as_well(tmp_path: Path) -> None:
-    static, balanced = (write_run(tmp_path / "study", arm, mode="simulated") for arm in ("static", "balanced"))
-    link = tmp_path / "elsewhere" / "linked"
-    link.parent.mkdir()
-    link.symlink_to(balanced)
-    assert compared(static, [link]) == compared(static, [balanced])
-
-
 def test_the_command_compares_any_arm_with_any_other(
     study: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
