@@ -56,14 +56,14 @@ def throughput(row: Row) -> str:
     return f"{interval(row)} times the throughput of equal splitting"
 
 
-def gains(found: Sequence[Measured], named: Sequence[str] = NAMED) -> Markup:
-    """Return the throughput of some arms over static's, of several studies; what is within the noise is said to be."""
+def gains(found: Sequence[Measured]) -> Markup:
+    """Return the named arms' throughput over static's, of several studies; what is within the noise is said to be."""
     words = {True: "", False: " (not told apart from static's)"}
     parts = [
         f"{number(speed(m, arm)['ratio'])} with {code(arm)}{words[time(m, arm)['verdict'] in ('faster', 'slower')]}"
         for m in found
         for arm in arms(m)
-        if arm in named
+        if arm in NAMED
     ]
     return Markup(listed(parts))
 
@@ -122,12 +122,17 @@ def beside_strongest(m: Measured) -> Markup:
     """Return how the package's arms stand against the strongest batching of others, in the same launches."""
     if STRONGEST not in m.setting.arms:
         return Markup("")
-    parts = [
-        f"{code(arm)} {interval(row)}{'' if apart else ', not told apart from A/A'}"
-        for (arm, _), (row, apart) in _over(m, STRONGEST_PAIRS).items()
-        if row.get("low") is not None
-    ]
+    parts = [f"{code(arm)} {said}" for (arm, _), said in _said_over(m, STRONGEST_PAIRS).items()]
     return _sentence(f"Over {code(STRONGEST)} the throughput is:", "; ".join(parts) + ".") if parts else Markup("")
+
+
+def _said_over(m: Measured, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return the throughput of each pair that has an interval, and whether it is told apart, in words."""
+    return {
+        pair: f"{interval(row)}{'' if apart else ', not told apart from A/A'}"
+        for pair, (row, apart) in _over(m, pairs).items()
+        if row.get("low") is not None
+    }
 
 
 def _over(m: Measured, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[Row, bool]]:
@@ -140,11 +145,7 @@ def _over(m: Measured, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str]
 def over_rivals(m: Measured) -> Markup:
     """Return how plans stand against others' with the same kind of rows, in the same launches."""
     over_static = [f"{code(arm)} {interval(speed(m, arm))}" for arm in arms(m)]
-    parts = [
-        f"{code(arm)} over {code(other)} {interval(row)}{'' if apart else ', not told apart from A/A'}"
-        for (arm, other), (row, apart) in _over(m, RIVALS).items()
-        if row.get("low") is not None
-    ]
+    parts = [f"{code(arm)} over {code(other)} {said}" for (arm, other), said in _said_over(m, RIVALS).items()]
     throughputs = f"Throughput over {code('static')}'s: {'; '.join(over_static)}; A/A {interval(speed(m, AA))}."
     return _sentence(throughputs, f"Of one over the other: {'; '.join(parts)}." if parts else "")
 
