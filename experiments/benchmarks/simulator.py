@@ -4,11 +4,12 @@
         [--warm-up 20] [--repeats N] [--policies static balanced] [--output FOLDER] [--freeze FILE]
 
 Of each model: `ddpsched calibrate` measures micro-batches, and `--network` all-reduces of two gloo ranks. Then four
-virtual ranks, and two gloo ranks, train it for real, each policy ``--repeats`` times, all in turn; simulated ranks run
+virtual ranks, and two gloo ranks, train it for real, ``--repeats`` times, the policies in turn; simulated ranks run
 the same configs. The makespan of a step is the time until all ranks have the gradient, without optimizer and votes, and
-as measured the median of its repeats: a single one differs from the next by more than what is asked for here. The
-shorter the steps, the more it differs, so the tiny model has more repeats. Errors, mean / P90, are of the steps after
-``--warm-up``. Numbers of the simulator come from
+as measured the median of its repeats: a single one differs from the next by more than what is asked for here. Repeats
+follow one another, so a minute in which the machine is slow falls on another step of each. The shorter the steps, the
+more they differ, so the tiny model has more repeats. Errors, mean / P90, are of the steps after ``--warm-up``. Numbers
+of the simulator come from
 
 - line: the calibration's fit, and the network;
 - curve: with the curve beside the fit, as executor.calibration and executor.network of simulated ranks;
@@ -32,6 +33,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,7 @@ Seconds = npt.NDArray[np.float64]
 RANKS = {"virtual": 4, "distributed": 2}
 UNSETTLED = 3  # first steps, while allocators settle, of which nothing is taken
 BATCH = {"tiny": 64}  # samples of a step; of other models 16
-REPEATS = {"tiny": 16}  # runs of each policy; of other models 4
+REPEATS = {"tiny": 40}  # runs of each policy; of other models 6
 MEASURED = {"tiny": (1024, 12)}  # tokens of the largest micro-batch of a calibration, and its passes
 CLOCKS, WAYS = ("wall", "processor"), ("line", "curve", "speeds", "records", "noise", "fixed")
 DRAWS = 32
@@ -264,7 +266,7 @@ def rows(configs: Sequence[RunConfig], calibration: Path, network: Path, warm_up
 def settings(given: argparse.Namespace, folder: Path) -> Iterator[Row]:
     """Calibrate, run, and yield each setting, policy and clock."""
     for model in given.models:
-        repeats = range(given.repeats or REPEATS.get(model, 4))
+        repeats = range(given.repeats or REPEATS.get(model, 6))
         name = model.replace("/", "-")
         calibration, network = folder / f"{name}.json", folder / f"{name}-network.json"
         for executor, ranks in RANKS.items():
@@ -272,17 +274,19 @@ def settings(given: argparse.Namespace, folder: Path) -> Iterator[Row]:
                 [config_of(model, executor, policy, given.data, given.steps, folder, each) for each in repeats]
                 for policy in given.policies
             ]
-            configs = [arm[each] for each in repeats for arm in arms]
-            files = [folder / f"{name}-{config.name}.toml" for config in configs]
-            for file, config in zip(files, configs, strict=True):
+            turns = [[arm[each] for arm in arms] for each in repeats]
+            files = [[folder / f"{name}-{config.name}.toml" for config in turn] for turn in turns]
+            for file, config in zip(chain(*files), chain(*turns), strict=True):
                 file.write_text(dump(config), encoding="utf-8")
-            words = ["ddpsched", "calibrate", str(files[0]), "--overwrite", "--output"]
+            words = ["ddpsched", "calibrate", str(files[0][0]), "--overwrite", "--output"]
             if executor == "virtual":
                 tokens, passes = (str(each) for each in MEASURED.get(model, (512, 4)))
                 launch([*words, str(calibration), "--tokens", tokens, "--passes", passes])
             else:
                 launch([*words, str(network), "--network"], ranks)
-            launch(["experiments.interleaved", *map(str, files), "--overwrite"], ranks if executor != "virtual" else 1)
+            processes = ranks if executor == "distributed" else 1
+            for turn in files:
+                launch(["experiments.interleaved", *map(str, turn), "--overwrite"], processes)
             for arm in arms:
                 yield from rows(arm, calibration, network, given.warm_up)
 
@@ -295,7 +299,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--policies", nargs="+", default=["static", "balanced"])
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--warm-up", type=int, default=20)
-    parser.add_argument("--repeats", type=int, help="runs of each policy, in turn; at least 2")
+    parser.add_argument("--repeats", type=int, help="runs of each policy, one after another; at least 2")
     parser.add_argument("--output", type=Path, help="folder of the calibrations and runs; else a temporary one")
     parser.add_argument("--freeze", type=Path, help="JSON file to write the numbers into")
     given = parser.parse_args(words)
