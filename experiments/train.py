@@ -1,9 +1,10 @@
-"""One rank of a run, for torchrun.
+"""One rank of a run, for torchrun. Usage:
 
-``torchrun --standalone --nproc-per-node 4 -m experiments.train CONFIG [key=value ...] [--overwrite] [--restart]
-[--force]``;
-`ddpsched train` is the same; ``--standalone`` finds a free port; a ``--master-port`` that you give must be free.
-Without torchrun it is one process, as ``ddpsched run`` is.
+    torchrun --standalone --nproc-per-node 4 -m experiments.train CONFIG [key=value ...]
+        [--overwrite] [--restart] [--force]
+
+`ddpsched train` is the same. `--standalone` finds a free port; a `--master-port` that you give must be free.
+Without torchrun it is one process, as `ddpsched run` is.
 """
 
 import sys
@@ -11,10 +12,14 @@ import sys
 from ddpsched.watch import start_watch
 
 FLAGS = ("--overwrite", "--restart", "--force")
+HELP = ("-h", "--help")
 
 
 def main(words: list[str]) -> int:
-    """Run one rank; return 0 only where the run is done."""
+    """Run one rank; return 0 only where the run is done, or where help was asked for, which is printed."""
+    if set(words) & set(HELP):
+        print(__doc__.strip())
+        return 0
     watch = start_watch()  # a rank may die while the others are still importing
     from ddpsched.arguments import object_given
     from ddpsched.cli import run_config

@@ -19,6 +19,14 @@ def test_version() -> None:
     assert "Decide, step by step" in CliRunner().invoke(app, ["--help"]).stdout
 
 
+@pytest.mark.parametrize("words", [["experiments.train", "--help"], ["ddpsched", "train", "-h"]])
+def test_the_help_of_a_rank_is_no_error(words: list[str]) -> None:
+    found = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "Usage:" in found.stdout
+    assert "-m experiments.train CONFIG [key=value ...]" in found.stdout
+
+
 @pytest.mark.parametrize("lines", [1, 0])
 def test_a_reader_that_ends_early_is_no_error(tmp_path: Path, lines: int) -> None:
     """As `ddpsched plan ... | head -1` does; the table is longer than what a pipe's reader takes."""
