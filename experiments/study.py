@@ -96,7 +96,7 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
     if not (values.get("grid") or values.get("also")):
         raise ConfigError(
             f"study {path}: [grid] has no axis, so there is nothing to compare; give one a list of values, such as "
-            "policy.kind = ['static', 'balanced'], or add [[also]] tables"
+            "\"policy.kind\" = ['static', 'balanced'], or add [[also]] tables"
         )
     grid = {key: _values(path, key, choices) for key, choices in values.get("grid", {}).items()}
     names = {axis: [_label(axis, value) for value in choices] for axis, choices in grid.items()}
@@ -194,8 +194,13 @@ def _of_kind(path: str | Path, choices: list[Any], key: str, wanted: Any) -> lis
 
 
 def _values(path: str | Path, key: str, choices: Any) -> list[Any]:
-    if not isinstance(choices, list) or not choices:
-        raise ConfigError(f"study {path}: [grid] {key} = {shown(choices)} must be a list of values to try")
+    if not isinstance(choices, list):
+        quoted = isinstance(choices, dict) and f'; put a key that has a dot in quotes, such as "{key}.kind" = [...]'
+        raise ConfigError(
+            f"study {path}: [grid] {key} = {shown(choices)} must be a list of values to try{quoted or ''}"
+        )
+    if not choices:
+        raise ConfigError(f"study {path}: [grid] {key} = [] has no value to try; give it at least one, or leave it out")
     return choices
 
 

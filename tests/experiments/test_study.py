@@ -118,7 +118,8 @@ def test_a_table_beside_a_value_that_is_none(tmp_path: Path) -> None:
     ("change", "words"),
     [
         (("[grid]", "[gird]"), "tables are"),
-        (("seed = [0, 1]", "seed = 0"), "must be a list"),
+        (("seed = [0, 1]", "seed = 0"), "must be a list of values to try$"),
+        (('"policy.kind" = ', "policy.kind = "), 'must be a list of .*in quotes, such as "policy.kind" = '),
         (("seed = [0, 1]", "seed = [0, 0]"), "share a name"),
         (("steps = 2", "stesp = 2"), "did you mean steps"),
     ],
@@ -138,9 +139,9 @@ def test_a_grid_without_a_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
-        ("", r"\[grid\] has no axis.*give one a list of values, such as policy.kind"),
+        ("", r"\[grid\] has no axis.*give one a list of values, such as \"policy.kind\" = \["),
         ("[grid]\n", r"\[grid\] has no axis"),
-        ("[grid]\nseed = []\n", "seed"),
+        ("[grid]\nseed = []\n", r"\[grid\] seed = \[\] has no value to try; give it at least one, or leave it out"),
     ],
 )
 def test_an_empty_grid_is_refused(tmp_path: Path, grid: str, words: str) -> None:
