@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from ddpsched.config import RunConfig
 from ddpsched.decode import shown
@@ -123,8 +123,10 @@ class Queue:
         return time.monotonic() - self._noted_s.setdefault(job.job_id, time.monotonic()) >= NOTED_S
 
 
-def cluster_of(where: Where, nodes: int, words: Sequence[str]) -> Cluster:
-    """Return the options that --nodes and --slurm give. Raises ConfigError for those that cannot be meant."""
+def cluster_of(where: str, nodes: int, words: Sequence[str]) -> Cluster:
+    """Return the options that --on, --nodes and --slurm give. Raises ConfigError for those that cannot be meant."""
+    if where not in get_args(Where):
+        raise ConfigError(f"--on {shown(where)}: give one of {', '.join(get_args(Where))}")
     options: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -140,6 +142,7 @@ def cluster_of(where: Where, nodes: int, words: Sequence[str]) -> Cluster:
         given = f"--nodes {nodes}" if nodes > 1 else f"--slurm {words[0]}"
         raise ConfigError(f"{given} is for --on slurm, not for --on {where}; add --on slurm, or leave it out")
     if where == "slurm" and "time" not in options:
+        _check_slurm()  # where there is none, a time limit helps nobody
         raise ConfigError("--on slurm: no time limit is given; give a launch's in minutes, such as --slurm time=120")
     for key in WHOLE & options.keys():
         if not str(options[key]).isdecimal() or int(options[key]) < 1:
@@ -147,7 +150,7 @@ def cluster_of(where: Where, nodes: int, words: Sequence[str]) -> Cluster:
                 f"--slurm {key}={options[key]}: give a whole number{' of minutes' * (key == 'time')}, from 1"
             )
         options[key] = int(options[key])
-    return Cluster(where, nodes, options)
+    return Cluster(cast(Where, where), nodes, options)
 
 
 def shape_of(launch: Launch, cluster: Cluster) -> Shape:
@@ -193,12 +196,18 @@ def run_jobs(cluster: Cluster, waiting: Sequence[Launch], flags: Sequence[str]) 
             time.sleep(PAUSE_S)
 
 
-def _submitit(cluster: Cluster) -> Any:
-    if cluster.where == "slurm" and shutil.which("sbatch") is None:
+def _check_slurm() -> None:
+    """Raise ConfigError where Slurm cannot be reached from this machine."""
+    if shutil.which("sbatch") is None:
         raise ConfigError(
             "--on slurm: there is no sbatch on PATH, so Slurm cannot be reached from this machine; start the sweep "
             "where there is one, such as a cluster's login node, or run the study on this machine: without --on slurm"
         )
+
+
+def _submitit(cluster: Cluster) -> Any:
+    if cluster.where == "slurm":
+        _check_slurm()
     try:
         import submitit
     except ModuleNotFoundError:

@@ -6,6 +6,7 @@ finished is skipped, failed runs are reported at the end and in the exit code; C
 the finished runs as they are. With ``--on slurm`` each of these is a task of a Slurm array, which Ctrl-C leaves going.
 """
 
+import shlex
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from ddpsched.visible_text import visible
 from experiments.finished import is_done
 from experiments.launches import Launch, launches
 from experiments.launching import HERE, Ended, Node, command, config_path, run_launch, terminate
-from experiments.slurm import Cluster, Where, cluster_of, run_jobs, shape_of
+from experiments.slurm import Cluster, cluster_of, run_jobs, shape_of
 from experiments.study import load_study
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -77,7 +78,7 @@ def _say_commands(waiting: Sequence[Launch], flags: Sequence[str], cluster: Clus
         of = "" if shape is None else f" ({shape})"
         for process in launch.processes():
             files = [config_path(run, node) for run in process.runs]
-            console.print(f"would run {process.label}{of}: {' '.join(command(process, files, flags, node))}")
+            console.print(f"would run {process.label}{of}: {shlex.join(command(process, files, flags, node))}")
 
 
 def _run_here(waiting: Sequence[Launch], flags: Sequence[str]) -> Iterator[tuple[Launch, Ended]]:
@@ -148,7 +149,9 @@ def main(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="run finished runs again")] = False,
     force: Annotated[bool, typer.Option("--force", help="use calibrations of another model or device")] = False,
     pair: Annotated[bool, typer.Option(help="measure whether ranks on this machine slow each other")] = True,
-    on: Annotated[Where, typer.Option(help="here, as a Slurm array, or as jobs on this machine")] = "here",
+    on: Annotated[
+        str, typer.Option(metavar="here|slurm|local", help="here, as a Slurm array, or as jobs on this machine")
+    ] = "here",
     nodes: Annotated[int, typer.Option(help="machines of a distributed launch, for --on slurm")] = 1,
     slurm: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="an option of sbatch: time=60")] = None,
 ) -> None:

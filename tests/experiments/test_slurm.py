@@ -165,12 +165,15 @@ def test_where_there_is_no_slurm_the_message_says_how_to_run_without(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"no sbatch on PATH.*login node.*without --on slurm"):
         list(run_jobs(Cluster("slurm", 1, {"time": 9}), launches_of(tmp_path, *ONE), []))
+    with pytest.raises(ConfigError, match="no sbatch on PATH"):
+        cluster_of("slurm", 1, [])  # before it asks for a time limit
     assert list(run_jobs(Cluster("slurm", 1, {"time": 9}), [], [])) == [], "nothing is left to run"
 
 
 @pytest.mark.parametrize(
     ("where", "nodes", "words", "fault"),
     [
+        ("slrm", 1, [], "^--on 'slrm': give one of here, slurm, local$"),
         ("slurm", 1, [], "no time limit is given; .* --slurm time=120"),
         ("slurm", 1, ["time=1:00"], "time=1:00: give a whole number of minutes, from 1"),
         ("slurm", 1, ["time=9", "array_parallelism=x"], "array_parallelism=x: give a whole number, from 1"),
@@ -181,7 +184,7 @@ def test_where_there_is_no_slurm_the_message_says_how_to_run_without(
         ("local", 1, ["time=9"], "--slurm time=9 is for --on slurm"),
     ],
 )
-def test_options_that_cannot_be_meant(where: Any, nodes: int, words: list[str], fault: str) -> None:
+def test_options_that_cannot_be_meant(cluster: Path, where: str, nodes: int, words: list[str], fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         cluster_of(where, nodes, words)
 
