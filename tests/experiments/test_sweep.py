@@ -30,6 +30,8 @@ def test_finished_runs_are_skipped_and_failed_ones_reported(tmp_path: Path, caps
     words = [f"outputs={tmp_path}", "seed=0"]
     assert sweep(str(study), words, dry_run=True) == 0
     assert not (tmp_path / "small").exists(), "a dry run writes nothing"
+    assert sweep(str(study), [f"outputs={tmp_path}/a folder", "seed=0"], dry_run=True) == 0
+    assert f" '{tmp_path}/a folder/small/" in capsys.readouterr().out, "its commands can be pasted"
     assert sweep(str(study), words) == 0
     first = (tmp_path / "small" / "minmax-seed0" / "records.parquet").stat().st_mtime_ns
     assert sweep(str(study), words) == 0
