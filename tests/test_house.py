@@ -24,7 +24,8 @@ ROOMS = {
         "heartbeat": 2, "plan_difference": 3, "command_exit": 3, "rooms": 2, "denominators": 2,
     },
     "monitor": {
-        "durations": 0, "follower": 0, "summary": 0, "whole_steps": 0, "found": 0, "sinks": 0, "progress": 1, "view": 1,
+        "durations": 0, "follower": 0, "summary": 0, "whole_steps": 0, "found": 0, "sinks": 0,
+        "parquet": 1, "progress": 1, "view": 1,
         "sending": 1, "listing": 1, "removing": 1, "watching": 2, "showing": 3, "commands": 4,
     },
     "costs": {

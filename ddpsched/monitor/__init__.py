@@ -11,6 +11,7 @@ Nothing here imports torch.
     progress.py     a run's own bar, or sparse lines where there is no terminal
     sinks.py        TensorBoard, and packages with init, log and finish (wandb, trackio)
     sending.py      a run's numbers sent to its sinks, which may fail
+    parquet.py      the records of a run that has ended, from records.parquet
     found.py        the runs of a folder by their status.json
     view.py         the table of a run: a line for each rank
     watching.py     ddpsched watch: the view, anew as records come

@@ -1,6 +1,7 @@
 """Seconds as a clock shows them."""
 
-from datetime import datetime, timedelta
+import math
+from datetime import UTC, datetime, timedelta
 
 
 def clock(seconds: float | None) -> str:
@@ -13,6 +14,14 @@ def clock(seconds: float | None) -> str:
         return "-"
     days, rest = divmod(round(max(0.0, seconds)), 86_400)
     return f"{days:,} d " * bool(days) + str(timedelta(seconds=rest))
+
+
+def seconds_since(date: str | None) -> float:
+    """Return the seconds since a date of status.json; without end where there is none."""
+    try:
+        return (datetime.now(UTC) - datetime.fromisoformat(date or "")).total_seconds()
+    except (ValueError, OverflowError, TypeError):  # a damaged one names no moment
+        return math.inf
 
 
 def local_time(date: str | None) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,11 @@ class Follower:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())
             self._places[path] = _Place(status.st_ino, status.st_size)
+
+    def silent_s(self) -> float:
+        """Return the seconds since something was written into one of the files, by their dates; 0 without any file."""
+        written = [path.stat().st_mtime for path in self._paths()]
+        return max(0.0, time.time() - max(written)) if written else 0.0
 
     def read(self, ended: bool = False) -> list[StepRecord]:
         """Return the records since the last time, file by file; no more than ``MOST_AT_ONCE`` bytes of each.

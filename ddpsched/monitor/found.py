@@ -22,6 +22,7 @@ LAST_BYTES = 4096  # in which a line of records ends; most have a thousand
 class FoundRun:
     """A run: its folder, its status, and how many steps are done. What is not known is None.
 
+    The steps of one that is done are those of its status where rank 0's lines are no longer there.
     One that never began has failed, and the reason is its launcher's.
     """
 
@@ -42,7 +43,20 @@ class FoundRun:
     @property
     def name(self) -> str:
         """STUDY/RUN."""
-        return f"{self.folder.parent.name}/{self.folder.name}"
+        return name_of(self.folder)
+
+
+def name_of(folder: Path) -> str:
+    """Return STUDY/RUN of a run's folder, however its path is written; a link has the name of the link.
+
+    >>> name_of(Path("/outputs/study/run")), name_of(Path("/outputs/study/other/../run"))
+    ('study/run', 'study/run')
+    """
+    path = folder.absolute()
+    if path.name == "..":
+        path = path.resolve()
+    study = path.parent.resolve() if path.parent.name == ".." else path.parent
+    return f"{study.name}/{path.name}"
 
 
 def find_runs(folder: Path) -> tuple[list[FoundRun], dict[Path, str]]:
@@ -82,7 +96,7 @@ def find_run(folder: Path) -> FoundRun:
         mode=labels.mode,
         world_size=labels.world_size,
         seed=labels.seed,
-        steps=_steps(folder),
+        steps=_steps(folder) or (status.get("total_steps") if status["state"] == "done" else None),
         total_steps=status.get("total_steps"),
         started=status.get("started"),
         wall_s=None if running else status.get("wall_s"),

@@ -2,22 +2,22 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ddpsched.decode import decode_json
 from ddpsched.errors import DataError
 from ddpsched.monitor.durations import clock, local_time
 from ddpsched.monitor.follower import Follower
 from ddpsched.monitor.found import FoundRun, find_run
-from ddpsched.monitor.summary import COLUMNS, Arrays, arrays_of, summarise
+from ddpsched.monitor.parquet import read_parquet
+from ddpsched.monitor.summary import Arrays, arrays_of, summarise
 from ddpsched.monitor.view import view
 from ddpsched.monitor.watching import by_tokens
+from ddpsched.monitor.whole_steps import WholeSteps
 from ddpsched.records import RECORDS, StepRecord, read_json
-from ddpsched.regular_file import check_regular, read_regular
+from ddpsched.regular_file import read_regular
 from ddpsched.terminal import sized_console
 from ddpsched.visible_text import visible
 
@@ -27,6 +27,8 @@ def show_run(folder: Path, as_json: bool) -> None:
     run = find_run(folder)
     arrays, notes = _records(folder, ended=run.state != "running")
     summary = None if arrays is None else summarise(arrays, by_tokens(folder))
+    if summary is not None:
+        run = replace(run, steps=summary.last + 1)
     facts, evaluation = _facts(folder), _last_evaluation(folder)
     if as_json:
         values = {**asdict(run), "folder": str(folder), "name": run.name, "evaluation": evaluation, **facts}
@@ -38,10 +40,15 @@ def show_run(folder: Path, as_json: bool) -> None:
 
 
 def _lines(run: FoundRun, facts: dict[str, Any], evaluation: dict[str, Any] | None) -> Iterator[str]:
+    if not run.began:
+        yield f"{run.name}: never began"
+        yield visible(run.reason or "")
+        return
     yield f"{run.name}: {run.state}, {'-' if run.steps is None else f'{run.steps:,}'} steps"
     if run.reason:
         yield visible(run.reason)
-    yield f"policy {run.policy or '-'}, {run.mode or '-'}, {run.world_size or '-'} ranks, seed {run.seed}"
+    seed = "-" if run.seed is None else run.seed
+    yield f"policy {run.policy or '-'}, {run.mode or '-'}, {run.world_size or '-'} ranks, seed {seed}"
     yield visible(f"on {facts['device'] or '-'}; data: {facts['data'] or '-'}")
     yield f"started {local_time(run.started)}, took {clock(run.wall_s)}"
     if evaluation is not None:
@@ -76,35 +83,17 @@ def _last_evaluation(folder: Path) -> dict[str, Any] | None:
 
 
 def _records(folder: Path, ended: bool) -> tuple[Arrays | None, list[str]]:
-    """Return the columns of all records, None without any, and what was left out of them."""
+    """Return the columns of all records, None without any, and what was left out of them.
+
+    Of a run that was killed, steps that some rank did not end are left out, unless no step is whole.
+    """
     if (folder / RECORDS).exists():
-        return _of_parquet(folder / RECORDS), []
+        return read_parquet(folder / RECORDS), []
     follower, records = Follower(folder), list[StepRecord]()
     for piece in follower.read_all(ended):
         records += piece
     notes = ["no records"] if not records else []
     if number := follower.num_left_out:
         notes.append(f"{number:,} line{'s' * (number > 1)} left out; the first is {follower.first_left_out}")
-    return (arrays_of(records) if records else None), notes
-
-
-def _of_parquet(path: Path) -> Arrays | None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    check_regular(path)
-    try:
-        table = pq.read_table(path, page_checksum_verification=True)
-        if missing := [name for name in COLUMNS[:7] if name not in table.column_names]:
-            raise DataError(f"{path}: records lack the columns {', '.join(missing)}; run it again")
-        absent = np.full(len(table), np.nan)
-        arrays = {
-            name: table[name].to_numpy().astype(float) if name in table.column_names else absent for name in COLUMNS
-        }
-        has_loss = "loss" in table.column_names
-        there = table["loss"].is_valid().to_numpy() if has_loss else np.zeros(len(table), dtype=bool)
-    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: cannot be read ({str(error)[:200]}); run it again") from None
-    return {**arrays, "loss_there": there} if len(table) else None
+    whole = [record for step in WholeSteps().add(records) for record in step]
+    return (arrays_of(whole or records) if records else None), notes

@@ -11,13 +11,14 @@ from rich.live import Live
 from ddpsched.decode import decode_toml
 from ddpsched.errors import DataError
 from ddpsched.heartbeat import behind
-from ddpsched.monitor.durations import clock
+from ddpsched.monitor.durations import clock, seconds_since
 from ddpsched.monitor.follower import Follower
-from ddpsched.monitor.found import FoundRun, find_run
-from ddpsched.monitor.summary import Summary, arrays_of, summarise
+from ddpsched.monitor.found import FoundRun, find_run, name_of
+from ddpsched.monitor.parquet import read_parquet
+from ddpsched.monitor.summary import Arrays, Summary, arrays_of, summarise
 from ddpsched.monitor.view import sentences, view
 from ddpsched.monitor.whole_steps import WholeSteps
-from ddpsched.records import StepRecord
+from ddpsched.records import RECORDS, StepRecord
 from ddpsched.regular_file import read_regular
 from ddpsched.run_folder import STATUS, read_status
 from ddpsched.run_lock import refusal
@@ -38,16 +39,18 @@ class Watched:
     folder: Path
     run: FoundRun | None = None  # None before its status is there
     steps: deque[list[StepRecord]] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    heard_s: float = field(default_factory=monotonic)  # when the last step came
+    heard_s: float = field(default_factory=monotonic)  # when the last step came, by the files' dates at the first look
 
     def __post_init__(self) -> None:
         self._follower, self._whole, self._restarts = Follower(self.folder, TAIL), WholeSteps(), 0
         self._by_tokens: bool | None = None
+        self._kept: Arrays | None = None  # of records.parquet, where the lines of a run that has ended are gone
 
     def look(self) -> None:
         """Read what is new. Raises DataError where the folder is no run's, or its status cannot be read."""
         if read_status(self.folder)["state"] == "absent" and refusal(self.folder) is not None:
             return  # it loads its data and model: a process holds the folder, and has not begun it
+        begins = self.run is None
         self.run = find_run(self.folder)  # before the records, so that those of an ended run are all read
         for records in self._follower.read_all(self.ended):
             if self._follower.num_restarts != self._restarts:
@@ -56,6 +59,11 @@ class Watched:
             if whole := self._whole.add(records):
                 self.steps.extend(whole)
                 self.heard_s = monotonic()
+        if begins:
+            silent_s = min(self._follower.silent_s(), seconds_since(self.run.started))  # it may go on after a stop
+            self.heard_s = monotonic() - max(0.0, silent_s)
+        if self.ended and not self.steps and (self.folder / RECORDS).exists():
+            self._kept = read_parquet(self.folder / RECORDS)
 
     @property
     def ended(self) -> bool:
@@ -65,20 +73,25 @@ class Watched:
     @property
     def done(self) -> int:
         """The steps that are done on all ranks."""
+        if self._kept is not None:
+            return int(self._kept["step"].max()) + 1
         return self.steps[-1][0].step + 1 if self.steps else 0
 
     def summary(self) -> Summary | None:
         """Return the means of the last steps; None before the first."""
-        if not self.steps:
+        if not self.steps and self._kept is None:
             return None
         if self._by_tokens is None:
             self._by_tokens = by_tokens(self.folder)
+        if self._kept is not None:
+            last = self._kept["step"] >= self.done - WINDOW
+            return summarise({name: column[last] for name, column in self._kept.items()}, self._by_tokens)
         return summarise(arrays_of([record for step in self.steps for record in step]), self._by_tokens)
 
     def heading(self, summary: Summary | None) -> str:
         """Return one line: state, steps, time left or taken."""
         if self.run is None:
-            return f"{self.folder}: starting"
+            return f"{name_of(self.folder)}: starting"
         total = self.run.total_steps
         words = [self.run.state]
         if summary is not None:
@@ -95,7 +108,7 @@ class Watched:
         found = []
         if self.run is not None and self.run.reason:
             found.append(self.run.reason)
-        if self.run is not None and not self.steps:
+        if self.run is not None and not self.steps and self._kept is None:
             found.append("no records" if self.ended else "no records yet")
         if (silent_s := monotonic() - self.heard_s) > SILENT_S and not self.ended and self.steps:
             signs = behind(self.folder / "logs", self.steps[-1][0].world_size)

@@ -72,6 +72,46 @@ def test_a_study_or_a_run_can_be_named(outputs: Path) -> None:
     assert [run.name for run in find_runs(outputs / "one" / "done")[0]] == ["one/done"]
 
 
+def test_names_do_not_depend_on_the_path_that_is_given(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = outputs / "one" / "done"
+    (outputs / "one" / "linked").symlink_to(outputs / "two" / "early")
+    for place, given, names in (
+        (folder, ".", ["one/done"]),
+        (folder, "..", ["one/done", "one/failed"]),
+        (folder, "../failed", ["one/failed"]),
+        (folder / "logs", "..", ["one/done"]),
+        (outputs / "one", ".", ["one/done", "one/failed"]),
+        (outputs / "one", "done", ["one/done"]),
+        (outputs / "one", "linked", ["one/linked"]),
+        (outputs, ".", ["one/done", "one/failed", "two/killed", "two/early"]),
+    ):
+        monkeypatch.chdir(place)
+        assert [run.name for run in find_runs(Path(given))[0]] == names
+    monkeypatch.chdir(folder)
+    assert ask("show", ".").output.startswith("one/done: done, 20 steps")
+
+
+def test_steps_of_a_finished_run_without_its_lines(outputs: Path) -> None:
+    folder = outputs / "one" / "done"
+    compact(folder)
+    for path in folder.glob("records-rank*.jsonl"):
+        path.unlink()
+    assert re.search(r"one/done +done +20 ", ask("ls", str(outputs)).output)
+    assert "one/done: done, 20 steps" in ask("show", str(folder)).output
+
+
+def test_show_counts_steps_that_all_ranks_have_ended(tmp_path: Path) -> None:
+    with going_on(tmp_path / "study" / "killed") as (folder, writers):
+        write(writers, 0, 10)
+    writers[1].path.write_bytes(writers[1].path.read_bytes()[:-20])
+    output = ask("show", str(folder.path)).output
+    assert "study/killed: failed, 9 steps" in output
+    assert "last 9 steps" in output
+    assert "records-rank1.jsonl, line 10: it ends in the middle" in output
+    writers[1].path.unlink()
+    assert "10 steps" in ask("show", str(folder.path)).output, "no step is whole"
+
+
 def test_a_run_that_goes_on(tmp_path: Path) -> None:
     with going_on(tmp_path / "study" / "run") as (_, writers):
         write(writers, 0, 7)
@@ -103,7 +143,9 @@ def test_a_run_that_never_began_is_listed_with_its_reason(outputs: Path) -> None
         ("one/failed", "failed", True), ("one/lost", "failed", False),
     ]  # fmt: skip
     assert found[-1]["reason"] == "it never began: wrong: mend it; see logs/launcher.log"
-    assert "it never began: wrong: mend it" in ask("show", str(lost)).output
+    shown = ask("show", str(lost)).output
+    assert shown.startswith("one/lost: never began\nit never began: wrong: mend it")
+    assert "None" not in shown
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,11 @@
 
 import io
 import json
+import os
 import re
 import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from ddpsched.monitor import follower, watching
 from ddpsched.monitor.summary import arrays_of, summarise
 from ddpsched.monitor.view import view
 from ddpsched.monitor.watching import Watched
+from ddpsched.records import compact
 from ddpsched.run_folder import RunFolder
 
 
@@ -68,6 +72,24 @@ def test_a_rank_that_is_silent_is_named(tmp_path: Path) -> None:
             heart.close()
 
 
+@pytest.mark.parametrize(("started_s", "silent"), [(3600, "no step for 0:00:47"), (20, "no step for 0:00:20")])
+def test_silence_is_counted_from_the_last_record(tmp_path: Path, started_s: float, silent: str) -> None:
+    """Not from the begin of the view; of a run that goes on after a stop, from its start."""
+    with going_on(tmp_path / "run") as (folder, writers):
+        write(writers, 0, 3)
+        now, status = time.time(), json.loads((folder.path / "status.json").read_text())
+        started = datetime.fromtimestamp(now - started_s, UTC).isoformat()
+        (folder.path / "status.json").write_text(json.dumps({**status, "started": started}))
+        for writer, ago_s in zip(writers, (47, 99), strict=True):
+            os.utime(writer.path, (now - ago_s, now - ago_s))
+        watched = Watched(folder.path)
+        watched.look()
+        assert watched.notes() == [silent]
+        write(writers, 3, 4)
+        watched.look()
+        assert not watched.notes()
+
+
 def test_a_run_begun_anew_meanwhile(tmp_path: Path) -> None:
     with going_on(tmp_path / "run") as (folder, writers):
         write(writers, 0, 5)
@@ -86,6 +108,21 @@ def test_the_end_is_shown_at_once(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "study/run: done, step 20 of 20" in result.output
     assert re.search(r"^   0 +4.0 +30 +80 +20 +0.5000 +█+░+$", result.output, re.M)
+
+
+def test_a_finished_run_of_which_the_parquet_alone_is_left(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "study" / "run", steps=70)
+    compact(folder)
+    of_lines = watch(folder).output
+    for path in folder.glob("records-rank*.jsonl"):
+        path.unlink()
+    assert watch(folder).output == of_lines
+    assert "study/run: done, step 70 of 70" in of_lines
+    assert "last 50 steps" in of_lines
+    (folder / "records.parquet").write_bytes(b"no parquet")
+    result = watch(folder)
+    assert result.exit_code == 1
+    assert re.search(r"records\.parquet: cannot be read .*run it again", " ".join(result.output.split()))
 
 
 def test_a_failed_run_says_why(tmp_path: Path) -> None:
