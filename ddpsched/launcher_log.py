@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddpsched.errors import DataError
 from ddpsched.regular_file import check_regular
-from ddpsched.run_lock import refusal
+from ddpsched.run_lock import WAIT, refusal
 from ddpsched.visible_text import visible
 
 LAUNCHER_LOGS = "logs/launcher*.log"  # in a run's folder: one of each machine
@@ -36,7 +36,7 @@ def never_began(folder: Path) -> str | None:
     logs = launcher_logs(folder)
     if not logs:
         return None
-    if (held := refusal(folder)) is not None:
+    if (held := refusal(folder, WAIT)) is not None:
         raise DataError(f"it has not begun yet: {held}")
     errors = (_last_error(log, folder.absolute().name) for log in logs)
     why = next(filter(None, errors), "its launcher names no error")

@@ -12,16 +12,19 @@ from pathlib import Path
 from ddpsched.errors import DataError
 from ddpsched.regular_file import SPECIAL, is_special
 
+ELSEWHERE = "set outputs=... or name=... to another folder"
 
-def check_own(folder: Path) -> None:
+
+def check_own(folder: Path, elsewhere: str = ELSEWHERE) -> None:
     """Raise DataError where ``folder``, or anything in it at any depth, is a symbolic link, a device or a pipe.
 
-    The folders above may be links, as where all outputs are on another disk.
+    The folders above may be links, as where all outputs are on another disk. ``elsewhere``: what may be done instead of
+    removing a link; empty for nothing.
     """
     for path in _all(folder):
         if path.is_symlink():
             fault = f"is a link to {os.readlink(path)}: nothing is written or deleted through it; remove the link"
-            raise DataError(f"{path} {fault}, or set outputs=... or name=... to another folder")
+            raise DataError(f"{path} {fault}{elsewhere and f', or {elsewhere}'}")
     refuse_special(folder)
 
 

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ddpsched.decode import decode_json
 from ddpsched.errors import DataError, RunExistsError, RunFinishedError
-from ddpsched.own_folder import check_own, remove
+from ddpsched.own_folder import ELSEWHERE, check_own, remove
 from ddpsched.processes import Host
 from ddpsched.records import RECORDS, read_json, write_json, write_text
 from ddpsched.regular_file import read_regular
@@ -77,9 +78,11 @@ def read_status(directory: Path) -> dict[str, Any]:
     A process that is killed alone cannot write that it failed: a status of "running" while no process holds the folder
     is returned as "failed".
     """
-    status = _stored(directory)
+    again = "delete this file and run it again, which goes on from a checkpoint if there is one, or run it again with"
+    remedy = f"{again} --overwrite, or remove it (ddpsched runs rm {directory})"
+    status = _stored(directory, remedy)
     while status["state"] == "running" and refusal(directory) is None:
-        later = _stored(directory)
+        later = _stored(directory, remedy)
         if later == status:  # else it ended, or another began, between the two reads
             return {
                 **status,
@@ -90,7 +93,7 @@ def read_status(directory: Path) -> dict[str, Any]:
     return status
 
 
-def _stored(directory: Path) -> dict[str, Any]:
+def _stored(directory: Path, remedy: str) -> dict[str, Any]:
     path = directory / STATUS
     try:
         status: dict[str, Any] = decode_json(read_regular(path))
@@ -99,15 +102,14 @@ def _stored(directory: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {"state": "absent"}
     except NotADirectoryError:
-        remedy = "give the folder of a run, or outputs=... where one can be made"
-        raise DataError(f"{directory} cannot be read: it, or one above it, is no folder; {remedy}") from None
+        another = "give the folder of a run, or outputs=... where one can be made"
+        raise DataError(f"{directory} cannot be read: it, or one above it, is no folder; {another}") from None
     except OSError as error:
         fault = str(error.strerror)
     except ValidationError as error:
         fault = first_fault(error)
     except ValueError as error:
         fault = f"not JSON: {error}"
-    remedy = "delete this file, to go on from a checkpoint if there is one, or give --overwrite, or another name=..."
     raise DataError(f"{path}: cannot be read as the status of a run ({fault}); {remedy}")
 
 
@@ -117,6 +119,15 @@ def read_environment(directory: Path) -> dict[str, Any]:
     return read_json(directory / "environment.json", remedy)
 
 
+@dataclass(frozen=True)
+class Words:
+    """The words of messages on what to give: those of the command line here; a loop of one's own has others."""
+
+    another: str = "another name=..."
+    overwrite: str = "--overwrite"
+    elsewhere: str = ELSEWHERE  # for a link
+
+
 class RunFolder:
     """A run's folder, which every rank knows; rank 0 begins it and writes what is written once.
 
@@ -124,17 +135,24 @@ class RunFolder:
     name as it was. Raises DataError where the folder, its study's, or something in it is a link, a device or a pipe.
     """
 
-    def __init__(self, path: Path, config: str, overwrite: bool, restart: bool = False) -> None:
+    def __init__(
+        self, path: Path, config: str, overwrite: bool, restart: bool = False, words: Words | None = None
+    ) -> None:
+        self.path, self._config, self._words = path, config, words or Words()
         if path.parent.is_symlink():  # the study's
-            check_own(path.parent)
-        check_own(path)
-        self.path, self._config = path, config
+            check_own(path.parent, self._words.elsewhere)
+        check_own(path, self._words.elsewhere)
         # what the first attempt of a launch was to begin anew, or to replace, a further one goes on with
         self._overwrite = overwrite and not self._is_begun_by_this_launch()
-        self.lock = RunLock(path, anew=self._overwrite or (restart and not self._is_begun_by_this_launch()))
+        anew = self._overwrite or (restart and not self._is_begun_by_this_launch())
+        self.lock = RunLock(path, anew, f"wait for it, end it, or give {self._words.another}")
         self.refuse_finished()
         self._boot, self._started_s = Host.here().boot, time.monotonic()
         self._notes = dict[str, Any]()
+
+    def _stored(self) -> dict[str, Any]:
+        again = f"give {self._words.overwrite}, or {self._words.another}"
+        return _stored(self.path, f"delete this file, to go on from a checkpoint if there is one, or {again}")
 
     def may_go_on(self) -> bool:
         """Return whether the run goes on from a checkpoint, if there is one: as rank 0 has it, which holds the lock."""
@@ -145,14 +163,14 @@ class RunFolder:
         """Return whether torchrun has started these ranks again, and the run here was begun by the ones before."""
         if os.environ.get(RESTART, "0") == "0":
             return False
-        return bool(_stored(self.path).get("begun_by") == (launcher_id() or launch_id()))
+        return bool(self._stored().get("begun_by") == (launcher_id() or launch_id()))
 
     def refuse_finished(self) -> None:
         """Raise RunExistsError where a finished run is not to be replaced, RunFinishedError if this launch's."""
         if not self._overwrite and self.is_done_by_this_launch():
             raise RunFinishedError(f"{self.path} was finished by an earlier attempt of this launch")
-        if not self._overwrite and _stored(self.path)["state"] == "done":
-            remedy = "give another name=..., or --overwrite to run it again"
+        if not self._overwrite and self._stored()["state"] == "done":
+            remedy = f"give {self._words.another}, or {self._words.overwrite} to run it again"
             raise RunExistsError(f"{self.path} holds a finished run; {remedy}")
 
     @contextmanager
@@ -212,7 +230,7 @@ class RunFolder:
     def note_sinks(self, states: dict[str, str]) -> None:
         """Write the states of its sinks into status.json, on rank 0. Raises OSError, of a full disk for example."""
         self._notes["sinks"] = states
-        write_json(self.path / STATUS, {**_stored(self.path), "sinks": states})
+        write_json(self.path / STATUS, {**self._stored(), "sinks": states})
 
     def done(self) -> None:
         """Write that the run is done, after all else."""
@@ -220,7 +238,7 @@ class RunFolder:
 
     def is_done(self) -> bool:
         """Return whether status.json says "done" of this run, whichever rank asks."""
-        status = _stored(self.path)
+        status = self._stored()
         return status["state"] == "done" and status.get("attempt") == self.lock.attempt
 
     def is_done_by_this_launch(self) -> bool:
@@ -229,7 +247,7 @@ class RunFolder:
         A machine may join an elastic launch whose work has just ended, and a rank that is lost after the end makes
         torchrun start all of them once more.
         """
-        status, launcher = _stored(self.path), launcher_id()
+        status, launcher = self._stored(), launcher_id()
         return status["state"] == "done" and status.get("launcher") == launcher is not None
 
     def failed(self, reason: str) -> None:
@@ -252,7 +270,7 @@ class RunFolder:
 
     def _keeps_status(self) -> bool:
         """Return whether the status is of a run that is done, of another that lives, or this attempt's failure."""
-        status = _stored(self.path)
+        status = self._stored()
         same_restart = status.get("restart") == os.environ.get(RESTART) and self._is_since_start(status)
         same = status.get("attempt") == self.lock.attempt or same_restart
         failed_now = same and status.get("launch") == self.lock.launch and status["state"] == "failed"
@@ -275,7 +293,7 @@ class RunFolder:
         # dates by the clock as it is now, which may have been set since the start; durations by one that is never set
         now, uptime_s = datetime.now(UTC), time.monotonic()
         wall_s = uptime_s - self._started_s
-        before: dict[str, Any] = {} if state == "running" else _stored(self.path)
+        before: dict[str, Any] = {} if state == "running" else self._stored()
         return {
             "state": state,
             "reason": reason,

@@ -27,6 +27,8 @@ from ddpsched.processes import Host, Place, Process, host_id
 
 LOCK = "lock"
 HELD = "is held by another run"  # in every refusal
+WAIT = "wait for it, or end it"  # where no other folder can be given
+OR_ANOTHER = "wait for it, end it, or give another name=..."
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 PATIENCE_S = 5.0  # for another process to read and write a few hundred bytes
 NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}  # file systems without it
@@ -42,14 +44,12 @@ class Holder:
     attempt: int | None = None
     anew: bool = False  # whether it begins anew, whatever checkpoints there are
 
-    def refusal(self, folder: Path) -> str | None:
-        """Return why no other run may have the folder; None where this one is gone."""
+    def refusal(self, folder: Path, remedy: str = OR_ANOTHER) -> str | None:
+        """Return why no other run may have the folder, and the remedy; None where this one is gone."""
         state = self.place.judge()
         if state == "gone":
             return None
-        if state == "lives":
-            remedy = "wait for it, end it, or give another name=..."
-        else:
+        if state != "lives":
             unseen = "whether that process lives cannot be seen from here"
             remedy = f"{unseen}: wait for it, or where it is gone delete {folder / LOCK}"
         who = f"process {self.place.process.pid} on {self.place.host.node}, started {self.since}"
@@ -68,21 +68,22 @@ def holder(folder: Path) -> Holder | None:
         return None
 
 
-def refusal(folder: Path) -> str | None:
-    """Return why ``folder`` cannot be had: a run lives in it, or may do so; None where it is free."""
+def refusal(folder: Path, remedy: str = OR_ANOTHER) -> str | None:
+    """Return why ``folder`` cannot be had: a run lives in it, or may do so, with the remedy; None where it is free."""
     current = holder(folder)
-    return None if current is None else current.refusal(folder)
+    return None if current is None else current.refusal(folder, remedy)
 
 
 class RunLock:
     """One process's access to the lock of ``folder``. ``anew``: whether its run begins anew.
 
+    ``remedy``: what a refusal tells to do where another run lives in the folder.
     ``launch``: of this process. ``attempt``: rank 0's once ``set_attempt`` has recorded it, else one that this process
     drew.
     """
 
-    def __init__(self, folder: Path, anew: bool = False) -> None:
-        self._folder, self._path = folder, folder / LOCK
+    def __init__(self, folder: Path, anew: bool = False, remedy: str = OR_ANOTHER) -> None:
+        self._folder, self._path, self._remedy = folder, folder / LOCK, remedy
         self._made = [each for each in (folder, *folder.parents) if not each.exists()]
         self.launch, self.attempt = launch_id(), secrets.randbits(62)
         since = datetime.now(UTC).isoformat(timespec="seconds")
@@ -98,7 +99,7 @@ class RunLock:
         with self._exclusively() as file:
             old = os.pread(file, 65_536, 0)
             current = _parse(old)
-            if current is not None and (reason := current.refusal(self._folder)) is not None:
+            if current is not None and (reason := current.refusal(self._folder, self._remedy)) is not None:
                 raise RunHeldError(reason)
             text = json.dumps(asdict(self._holder)).encode()
             os.pwrite(file, text.ljust(len(old)), 0)  # in one piece, as readers do not wait; JSON may end in blanks
@@ -117,7 +118,9 @@ class RunLock:
     def refuse(self) -> None:
         """Raise RunHeldError where another launch than this one holds the folder."""
         current = holder(self._folder)
-        if current is not None and current.launch != self.launch and (reason := current.refusal(self._folder)):
+        if current is None or current.launch == self.launch:
+            return
+        if (reason := current.refusal(self._folder, self._remedy)) is not None:
             raise RunHeldError(reason)
 
     def await_rank_0(self, timeout_s: float, look: Callable[[], object] = lambda: None) -> None:

@@ -21,11 +21,12 @@ from ddpsched.integrations.reduction_marks import ReductionMarks
 from ddpsched.integrations.scaled import Scaled, scaled
 from ddpsched.planning.record_columns import plan_columns
 from ddpsched.records import RecordWriter, StepRecord, compact
-from ddpsched.run_folder import RunFolder
+from ddpsched.run_folder import RunFolder, Words
 from ddpsched.training.clock import Clock, PeakMemory, StepClock
 from ddpsched.world import World
 
 LOGGED = ("loss", "lr", "grad_norm")
+WORDS = Words(another="another folder", overwrite="overwrite=True", elsewhere="give another folder")
 
 
 class Recorder:
@@ -155,7 +156,7 @@ class Recorder:
             "executor": {"kind": "distributed"}, "data": {}, "model": {}, "train": {"target": "sample_mean"},
         }  # fmt: skip
         self._labels = {"run": name, "mode": "distributed", "policy": config["policy"]["kind"], "seed": config["seed"]}
-        folder = RunFolder(self.path, tomli_w.dumps(config), self._overwrite)
+        folder = RunFolder(self.path, tomli_w.dumps(config), self._overwrite, words=WORDS)
         self._closing.enter_context(folder.held(world.is_main))
         if world.is_main:
             about = {**self._labels, "world_size": world.size, "global_batch": first["global_batch"]}

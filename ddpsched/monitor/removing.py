@@ -12,10 +12,11 @@ from ddpsched.errors import DataError, RunHeldError
 from ddpsched.monitor.found import find_run, is_run
 from ddpsched.own_folder import check_own, remove
 from ddpsched.run_folder import OUTPUTS, STATUS
-from ddpsched.run_lock import LOCK, RunLock, refusal
+from ddpsched.run_lock import LOCK, WAIT, RunLock, refusal
 from ddpsched.shortage import FULL
 from ddpsched.visible_text import visible
 
+ITSELF = "name the folder that the run itself is in"
 OURS = (STATUS, LOCK, "config.toml", "logs", *OUTPUTS)  # what runs and their analysis write
 
 
@@ -44,9 +45,9 @@ def _check(folder: Path) -> None:
         remedy = "only folders of runs are removed, outputs/STUDY/RUN; remove others by hand"
         raise DataError(f"{folder} is no run: it has no {STATUS}; {remedy}")
     if folder.parent.is_symlink():
-        check_own(folder.parent)
-    check_own(folder)
-    if (reason := refusal(folder)) is not None:
+        check_own(folder.parent, ITSELF)
+    check_own(folder, ITSELF if folder.is_symlink() else "")
+    if (reason := refusal(folder, WAIT)) is not None:
         raise RunHeldError(reason)
     others = sorted(path.name for path in folder.iterdir() if not any(fnmatch(path.name, each) for each in OURS))
     if others:
@@ -56,10 +57,12 @@ def _check(folder: Path) -> None:
 
 def _ask(runs: Sequence[Path]) -> None:
     if not _has_terminal():
-        raise DataError(f"{len(runs)} runs are to be removed, and there is no terminal to ask; give --yes")
+        which = f"{len(runs)} runs are" if len(runs) > 1 else "1 run is"
+        raise DataError(f"{which} to be removed, and there is no terminal to ask; give --yes")
     for folder in runs:
         print(visible(f"{folder}: {_described(folder)}"))
-    typer.confirm(f"remove {len(runs)} run{'s' * (len(runs) > 1)}, with all their records and models?", abort=True)
+    which, their = (f"{len(runs)} runs", "their") if len(runs) > 1 else ("1 run", "its")
+    typer.confirm(f"remove {which}, with all {their} records and models?", abort=True)
 
 
 def _has_terminal() -> bool:
@@ -76,7 +79,7 @@ def _described(folder: Path) -> str:
 
 def _remove(folder: Path) -> None:
     """Remove a folder while it is locked, so that no run begins in it meanwhile; in one piece, as far as others see."""
-    lock = RunLock(folder)
+    lock = RunLock(folder, remedy=WAIT)
     try:
         lock.take()
     except OSError as error:

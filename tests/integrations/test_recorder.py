@@ -129,11 +129,17 @@ def test_a_finished_run_is_not_overwritten_unasked(tmp_path: Path) -> None:
         assert len(load_run(folder).records) == 6
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     with (
-        pytest.raises(RunExistsError, match="holds a finished run"),
+        pytest.raises(RunExistsError, match="holds a finished run; give another folder, or overwrite=True to run it"),
         Recorder(folder, ddpsched.scaled(sampler)) as again,
     ):
         next(iter(again))
     assert before == {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    (folder / "status.json").write_text("{")
+    with (
+        pytest.raises(DataError, match=r"or give overwrite=True, or another folder$"),
+        Recorder(folder, ddpsched.scaled(sampler)) as again,
+    ):
+        next(iter(again))
 
 
 def test_what_is_not_measured_is_null(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_one_that_runs_is_refused_and_so_all_that_are_named(tmp_path: Path) -> N
         result = remove(other, folder.path, "--yes")
     assert result.exit_code == 1
     assert "is held by another run" in result.output
+    assert result.output.endswith("; wait for it, or end it\n")
     assert other.exists()
 
 
@@ -63,7 +64,7 @@ def no_status(folder: Path) -> None:
     ("change", "says"),
     [
         (user_file, "holds notes.txt, which no run writes; move that away first"),
-        (link, "is a link to"),
+        (link, "nothing is written or deleted through it; remove the link\n"),
         (no_status, "is no run: it has no status.json; only folders of runs are removed"),
     ],
 )
@@ -84,17 +85,21 @@ def test_a_link_to_a_run_and_a_study_of_links(tmp_path: Path) -> None:
         result = remove(named, "--yes")
         assert result.exit_code == 1
         assert "is a link to" in result.output
+        assert result.output.endswith("; remove the link, or name the folder that the run itself is in\n")
     assert folder.exists()
     assert "there is no such folder" in remove(tmp_path / "none", "--yes").output
 
 
 def test_it_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = finished(tmp_path / "study" / "run")
-    assert "there is no terminal to ask; give --yes" in remove(folder).output
+    other = finished(tmp_path / "study" / "other")
+    assert "error: 1 run is to be removed, and there is no terminal to ask; give --yes" in remove(folder).output
+    assert "error: 2 runs are to be removed" in remove(folder, other).output
     monkeypatch.setattr(removing, "_has_terminal", lambda: True)
     result = CliRunner().invoke(app, ["runs", "rm", str(folder)], input="n\n")
     assert result.exit_code == 1
     assert "done, 20 steps" in result.output
+    assert "remove 1 run, with all its records and models?" in result.output
     assert "Traceback" not in result.output
     assert folder.exists()
     assert CliRunner().invoke(app, ["runs", "rm", str(folder)], input="y\n").exit_code == 0
