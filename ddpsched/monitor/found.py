@@ -65,9 +65,7 @@ def find_runs(folder: Path) -> tuple[list[FoundRun], dict[Path, str]]:
     Those that never began come last. ``folder``: all outputs, a study's, or a run's. Raises DataError where there is
     no such folder.
     """
-    if not folder.is_dir():
-        fault = "is no folder" if folder.exists() else "there is no such folder"
-        raise DataError(f"{folder}: {fault}; give the one that runs were written to, as outputs or outputs/STUDY")
+    _check_folder(folder, "give the one that runs were written to, as outputs or outputs/STUDY")
     runs: list[FoundRun] = []
     left_out: dict[Path, str] = {}
     for each in _folders(folder):
@@ -80,11 +78,12 @@ def find_runs(folder: Path) -> tuple[list[FoundRun], dict[Path, str]]:
 
 def find_run(folder: Path) -> FoundRun:
     """Return the run of a folder. Raises DataError where it is none, or its status cannot be read."""
+    remedy = "give the folder of a run, outputs/STUDY/RUN; `ddpsched runs ls` lists them"
+    _check_folder(folder, remedy)
     status = read_status(folder)
     if status["state"] == "absent":
         if (why := never_began(folder)) is not None:
             return FoundRun(folder, "failed", why, began=False)
-        remedy = "give the folder of a run, outputs/STUDY/RUN; `ddpsched runs ls` lists them"
         raise DataError(f"{folder} is no run: it has no {STATUS}; {remedy}")
     about, running = status.get("about"), status["state"] == "running"
     labels = _of_config(folder) if about is None else About.model_validate(about)
@@ -102,6 +101,12 @@ def find_run(folder: Path) -> FoundRun:
         wall_s=None if running else status.get("wall_s"),
         sinks=status.get("sinks"),
     )
+
+
+def _check_folder(folder: Path, remedy: str) -> None:
+    if not folder.is_dir():
+        fault = "is no folder" if folder.exists() else "there is no such folder"
+        raise DataError(f"{folder}: {fault}; {remedy}")
 
 
 def _folders(folder: Path) -> Iterator[Path]:

@@ -169,6 +169,7 @@ def test_a_run_that_is_launched_again_is_not_called_failed(tmp_path: Path) -> No
     runs, left_out = find_runs(tmp_path)
     assert not runs
     assert "it has not begun yet" in left_out[tmp_path / "study" / "run"]
+    assert left_out[tmp_path / "study" / "run"].endswith("; wait for it, or end it")
     lock.give_back()
     assert [run.state for run in find_runs(tmp_path)[0]] == ["failed"]
 
@@ -238,6 +239,7 @@ def test_show_reads_on_behind_lines_that_are_no_records(tmp_path: Path, monkeypa
         ("environment.json", b"[", "environment.json cannot be read: it is no JSON"),
         ("environment.json", b"[", "; delete this file to see the rest, or run it again"),
         ("status.json", b"", "cannot be read as the status of a run"),
+        ("status.json", b"", "if there is one, or run it again with --overwrite, or remove it (ddpsched runs rm "),
     ],
 )
 def test_a_damaged_file_is_named(outputs: Path, name: str, content: bytes, says: str) -> None:
@@ -248,7 +250,21 @@ def test_a_damaged_file_is_named(outputs: Path, name: str, content: bytes, says:
 
 
 def test_show_names_what_is_no_run(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "none"):
+    (tmp_path / "file").write_text("")
+    for folder, says in (
+        (tmp_path, "is no run: it has no status.json"),
+        (tmp_path / "none", "none: there is no such folder; give the folder of a run, outputs/STUDY/RUN"),
+        (tmp_path / "file", "file: is no folder; give the folder of a run, outputs/STUDY/RUN"),
+    ):
         result = ask("show", str(folder))
         assert result.exit_code == 1
-        assert "is no run: it has no status.json" in result.output
+        assert says in result.output
+
+
+def test_a_comparison_with_a_run_that_is_not_done_says_what_to_do(outputs: Path) -> None:
+    done, failed = (str(outputs / "one" / name) for name in ("done", "failed"))
+    with going_on(outputs / "one" / "going") as (folder, _):
+        result = ask("compare", done, str(folder.path))
+    assert result.exit_code == 1
+    assert re.search(r"going is running: .*; wait for its end \(ddpsched watch .*going\), or name an", result.output)
+    assert "failed: a reason; run it again, or name another run" in ask("compare", failed).output
