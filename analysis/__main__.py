@@ -10,7 +10,7 @@ from analysis.draw import draw_study
 from analysis.draw_bench import draw_bench
 from analysis.draw_print import draw_print
 from analysis.load import load_study
-from analysis.terminal import command, comparison, console, verdicts
+from analysis.terminal import command, comparison, console, fitting, verdicts
 from ddpsched.command_exit import guarded
 from ddpsched.decode import decode_json
 from ddpsched.own_folder import refuse_special
@@ -35,9 +35,9 @@ def analyse(folder: Path) -> None:
         draw_print(setting, table, folder / "figures")
     tables.write(folder / "figures", all_tables, study.left_out)
     for table in all_tables:
-        out.print(comparison(table))
+        out.print(fitting(comparison(table), out))
         if (rows := verdicts(table)).row_count:
-            out.print(rows)
+            out.print(fitting(rows, out))
         if table["between_steps"] is not None:
             gap_s, share = table["between_steps"]
             out.print(f"between two runs' steps: {1e3 * gap_s:.2f} ms, {share:.2%} of a step")

@@ -116,7 +116,10 @@ def _arm_of(folder: Path, found: Sequence[Setting]) -> tuple[Setting, str, Run]:
 
 def _difference(mine: Run, other: Run) -> str:
     """Return what two runs of two settings do not share, the first keys with both values, and what to do."""
-    ours, theirs = ({"device": run.device, **work(run.config), "seed": None} for run in (mine, other))
+    ours, theirs = (
+        {"device": run.device, **work(run.config), "content of data": run.content, "seed": None}
+        for run in (mine, other)
+    )
     differing = [key for key in ours | theirs if ours.get(key) != theirs.get(key)]
     keys = sorted(differing, key=lambda key: key == "steps")[:MOST_KEYS]  # seeds may differ in them
     values = ", ".join(f"{key} = {shown(ours.get(key))} and {shown(theirs.get(key))}" for key in keys)

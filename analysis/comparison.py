@@ -14,7 +14,7 @@ from analysis.draw import figures_folder, save
 from analysis.draw_curves import draw_curves
 from analysis.load import load_study
 from analysis.ratios import judged
-from analysis.terminal import console, side_by_side
+from analysis.terminal import console, fitting, side_by_side
 from ddpsched.errors import DdpschedError
 from ddpsched.records import write_json
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     for table in content:
-        out.print(side_by_side(table))
+        out.print(fitting(side_by_side(table), out))
     for name, reason in study.left_out.items():
         out.print(f"left out: {name}: {reason}", markup=False)
     out.print(f"figures and comparison.json: {folder / 'figures'}", markup=False, soft_wrap=True)

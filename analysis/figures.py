@@ -177,12 +177,13 @@ def draw_outline(steps: Steps, title: str = "", memory: Steps | None = None, pro
     virtual ranks it is the largest rank's.
     """
     peak = _memory_column(memory or {})
+    memory = {arm: table for arm, table in (memory or {}).items() if table[peak].notna().any()}
     memory_heading = "4  Spread of peak memory" if peak.startswith("std") else "4  Peak memory of the largest rank"
     panels: list[tuple[str, Steps, str, float, str]] = [
         ("2  Spread of steps", steps, "std_step_s", MILLISECONDS, "ms"),
         ("2  Spread of compute", steps, "std_compute_s", MILLISECONDS, "ms"),
         ("3  Spread of padded tokens", steps, "std_padded_tokens", 1.0, "tokens"),
-        (memory_heading, memory or {}, peak, MEBIBYTES, "MiB"),
+        (memory_heading, memory, peak, MEBIBYTES, "MiB"),
     ]
     if all((table["std_step_s"].dropna() == 0).all() for table in steps.values()):
         panels[0] = ("2  Spread of steps, processes", processes or {}, *panels[0][2:])

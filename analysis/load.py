@@ -74,6 +74,11 @@ class Run:
         return (self.environment.get("launch") or {}).get("how") == "interleaved"
 
     @property
+    def content(self) -> str | None:
+        """The fingerprint of its training data's content; None where an earlier version recorded none."""
+        return (self.environment.get("contents") or {}).get("data")
+
+    @property
     def device(self) -> str:
         """The device that it ran on."""
         return str(self.environment.get("device", "unknown device"))
@@ -122,6 +127,7 @@ def load_run(path: Path) -> Run:
     config, environment = read_config(path), read_environment(path)
     records = clean(read_records(path), path / RECORDS)
     _check_agreement(path, config, records.iloc[0])
+    _check_whole(path, config, "loop" in environment, records)
     return Run(path, config, environment, status, records, read_evaluations(path))
 
 
@@ -132,3 +138,14 @@ def _check_agreement(path: Path, config: dict[str, Any], record: Any) -> None:
     for name, wanted in labels.items():
         if record[name] != wanted and not pd.isna(record[name]):
             raise DataError(f"{path}: {name} = {wanted!r} in config.toml, {record[name]!r} in {RECORDS}; run it again")
+
+
+def _check_whole(path: Path, config: dict[str, Any], is_own_loop: bool, records: pd.DataFrame) -> None:
+    """Raise DataError where records of ranks or steps are missing, as nothing else tells that they are."""
+    ranks = records.groupby("step").size()
+    if (few := ranks[ranks < config["world_size"]]).size:
+        step, size = few.index[0], config["world_size"]
+        raise DataError(f"{path / RECORDS}: step {step} has records of {few.iloc[0]} of {size} ranks; run it again")
+    wanted = config.get("steps")
+    if wanted and not is_own_loop and len(ranks) < wanted:
+        raise DataError(f"{path / RECORDS}: it has {len(ranks)} of {wanted} steps; run it again")

@@ -91,6 +91,7 @@ class EnvironmentPart(Part):
     versions: dict[str, str | None] = {}
     num_samples: Count | None = None
     num_parameters: Count | None = None
+    contents: dict[str, str] | None = None
     launch: LaunchPart | None = None
     clocks: list[ClockPart] | None = None
 

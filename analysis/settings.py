@@ -143,7 +143,7 @@ def settings(runs: Sequence[Run]) -> list[Setting]:
         numbers[run.seed].add(run.config.get("steps"))
     # further seeds may have fewer steps, to measure times; of one seed, runs of other steps are other work
     by_steps = any(len(each) > 1 for each in numbers.values())
-    keys = [(run.device, run.config.get("steps") if by_steps else None) for run in runs]
+    keys = [(run.device, run.content, run.config.get("steps") if by_steps else None) for run in runs]
     groups = [[runs[place] for place in group] for group in grouped([run.config for run in runs], keys)]
     members = sorted(groups, key=lambda group: (_base(group[0]), group[0].name))
     for group in members:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from analysis.draw import figures_folder, save
 from analysis.draw_timeline import chosen_steps, draw_timeline
-from analysis.terminal import command, console, number
+from analysis.terminal import command, console, fitting, number
 from analysis.trace import write_trace
 from analysis.transfers import GATHER
 from analysis.waits import MEANS, RESOLUTION_S, SHARES, Timeline, by_rank, leads, load_timeline
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     save(draw_timeline(timeline, shown), folder / "timeline.png")
     write_trace(timeline, folder / "trace.json")
-    out.print(terminal_table(timeline))
+    out.print(fitting(terminal_table(timeline), out))
     for line in sentences(timeline):
         out.print(line)
     out.print(f"figure and trace: {folder}", soft_wrap=True)

@@ -109,6 +109,7 @@ def _run(
     executor.cap = UNLIMITED if spec.caps is None else spec.caps[world.rank]
     _agree(start, exchange)
     environment = _environment(config, samples, executor) | chosen
+    environment["contents"] = start.identity["contents"]
     environment["launch"] = None if launch is None else dict(launch)
     speeds = [Speed() for _ in exchange.ranks] if spec.refined else None
     if start.checkpoint is not None:

@@ -75,7 +75,7 @@ def print_comparison(baseline: Path, others: list[Path], json: bool) -> None:
 
     enter_rooms()
     from analysis.compare_runs import compared
-    from analysis.terminal import console, verdicts
+    from analysis.terminal import console, fitting, verdicts
 
     for folder in filter(is_run, (baseline, *others)):
         _check_done(folder)
@@ -83,9 +83,10 @@ def print_comparison(baseline: Path, others: list[Path], json: bool) -> None:
     if json:
         print(dumps(tables, indent=2))
         return
+    out = console()
     for table in tables:
-        console().print(f"\n{table['label']}", soft_wrap=True)
-        console().print(verdicts(table))
+        out.print(f"\n{table['label']}", soft_wrap=True)
+        out.print(fitting(verdicts(table), out))
 
 
 def _check_done(folder: Path) -> None:

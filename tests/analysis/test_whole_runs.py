@@ -1,0 +1,46 @@
+"""Runs whose records are not whole, and runs of data that changed under their path, are not used unsaid."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from synthetic import write_run
+
+from analysis.__main__ import main
+from analysis.compare_runs import compared
+from analysis.load import load_study
+from analysis.settings import settings
+from ddpsched.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("kept", "says"), [(19, "step 9 has records of 1 of 2 ranks"), (10, "it has 5 of 10 steps"), (20, "")]
+)
+def test_records_that_end_early_are_left_out(tmp_path: Path, kept: int, says: str) -> None:
+    study = tmp_path / "study"
+    write_run(study, "static", steps=10)
+    file = write_run(study, "balanced", steps=10) / "records.parquet"
+    pd.read_parquet(file).sort_values(["step", "rank"]).iloc[:kept].to_parquet(file)
+    left_out = load_study(study).left_out
+    assert [says in why for why in left_out.values()] == [True] * bool(says)
+
+
+def test_data_that_changed_is_another_setting(tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    was, now = (
+        write_run(study, arm, environment={"contents": {"data": f"file {digest}"}})
+        for arm, digest in (("static", "ab"), ("balanced", "cd"))
+    )
+    assert len(settings(load_study(study).runs)) == 2
+    with pytest.raises(
+        DataError, match=r"content of data = .file cd. and .file ab.; not compared: run both with the same"
+    ):
+        compared(was, [now])
+
+
+def test_simulated_runs_have_no_memory_to_draw(tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    for arm in ("static", "balanced"):
+        write_run(study, arm, mode="simulated", steps=10, drop=("peak_memory_bytes",))
+    assert main([str(study)]) == 0
+    assert (study / "figures" / "tables.json").exists()
