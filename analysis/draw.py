@@ -15,6 +15,7 @@ from analysis.load import Run, Study
 from analysis.settings import Setting, partner, settings
 from analysis.style import LONGEST_TITLE
 from ddpsched.own_folder import check_own
+from ddpsched.records import write_bytes
 from ddpsched.visible_text import visible
 
 SCREEN_DPI = 110
@@ -23,7 +24,7 @@ SCREEN_DPI = 110
 def save(figure: Figure, path: Path) -> None:
     """Write a figure as PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(png(figure))
+    write_bytes(path, png(figure))
 
 
 def png(figure: Figure) -> bytes:

@@ -22,6 +22,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.waits import Timeline
+from ddpsched.records import write_text
 
 Event = dict[str, Any]
 
@@ -40,7 +41,7 @@ PARTS = ("data", "forward", "backward")
 def write_trace(timeline: Timeline, path: Path) -> None:
     """Write the whole run as one JSON object."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(trace(timeline), allow_nan=False, separators=(",", ":")), encoding="utf-8")
+    write_text(path, json.dumps(trace(timeline), allow_nan=False, separators=(",", ":")))
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:

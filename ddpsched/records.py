@@ -224,15 +224,24 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write ``content`` aside, sync, rename it to ``path``: a reader sees the old file or the new one."""
+    write_all({path: content})
+
+
+def write_all(contents: Mapping[Path, bytes]) -> None:
+    """Write several files as ``write_bytes`` does one: where there is room for all of them, or else none."""
     # several ranks may write at once, and in one rank its watch and its loop
-    aside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    end = f"{os.getpid()}-{threading.get_ident()}.part"
+    asides = {path: path.with_name(f"{path.name}.{end}") for path in contents}
     try:
-        with aside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+        for path, content in contents.items():
+            with asides[path].open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, aside in asides.items():
+            os.replace(aside, path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        for aside in asides.values():
+            aside.unlink(missing_ok=True)
         error.filename = str(path)  # and not a name that nobody gave
         raise

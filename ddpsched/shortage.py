@@ -86,7 +86,8 @@ def full_disk(error: BaseException, where: object = None) -> str | None:
     if not isinstance(error, OSError) or error.errno not in FULL:
         return None
     lack = "no space left" if error.errno == errno.ENOSPC else "the disk quota is used up"
-    return f"{lack} for {where or error.filename or 'what was written'}; free some, or set outputs=... elsewhere"
+    remedy = "free some, or set outputs=..., or --output, elsewhere"
+    return f"{lack} for {where or error.filename or 'what was written'}; {remedy}"
 
 
 def system_fault(error: OSError, where: object = None) -> str:

@@ -17,7 +17,7 @@ from analysis.freeze import portable
 from analysis.load import load_study
 from ddpsched.cli import guarded
 from ddpsched.errors import DataError
-from ddpsched.records import read_json, write_bytes, write_json
+from ddpsched.records import read_json, write_all, write_bytes, write_json
 from ddpsched.visible_text import visible
 from report import front, on_gpu
 from report.figures import of_appendix, of_paper
@@ -78,8 +78,7 @@ def write_document(text: str, figures: Mapping[str, bytes], stem: Path) -> Path:
     except TypstMissing as missing:
         print(f"no {stem.name}.pdf: {missing}", file=sys.stderr)
         stem.with_suffix(".pdf").unlink(missing_ok=True)
-    for suffix, content in made.items():
-        write_bytes(stem.with_suffix(suffix), content)
+    write_all({stem.with_suffix(suffix): content for suffix, content in made.items()})
     return stem.with_suffix(".html")
 
 

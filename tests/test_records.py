@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ddpsched.errors import DataError
 from ddpsched.record_lines import sealed
-from ddpsched.records import RecordWriter, StepRecord, compact, read_lines
+from ddpsched.records import RecordWriter, StepRecord, compact, read_lines, write_all
 
 RECORD: dict[str, Any] = {
     "run": "r", "mode": "virtual", "policy": "static", "seed": 0, "epoch": 0, "step": 0, "rank": 0, "world_size": 2,
@@ -117,3 +117,13 @@ def test_pages_of_the_parquet_file_have_checksums(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(OSError, match="CRC"):
         pq.read_table(path, page_checksum_verification=True)
+
+
+def test_several_files_are_written_all_or_none(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.md", tmp_path / "new.html"
+    write_all({old: b"before"})
+    with pytest.raises(OSError, match="no folder"):
+        write_all({old: b"after", new: b"page", tmp_path / "no folder" / "a.pdf": b""})
+    assert (old.read_bytes(), list(tmp_path.iterdir())) == (b"before", [old])
+    write_all({old: b"after", new: b"page"})
+    assert (old.read_bytes(), new.read_bytes()) == (b"after", b"page")

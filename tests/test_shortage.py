@@ -64,7 +64,8 @@ def test_one_message(error: BaseException, capsys: pytest.CaptureFixture[str], m
 )
 def test_a_full_disk_has_a_remedy(error: OSError, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(lambda: raised(error)) == 1
-    assert capsys.readouterr().err == f"error: {says}; free some, or set outputs=... elsewhere\n"
+    remedy = "free some, or set outputs=..., or --output, elsewhere"
+    assert capsys.readouterr().err == f"error: {says}; {remedy}\n"
 
 
 def test_the_cause_of_an_error_is_looked_at() -> None:
