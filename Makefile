@@ -29,19 +29,22 @@ naive overlap bucketed: $(VENV)/installed
 	$(BIN)/python -m analysis.timeline $(OUTPUTS)/data-parallel/$@
 	@echo "run: $(OUTPUTS)/data-parallel/$@"
 
-# twenty minutes, as root on Linux: training over a link between two hosts, at three rates, five launches each
+# a quarter of an hour, as root on Linux: training over a link between two hosts, at three rates, five launches each
 two-hosts: $(VENV)/installed
 	mkdir -p $(OUTPUTS)
 	$(BIN)/python -m experiments.benchmarks.two_hosts outputs=$(OUTPUTS) --output $(OUTPUTS)/two-hosts.json $(ARGS)
 
 # eight minutes: the checks of reliability that need real launches, in short; every example, certified; compiled models with
-# inductor, and a compilation that stops all ranks; the kit for a GPU
+# inductor, and a compilation that stops all ranks; launches as jobs, and between two hosts; transformers' Trainer with mended
+# gradients; a study run again; the kit for a GPU
 checks: $(VENV)/installed
 	$(BIN)/python -m experiments.reliability.nightly --short
-	$(BIN)/python -m pytest -m slow tests/experiments/test_examples.py -k "exact or before_runs or torchrun"
-	$(BIN)/python -m pytest -m slow tests/training/test_compiled.py tests/training/test_compiled_modes.py \
-		tests/training/test_compiled_ranks.py \
-		-k "inductors_programs_train or recompilation or new_to_a_rank"
+	$(BIN)/python -m pytest -m slow --numprocesses $(WORKERS) --dist load \
+		tests/experiments/test_examples.py tests/training/test_compiled.py tests/training/test_compiled_modes.py \
+		tests/training/test_compiled_ranks.py tests/experiments/test_slurm.py tests/experiments/test_trainer_ranks.py \
+		tests/experiments/test_two_hosts.py tests/report/test_reproduce.py \
+		-k "exact or before_runs or torchrun or inductors_programs_train or recompilation or new_to_a_rank or \
+		jobs_on_this_machine or two_hosts or compares_a_finished"
 	$(BIN)/python -m experiments.gpu --smoke --output $(OUTPUTS)/gpu-smoke
 
 # hours: every check of reliability in full
@@ -54,7 +57,7 @@ matrix: $(VENV)/installed
 
 # the tests that need other packages, which `make test` skips; two of them pin other versions of what the rest needs
 peers: $(VENV)-peers/installed
-	$(VENV)-peers/bin/python -m pytest --no-skips tests/peers tests/integrations/test_pool_stream.py \
+	$(VENV)-peers/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-skips tests/peers tests/integrations/test_pool_stream.py \
 		tests/report/test_notes_deepspeed.py tests/experiments/test_verl_partitions.py \
 		tests/experiments/test_trl_grpo.py
 

@@ -25,9 +25,7 @@
     draw_print.py        these figures of a setting written into a folder
     step_blocks.py       padding and waiting of one step
     draw_step_blocks.py  these as rectangles
-    measured.py          loads of ranks by step
-    draw_scaling.py      yardsticks over the number of ranks
-    draw_shift.py        loads along a change of lengths, and on ranks of unequal speed
+    draw_shift.py        step times along a change of lengths
     arms.py              the arms of a setting: speed, padding, balance, bias
     batches.py           padding, balance and size of a run's steps
     curves.py            training loss against samples and time

@@ -58,11 +58,11 @@ def _words(row: Mapping[Any, Any]) -> str:
     return f"{row['speed']:.2f} ×{rated}" + ("" if note in SHOWN else f", {figure_label(note)}")
 
 
-def draw_speeds(found: Mapping[str, pd.DataFrame], title: str = "") -> Figure:
+def draw_speeds(found: Mapping[str, pd.DataFrame]) -> Figure:
     """Return a panel for each setting, by its heading, with the arms of ``speeds.speeds``."""
     rows = [int((each["arm"] != AA).sum()) for each in found.values()]
     figure, axes = page(
-        len(found), 1, height_cm=ROW_CM * sum(rows) + FRAME_CM * len(rows), title=title, sharex=False,
+        len(found), 1, height_cm=ROW_CM * sum(rows) + FRAME_CM * len(rows), sharex=False,
         gridspec_kw={"height_ratios": rows},
     )  # fmt: skip
     for ax, (heading, each) in zip(axes, found.items(), strict=True):

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch, Rectangle
 from analysis.step_blocks import yardstick
 from analysis.style import GREY, SMALL, headed, page
 
-ROW_CM, FRAME_CM, KEY_CM = 0.52, 1.25, 1.1
+ROW_CM, FRAME_CM, KEY_CM = 0.45, 1.2, 1.1
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "real": ("real tokens, a rectangle a sample", {"facecolor": "#0072B2", "edgecolor": "white", "lw": 0.5}),
     "padding": ("padding", {"facecolor": "#F3D9A6", "edgecolor": "#B07A00", "lw": 0.3, "hatch": "//////"}),
@@ -43,11 +43,11 @@ def rows_of_ranks(blocks: pd.DataFrame, ax: Axes) -> Axes:
     return ax
 
 
-def draw_step_blocks(steps: Mapping[str, pd.DataFrame], title: str = "") -> Figure:
+def draw_step_blocks(steps: Mapping[str, pd.DataFrame]) -> Figure:
     """Return a panel for each arm's step, by its heading, on one scale."""
     rows = [int(each["rank"].max()) + 1 for each in steps.values()]
     figure, axes = page(
-        len(steps), 1, height_cm=KEY_CM + ROW_CM * sum(rows) + FRAME_CM * len(rows), title=title, sharex=True,
+        len(steps), 1, height_cm=KEY_CM + ROW_CM * sum(rows) + FRAME_CM * len(rows), sharex=True,
         gridspec_kw={"height_ratios": rows},
     )  # fmt: skip
     for ax, (heading, each) in zip(axes, steps.items(), strict=True):

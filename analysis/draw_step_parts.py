@@ -56,14 +56,14 @@ def bars_of_parts(parts: pd.DataFrame, ax: Axes, unit: Unit = IN_MS) -> Axes:
     return ax
 
 
-def draw_step_parts(parts: Mapping[str, pd.DataFrame], title: str = "", unit: Unit = IN_MS) -> Figure:
+def draw_step_parts(parts: Mapping[str, pd.DataFrame], unit: Unit = IN_MS) -> Figure:
     """Return a panel for each setting, by its heading, below one key of the parts.
 
     ``unit``: IN_PERCENT for parts over the baseline's step.
     """
     rows = [len(each) for each in parts.values()]
     figure, axes = page(
-        len(parts), 1, height_cm=KEY_CM + ROW_CM * sum(rows) + FRAME_CM * len(rows), title=title,
+        len(parts), 1, height_cm=KEY_CM + ROW_CM * sum(rows) + FRAME_CM * len(rows),
         gridspec_kw={"height_ratios": rows},
     )  # fmt: skip
     for ax, (heading, each) in zip(axes, parts.items(), strict=True):

@@ -214,10 +214,8 @@ def paired(mine: Sequence[pd.DataFrame], other: Sequence[pd.DataFrame], column: 
     return both["x"].to_numpy(dtype=np.float64), both["y"].to_numpy(dtype=np.float64)
 
 
-def ratio_of_means(
-    x: Array, y: Array, rng: np.random.Generator, confidence: float = 0.95
-) -> tuple[float, float, float]:
-    """Return mean(x) / mean(y) with a paired BCa bootstrap interval over steps: (ratio, low, high).
+def ratio_of_means(x: Array, y: Array, rng: np.random.Generator) -> tuple[float, float, float]:
+    """Return mean(x) / mean(y) with a paired BCa bootstrap interval, 95 %, over steps: (ratio, low, high).
 
     ``x``, ``y``: (steps,) each. Steps are drawn with replacement as pairs, so that what
     both arms share in a step (samples, noise of the machine) cancels. All NaN without data.
@@ -234,7 +232,6 @@ def ratio_of_means(
         lambda a, b, axis: a.mean(axis=axis) / b.mean(axis=axis),
         paired=True,
         method="BCa",
-        confidence_level=confidence,
         n_resamples=2000,
         batch=200,  # bounds memory at 200 resamples of all steps
         rng=rng,

@@ -13,16 +13,16 @@ COLUMNS = ("arm", "samples_per_s", "speed", "low", "high", "verdict")
 NOTHING = float("nan")
 
 
-def speeds(table: Mapping[str, Any], column: str = "step_s") -> pd.DataFrame:
+def speeds(table: Mapping[str, Any]) -> pd.DataFrame:
     """Return a row per arm: samples a second, and ``speed``, the baseline's step time over the arm's.
 
-    ``table``: one setting of ``tables.study_tables``, or of a frozen ``tables.json``; ``column``: the time. ``low`` and
-    ``high`` are of 95 % intervals over launches, NaN where there is none. The baseline comes first, with speed 1, then
-    the strongest peer, then the others from slow to fast; of arms whose steps hold other samples the speed is that of
-    real tokens. The A/A row, last, is the noise floor.
+    ``table``: one setting of ``tables.study_tables``, or of a frozen ``tables.json``. ``low`` and ``high`` are of 95 %
+    intervals over launches, NaN where there is none. The baseline comes first, with speed 1, then the strongest peer,
+    then the others from slow to fast; of arms whose steps hold other samples the speed is that of real tokens. The A/A
+    row, last, is the noise floor.
     """
     baseline = table["baseline"]
-    ratios = {row["arm"]: row for row in table["ratios"] if (row["baseline"], row["column"]) == (baseline, column)}
+    ratios = {row["arm"]: row for row in table["ratios"] if (row["baseline"], row["column"]) == (baseline, "step_s")}
     rows = []
     for arm in table["arms"]:
         name = arm["arm"]

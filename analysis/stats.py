@@ -38,7 +38,7 @@ REACH = 0.75  # standard errors of the steps that a 95 % interval reaches at lea
 MIN_LAUNCHES, MIN_STEPS, MIN_BEYOND = 2, 8, 5
 # of "differs" on A/A: below 5 %, so that chance seldom takes more than 5 % of some 200 pages; at 3 % in 4 of 100 times,
 # at 5 % in 42
-FLOOR_LEVEL = 0.03
+LEVEL, FLOOR_LEVEL = 0.05, 0.03
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,24 +207,24 @@ def _beyond(quantile: float) -> float:
 
 
 def value_interval(
-    launches: Sequence[Array], rng: np.random.Generator, *, statistic: Statistic = 0.95, confidence: float = 0.95
+    launches: Sequence[Array], rng: np.random.Generator, *, statistic: Statistic = 0.95
 ) -> tuple[float, float, float]:
     """Return a quantile, or the mean, of one arm's times with its interval: (value, low, high), as ``ratio`` does.
 
     ``launches``: seconds of the arm's steps, (steps,) each. The limits are NaN where ``ratio`` would have no interval.
     """
-    over_one = ratio([Pairs(x, np.ones(len(x))) for x in launches], rng, statistic=statistic, confidence=confidence)
+    over_one = ratio([Pairs(x, np.ones(len(x))) for x in launches], rng, statistic=statistic)
     return over_one.value, over_one.low, over_one.high
 
 
-def spread_interval(values: Array, confidence: float = 0.95) -> tuple[float, float, float]:
-    """Return the mean of independent values, (n,), with Student's interval: (mean, low, high); n is 2 or more.
+def spread_interval(values: Array) -> tuple[float, float, float]:
+    """Return the mean of independent values, (n,), with Student's 95 % interval: (mean, low, high); n is 2 or more.
 
     >>> [round(each, 2) for each in spread_interval(np.array([1.0, 2.0, 3.0]))]
     [2.0, -0.48, 4.48]
     """
     mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
-    reach = _student(confidence, len(values) - 1) * error
+    reach = _student(0.95, len(values) - 1) * error
     return mean, mean - reach, mean + reach
 
 
@@ -286,12 +286,12 @@ def equivalence_p(measured: Ratio, margin: float) -> float:
     return max(measured.tail(limit - log), measured.tail(limit + log))
 
 
-def verdicts(measured: Sequence[tuple[Ratio, Ratio]], margin: float | None = None, level: float = 0.05) -> list[str]:
+def verdicts(measured: Sequence[tuple[Ratio, Ratio]], margin: float | None = None) -> list[str]:
     """Return a verdict on each ratio of times of one page.
 
-    "faster" or "slower": Holm's p-value over all ratios of the page is below ``level``, and the ratio is farther from 1
+    "faster" or "slower": Holm's p-value over all ratios of the page is below 0.05, and the ratio is farther from 1
     than the farther limit of its floor. "the same within m %": two one-sided tests at a margin that was stated
-    beforehand, each at ``level``, and the floor's own interval lies within the margin. Else "not told apart from A/A",
+    beforehand, each at 0.05, and the floor's own interval lies within the margin. Else "not told apart from A/A",
     or "no interval: " and why.
     ``measured``: each ratio, arm over baseline, with the floor of its setting: the baseline over itself (A/A).
 
@@ -305,27 +305,31 @@ def verdicts(measured: Sequence[tuple[Ratio, Ratio]], margin: float | None = Non
         if each.reason or floor.reason:
             words.append(f"no interval: {each.reason or floor.reason}")
         else:
-            words.append(_verdict(each, floor, next(adjusted) < level, margin, level))
+            words.append(_verdict(each, floor, next(adjusted) < LEVEL, margin))
     return words
 
 
-def _verdict(measured: Ratio, floor: Ratio, significant: bool, margin: float | None, level: float) -> str:
+def _verdict(measured: Ratio, floor: Ratio, significant: bool, margin: float | None) -> str:
     log, reach = math.log(measured.value), max(-math.log(floor.low), math.log(floor.high))
     if significant and abs(log) > reach:
         return "faster" if log < 0 else "slower"
-    if margin is not None and reach <= math.log1p(margin) and equivalence_p(measured, margin) < level:
+    if margin is not None and reach <= math.log1p(margin) and equivalence_p(measured, margin) < LEVEL:
         return f"the same within {100 * margin:g} %"
     return "not told apart from A/A"
 
 
-def floor_verdicts(floors: Sequence[Ratio], level: float = FLOOR_LEVEL) -> list[str]:
+def floor_verdicts(floors: Sequence[Ratio]) -> list[str]:
     """Return of each A/A pair of one page whether it, which must be alike, "differs" or is "not told apart".
 
-    "differs": Holm's p-value over all A/A pairs of the page is below ``level``. Where they differ, the study measures
-    something besides the arms, and its other verdicts mean little.
+    "differs": Holm's p-value over all A/A pairs of the page is below ``FLOOR_LEVEL``. Where they differ, the study
+    measures something besides the arms, and its other verdicts mean little.
     """
     adjusted = iter(holm([each.p() for each in floors if not each.reason]))
     return [
-        f"no interval: {each.reason}" if each.reason else "differs" if next(adjusted) < level else "not told apart"
+        f"no interval: {each.reason}"
+        if each.reason
+        else "differs"
+        if next(adjusted) < FLOOR_LEVEL
+        else "not told apart"
         for each in floors
     ]

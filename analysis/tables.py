@@ -48,13 +48,13 @@ def arm_table(runs: pd.DataFrame) -> pd.DataFrame:
     return numbers.reset_index()
 
 
-def ratio_table(setting: Setting, verdicts: Sequence[dict[str, Any]], seed: int = 0) -> list[dict[str, Any]]:
+def ratio_table(setting: Setting, verdicts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one row per arm, baseline and per-step column: mean(arm) / mean(baseline), paired by seed and step.
 
     Times are compared over launches. Counts of tokens do not depend on the machine: their intervals are over steps.
     ``verdicts``: the rows of ``ratios.judged``, which stand in for theirs here.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     rows = list(verdicts)
     first = baseline_of(setting)
     for baseline in dict.fromkeys([first, *(["minmax"] if "minmax" in setting.arms else [])]):

@@ -18,7 +18,7 @@
     curriculum.py     figures of the notes on curricula
     batches.py        figures of the notes on micro-batches
     what_if.py        step times on any number of ranks, computed
-    planned.py        figures of the report that follow from plans alone
+    planned.py        one step's plans, as the report draws them
     walks.py          the two walks in CONTRIBUTING.md
     evidence/         the studies of the report
     examples/         other people's loops before and after, `python -m experiments.examples`

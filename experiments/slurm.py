@@ -30,9 +30,9 @@ MOST_TASKS = 1000  # of an array: Slurm's MaxArraySize is 1001 unless it was set
 RESTARTS = 3  # after a time limit, of launches that go on
 PAUSE_S, LOCAL_PAUSE_S, LOCAL_END_S = 2.0, 0.05, 3.0
 ASK_S = 30.0  # between two looks at Slurm's queue
-BELIEVED_S = 300.0  # a state of a job, without a new answer
-NOTED_S = 300.0  # from the note of a job's end to its being over, where Slurm does not answer
-TOLD_AFTER = 3  # questions without an answer
+STATE_VALID_S = 300.0  # a state of a job, without a new answer
+END_NOTE_WAIT_S = 300.0  # from the note of a job's end to its being over, where Slurm does not answer
+WARN_AFTER = 3  # questions without an answer
 OVER = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "REVOKED", "TIMEOUT",
 )  # fmt: skip
@@ -69,8 +69,8 @@ class Shape:
 class Queue:
     """Slurm's queue, asked at most every ``ASK_S`` seconds; submitit asks sacct, which answers with accounting only.
 
-    Where squeue does not answer, that is printed once, and a job is over when its task noted its end ``NOTED_S`` ago: a
-    job that Slurm starts again takes its note back.
+    Where squeue does not answer, that is printed once, and a job is over when its task noted its end
+    ``END_NOTE_WAIT_S`` ago: a job that Slurm starts again takes its note back.
     """
 
     _states: dict[str, str] = field(default_factory=dict)
@@ -82,11 +82,11 @@ class Queue:
     def state(self, job_id: str, age_s: float = ASK_S) -> str:
         """Return Slurm's word for a job's state, at most ``age_s`` old; "gone" minutes after its end, or "UNKNOWN".
 
-        A job is in the queue from its submission on. Unknown: Slurm has not answered yet, or not for ``BELIEVED_S``.
+        A job is in the queue from its submission on. Unknown: Slurm has not answered yet, or not for ``STATE_VALID_S``.
         """
         if time.monotonic() - self._asked_s > age_s:
             self._ask()
-        is_known = time.monotonic() - self._answered_s <= BELIEVED_S
+        is_known = time.monotonic() - self._answered_s <= STATE_VALID_S
         return self._states.get(job_id, "gone") if is_known else "UNKNOWN"
 
     def _ask(self) -> None:
@@ -99,10 +99,10 @@ class Queue:
             self._noted_s.clear()
             return
         self._unanswered += 1
-        if self._unanswered == TOLD_AFTER:
+        if self._unanswered == WARN_AFTER:
             said = visible(found.stderr.strip() or f"exit code {found.returncode}", lines=True)
             console.print(
-                f"squeue has not answered {TOLD_AFTER} times: {said}; until it does, a launch is over when its task "
+                f"squeue has not answered {WARN_AFTER} times: {said}; until it does, a launch is over when its task "
                 "notes so. Try `squeue --me`; after Ctrl-C jobs go on, and the same command waits for them",
                 style="red",
             )
@@ -120,7 +120,7 @@ class Queue:
         if Notes(launch).read("end").get("job") != job.job_id:
             self._noted_s.pop(job.job_id, None)
             return False
-        return time.monotonic() - self._noted_s.setdefault(job.job_id, time.monotonic()) >= NOTED_S
+        return time.monotonic() - self._noted_s.setdefault(job.job_id, time.monotonic()) >= END_NOTE_WAIT_S
 
 
 def cluster_of(where: str, nodes: int, words: Sequence[str]) -> Cluster:

@@ -14,7 +14,6 @@ from analysis.draw_step_blocks import draw_step_blocks
 from analysis.draw_step_parts import IN_PERCENT, draw_step_parts
 from analysis.draw_tradeoffs import draw_tradeoffs, unnamed
 from analysis.figures import draw_outline
-from analysis.measured import measured_loads
 from analysis.settings import AA
 from analysis.speed_up import draw_speed_up
 from analysis.speeds import speeds
@@ -27,10 +26,10 @@ from report.compiled import measured_on
 from report.computed import measured_speed_ups
 from report.measures import peak, tracking
 from report.results import Measured, Results
+from report.shift import LAWS, named
 
 VIRTUAL, GLOO = "virtual", ("gloo-counts", "gloo-batches", "gloo-peer")  # studies
 ON_VIRTUAL, ON_GLOO = "four virtual ranks, played in turn by one device", "four gloo processes on two cores"
-LAWS = ((0, "SST-2"), (20, "GSM8K"), (40, "SST-2 again"))  # of the study shift, by first step
 FITS = 0.9  # r of the baseline's costs and compute times, from which on a line tells what of compute is fixed
 TRAINERS_OPTION = {"length_grouped": "group_by_length"}  # a peer's name, as transformers' Trainer calls it
 NAMED = {
@@ -183,5 +182,5 @@ def _first_seed(measured: Measured) -> dict[str, pd.DataFrame]:
 
 
 def _shift(measured: Measured) -> Figure:
-    loads = measured_loads(_first_seed(measured))
-    return draw_shift(loads, LAWS, column="step_s", label="step (s), logarithmic")
+    tables = [table.reset_index().assign(arm=named(arm)) for arm, table in _first_seed(measured).items()]
+    return draw_shift(pd.concat(tables), [(steps.start, law) for law, steps in LAWS.items()])

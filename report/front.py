@@ -28,8 +28,8 @@ def block(results: Results) -> str:
         )
         if STRONGEST in m.setting.arms:
             said.append(
-                f"{code(STRONGEST)} is the strongest padded batching of others that keeps the samples of each step; "
-                f"`balanced` is {near_strongest(m, 'balanced')} it."
+                f"{code(STRONGEST)} is the strongest of others with one padded micro-batch a rank that keeps the "
+                f"samples of each step; `balanced` is {near_strongest(m, 'balanced')} it."
             )
     if gloo:
         said.append(f"Below, four processes share two cores ({_device(gloo[0])}): {gains(gloo)}.")

@@ -7,10 +7,11 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from analysis.settings import AA
+from analysis.style import STRONGEST
 from experiments.benchmarks.bench import text
 from experiments.trainers.arms import FIRST
 from experiments.trainers.frozen import Frozen, StepsFile, TargetFile
-from experiments.trainers.rows import StepRow, TargetRow, in_one_order, label, step_rows, target_rows
+from experiments.trainers.rows import StepRow, TargetRow, in_one_order, label, over_strongest, step_rows, target_rows
 from report.sentences import code
 from report.wording import listed, number, percent
 
@@ -35,9 +36,12 @@ class Trainers:
         return listed(numbers)
 
     def about_trainer(self) -> Markup:
-        """Return the arms with the shortest epochs of each model but the tiny one, and what auto took."""
+        """Return, of each model but the tiny one, arms over the strongest, the shortest epochs, and what auto took."""
         said = []
         for file in self.steps:
+            parts = [f"{code(name)} {text(each)}, {word}" for name, (each, word) in over_strongest(file).items()]
+            if parts and file.experiment["model"] != "tiny":
+                said.append(f"Time over that of {code(STRONGEST)}: {'; '.join(parts)}.")
             rows = [] if file.experiment["model"] == "tiny" else [row for row in step_rows(file) if row.arm != AA]
             if rows:
                 best = min(row.epoch_s for row in rows)

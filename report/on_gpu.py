@@ -148,7 +148,7 @@ def in_short(measured: Mapping[str, Any]) -> Markup:
         return Markup("")
     few, many = ([number(row["throughput"]) for row in each if row] for each in zip(*there.values(), strict=True))
     said = listed([f"{value} with {NAMES[arm]}" for value, arm in zip(few, there, strict=True)])
-    floor = f"A/A {number(again['throughput'])}"
+    floor = f"equal splitting again: {number(again['throughput'])}"
     return Markup(f"{said} at {BATCHES[0]} samples a step ({floor}), against {listed(many)} at {BATCHES[1]:,}")
 
 
@@ -174,6 +174,15 @@ def at_the_set_up(measured: Mapping[str, Any]) -> Markup:
         return Markup("")
     said = Markup("; ".join(words))
     return Markup(
-        "On {}, with this shape on four virtual ranks, throughput over static's is {}; in brackets the middle half "
-        "of one launch's steps, which is no interval of launches."
-    ).format(device(measured), said)
+        "On {}, with {} on four virtual ranks, throughput over static's is {}; each size in one launch, and in "
+        "brackets the middle half of single steps, which is no interval: rare slow steps are in the ratios alone."
+    ).format(device(measured), _shape(measured), said)
+
+
+def _shape(measured: Mapping[str, Any]) -> Markup:
+    """Return what of DistilBERT was trained there: its layers, on embedded sentences of few words."""
+    made = measured["parts"].get("calibration distilbert", {}).get("identity")
+    if made is None:
+        return Markup("DistilBERT's layers")
+    words = Markup("DistilBERT's layers, a vocabulary of {:,}, composed sentences and {}")
+    return words.format(made["shape"]["vocab_size"], made["precision"])

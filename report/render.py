@@ -24,7 +24,7 @@ from report.figures import compiled_file, outline_file, unnamed_plans
 from report.in_trainer import Trainers
 from report.results import Measured, Results
 from report.set_up import set_up
-from report.shift import LAWS
+from report.shift import LAWS, named
 
 HERE = Path(__file__).parent
 FIGURES = "figures"  # the folder beside a document
@@ -59,6 +59,7 @@ def report(results: Results, figures: Mapping[str, bytes]) -> str:
         of=results.of,
         views=views,
         laws=LAWS.values(),
+        named=named,
         reproduced=results.reproduced,
         left_out=results.left_out,
         num_runs=results.num_runs,
@@ -90,6 +91,7 @@ def tables(results: Results, figures: Mapping[str, bytes], title: str, whole: bo
         peers=[pair for file in files for pair in file.traces.items()],
         two_hosts=results.two_hosts,
         simulator=results.simulator,
+        repeats=Computed.repeats,
         synchronisers=results.synchronisers,
         compiled=results.compiled,
         autos=results.autos,

@@ -144,7 +144,19 @@ def outcome(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, mine in families.items():
         found |= {name: len(mine), f"{name}_same": sum(row["outcome"] == SAME for row in mine)}
-    return found | {"others": [row["statement"] for row in judged if row["outcome"] != SAME]}
+    return found | {"others": [_changed(row) for row in judged if row["outcome"] != SAME]}
+
+
+def _changed(row: dict[str, Any]) -> str:
+    """Return a conclusion that did not fall the same, with what it was and what it is now."""
+    then, now = (_answer(row[turn]) for turn in ("old", "new"))
+    return f"{row['statement']} (then {then}, now {now})"
+
+
+def _answer(conclusion: Conclusion | None) -> str:
+    if conclusion is None or conclusion["holds"] is None:
+        return "not measured"
+    return str(conclusion["verdict"] or ("yes" if conclusion["holds"] else "no"))
 
 
 if __name__ == "__main__":

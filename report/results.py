@@ -16,6 +16,7 @@ from analysis.settings import Setting, settings
 from analysis.tables import study_tables
 from ddpsched.errors import DataError
 from ddpsched.records import read_json
+from experiments.benchmarks.bench import with_ratios
 from experiments.gpu.arm_tables import with_steps
 from experiments.gpu.measure import STEPS
 from experiments.reliability.findings import Finding, frozen
@@ -213,7 +214,10 @@ def read(folder: Path) -> Results:
     studies = {path.parent.name: open_study(path.parent) for path in sorted((folder / STUDIES).glob("*/runs.json"))}
     if not studies:
         raise DataError(f"no frozen results in {folder}; freeze a study: python -m analysis.freeze outputs/STUDY")
-    rooms = {name: read_tables(folder / name) for name in (SYNCHRONISERS, COMPILED, TWO_HOSTS, SIMULATOR, REPRODUCED)}
+    rooms = {name: read_tables(folder / name) for name in (COMPILED, SIMULATOR, REPRODUCED)}
+    hosts = [
+        {**table, "links": [_with_ratios(link) for link in table["links"]]} for table in read_tables(folder / TWO_HOSTS)
+    ]
     what_if = json.loads((folder / WHAT_IF).read_text(encoding="utf-8")) if (folder / WHAT_IF).exists() else {}
     return Results(
         studies=studies,
@@ -222,8 +226,14 @@ def read(folder: Path) -> Results:
         findings=frozen(folder / RELIABILITY),
         trainers={path.stem: read_trainers(path) for path in sorted((folder / TRAINERS).glob("*.json"))},
         what_if=what_if,
+        synchronisers=[_with_ratios(table) for table in read_tables(folder / SYNCHRONISERS)],
+        two_hosts=hosts,
         **rooms,
     )
+
+
+def _with_ratios(table: dict[str, Any]) -> dict[str, Any]:
+    return {**table, "rows": with_ratios(table["rows"])}
 
 
 def read_gpu(folder: Path) -> dict[str, Any]:

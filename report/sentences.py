@@ -85,7 +85,7 @@ def signed_ratio(row: Row) -> str:
 def arm_rows(virtual: Measured, memory: Measured | None, gloo: Sequence[Measured]) -> list[list[str]]:
     """Return the cells of the report's table of arms, A/A last."""
     biases = {row["arm"]: row["order_bias"] for row in tradeoffs(virtual.setting, virtual.table).to_dict("records")}
-    on = {arm: m for m in gloo for arm in arms(m)} | ({AA: gloo[0]} if gloo else {})
+    on = {arm: m for m in gloo for arm in arms(m)} | ({AA: gloo[0]} if len(gloo) == 1 else {})
     rows = []
     between = dict.fromkeys([*arms(virtual), *(arm for m in gloo for arm in arms(m))])
     for arm in ["static", *between, AA]:
@@ -101,6 +101,12 @@ def arm_rows(virtual: Measured, memory: Measured | None, gloo: Sequence[Measured
             row += [interval(speed(found, arm)), str(time(found, arm).get("verdict") or "")] if found else [ABSENT, ""]
         rows.append(row)
     return rows
+
+
+def floors(gloo: Sequence[Measured]) -> Markup:
+    """Return the A/A of each study of four processes, with the arms that it is beside."""
+    parts = [f"{interval(speed(m, AA))} beside {_codes(arms(m))}" for m in gloo]
+    return Markup("; ".join(parts))
 
 
 def how_many(virtual: Measured, gloo: Sequence[Measured]) -> str:
@@ -203,11 +209,11 @@ def _codes(names: Sequence[str]) -> str:
 
 def memory_changes(m: Measured, named: Sequence[str] = ("balanced", "packed")) -> Markup:
     """Return what arms change of peak memory, after the words "peak memory"."""
-    rows = {arm: both for arm, both in _peaks(m).items() if arm in named}
-    told = [f"changes by {signed_ratio(row)} with {code(arm)}" for arm, (row, apart) in rows.items() if apart]
-    rest = [f"{code(arm)}, {signed_ratio(row)}" for arm, (row, apart) in rows.items() if not apart]
-    alike = [f"is not told apart from static's with {listed(rest)}"] if rest else []
-    return Markup(" and ".join(told + alike))
+    rows = {arm: both for arm, both in _peaks(m).items() if arm in named and both[0].get("ratio") is not None}
+    changes = listed([f"{signed(row['ratio'] - 1)} with {code(arm)}" for arm, (row, _) in rows.items()])
+    rest = [arm for arm, (_, apart) in rows.items() if not apart]
+    within = f"that with {_codes(rest)} " if len(rest) < len(rows) else ""
+    return Markup(f"changes by {changes}" + (f", {within}not told apart from noise" if rest else ""))
 
 
 def _peaks(m: Measured) -> dict[str, tuple[Row, bool]]:
@@ -263,8 +269,7 @@ def proxy_on_processes(found: Sequence[Measured]) -> Markup:
 
 def waiting_for_plans(found: Sequence[Measured]) -> str:
     """Return how long steps waited for plans, at most, over the arms of several studies."""
-    rows = [arm for m in found for arm in m.table["arms"] if arm["arm"] not in ("static", AA)]
-    rows = [arm for arm in rows if arm["plan_wait_share"] is not None]
+    rows = [arm for m in found for arm in m.table["arms"] if arm["plan_wait_share"] is not None]
     if not rows:
         return "the wait for them was not measured."
     most, longest = (max(rows, key=lambda arm: arm[name]) for name in ("plan_wait_share", "plan_wait_p95_s"))
@@ -313,7 +318,7 @@ def about_shift(m: Measured) -> Markup:
 
 
 SENTENCES = (
-    arm_rows, how_many, by_arm, code, throughput, gains, memory_changes, near_strongest, beside_strongest, over_rivals,
-    where_time_goes, tails, another_model, about_memory, proxy, proxy_on_processes, waiting_for_plans, slowness,
-    about_unequal, online_and_plain, about_shift,
+    arm_rows, floors, how_many, by_arm, code, throughput, gains, memory_changes, near_strongest, beside_strongest,
+    over_rivals, where_time_goes, tails, another_model, about_memory, proxy, proxy_on_processes, waiting_for_plans,
+    slowness, about_unequal, online_and_plain, about_shift,
 )  # fmt: skip

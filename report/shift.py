@@ -17,3 +17,8 @@ def refitted_over_stale(m: Measured, law: str) -> Row:
     """Return the step time by the refitted calibration over that by the stale one, of the steps of a law."""
     both = calibrations(m)
     return {} if both is None else within(m, both[1], LAWS[law], baseline=both[0])
+
+
+def named(arm: str) -> str:
+    """Return an arm's label, with what its calibration is in place of its file's name."""
+    return arm.replace(STALE, "stale").replace(REFITTED, "refitted")

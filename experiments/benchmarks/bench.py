@@ -158,6 +158,35 @@ def _section(
             yield arm, Judged(seconds, found[arm], next(floors if arm == AA else words))
 
 
+def rounded(seconds: npt.NDArray[np.float64]) -> list[float]:
+    """Return the seconds of a launch's rounds to the microsecond, as a file holds them."""
+    return [float(each) for each in np.round(seconds, 6)]
+
+
+def with_ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a benchmark's stored rows with what follows from their seconds, each row's over the first one's.
+
+    rows: of each arm, ``arm`` and ``launches_s``, the seconds of all rounds by launch. Added are ``ratio``, its value
+    and limits (None for the first arm, and for limits that there are none of), and ``verdict``.
+    """
+    launches = [
+        {row["arm"]: np.array(seconds) for row, seconds in zip(rows, of_all, strict=True)}
+        for of_all in zip(*(row["launches_s"] for row in rows), strict=True)
+    ]
+    (found,) = judged([launches])
+    return [
+        {**row, "ratio": _as_json(each.ratio), "verdict": each.verdict or None}
+        for row, each in zip(rows, found.values(), strict=True)
+    ]
+
+
+def _as_json(found: Ratio | None) -> dict[str, float | None] | None:
+    if found is None:
+        return None
+    limits = {"low": found.low, "high": found.high}
+    return {"ratio": found.value} | {name: None if np.isnan(limit) else limit for name, limit in limits.items()}
+
+
 def tables(sections: Mapping[str, Sequence[Seconds]], unit: str = "s", scale: float = 1.0) -> list[Table]:
     """Return a table a section, a row an arm: its mean time, its ratio to the first arm's, and the verdict.
 

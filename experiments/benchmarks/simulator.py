@@ -15,8 +15,8 @@ of the simulator come from
 - curve: with the curve beside the fit, as executor.calibration and executor.network of simulated ranks;
 - speeds: and each rank's speed, the median of measured / simulated over the warm-up, as executor.slowness;
 - records: instead of the calibration, the cost fitted to the warm-up's records, as `ddpsched fit` does;
-- noise: and its noise, all ratios of measured / fitted: a step waits for the largest of its ranks';
-- fixed: and what a step takes beside these, the median of measured - simulated over the warm-up.
+- noise: and what ranks differ by beside it, as a step waits for the slowest: measured / fitted over a step's median;
+- fixed: instead of the noise what a step takes beside the cost, the median of measured - fitted over the warm-up.
 
 A/A is what the medians of every other repeat differ by from those of the rest, over the ratio of their medians over
 the steps: no simulator does better by far.
@@ -202,13 +202,14 @@ def errors(
     seen, after = slice(UNSETTLED, warm_up), slice(warm_up, None)
     ratios = compute[seen] / simulated.compute[seen]
     fitted = simulated.fitted(found, clock, seen)
-    noise = np.concatenate([(run.compute[clock][seen] / fitted.compute[seen]).ravel() for run in runs])
-    noisy = fitted.makespans(noise=noise)
-    fixed = float(np.median(makespans[seen] - noisy[seen]))
+    off = [run.compute[clock][seen] / fitted.compute[seen] for run in runs]
+    noise = np.concatenate([(each / np.median(each, 1, keepdims=True)).ravel() for each in off])
+    alone = fitted.makespans()
+    fixed = float(np.median(makespans[seen] - alone[seen]))
     ways = {
         "line": line.makespans(), "curve": simulated.makespans(),
-        "speeds": simulated.makespans(np.median(ratios, 0)), "records": fitted.makespans(),
-        "noise": noisy, "fixed": noisy + fixed,
+        "speeds": simulated.makespans(np.median(ratios, 0)), "records": alone,
+        "noise": fitted.makespans(noise=noise), "fixed": alone + fixed,
     }  # fmt: skip
     return {name: Errors.of(each[after], makespans[after]) for name, each in ways.items()}
 

@@ -34,7 +34,7 @@ from ddpsched.local_ranks import answers, join_group, run_ranks
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.records import write_json
 from ddpsched.terminal import plain_console
-from experiments.benchmarks.bench import AA, LAUNCHES, LEFT_OUT, Judged, Seconds, add_launches, in_turn, judged
+from experiments.benchmarks.bench import AA, LAUNCHES, LEFT_OUT, Seconds, add_launches, in_turn, rounded, with_ratios
 
 KINDS = ("ddp", "naive", "overlap", "bucketed")
 MEMORY_STEPS = 6
@@ -109,21 +109,19 @@ def _start(config: RunConfig, kinds: Sequence[str]) -> Any:
 def figures(launches: Sequence[tuple[Seconds, dict[str, Stamps]]], peaks: dict[str, int]) -> list[dict[str, Any]]:
     """Return a row for each synchroniser, in seconds and bytes, and one for the A/A, which has no memory.
 
-    ``ratio`` is its step over the first one's. ``launches``: of each what ``step_times`` returned.
+    ``launches``: of each what ``step_times`` returned.
     """
-    (found,) = judged([[seconds for seconds, _ in launches]])
     rows: list[dict[str, Any]] = []
-    for kind, each in found.items():
+    for kind in launches[0][0]:
         table = np.concatenate([stamps[kind] for _, stamps in launches])
         began, ready, done = (table[:, :, column] / 1e9 for column in range(3))
         exposed = done.max(axis=1) - ready.max(axis=1)
         peak = peaks.get(kind)
         rows.append(
             {
-                "kind": kind,
-                "step_s": each.seconds,
-                "ratio": as_json(each),
-                "verdict": each.verdict or None,
+                "arm": kind,
+                "launches_s": [rounded(seconds[kind]) for seconds, _ in launches],
+                "step_s": float(np.mean([seconds[kind].mean() for seconds, _ in launches])),
                 "compute_s": float((ready - began).max(axis=1).mean()),
                 "waiting_s": float((ready.max(axis=1, keepdims=True) - ready).mean()),
                 "exposed_s": float(exposed.mean()),
@@ -137,17 +135,9 @@ def figures(launches: Sequence[tuple[Seconds, dict[str, Stamps]]], peaks: dict[s
     return rows
 
 
-def as_json(found: Judged) -> dict[str, float | None] | None:
-    """Return a ratio as JSON; None for the arm that others are compared with, and for limits that there are none of."""
-    if found.ratio is None:
-        return None
-    limits = {"low": found.ratio.low, "high": found.ratio.high}
-    return {"ratio": found.ratio.value} | {name: None if np.isnan(limit) else limit for name, limit in limits.items()}
-
-
 def report(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the rows as a table for the terminal."""
-    first = rows[0]["kind"]
+    first = rows[0]["arm"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("synchroniser", no_wrap=True)
     for name in (
@@ -167,7 +157,7 @@ def report(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         peak = row["peak_memory_bytes"]
         table.add_row(
-            row["kind"],
+            row["arm"],
             f"{row['step_s']:.3f}",
             ratio_text(row["ratio"]),
             f"{row['compute_s']:.3f}",
@@ -226,7 +216,7 @@ def main(words: Sequence[str]) -> int:
     def body() -> None:
         config = load(options.config, [*rest, "executor.kind=distributed"])
         steps, rows = measure(config, kinds, options.launches)
-        plain_console(at_least=165).print(report(rows))
+        plain_console(at_least=165).print(report(with_ratios(rows)))
         print(
             f"{config.model.name}, {steps} steps in turn in each of {options.launches} launches, "
             f"{config.world_size} gloo ranks, B = {config.global_batch}, policy {config.policy.kind}"

@@ -36,9 +36,9 @@ from ddpsched.processes import ends_with_its_parent
 from ddpsched.records import write_json
 from ddpsched.run_folder import read_environment, read_status
 from ddpsched.terminal import plain_console
-from experiments.benchmarks.bench import AA, LEFT_OUT, Seconds, add_launches, judged
+from experiments.benchmarks.bench import AA, LEFT_OUT, add_launches, rounded, with_ratios
 from experiments.benchmarks.namespaces import BUCKET, LINK, Hosts, bits_per_s, missing, two_hosts
-from experiments.benchmarks.syncs import as_json, ratio_text
+from experiments.benchmarks.syncs import ratio_text
 from experiments.launches import Launch
 from experiments.launching import Node, command, not_met
 from experiments.study import Compare
@@ -48,7 +48,7 @@ KINDS, POLICIES = ("ddp", "naive", "overlap", "bucketed"), ("static", "balanced"
 PORT = 29_500  # in a namespace of its own, so that it is free
 LEAST_BUCKETS = 20  # that a step's gradients fill: with fewer, too much of them crosses a link whatever its rate
 GRACE_S = 20.0  # for one host's ranks to end when the other's have failed
-DEFAULT: dict[str, Any] = {"steps": 23, "global_batch": 32, "sync": {"bucket_mb": 0.25}}
+DEFAULT: dict[str, Any] = {"steps": 63, "global_batch": 32, "sync": {"bucket_mb": 0.25}}
 
 
 @dataclass(frozen=True)
@@ -165,16 +165,14 @@ def about_buckets(num_bytes: int) -> str:
 
 def rows(launches: Sequence[Mapping[str, Times]]) -> list[dict[str, Any]]:
     """Return a row for each arm, in seconds; ``launches``: of each the times by arm."""
-    seconds: list[Seconds] = [{arm: times.step_s for arm, times in launch.items()} for launch in launches]
-    (found,) = judged([seconds])
     made = []
-    for arm, each in found.items():
+    for arm in launches[0]:
         parts = {
             part: float(np.concatenate([getattr(launch[arm], part) for launch in launches]).mean())
             for part in ("step_s", "compute_s", "waiting_s", "exposed_s")
         }
-        share = {"exposed_share": parts["exposed_s"] / parts["step_s"]}
-        made.append({"arm": arm, **parts, **share, "ratio": as_json(each), "verdict": each.verdict or None})
+        seconds = [rounded(launch[arm].step_s) for launch in launches]
+        made.append({"arm": arm, "launches_s": seconds, **parts, "exposed_share": parts["exposed_s"] / parts["step_s"]})
     return made
 
 
@@ -232,7 +230,7 @@ def main(words: Sequence[str]) -> int:
         links: list[dict[str, Any]] = []
         for rate in rates:
             links.append({"rate": rate, "rows": measure(config, rate, options.launches)})
-            plain_console(at_least=118).print(report(rate, links[-1]["rows"]))
+            plain_console(at_least=118).print(report(rate, with_ratios(links[-1]["rows"])))
             about["step_bytes"] = step_bytes(arms(config, rate, 0)[0])
             if options.output is not None:  # after each rate: the next may fail
                 write_json(options.output, {**about, "links": links})

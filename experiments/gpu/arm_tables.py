@@ -48,11 +48,11 @@ def facts(arms: Mapping[str, RunConfig], failed: Mapping[str, str], cut_off: str
 def with_steps(rows: list[dict[str, Any]], steps: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a part's arms with what their steps say; an arm that has none after its warm-up failed.
 
-    ``steps``: of all arms, as ``steps_of`` returns them. ``throughput``: the median over steps of the arm's real tokens
-    a second over static's, whose ``low`` and ``high`` are the middle half; null where static has no step. ``step_s``:
-    the median of a step, of the slowest rank each; ``mean_step_s``: the mean, which has the rare slow steps in it.
+    ``steps``: of all arms, as ``steps_of`` returns them. ``throughput``: the arm's real tokens a second over static's,
+    over the steps that both have; null where static has no step. ``low``, ``high``: the middle half of single steps'.
+    ``step_s``: the median of a step, of the slowest rank each; ``mean_step_s``: the mean, with the rare slow steps.
     """
-    found, static = list[dict[str, Any]](), np.zeros(0)
+    found, static = list[dict[str, Any]](), pd.DataFrame({"tokens": [], "step_s": []})
     for row in rows:
         records = steps[steps["arm"] == row["arm"]]
         first = max(1, round(WARM_UP * records["step"].nunique()))
@@ -60,11 +60,8 @@ def with_steps(rows: list[dict[str, Any]], steps: pd.DataFrame) -> list[dict[str
         if each.empty:
             found.append(row | {"failed": row.get("failed", "it has no step after its warm-up")})
             continue
-        rate = (each["tokens"] / each["step_s"]).to_numpy()
-        if not found:
-            static = rate
-        both = min(len(rate), len(static))
-        over = np.percentile(rate[:both] / static[:both], (25, 50, 75)).tolist() if both else [None] * 3
+        static = static if found else each
+        over = _throughput(each, static)
         peaks = records["peak_memory_bytes"].dropna()
         numbers = {
             "steps": len(each), "step_s": float(each["step_s"].median()), "mean_step_s": float(each["step_s"].mean()),
@@ -76,6 +73,19 @@ def with_steps(rows: list[dict[str, Any]], steps: pd.DataFrame) -> list[dict[str
         }  # fmt: skip
         found.append({key: value for key, value in row.items() if key != "failed"} | numbers)
     return found
+
+
+def _throughput(arm: pd.DataFrame, static: pd.DataFrame) -> list[float | None]:
+    """Return real tokens a second over static's: the first quartile of single steps, all of them, the third one."""
+    both = min(len(arm), len(static))
+    if not both:
+        return [None] * 3
+    mine, other = (
+        each.iloc[:both].to_numpy(dtype=float) for each in (arm[["tokens", "step_s"]], static[["tokens", "step_s"]])
+    )
+    low, high = np.percentile(mine[:, 0] / mine[:, 1] / (other[:, 0] / other[:, 1]), (25, 75)).tolist()
+    (tokens, seconds), (of, took) = mine.sum(0), other.sum(0)
+    return [low, float(tokens / seconds / (of / took)), high]
 
 
 def _records(run_dir: Path) -> pd.DataFrame:

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from analysis.stats import Ratio, floor_verdicts, verdicts
+from analysis.stats import Pairs, Ratio, floor_verdicts, ratio, verdicts
+from analysis.style import STRONGEST
 from experiments.benchmarks.bench import AA, Seconds, judged, text
 from experiments.trainers.arms import ARMS, FIRST
 from experiments.trainers.frozen import Frozen, PeerRow, PeersFile, SeedRuns, StepsFile, TargetFile, read
 
 MIN_SEEDS = 2
+OURS = ("balanced", "auto", "packed")  # whose gradient is static's
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,37 @@ def rows(file: Frozen) -> list[StepRow] | list[TargetRow] | dict[str, list[PeerR
     return file.traces
 
 
+def for_a_batch(file: StepsFile) -> list[Seconds]:
+    """Return each launch's seconds of a global batch by arm.
+
+    Of the launch's mean samples: what a few steps hold more or fewer is no difference of times.
+    """
+    steps, batch = file.experiment["steps"], file.experiment["global_batch"]
+    return [
+        {
+            name: np.array(seconds) * batch / (np.mean(launch.samples[name]) / steps)
+            for name, seconds in launch.seconds.items()
+        }
+        for launch in file.launches
+    ]
+
+
+def over_strongest(file: StepsFile) -> dict[str, tuple[Ratio, str]]:
+    """Return the package's arms' time over that of the strongest batching of others, and the verdict above A/A."""
+    launches = for_a_batch(file)
+    if not launches or not {STRONGEST, FIRST, AA} <= launches[0].keys():
+        return {}
+    rng = np.random.default_rng(0)
+
+    def over(arm: str, other: str) -> Ratio:
+        return ratio([Pairs(each[arm], each[other]) for each in launches], rng)
+
+    found = {arm: over(arm, STRONGEST) for arm in OURS if arm in launches[0]}
+    floor = over(AA, FIRST)
+    words = verdicts([(each, floor) for each in found.values()])
+    return {arm: (each, word) for (arm, each), word in zip(found.items(), words, strict=True)}
+
+
 def step_rows(file: StepsFile) -> list[StepRow]:
     """Return a row an arm; none without launches."""
     if not file.launches:
@@ -77,16 +110,7 @@ def step_rows(file: StepsFile) -> list[StepRow]:
         name: np.mean([np.mean(launch.samples[name]) / steps for launch in file.launches])
         for name in file.launches[0].seconds
     }
-
-    def for_a_batch(name: str, seconds: list[float], samples: list[int]) -> np.ndarray:
-        # of the launch's mean samples: what a few steps hold more or fewer is no difference of times
-        return np.array(seconds) * batch / (np.mean(samples) / steps)
-
-    launches: list[Seconds] = [
-        {name: for_a_batch(name, launch.seconds[name], launch.samples[name]) for name in launch.seconds}
-        for launch in file.launches
-    ]
-    (found,) = judged([launches])
+    (found,) = judged([for_a_batch(file)])
     return [
         StepRow(
             name,
@@ -147,7 +171,7 @@ def in_one_order(file: TargetFile) -> dict[str, Ratio]:
     """
     if not file.seeds:
         return {}
-    names = [name for name in ("balanced", "auto", "packed") if {name, "static"} <= file.seeds[0].arms.keys()]
+    names = [name for name in OURS if {name, "static"} <= file.seeds[0].arms.keys()]
     return {name: _ratio(file.seeds, name, "seconds", "static") for name in names}
 
 

@@ -19,7 +19,7 @@ from ddpsched.data.embedded.length_histogram import sst2_lengths
 from ddpsched.errors import ConfigError
 from ddpsched.terminal import plain_console
 from experiments.benchmarks import planning_times
-from experiments.benchmarks.bench import AA, Seconds, add_options, in_turn, judged, launched, table, tables
+from experiments.benchmarks.bench import AA, Seconds, add_options, in_turn, judged, launched, table, tables, with_ratios
 
 SPEEDS = {"first": 1.0, "equal": 1.0, "slow": 1.3, "fast": 0.8}
 
@@ -210,7 +210,7 @@ def test_rows_of_synchronisers() -> None:
         seconds = planted(seed)
         launches.append((seconds, {name: stamps(each) for name, each in seconds.items()}))
     peaks = {name: 10**9 + number for number, name in enumerate(SPEEDS)}
-    rows = {row["kind"]: row for row in syncs.figures(launches, peaks)}
+    rows = {row["arm"]: row for row in with_ratios(syncs.figures(launches, peaks))}
     assert list(rows) == ["first", AA, "equal", "slow", "fast"]
     assert rows["first"]["ratio"] is rows["first"]["verdict"] is rows[AA]["peak_memory_bytes"] is None
     assert rows["slow"]["ratio"]["low"] < 1.3 < rows["slow"]["ratio"]["high"]
@@ -219,7 +219,7 @@ def test_rows_of_synchronisers() -> None:
     assert rows["slow"]["exposed_share"] == pytest.approx(0.5)
     assert "1.000 GB" in printed(syncs.report(list(rows.values())))
     few = [({name: each[:5] for name, each in seconds.items()}, tables) for seconds, tables in launches]
-    row = next(row for row in syncs.figures(few, peaks) if row["kind"] == "slow")
+    row = next(row for row in with_ratios(syncs.figures(few, peaks)) if row["arm"] == "slow")
     assert row["ratio"]["low"] is row["ratio"]["high"] is None
     assert row["verdict"] == "no interval: 5 steps in a launch, at least 8 are needed"
 
@@ -233,7 +233,8 @@ def test_synchronisers_on_ranks() -> None:
          "executor": {"kind": "distributed", "device": "cpu"}}
     )  # fmt: skip
     steps, rows = syncs.measure(config, ("ddp", "naive"), launches=2)
-    assert (steps, [row["kind"] for row in rows]) == (8, ["ddp", AA, "naive"])
-    assert all(row["ratio"]["low"] < row["ratio"]["ratio"] < row["ratio"]["high"] for row in rows[1:])
+    assert (steps, [row["arm"] for row in rows]) == (8, ["ddp", AA, "naive"])
+    ratios = [row["ratio"] for row in with_ratios(rows)[1:]]
+    assert all(each["low"] < each["ratio"] < each["high"] for each in ratios)
     with pytest.raises(ConfigError, match="steps = 3: the first 3 are left out; give more, and 11 or more"):
         syncs.measure(config.model_copy(update={"steps": 3}), ("ddp",))

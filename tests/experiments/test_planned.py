@@ -1,65 +1,27 @@
-"""Numbers of figures that follow from plans agree with the planner's own, and show what they are for."""
-
-from pathlib import Path
+"""The step that the report draws has the planner's own yardstick, and that of another package's plans."""
 
 import numpy as np
 import pytest
 
 from analysis.step_blocks import yardstick
+from analysis.style import STRONGEST
 from ddpsched.compare import Question
-from ddpsched.compare.arms import measure
+from ddpsched.compare.arms import compare
 from ddpsched.data.embedded.length_histogram import sst2_lengths
-from experiments.planned import ARMS, main, one_step, scaling, shifting, unequal
+from experiments.planned import ARMS, TYPICAL, one_step
 
-LENGTHS = sst2_lengths(960, np.random.default_rng(0))
+LENGTHS = sst2_lengths(32, np.random.default_rng(TYPICAL))
 
 
-def test_one_step_has_the_planner_s_yardstick() -> None:
-    lengths = LENGTHS[:32]
-    blocks = one_step(lengths)
-    for arm, table in blocks.items():
-        question = Question(lengths, 4, 32)
-        row = measure(question, arm, question.spec({"policy": ARMS[arm], "order": {"kind": "sequential"}}))
-        assert row.figures is not None
-        assert yardstick(table)[0] == pytest.approx(row.figures.yardstick)
-        assert table.loc[table["kind"] == "real", "tokens"].sum() == lengths.sum()
+def test_one_step_has_the_planner_s_yardsticks() -> None:
+    blocks = one_step(LENGTHS)
+    rows = compare(Question(LENGTHS, 4, 32), [arm for arm in ARMS if arm != STRONGEST], [STRONGEST])
+    planned = {row.arm: row.figures.yardstick for row in rows if row.figures is not None}
+    found = {arm: yardstick(table)[0] for arm, table in blocks.items()}
+    assert list(found) == list(ARMS)
+    for arm in ("balanced", "packed"):
+        assert found[arm] == pytest.approx(planned[arm]), "of the same samples, whatever their order"
+    for arm in ARMS:
+        assert blocks[arm].loc[blocks[arm]["kind"] == "real", "tokens"].sum() == LENGTHS.sum()
     assert "padding" not in set(blocks["packed"]["kind"])
-
-
-def test_scaling_leaves_the_slow_peer_out_of_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("experiments.planned.MOST_RANKS_OF_PEER", 4)
-    found = scaling(LENGTHS, (4, 8), ("static", "packed", "karmarkar_karp"))
-    table = found.pivot_table(index="world_size", columns="arm", values="yardstick")
-    assert (table["static"] > 2).all()
-    assert (table["packed"] < 1.1).all()
-    assert list(found[found["arm"] == "karmarkar_karp"]["world_size"]) == [4]
-
-
-def test_shift_follows_the_segments() -> None:
-    found, changes = shifting([("short", LENGTHS[:320]), ("equal", np.full(320, 40))], arms=("static", "balanced"))
-    assert changes == [(0, "short"), (10, "equal")]
-    static = found[found["arm"] == "static"]["load"].to_numpy()
-    assert len(static) == 20
-    assert (static[:10] > 1.5).all()
-    assert static[10:] == pytest.approx(1.0), "equal lengths need no balance"
-
-
-def test_learning_speeds_shortens_steps() -> None:
-    step = unequal(LENGTHS).set_index(["arm", "learning"])["step"]
-    assert list(step.index) == [
-        ("static", False), ("balanced", False), ("balanced", True), ("packed", False), ("packed", True),
-    ]  # fmt: skip
-    assert step["balanced", True] < step["balanced", False] < step["static", False]
-    assert 1 <= step["packed", True] < step["packed", False]
-
-
-def test_command_draws_what_the_data_allow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path), "--ranks", "4"]) == 0
-    printed = capsys.readouterr().out.split()
-    assert [Path(each).name for each in printed] == ["step-blocks.png", "scaling.png", "unequal.png"]
-    assert all(Path(each).stat().st_size > 5_000 for each in printed)
-
-
-def test_missing_data_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path), "--ranks", "4", "--data", str(tmp_path / "nothing")]) == 1
-    assert "nothing/sst2/train.tsv: no such file" in capsys.readouterr().err
+    assert found["static"] == pytest.approx(3.03, abs=0.01), "about the mean of an epoch"

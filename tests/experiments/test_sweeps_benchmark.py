@@ -28,9 +28,8 @@ def test_an_overhead_beyond_the_limit_is_named_and_in_the_exit_code(monkeypatch:
 @pytest.mark.slow
 def test_a_sweep_of_simulated_runs_costs_less_than_its_limit() -> None:
     found = measure(2)
-    over_s, run_s = found["here"]
-    assert 0 < over_s < sweeps.LIMIT_S
-    assert run_s > 10 * over_s
+    for over_s, run_s in found.values():
+        assert 0 < over_s < sweeps.LIMIT_S < run_s
 
 
 def test_what_a_job_imports_can_be_imported() -> None:

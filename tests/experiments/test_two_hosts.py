@@ -16,6 +16,7 @@ from ddpsched.errors import ConfigError, RunError
 from ddpsched.records import write_json
 from ddpsched.run_folder import read_status
 from experiments.benchmarks import namespaces, two_hosts
+from experiments.benchmarks.bench import with_ratios
 from experiments.benchmarks.namespaces import BUCKET, LINK, bits_per_s, missing
 from experiments.benchmarks.two_hosts import Times, about_buckets, arms, main, report, rows, step_bytes
 
@@ -167,7 +168,7 @@ def test_rows_are_means_over_launches_and_ratios_to_the_first_arm() -> None:
         return Times(step * noise, 0.5 * noise, 0.0 * noise, 0.1 * noise)
 
     launch = {"ddp, static": times(1.0), "A/A": times(1.0), "naive, static": times(2.0)}
-    found = {row["arm"]: row for row in rows([launch, launch, launch])}
+    found = {row["arm"]: row for row in with_ratios(rows([launch, launch, launch]))}
     assert found["naive, static"]["ratio"]["ratio"] == pytest.approx(2.0, rel=0.01)
     assert found["naive, static"]["verdict"] == "slower"
     assert found["naive, static"]["exposed_share"] == pytest.approx(0.05)

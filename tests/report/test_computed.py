@@ -46,9 +46,15 @@ def test_what_is_computed_is_held_beside_what_was_measured() -> None:
     assert "off by +20.0 % to +20.0 %, farthest with `packed`" in said
 
 
-def test_the_simulator_misses_its_criterion_by_its_error_and_by_the_same_steps_twice() -> None:
-    def case(fixed: float, again: float) -> dict[str, Any]:
-        return {"clock": "wall", "errors": {"fixed": {"mean": fixed}}, "again": {"mean": again}}
+def test_the_simulator_s_errors_are_told_by_model_and_kind_of_ranks() -> None:
+    def case(model: str, fixed: float) -> dict[str, Any]:
+        errors = {"fixed": {"mean": fixed}, "curve": {"mean": 3 * fixed}}
+        told = {"model": model, "executor": "virtual", "clock": "wall"}
+        return told | {"errors": errors, "again": {"mean": 0.06}}
 
-    found: Any = SimpleNamespace(simulator=[{"rows": [case(0.04, 0.01), case(0.09, 0.05), case(0.12, 0.05)]}])
-    assert Computed(found).off_by_more() == "1 of 3"
+    rows = [case("tiny", 0.04), case("tiny", 0.09), case("large", 0.12)]
+    found: Any = SimpleNamespace(simulator=[{"rows": rows, "machine": "a processor"}])
+    assert Computed(found).off_by_more() == "2 of 3"
+    said = Computed(found).simulated_error()
+    assert "On a processor, where it was held against real runs" in said
+    assert "tiny on virtual ranks 12.0 % to 27.0 %, fitted 4.0 % to 9.0 %, A/A 6.0 % to 6.0 %; large on" in said

@@ -33,11 +33,12 @@ ARMS = [
 SETTING = {"model": "distilbert", "world_size": 4, "global_batch": 2048, "seconds": 30.0}
 VERSIONS = {"torch": "2.11", "transformers": "5.17"}
 EAGERLY = arm("static, N = 4", compiling_s=31.0, compile_failed="no C++")
+IDENTITY = {"precision": "bfloat16", "shape": {"vocab_size": 208}}
 MEASURED: dict[str, Any] = {
     "smoke": False, "parts": {
         "device": {"gpu": {"name": "GPU Z9 80GB"}, "cpu": "a processor", "versions": VERSIONS},
         "tests": {"exit_code": 1, "last_line": "6 passed, 1 failed", "failed_tests": ["tests/a.py::b"]},
-        "calibration distilbert": {"held_out_mean": 0.031, "identity": {"precision": "bfloat16"}},
+        "calibration distilbert": {"held_out_mean": 0.031, "identity": IDENTITY},
         "speed distilbert 4 2048": {**SETTING, "arms": ARMS},
         "speed gpt2 4 32": {"failed": "it took more than 120 s"},
         "attention": {"models": {"gpt2": {"cuDNN's attention": {"first_ms": 100.0, "later_ms": 10.0}}}},
@@ -79,7 +80,8 @@ def test_a_device_without_a_gain_is_named() -> None:
     few = [arm(name, throughput=value, low=low) for name, value, low in arms]
     parts = MEASURED["parts"] | {"speed distilbert 4 32": {**SETTING, "arms": few}}
     assert in_short({"parts": parts}) == (
-        "1.04 with `balanced` and 0.80 with `packed` at 32 samples a step (A/A 0.99), against 1.50 and 2.00 at 2,048"
+        "1.04 with `balanced` and 0.80 with `packed` at 32 samples a step (equal splitting again: 0.99), "
+        "against 1.50 and 2.00 at 2,048"
     )
     words = no_gain({"parts": parts})
     assert words == (
@@ -113,7 +115,8 @@ def test_the_report_says_what_a_gpu_gains_at_its_own_set_up() -> None:
     parts = {**MEASURED["parts"], "speed distilbert 4 32": {**SETTING, "arms": arms}}
     said = at_the_set_up({"parts": parts})
     assert said.startswith(
-        "On GPU Z9 80GB, with this shape on four virtual ranks, throughput over static's is `balanced`"
+        "On GPU Z9 80GB, with DistilBERT's layers, a vocabulary of 208, composed sentences and bfloat16 on four "
+        "virtual ranks, throughput over static's is `balanced`"
     )
     assert "`balanced` 1.50 (0.98 to 1.03), `packed` 1.00 (0.98 to 1.03) and A/A 1.01 (0.98 to 1.03) at 32" in said
     assert "at 2,048 samples a step" in said
