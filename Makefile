@@ -57,7 +57,7 @@ matrix: $(VENV)/installed
 
 # the tests that need other packages, which `make test` skips; two of them pin other versions of what the rest needs
 peers: $(VENV)-peers/installed
-	$(VENV)-peers/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-skips tests/peers tests/integrations/test_pool_stream.py \
+	$(VENV)-peers/bin/python -m pytest --no-skips tests/peers tests/integrations/test_pool_stream.py \
 		tests/report/test_notes_deepspeed.py tests/experiments/test_verl_partitions.py \
 		tests/experiments/test_trl_grpo.py
 

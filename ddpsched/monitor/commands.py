@@ -99,4 +99,4 @@ def _check_done(folder: Path) -> None:
         remedy = f"wait for its end (ddpsched watch {folder}), or name another run"
         raise DataError(f"{folder} is running: only runs that are done are compared; {remedy}")
     if run.state == "failed":
-        raise DataError(f"{folder} failed: {run.reason}; run it again, or name another run")
+        raise DataError(f"{folder}: {'failed: ' * run.began}{run.reason}; run it again, or name another run")

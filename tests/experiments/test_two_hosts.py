@@ -126,8 +126,9 @@ def test_the_rates_before_one_that_fails_are_written(tmp_path: Path, monkeypatch
     def measured(config: Any, rate: str, launches: int) -> Any:
         if rate == "2gbit":
             raise RunError("the link broke")
-        row = {"arm": "ddp, static", "ratio": None, "verdict": None, "exposed_share": 0.5}
-        return [{**row, **dict.fromkeys(("step_s", "compute_s", "waiting_s", "exposed_s"), 1.0)}]
+        row = {"launches_s": [[1.0] * 9] * 2, "exposed_share": 0.5}
+        row |= dict.fromkeys(("step_s", "compute_s", "waiting_s", "exposed_s"), 1.0)
+        return [{"arm": arm, **row} for arm in ("ddp, static", "A/A")]
 
     monkeypatch.setattr(two_hosts, "missing", lambda: None)
     monkeypatch.setattr(two_hosts, "measure", measured)

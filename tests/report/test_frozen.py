@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from analysis.settings import settings
 from report.results import read
 
 LEAST = 5
@@ -9,7 +10,8 @@ LEAST = 5
 
 def test_frozen_comparisons_have_five_launches() -> None:
     results = read(Path(__file__).parents[2] / "report" / "results")
-    seeds = {each.name: {arm: len(runs) for arm, runs in each.setting.arms.items()} for each in results.measured}
+    found = [setting for study in results.studies.values() for setting in settings(study.runs)]
+    seeds = {setting.slug: {arm: len(runs) for arm, runs in setting.arms.items()} for setting in found}
     assert all(min(arms.values()) >= LEAST for arms in seeds.values()), seeds
     tables = [*results.synchronisers, *(link for table in results.two_hosts for link in table["links"])]
     assert tables
