@@ -21,7 +21,7 @@ def test_every_mended_gradient_is_exact() -> None:
     assert set(launch.errors) == set(names)
     assert max(launch.errors.values()) < 1e-5
     assert set(launch.own_errors) == {name for name in names if not ARMS[name].policy}
-    assert min(launch.own_errors.values()) > 0.1, "as they come, they are wrong on two ranks"
+    assert min(launch.own_errors.values()) > 0.01, "as they come, they are wrong on two ranks"
     assert set(launch.seconds) == {*names, AA}
     assert all(counts == [2 * 32] for name, counts in launch.samples.items() if name != ODB)
     assert launch.auto is not None
