@@ -18,7 +18,7 @@ from experiments.trainers.dev_loss import Target
 from experiments.trainers.frozen import Launch, PeersFile, Reached, SeedRuns, StepsFile, TargetFile, read, write
 from experiments.trainers.parts import Wanted, dev_loss_times, step_times
 from experiments.trainers.peer_table import freeze_peers
-from experiments.trainers.rows import rows_of, step_rows, target_rows
+from experiments.trainers.rows import over_strongest, rows_of, step_rows, target_rows
 from experiments.trainers.setting import Setting
 from experiments.trainers.tables import WIDTH, shown
 from report.in_trainer import Trainers
@@ -58,6 +58,16 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(parts.fixed_values, "odb_budget", lambda setting: 246)
     monkeypatch.setattr(parts, "runnable", lambda names: (list(names), {}))  # whether it is installed or not
     return seeds
+
+
+def test_arms_stand_beside_the_strongest_of_others(tmp_path: Path, measured: list[int]) -> None:
+    file = step_times(wanted(tmp_path / "steps.json", [FIRST, "batch_rebalance", "balanced"]), STEPS, ROUNDS, 3)
+    over_random = {row.arm: row.epoch_s for row in step_rows(file)}
+    found = over_strongest(file)
+    assert list(found) == ["balanced"]
+    expected = over_random["balanced"] / over_random["batch_rebalance"]
+    assert found["balanced"][0].value == pytest.approx(expected, rel=0.01)
+    assert over_strongest(step_times(wanted(tmp_path / "none.json", [FIRST, "balanced"]), STEPS, ROUNDS, 3)) == {}
 
 
 def test_launches_that_a_file_has_are_not_run_again(tmp_path: Path, measured: list[int]) -> None:
