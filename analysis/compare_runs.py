@@ -12,6 +12,7 @@ from analysis.settings import Setting, settings, work
 from analysis.tables import plain
 from ddpsched.decode import shorter, shown
 from ddpsched.errors import DataError
+from ddpsched.monitor.found import find_run
 
 MOST_KEYS = 3  # of a config that a message names
 LONGEST = 300  # characters of a reason in a note
@@ -87,6 +88,8 @@ def _unfinished(studies: Sequence[Study]) -> list[str]:
 def _around(folders: Sequence[Path]) -> list[Study]:
     """Return the studies that these folders are, or lie in. Raises DataError for a run that is not finished."""
     studies = dict[Path, Study]()
+    for folder in filter(is_run, folders):
+        _check_done(folder)
     for folder in folders:
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder; give a run's, outputs/STUDY/RUN, or a study's, outputs/STUDY")
@@ -99,6 +102,16 @@ def _around(folders: Sequence[Path]) -> list[Study]:
         path = folder.resolve().parent if is_run(folder) else folder.resolve()
         studies[path] = load_study(path)
     return list(studies.values())
+
+
+def _check_done(folder: Path) -> None:
+    """Raise DataError, with what to do, where a run that is named is not done."""
+    run = find_run(folder)
+    if run.state == "running":
+        remedy = f"wait for its end (ddpsched watch {folder}), or name another run"
+        raise DataError(f"{folder} is running: only runs that are done are compared; {remedy}")
+    if run.state == "failed":
+        raise DataError(f"{folder}: {'failed: ' * run.began}{run.reason}; run it again, or name another run")
 
 
 def _arm_of(folder: Path, found: Sequence[Setting]) -> tuple[Setting, str, Run]:

@@ -1,5 +1,6 @@
 """The end of a command: expected errors as one message, and the exit code."""
 
+import io
 import os
 import signal
 import sys
@@ -16,6 +17,9 @@ def guarded(body: Callable[[], int | None]) -> int:
     from ddpsched.errors import DdpschedError
     from ddpsched.shortage import shortage, system_fault, too_little
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without some letter shows ? for it
     if (reason := too_little()) is not None:
         print(f"error: {reason}", file=sys.stderr)
         return 1

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ SIGNS = (
     "can't allocate memory", "malloc",
 )  # fmt: skip
 LEAST_BYTES = 768 * 2**20  # of address space; below, numpy's libraries end the process as they are loaded
+LEAST_ROOM = 2**16  # bytes on a disk; below, even the text of an error may be lost
 ERRNOS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or this user's share of it
 REMEDY = (
@@ -88,6 +90,13 @@ def full_disk(error: BaseException, where: object = None) -> str | None:
     lack = "no space left" if error.errno == errno.ENOSPC else "the disk quota is used up"
     remedy = "free some, or set outputs=..., or --output, elsewhere"
     return f"{lack} for {where or error.filename or 'what was written'}; {remedy}"
+
+
+def no_room(path: Path) -> str | None:
+    """Return that the disk of ``path`` is full, and the remedy; None where it has some room."""
+    if shutil.disk_usage(path).free >= LEAST_ROOM:
+        return None
+    return full_disk(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)))
 
 
 def system_fault(error: OSError, where: object = None) -> str:

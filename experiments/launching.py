@@ -23,7 +23,7 @@ from ddpsched.own_folder import check_own
 from ddpsched.processes import ends_with_its_parent
 from ddpsched.run_folder import read_status
 from ddpsched.run_lock import HELD, refusal
-from ddpsched.shortage import system_fault
+from ddpsched.shortage import no_room, system_fault
 from ddpsched.terminal import plain_console
 from ddpsched.visible_text import visible
 from experiments.launch_progress import StepLine
@@ -202,8 +202,12 @@ def _launch(launch: Launch, flags: Sequence[str], node: Node) -> tuple[int, str,
         finally:
             log.seek(0)
             printed = log.read().decode("utf-8", errors="replace")
+            if not printed:  # perhaps there was no room even for the text of an error
+                unlogged = no_room(output.parent) or ""
             if HELD not in printed:
-                unlogged = _add_to_logs([launcher_log(run.run_dir, node.rank) for run in launch.runs], printed)
+                unlogged = unlogged or _add_to_logs(
+                    [launcher_log(run.run_dir, node.rank) for run in launch.runs], printed
+                )
     return code, printed, unlogged
 
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from analysis import terminal
 from ddpsched.certify.certificate import Certificate, Check
 from ddpsched.cli import app
+from ddpsched.command_exit import guarded
 from ddpsched.compare.arms import Row
 from ddpsched.compare.show import table
 from ddpsched.planning.yardstick import Yardstick
@@ -71,6 +72,14 @@ def test_a_console_prints_text_as_it_is_written() -> None:
 def test_a_console_is_at_least_as_wide_as_asked() -> None:
     assert plain_console(file=io.StringIO(), width=40, at_least=130).width == 130
     assert plain_console(file=io.StringIO(), width=140, at_least=130).width == 140
+
+
+def test_a_terminal_without_a_letter_shows_a_question_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", ascii_only)
+    assert guarded(lambda: plain_console().print("0.69–0.73")) == 0
+    ascii_only.seek(0)
+    assert ascii_only.read() == "0.69?0.73\n"
 
 
 def test_sweep_prints_reasons_folders_and_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,15 +70,12 @@ def remove_runs(
 
 def print_comparison(baseline: Path, others: list[Path], json: bool) -> None:
     """Print the times of runs over the baseline's. Raises DataError where they are not compared."""
-    from ddpsched.monitor.found import is_run
     from ddpsched.rooms import enter_rooms
 
     enter_rooms()
     from analysis.compare_runs import compared
     from analysis.terminal import console, fitting, verdicts
 
-    for folder in filter(is_run, (baseline, *others)):
-        _check_done(folder)
     tables = compared(baseline, others)
     if json:
         print(dumps(tables, indent=2))
@@ -87,16 +84,3 @@ def print_comparison(baseline: Path, others: list[Path], json: bool) -> None:
     for table in tables:
         out.print(f"\n{table['label']}", soft_wrap=True)
         out.print(fitting(verdicts(table), out))
-
-
-def _check_done(folder: Path) -> None:
-    """Raise DataError, with what to do, where a run that is named is not done."""
-    from ddpsched.errors import DataError
-    from ddpsched.monitor.found import find_run
-
-    run = find_run(folder)
-    if run.state == "running":
-        remedy = f"wait for its end (ddpsched watch {folder}), or name another run"
-        raise DataError(f"{folder} is running: only runs that are done are compared; {remedy}")
-    if run.state == "failed":
-        raise DataError(f"{folder}: {'failed: ' * run.began}{run.reason}; run it again, or name another run")

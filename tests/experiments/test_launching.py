@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -125,3 +126,17 @@ def test_a_log_that_cannot_be_written_hides_no_result(
     assert unlogged in capsys.readouterr().out
     assert reason == (None if done else "why" if "why" in text else f"exit code 1; {unlogged}")
     assert not list(run.run_dir.parent.glob(".*")), "nothing is left beside the folder"
+
+
+def test_a_disk_too_full_for_the_text_of_an_error_is_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = parse({"outputs": str(tmp_path), "steps": 2})
+    monkeypatch.setattr(launching.subprocess, "Popen", printing("", 1))
+    launch = Launch((run,), "apart", (run.name,), Compare())
+    ((_, reason),) = run_launch(launch)
+    assert reason == f"exit code 1; see {run.run_dir / 'logs' / 'launcher.log'}"
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4096))
+    ((_, reason),) = run_launch(launch)
+    assert reason is not None
+    assert reason.startswith(f"exit code 1; no space left for {run.run_dir.parent}; free some, or set outputs=")
