@@ -118,6 +118,8 @@ def load_study(path: Path) -> Study:
 
 def load_run(path: Path) -> Run:
     """Read one run's folder. Raises DataError where it is not done or cannot be read."""
+    if not path.is_dir():
+        raise DataError(f"{path}: there is no such folder; give a run's, outputs/STUDY/RUN")
     refuse_special(path)
     status = read_status(path)
     if status["state"] == "absent":

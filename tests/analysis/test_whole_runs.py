@@ -8,7 +8,7 @@ from synthetic import write_run
 
 from analysis.__main__ import main
 from analysis.compare_runs import compared
-from analysis.load import load_study
+from analysis.load import load_run, load_study
 from analysis.settings import settings
 from ddpsched.errors import DataError
 
@@ -44,3 +44,8 @@ def test_simulated_runs_have_no_memory_to_draw(tmp_path: Path) -> None:
         write_run(study, arm, mode="simulated", steps=10, drop=("peak_memory_bytes",))
     assert main([str(study)]) == 0
     assert (study / "figures" / "tables.json").exists()
+
+
+def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="NOPE: there is no such folder; give a run's, outputs/STUDY/RUN"):
+        load_run(tmp_path / "NOPE")
