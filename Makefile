@@ -57,9 +57,9 @@ matrix: $(VENV)/installed
 
 # the tests that need other packages, which `make test` skips; two of them pin other versions of what the rest needs
 peers: $(VENV)-peers/installed
-	$(VENV)-peers/bin/python -m pytest --no-skips tests/peers tests/integrations/test_pool_stream.py \
-		tests/report/test_notes_deepspeed.py tests/experiments/test_verl_partitions.py \
-		tests/experiments/test_trl_grpo.py
+	$(VENV)-peers/bin/python -m pytest --no-skips --numprocesses $(WORKERS) --dist loadfile \
+		tests/peers tests/integrations/test_pool_stream.py tests/report/test_notes_deepspeed.py \
+		tests/experiments/test_verl_partitions.py tests/experiments/test_trl_grpo.py
 
 slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -101,8 +101,13 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-$(VENV)-peers/installed: pyproject.toml constraints.txt
+# the folder of an environment's packages
+PACKAGES = $$($(1)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")
+
+# it sees the first environment's packages, and has others' beside them
+$(VENV)-peers/installed: $(VENV)/installed
 	$(PYTHON) -m venv $(VENV)-peers
+	echo "$(call PACKAGES,$(abspath $(VENV)))" > "$(call PACKAGES,$(VENV)-peers)/first.pth"
 	$(VENV)-peers/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev,report,peers]"
 	$(VENV)-peers/bin/python -m pip install --quiet --no-compile --no-deps verl==0.9.1 cosmos-rl==0.4.7 trl==1.16.0
 	touch $@
