@@ -18,6 +18,9 @@ Array = npt.NDArray[np.float64]
 # Columns of ``per_step`` that are compared between arms.
 TIMED = ("max_compute_s", "step_s", "std_compute_s")
 COUNTED = ("max_padded_tokens", "std_padded_tokens")
+# columns of the records that metrics of their timed steps need
+WARM = ("step", "padded_tokens", "predicted_cost", "compute_s", "offer_s", "exchange_s", "solve_s", "vote_s")
+LENGTHS = ["num_samples", "num_tokens"]
 
 
 def warmup_steps(num_steps: int) -> int:
@@ -70,7 +73,7 @@ def summarise(
     """Return all metrics of one run; what was not measured is NaN. ``steps``: ``per_step`` of it, if it is at hand."""
     steps = per_step(records) if steps is None else steps
     timed = steps.iloc[warmup_steps(len(steps)) :]
-    warm = records[records["step"].isin(timed.index)]
+    warm = records.loc[records["step"].isin(timed.index), list(WARM)]
     rate = timed["num_samples"] / timed["step_s"]
     total_s = timed["step_s"].sum(min_count=1)
     row = {
@@ -147,7 +150,7 @@ def _lengths(records: pd.DataFrame, steps: pd.DataFrame) -> dict[str, float]:
     """
     first, second = steps.iloc[: len(steps) // 2], steps.iloc[len(steps) // 2 :]
     means = [half["num_tokens"].sum() / half["num_samples"].sum() for half in (first, second) if len(half)]
-    busy = records[records["num_samples"] > 0]
+    busy = records.loc[records["num_samples"] > 0, LENGTHS]
     length = (busy["num_tokens"] / busy["num_samples"]).to_numpy()
     return {
         "mean_length": steps["num_tokens"].sum() / steps["num_samples"].sum(),
@@ -166,7 +169,7 @@ def length_distances(
     """
 
     def means(table: pd.DataFrame) -> Array:
-        busy = table[table["num_samples"] > 0]
+        busy = table.loc[table["num_samples"] > 0, LENGTHS]
         return (busy["num_tokens"] / busy["num_samples"]).to_numpy(dtype=np.float64)
 
     whole, parts = (

@@ -154,16 +154,21 @@ def pairs(mine: pd.DataFrame, other: pd.DataFrame, column: str) -> Pairs | None:
     ``mine``, ``other``: ``per_step`` tables. Where steps do not hold the same samples, which shows in the sums of
     their lengths' powers 0 to 2, time is per real token.
     """
-    names = [column, *SUMS]
-    both = pd.concat({"x": mine[names], "y": other[names]}, axis=1, join="inner")
-    both = both.iloc[warmup_steps(len(both)) :] if len(both) else both
-    both = both[(both["x"][column] > 0) & (both["y"][column] > 0)]
-    if both.empty:
+    steps, here, there = np.intersect1d(mine.index, other.index, assume_unique=True, return_indices=True)
+    if not len(steps):
         return None
-    x, y = (both[side][column].to_numpy(dtype=np.float64) for side in ("x", "y"))
-    if both["x"][list(SUMS)].equals(both["y"][list(SUMS)]):
-        return Pairs(x, y)
-    return Pairs(x, y, *(both[side]["num_tokens"].to_numpy(dtype=np.float64) for side in ("x", "y")))
+    places = [each[warmup_steps(len(steps)) :] for each in (here, there)]
+    x, y = (table[column].to_numpy(dtype=np.float64)[at] for table, at in zip((mine, other), places, strict=True))
+    ran = (x > 0) & (y > 0)
+    if not ran.any():
+        return None
+    ours, theirs = (
+        {name: table[name].to_numpy(dtype=np.float64)[at[ran]] for name in SUMS}
+        for table, at in zip((mine, other), places, strict=True)
+    )
+    if all(np.array_equal(ours[name], theirs[name], equal_nan=True) for name in SUMS):
+        return Pairs(x[ran], y[ran])
+    return Pairs(x[ran], y[ran], ours["num_tokens"], theirs["num_tokens"])
 
 
 def between_steps(setting: Setting) -> tuple[float, float] | None:
@@ -172,12 +177,14 @@ def between_steps(setting: Setting) -> tuple[float, float] | None:
     Medians over all launches; the share is of a step. None where runs did not take turns, or the moments of their steps
     are not known. It holds the writing of records, which a run alone has as well, and a barrier over ranks.
     """
+    if not all((run.environment.get("launch") or {}).get("how") == "interleaved" for run in setting.runs):
+        return None
     gaps, steps = list[float](), list[float]()
     for seed in {run.seed for run in setting.runs}:
         turns = pd.concat([_turns(run) for run in setting.runs if run.seed == seed]).sort_values("begin")
         gaps += (turns["begin"].shift(-1) - turns["begin"] - turns["took"]).dropna().tolist()
         steps += turns["took"].tolist()
-    if not gaps or not all((run.environment.get("launch") or {}).get("how") == "interleaved" for run in setting.runs):
+    if not gaps:
         return None
     gap, step = float(np.median(gaps)), float(np.median(steps))
     return gap, gap / step
@@ -185,7 +192,8 @@ def between_steps(setting: Setting) -> tuple[float, float] | None:
 
 def _turns(run: Run) -> pd.DataFrame:
     """Return when each step of rank 0 began, and the seconds that it took this process; virtual ranks' take the sum."""
-    first = run.records[run.records["rank"] == 0].dropna(subset=["unix_s"]).set_index("step")
+    columns = ["step", "unix_s", "plan_wait_s", "step_s", "optimizer_s"]
+    first = run.records.loc[run.records["rank"] == 0, columns].dropna(subset=["unix_s"]).set_index("step")
     waited = first["plan_wait_s"].fillna(0)  # in step_s, and before the moment at which the step began
     took = first["step_s"]
     if run.mode == "virtual":

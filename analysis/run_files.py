@@ -19,6 +19,7 @@ from ddpsched.table import FolderName, Positive, first_fault
 
 # Columns that all metrics need; any other may be missing or null.
 REQUIRED = ("step", "rank", "world_size", "num_samples", "global_batch", "num_tokens", "padded_tokens")
+WHOLE, REAL = np.dtype("int64"), np.dtype("float64")
 TEXT = ("run", "mode", "policy", "plan_hash")
 EVALUATION_COLUMNS = ("step", "loss", "accuracy", "perplexity", "num_samples", "majority")
 
@@ -198,8 +199,11 @@ def clean(records: pd.DataFrame, source: object = "records") -> pd.DataFrame:
 
 
 def _numbers(records: pd.DataFrame, name: str, source: object) -> Any:
+    column, wanted = records[name], WHOLE if name in REQUIRED else REAL
+    if column.dtype == wanted:
+        return column.to_numpy()
     try:
-        return pd.to_numeric(records[name]).astype("int64" if name in REQUIRED else "float64").to_numpy()
+        return pd.to_numeric(column).astype(wanted).to_numpy()
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(f"{source}: column {name} is not of numbers ({_brief(error)}); run it again") from None
 

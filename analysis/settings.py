@@ -75,7 +75,8 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def part(config: dict[str, Any], tables: tuple[str, ...]) -> dict[str, Any]:
     """Return a run's config by dotted keys, as far as they belong to these tables or are these keys."""
-    flat = flatten(config)
+    there = {key.partition(".")[0] for key in tables}
+    flat = flatten({name: value for name, value in config.items() if name in there})
     return {key: value for key, value in flat.items() if key in tables or key.partition(".")[0] in tables}
 
 
@@ -118,11 +119,11 @@ def partner(run: Run, runs: Sequence[Run]) -> Run | None:
 
     The partner of a static run with options (another order, say) is one with fewer options; the plain one has none.
     """
-    same = [r for r in runs if r.policy == "static" and r.device == run.device and work(r.config) == work(run.config)]
-    same = [r for r in same if not r.config.get("aa")]
+    same = [r for r in runs if r.policy == "static" and r.device == run.device and not r.config.get("aa")]
+    mine, wanted = _options(run), work(run.config)
+    same = [r for r in same if r.seed == run.seed and work(r.config) == wanted]
     if run.policy == "static":
-        same = [r for r in same if len(_options(r)) < len(_options(run))]
-    mine = _options(run)
+        same = [r for r in same if len(_options(r)) < len(mine)]
     return min(
         same,
         key=lambda r: (len(mine.items() ^ _options(r).items()), r.config.get("cost") != run.config.get("cost"), r.name),
@@ -180,12 +181,13 @@ def _label(run: Run, rivals: Sequence[Run], quiet: tuple[str, ...]) -> str:
         return run.name
     tables = PUT_TOGETHER if run.policy == "static" else (*PLANNING, *PUT_TOGETHER)
     mine, others = part(run.config, tables), [part(rival.config, tables) for rival in rivals]
-    keys = [key for config in (mine, *others) for key in config if any(c.get(key) != mine.get(key) for c in others)]
+    there = dict.fromkeys(key for config in (mine, *others) for key in config)
+    keys = [key for key in there if any(c.get(key) != mine.get(key) for c in others)]
     if mine.get("policy.sequence_packing"):
         quiet = (*quiet, "policy.strategy")  # rows without padding are filled without a strategy
     words = [
         WORDS.get(key, key.rpartition(".")[2] + " = {}").format(_shown(key, mine.get(key)))
-        for key in dict.fromkeys(keys)
+        for key in keys
         if key not in quiet and (key not in PLAIN or mine.get(key, PLAIN[key]) != PLAIN[key])
     ]
     name = run.config["policy"]["peer"] if run.policy == "peer" else run.policy
@@ -201,12 +203,16 @@ def _shown(key: str, value: Any) -> Any:
 def _arms(group: Sequence[Run]) -> dict[str, list[Run]]:
     """Return runs by arm label: the policy, and its options where one policy has several arms."""
     arms: dict[str, list[Run]] = {}
+    rivals = defaultdict[str, list[Run]](list)  # by policy
+    for run in group:
+        if not run.config.get("aa"):
+            rivals[run.policy].append(run)
+    short = {run: _label(run, rivals[run.policy], BUDGETS) for run in group}
     for run in sorted(group, key=lambda r: (r.seed, r.name)):
-        rivals = [r for r in group if r.policy == run.policy and not r.config.get("aa")]
-        short = _label(run, rivals, BUDGETS)
         # budgets mostly follow from the options; they are in the label where they alone distinguish two arms
-        twins = [r for r in rivals if _label(r, rivals, BUDGETS) == short]
-        arms.setdefault(_label(run, rivals, ()) if _differ(run, twins) else short, []).append(run)
+        twins = [r for r in rivals[run.policy] if short[r] == short[run]]
+        name = _label(run, rivals[run.policy], ()) if _differ(run, twins) else short[run]
+        arms.setdefault(name, []).append(run)
     rank = {policy: place for place, policy in enumerate(POLICY_ORDER)}
     ordered = sorted(arms, key=lambda arm: (rank.get(arms[arm][0].policy, len(rank)), arm == AA, arm))
     return {arm: arms[arm] for arm in ordered}

@@ -174,6 +174,8 @@ def waits(
             table["exposed_s"] = float("nan")
         table["comm_s"] = table["exposed_s"]
     table["hidden_s"] = (table["comm_s"] - table["exposed_s"]) if mode != "distributed" else float("nan")
+    if not moved:
+        return table
     spans_of_rows = [moved.get(key) or [] for key in zip(table["step"], table["rank"], strict=True)]
     measured = pd.Series([bool(spans) for spans in spans_of_rows])
     whole = [covered_s([(t.begin_s, t.end_s) for t in spans]) for spans in spans_of_rows]

@@ -17,7 +17,7 @@ from analysis.figures import draw_outline
 from analysis.settings import AA
 from analysis.speed_up import draw_speed_up
 from analysis.speeds import speeds
-from analysis.step_parts import PARTS, WHOLE, step_parts, undivided
+from analysis.step_parts import PARTS, WHOLE, undivided
 from analysis.style import STRONGEST
 from analysis.tradeoffs import tradeoffs
 from ddpsched.data.embedded.length_histogram import sst2_lengths
@@ -104,7 +104,7 @@ def _joined_parts(found: Sequence[Measured]) -> pd.DataFrame:
     """Return the parts of the arms of several studies, each over the baseline's step in its own launches."""
     tables = []
     for each in found:
-        parts = step_parts(each.setting)
+        parts = each.parts
         if (tracking(each, each.table["baseline"])["ratio"] or 0) < FITS:
             parts = undivided(parts)
         base = parts.loc[parts["arm"] == each.table["baseline"], "step_s"].iloc[0]

@@ -11,7 +11,7 @@ from analysis.metrics import warmup_steps
 from analysis.ratios import compare, pairs
 from analysis.settings import AA
 from analysis.stats import MIN_LAUNCHES, Ratio, from_interval, ratio, spread_interval, verdicts
-from analysis.step_parts import PARTS, step_parts
+from analysis.step_parts import PARTS
 from analysis.style import STRONGEST
 from report.results import Measured
 
@@ -150,7 +150,7 @@ def beyond(row: Row, floor: Row) -> bool:
 
 def shares(measured: Measured) -> dict[str, dict[str, float]]:
     """Return the parts of each arm's mean step over the baseline's, ``{"static": {"padding": 0.3, ...}}``."""
-    table = step_parts(measured.setting).set_index("arm")
+    table = measured.parts.set_index("arm")
     base = table["step_s"].get(measured.table["baseline"], np.nan)
     return {
         str(arm): {part.removesuffix("_s"): float(row[part] / base) for part in PARTS} for arm, row in table.iterrows()

@@ -13,6 +13,7 @@ import pandas as pd
 from analysis.freeze import open_study, portable
 from analysis.load import Study
 from analysis.settings import Setting, settings
+from analysis.step_parts import step_parts
 from analysis.tables import study_tables
 from ddpsched.errors import DataError
 from ddpsched.records import read_json
@@ -58,6 +59,11 @@ class Measured:
         extra = extra.removeprefix(self.table["device"]).lstrip(", ")
         told = ", ".join(part for part in (size * self.sized, extra) if part)
         return f"{self.study} ({told})" if told else self.study
+
+    @cached_property
+    def parts(self) -> pd.DataFrame:
+        """The table ``step_parts`` of its setting, which nobody changes."""
+        return step_parts(self.setting)
 
     @property
     def apart(self) -> bool:
