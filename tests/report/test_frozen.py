@@ -1,17 +1,43 @@
-"""The committed report's comparisons of times have at least five launches behind them."""
+"""The committed report is what its frozen records give, and its comparisons of times have five launches behind them."""
 
 from pathlib import Path
 
-from analysis.settings import settings
-from report.results import read
+import pytest
 
+from report import front
+from report.build import build
+from report.pdf import num_pages
+from report.reproduce import verdicts
+from report.results import Measured, Results, read
+
+ROOT = Path(__file__).parents[2]
+REPORT = ROOT / "report"
 LEAST = 5
 
 
-def test_frozen_comparisons_have_five_launches() -> None:
-    results = read(Path(__file__).parents[2] / "report" / "results")
-    found = [setting for study in results.studies.values() for setting in settings(study.runs)]
-    seeds = {setting.slug: {arm: len(runs) for arm, runs in setting.arms.items()} for setting in found}
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return read(REPORT / "results")
+
+
+def test_what_is_frozen(results: Results, tmp_path: Path) -> None:
+    """Every byte of text and figures, and ten pages of them."""
+    build(results, tmp_path)
+    names = {path.relative_to(tmp_path) for path in tmp_path.rglob("*.*")}
+    documents = {Path(f"{stem}{suffix}") for stem in ("report", "appendix") for suffix in (".md", ".html", ".pdf")}
+    assert documents < names
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (REPORT / name).read_bytes(), f"{name}: make report"
+    assert num_pages((REPORT / "report.pdf").read_bytes()) <= 10
+    assert front.block(results) in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert verdicts(results)
+    assert all(isinstance(each, Measured) for each in results.measured)
+
+
+def test_frozen_comparisons_have_five_launches(results: Results) -> None:
+    arms = {each.setting.slug: each.setting.arms for each in results.measured}
+    seeds = {slug: {arm: len(runs) for arm, runs in each.items()} for slug, each in arms.items()}
+    assert seeds
     assert all(min(arms.values()) >= LEAST for arms in seeds.values()), seeds
     tables = [*results.synchronisers, *(link for table in results.two_hosts for link in table["links"])]
     assert tables
