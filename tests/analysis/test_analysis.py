@@ -268,11 +268,11 @@ def test_a_giant_step_does_not_flatten_the_rest() -> None:
 
 def test_command_writes_figures_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = tmp_path / "study"
-    for policy in ("static", "minmax", "balanced"):
+    for policy in ("static", "balanced"):
         write_arm(study, policy, aa=policy == "static", drop=("cpu_s",))
     assert main([str(study)]) == 0
     out = capsys.readouterr().out
-    assert "minmax (3)" in out
+    assert "balanced (3)" in out
     assert re.search(r"A/A +1\.0\d\d .*not told apart +\n +\(0\.9", out)
     assert re.search(r"balanced +0\.\d\d\d .* faster +\n +\(0\.\d\d\d–0\.\d\d\d\) ", out)
     assert "P95 needs 34 steps a launch for an interval, P99 167; this study has 55" in out
@@ -280,13 +280,13 @@ def test_command_writes_figures_and_tables(tmp_path: Path, capsys: pytest.Captur
     names = sorted(f"study-distributed-g2-b32-{name}.png" for name in [*FIGURES, "6-ratios", *PRINTED])
     assert sorted(path.name for path in (study / "figures").glob("*.png")) == names
     assert all(path.stat().st_size < 150_000 for path in study.rglob("*.png"))
-    assert len(list((study / "minmax-distributed-g2-s0" / "figures").glob("*.png"))) == len(FIGURES)
+    assert len(list((study / "balanced-distributed-g2-s0" / "figures").glob("*.png"))) == len(FIGURES)
     tables = read(study / "figures")["settings"][0]
-    assert [row["arm"] for row in tables["arms"]] == ["static", "A/A", "minmax", "balanced"]
+    assert [row["arm"] for row in tables["arms"]] == ["static", "A/A", "balanced"]
     assert tables["arms"][0]["max_cpu_mean_s"] is None
     ratio = next(r for r in tables["ratios"] if (r["arm"], r["column"]) == ("balanced", "max_compute_s"))
     assert ratio["low"] < ratio["ratio"] < ratio["high"] < 1
-    assert len(pd.read_csv(study / "figures" / "tables.csv")) == 12
+    assert len(pd.read_csv(study / "figures" / "tables.csv")) == 9
 
 
 def test_tables_pool_seeds(tmp_path: Path) -> None:
