@@ -30,9 +30,17 @@ def search_shapes(steps: TrialSteps, most: int, at_worst: Shape) -> list[Shape]:
     if most == 1:
         return [at_worst]
     tries = int(np.clip(OPERATIONS // steps.work, FEWEST, MOST))
-    best, least = [at_worst], steps.judge([at_worst])
+    judged: dict[frozenset[Shape], float] = {}  # most moves lead back to a menu that was judged before
+
+    def judge(menu: list[Shape]) -> float:
+        known = frozenset(menu)
+        if known not in judged:
+            judged[known] = steps.judge(menu)
+        return judged[known]
+
+    best, least = [at_worst], judge([at_worst])
     for grid in _grids(steps, most, at_worst):
-        price = steps.judge(grid)
+        price = judge(grid)
         tries -= 1
         if price < least:
             best, least = grid, price
@@ -41,7 +49,7 @@ def search_shapes(steps: TrialSteps, most: int, at_worst: Shape) -> list[Shape]:
         moved = _moved(best, random, samples, most, at_worst)
         if moved is None:
             continue
-        price = steps.judge(moved)
+        price = judge(moved)
         if price <= least:
             best, least = moved, price
     return sorted(set(best), key=lambda shape: (shape[1], shape[0]))

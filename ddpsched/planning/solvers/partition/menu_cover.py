@@ -43,9 +43,9 @@ def menu_split(lengths: Int, cost: MenuCost, world_size: int, max_microbatches: 
     >>> split.sizes, split.costs, split.lower_bound
     (((1,), (4, 4)), (60, 80), 70)
     """
-    cost.rounded(lengths)
+    rounded = cost.rounded(lengths)
     line = line_of(lengths, cost)
-    ordered = lengths[line.order].tolist()
+    ordered = rounded[line.order].tolist()  # few distinct ones, which cost the same
     cheapest, _ = _cover(_candidates(ordered, cost, None), 0)
     bound = max(int(cost.padded(1, ordered[0])), -(-cheapest // world_size))
     ranks = _one_each(line, world_size)
@@ -90,15 +90,17 @@ def _candidates(ordered: Sequence[int], cost: MenuCost, cap: int | None) -> list
 def _cover(candidates: list[list[Priced]], penalty: int) -> tuple[int, list[Span]]:
     """Return the price of the cheapest cover, with ``penalty`` for each shape, and its spans."""
     size = len(candidates)
-    total, rows_of = [0] * (size + 1), [0] * size
+    assert candidates[0], "caps leave a shape for the longest sample"
+    most = candidates[-1][-1][1]  # rows, as all shapes may begin with the shortest
+    total, rows_of = [0] * (size + most), [0] * size
     for i in range(size - 1, -1, -1):
-        least = None
+        price, rows_of[i] = candidates[i][0]
+        least = price + total[i + rows_of[i]]
         for price, rows in candidates[i]:
-            whole = price + penalty + total[min(size, i + rows)]
-            if least is None or whole < least:
+            whole = price + total[i + rows]
+            if whole < least:
                 least, rows_of[i] = whole, rows
-        assert least is not None, "caps leave a shape for the longest sample"
-        total[i] = least
+        total[i] = least + penalty
     spans, start = [], 0
     while start < size:
         end = min(size, start + rows_of[start])

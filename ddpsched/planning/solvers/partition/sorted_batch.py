@@ -100,7 +100,9 @@ def line_of(lengths: IntArray, cost: GroupCost | CostModel, limit: Limit | None 
         refuse_too_long(ordered[0])
     if isinstance(cost, CostModel) and cost.linear:
         return _linear(order, cost.sample(ordered).tolist(), cost.fixed, cost.least, limits)
-    return _general(order, ordered.tolist(), cost.padded if isinstance(cost, CostModel) else cost, limits)
+    if isinstance(cost, CostModel):
+        return _general(order, cost.rounded(ordered).tolist(), cost.padded, limits)
+    return _general(order, ordered.tolist(), cost, limits)
 
 
 def most_within(line: Line, limits: Sequence[list[int]] | None) -> Callable[[int], int]:
