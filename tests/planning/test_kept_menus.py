@@ -15,7 +15,7 @@ from ddpsched.orders.epoch_order import Order
 from ddpsched.planning.plan_spec import PlanSpec
 from ddpsched.planning.policies.balanced import Balanced
 from ddpsched.planning.policies.static import Static
-from ddpsched.planning.shapes import kept
+from ddpsched.planning.shapes import kept, search
 from ddpsched.planning.shapes.choose import choose_shapes
 from ddpsched.planning.shapes.kept import kept_shapes
 
@@ -26,6 +26,7 @@ SPEC = PlanSpec(world_size=4, global_batch=16, policy=Balanced(), epochs=1, max_
 @pytest.fixture(autouse=True)
 def searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setenv(KEPT, str(tmp_path / "cache"))
+    monkeypatch.setattr(search, "MOST", 100)  # how good a menu is makes no difference here
     asked: list[Any] = []
 
     def counted(*given: Any) -> Any:

@@ -21,11 +21,13 @@ def optimum(lengths: list[int], cost: MenuCost, ranks: int, most: int) -> int:
     """Return the least makespan of all placements."""
     best = 2**62
     places = ranks * most
-    for chosen in itertools.product(range(places), repeat=len(lengths)):
+    price = cost.padded(np.arange(len(lengths) + 1)[:, None], np.arange(max(lengths) + 1)).tolist()
+    for chosen in itertools.product(range(places), repeat=len(lengths) - 1):
         loads = [0] * ranks
+        chosen = (0, *chosen)  # places are alike, so the first sample may lie in the first one
         for place in set(chosen):
             part = [length for length, where in zip(lengths, chosen, strict=True) if where == place]
-            loads[place // most] += int(cost.padded(len(part), max(part)))
+            loads[place // most] += price[len(part)][max(part)]
         best = min(best, max(loads))
     return best
 
