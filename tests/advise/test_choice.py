@@ -29,7 +29,7 @@ from ddpsched.run_loop import run, world_of
 from ddpsched.training import compiled_times, trial_times
 from ddpsched.training.program_table import ProgramTable
 
-pytestmark = pytest.mark.usefixtures("kept")  # each test measures for itself
+pytestmark = pytest.mark.usefixtures("kept", "brief")  # each test measures for itself
 
 
 def test_a_simulated_run_chooses_by_its_clock(tmp_path: Path) -> None:
@@ -239,6 +239,7 @@ def on_crowded_ranks(folder: Path, cache: Path) -> float:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial_times, "_seconds", seconds)
         patch.setattr(trial_times, "MOST_PASSES", 1)
+        patch.setattr(trials, "MOST", 1)
         done = run(config_of(folder, executor={"kind": "distributed"}))
     return float(chosen(done)["times"]["together"])
 

@@ -51,12 +51,14 @@ def calibrated(folder: Path, **more: Any) -> Path:
     return file
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_calibration_that_is_given_counts(tmp_path: Path) -> None:
     file = calibrated(tmp_path)
     folder = run(config_of(tmp_path, cost={"kind": "calibrated", "path": str(file)}))
     assert chosen(folder)["times"]["padded"] == read_json(file)["seconds"]
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_stale_calibration_is_refused_and_measured_anew_by_force(tmp_path: Path) -> None:
     """It is of shorter samples; with ``force`` none of its times count."""
     file = calibrated(tmp_path, data={"size": 64, "max_length": 40})
