@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ddpsched import local_ranks
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as ranks have; tests run side by side
 # a busy machine takes its time
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+local_ranks.PRELOADED += ["pandas", "pytest"]  # what nearly every rank of a test imports, in half a second or more
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the background; tests send Ctrl-C to processes
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

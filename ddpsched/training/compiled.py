@@ -67,7 +67,8 @@ class Programs:
         inductor: dict[str, Any] = {} if options.mode == "default" else {"mode": options.mode}
         dynamic = options.kind == "dynamic"
         compiler = partial(torch.compile, dynamic=dynamic, backend=options.backend, **inductor)
-        self._table = model._compiled_call_impl = ProgramTable(model, compiler)  # as torch.nn.Module.compile sets it
+        self._table = ProgramTable(model, compiler, options.backend == "inductor")
+        model._compiled_call_impl = self._table  # as torch.nn.Module.compile sets it
         self._live = list(self._menu.shapes[: options.live] if options.live else ())
         # one at least, to see that the compiler works
         covered = self._live or self._menu.warm_up or self._menu.shapes[:1] or TRIED

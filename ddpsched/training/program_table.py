@@ -15,10 +15,13 @@ from ddpsched.costs.shape_menu import Shape
 
 
 class ProgramTable:
-    """A callable in place of ``model``'s forward. ``compile``: torch.compile with its options."""
+    """A callable in place of ``model``'s forward. ``compile``: torch.compile with its options.
 
-    def __init__(self, model: torch.nn.Module, compile: Callable[..., Any]) -> None:
-        self._model, self._compile = model, compile
+    ``by_inductor``: whether its backend is inductor, which alone may record programs as CUDA graphs.
+    """
+
+    def __init__(self, model: torch.nn.Module, compile: Callable[..., Any], by_inductor: bool) -> None:
+        self._model, self._compile, self._by_inductor = model, compile, by_inductor
         self.clear()
 
     def add(self, shape: Shape) -> None:
@@ -36,7 +39,8 @@ class ProgramTable:
 
         Shapes that were not added share the function of the last one that was: its guards then say what is new in them.
         """
-        torch.compiler.cudagraph_mark_step_begin()  # outputs of the call before are not needed any more
+        if self._by_inductor:  # else this would import it, which takes seconds
+            torch.compiler.cudagraph_mark_step_begin()  # outputs of the call before are not needed any more
         return self._by_shape.get(tuple(inputs["input_ids"].shape), self._others)(*args, **inputs)
 
     def _own(self, name: str) -> Any:

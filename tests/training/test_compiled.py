@@ -1,10 +1,12 @@
 """Compiled models: the gradient stays, programs are made before the first step, and what is compiled later is recorded.
 
-Most tests trace only (``aot_eager``); inductor's programs take 10 seconds each.
+Most tests trace only (``aot_eager``), or capture graphs and do not even trace these (``captured_only``), of models of
+one layer; inductor's programs take 10 seconds each.
 """
 
 import logging
 import os
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from one_layer import one_layer
 from ranks import run_ranks
 from rich.console import Console
 
@@ -32,8 +35,10 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def no_programs_of_other_tests() -> None:
+def no_programs_of_other_tests() -> Iterator[None]:
     torch._dynamo.reset()
+    with one_layer():
+        yield
 
 
 def config_of(folder: Path, compiled: dict[str, Any] = TRACED, **more: Any) -> RunConfig:
@@ -44,12 +49,20 @@ def config_of(folder: Path, compiled: dict[str, Any] = TRACED, **more: Any) -> R
     return parse({**table, **more})
 
 
+def captured_only(config: RunConfig) -> RunConfig:
+    """Let graphs be captured as ever and then run as they are, by a backend of torch that users cannot choose."""
+    return config.model_copy(update={"compile": config.compile.model_copy(update={"backend": "eager"})})
+
+
 CERTIFIED: dict[str, dict[str, Any]] = {
     "balanced, several": {"policy": {"kind": "balanced", "max_microbatches": 2}},
     "token_budget": {"policy": {"kind": "token_budget", "max_tokens_for_batch": 160}},
-    "language model": {"model": {"task": "causal_lm", "dropout": 0.0}, "train": {"target": "sample_mean"}},
+    "language model": {
+        "model": {"task": "causal_lm", "dropout": 0.0}, "train": {"target": "sample_mean"},
+        "compile": {**TRACED, "shapes": 2},
+    },
     "dynamic": {"compile": {"kind": "dynamic", "backend": "aot_eager"}},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -65,7 +78,7 @@ def test_rows_that_fill_up_would_show_if_they_weighed_something(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collate, "NOT_LEARNT", 0)
-    assert not certify_run(config_of(tmp_path)).holds
+    assert not certify_run(config_of(tmp_path, {**TRACED, "shapes": 2})).holds
 
 
 def test_a_batch_is_filled_up_to_its_shape() -> None:
@@ -87,7 +100,7 @@ def test_a_batch_is_filled_up_to_its_shape() -> None:
     ids=lambda policy: policy["kind"],
 )
 def test_nothing_is_compiled_within_a_step(tmp_path: Path, policy: dict[str, Any]) -> None:
-    folder = run(config_of(tmp_path, policy=policy))
+    folder = run(config_of(tmp_path, {**TRACED, "on_recompile": "stop"}, policy=policy))
     entry = read_json(folder / "environment.json")["compile"]
     assert 1 < len(entry["programs"]) <= 3
     assert {each["parts"] for each in entry["programs"]} == {1}
@@ -122,6 +135,7 @@ def test_few_programs_at_a_time_follow_samples_that_come_by_length(tmp_path: Pat
 LENGTHS = ([10, 20, 30, 40, 10, 20], [10, 10, 20, 40, 30, 10], [20, 20, 10, 10, 40, 30])  # of each rank, step by step
 
 
+@one_layer()
 def worked_example(folder: Path, data: Path, covered: bool) -> str:
     """Run three ranks of which each meets a length at another step; return the run's folder."""
     table = {
@@ -163,26 +177,25 @@ def test_a_length_that_is_new_to_a_rank_is_compiled_in_its_step_unless_covered(t
 
 
 def test_a_recompilation_may_stop_the_run(tmp_path: Path) -> None:
-    config = config_of(tmp_path, {**TRACED, "on_recompile": "stop"})
-    run(config)
-    torch._dynamo.reset()
+    config = captured_only(config_of(tmp_path, {**TRACED, "on_recompile": "stop"}))
     menu = RunConfig.menu
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunConfig, "menu", lambda *given: replace(menu(*given), warm_up=()))
         with pytest.raises(RunError, match=r"within a step \(.*size mismatch.*\); let compile.cover meet every"):
-            run(config, overwrite=True)
+            run(config)
 
 
 def test_what_runs_compile_that_take_turns_is_their_own(tmp_path: Path) -> None:
     options = {**TRACED, "on_recompile": "stop"}
-    configs = [config_of(tmp_path, {**options, "shapes": shapes}, name=f"N-{shapes}") for shapes in (2, 3)]
+    configs = [config_of(tmp_path, {**options, "shapes": shapes}, name=f"N-{shapes}") for shapes in (1, 2)]
+    configs = [captured_only(config) for config in configs]
     assert run_interleaved(configs) == {}
     for config in configs:
         assert [line["recompiled"] for line in read_lines(config.run_dir) if line["recompiled"]] == []
 
 
 def test_first_steps_that_cover_are_allowed_to_compile(tmp_path: Path) -> None:
-    folder = run(config_of(tmp_path, {**TRACED, "cover": "order", "on_recompile": "stop"}))
+    folder = run(captured_only(config_of(tmp_path, {**TRACED, "cover": "order", "on_recompile": "stop"})))
     entry = read_json(folder / "environment.json")["compile"]
     steps = {line["step"] for line in read_lines(folder) if line["recompiled"]}
     assert steps
@@ -215,7 +228,7 @@ def test_no_compiler_of_cpp(tmp_path: Path, on_failure: str, caplog: pytest.LogC
 def test_a_compiler_that_fails_in_mid_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model goes on without programs, and the records say why."""
     options = {**TRACED, "shapes": 4, "live": 2}
-    config = config_of(tmp_path, options, order={"kind": "curriculum"}, policy={"kind": "static"})
+    config = captured_only(config_of(tmp_path, options, order={"kind": "curriculum"}, policy={"kind": "static"}))
     add, calls = ProgramTable.add, list[Any]()
 
     def third_fails(table: ProgramTable, shape: Any) -> None:
@@ -267,8 +280,9 @@ def test_evaluation_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     if not is_eager:
         monkeypatch.setattr(torch.compiler, "set_stance", lambda stance: nullcontext())
     torch._dynamo.utils.counters.clear()
-    folder = run(config_of(tmp_path, steps=4, epochs=None, train={"eval_every": 1}))
-    assert len((folder / "evaluations.jsonl").read_text().splitlines()) >= 4
+    config = config_of(tmp_path, {**TRACED, "shapes": 2}, steps=2, epochs=None, train={"eval_every": 1})
+    folder = run(captured_only(config))
+    assert len((folder / "evaluations.jsonl").read_text().splitlines()) >= 2
     made = read_json(folder / "environment.json")["compile"]
     assert (torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(made["programs"])) == is_eager
     assert made["within_steps"]["programs"] == 0
@@ -280,32 +294,6 @@ def test_running_statistics_are_refused(tmp_path: Path) -> None:
     learner._statistics = [torch.zeros(3)]
     with pytest.raises(ConfigError, match="rows of weight 0, which would count in the running statistics"):
         learner.use(config, Menu(((4, 20),), ((4, 20),)))
-
-
-def parts_of(split: bool, bucket_mb: float, folder: Path) -> Any:
-    table = {
-        "outputs": str(folder), "name": f"split-{split}-{bucket_mb}", "steps": 2, "global_batch": 8, "world_size": 2,
-        "data": {"size": 40}, "policy": {"kind": "static"}, "executor": {"kind": "distributed"},
-        "sync": {"kind": "ddp", "bucket_mb": bucket_mb}, "compile": {**TRACED, "menu": [[4, 66]], "split": split},
-    }  # fmt: skip
-    done = run(parse(table))
-    return read_json(done / "environment.json")["compile"]["programs"]
-
-
-def test_ddps_splitter_cuts_a_program_at_its_buckets(tmp_path: Path) -> None:
-    config = config_of(tmp_path)
-    model = Learner(config, config.load_samples(), CPU).model
-    parameters = sum(each.numel() * each.element_size() for each in model.parameters())
-    for split, bucket_mb in ((True, 0.1), (False, 0.1)):
-        (program,) = run_ranks(parts_of, 2, split, bucket_mb, tmp_path)[0]
-        assert (program["rows"], program["length"]) == (4, 66)
-        assert (program["parts"] > 1) == split
-        if split:
-            assert len(program["splits"]) == program["parts"]
-            assert sum(program["splits"]) == parameters
-            assert min(program["splits"][1:]) > 0.1 * 2**20, "buckets are filled from the end on"
-        else:
-            assert program["splits"] == []
 
 
 def test_each_rank_begins_with_other_shapes(monkeypatch: pytest.MonkeyPatch) -> None:

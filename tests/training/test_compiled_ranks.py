@@ -1,6 +1,6 @@
 """Compiled models on real ranks: every policy that plans on a menu, under every synchroniser that compiled models have.
 
-Programs are traced only (``aot_eager``) and held against the eager model on the same plans.
+Programs of a model of one layer are traced only (``aot_eager``) and held against the eager model on the same plans.
 """
 
 import io
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from one_layer import one_layer
 from ranks import run_ranks
 
 from ddpsched.config import parse
@@ -48,12 +49,16 @@ def eagerly(table: ProgramTable, *args: Any, **inputs: Any) -> Any:
     return table._model._call_impl(*args, **inputs)
 
 
-def both(folder: Path, sync: str, names: list[str]) -> dict[str, str]:
+@one_layer()
+def both(folder: Path, sync: str, names: list[str], shapes: int) -> dict[str, str]:
     """Run each policy compiled, and then by the eager model on the same plans."""
-    join_group()
+    join_group()  # for all that this rank runs: a rendezvous is not used twice
     failed = {}
     for kind in ("compiled", "eager"):
-        configs = [config_of(folder, f"{name}-{kind}".replace(", M = ", "-"), POLICIES[name], sync) for name in names]
+        configs = [
+            config_of(folder, f"{name}-{kind}".replace(", M = ", "-"), POLICIES[name], sync, shapes=shapes)
+            for name in names
+        ]
         with pytest.MonkeyPatch.context() as patch:
             if kind == "eager":
                 patch.setattr(
@@ -65,6 +70,7 @@ def both(folder: Path, sync: str, names: list[str]) -> dict[str, str]:
     return failed
 
 
+@one_layer()
 def late(folder: Path) -> dict[str, float]:
     """Let rank 1 take a second longer to make its programs; return when they were made, and when steps may begin."""
     rank, at, use = World.detect().rank, dict[str, float](), Learner.use
@@ -91,22 +97,18 @@ def test_no_rank_begins_before_all_have_their_programs(tmp_path: Path) -> None:
     assert zero["used"] >= one["made"] >= zero["made"] + 0.5
 
 
-def test_a_policy_trains_as_the_eager_model(tmp_path: Path) -> None:
-    trains_alike(tmp_path, "overlap", ["token_budget"])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", ["ddp", "bucketed", "overlap"])
 def test_every_policy_trains_as_the_eager_model(tmp_path: Path, sync: str) -> None:
-    trains_alike(tmp_path, sync, [*POLICIES])
+    assert run_ranks(both, 2, tmp_path, sync, [*POLICIES], 4, timeout_s=300) == [{}, {}]
+    trained_alike(tmp_path, [*POLICIES], 4)
 
 
-def trains_alike(folder: Path, sync: str, names: list[str]) -> None:
-    assert run_ranks(both, 2, folder, sync, names, timeout_s=300) == [{}, {}]
+def trained_alike(folder: Path, names: list[str], shapes: int) -> None:
     for name in names:
         compiled, eager = (folder / "runs" / f"{name}-{kind}".replace(", M = ", "-") for kind in ("compiled", "eager"))
         programs = read_json(compiled / "environment.json")["compile"]["programs"]
-        assert 1 < len(programs) <= 4, name
+        assert 1 < len(programs) <= shapes, name
         lines, others = read_lines(compiled), read_lines(eager)
         assert {line["recompiled"] for line in lines} == {None}, name
         for key in ("loss", "grad_norm"):
@@ -116,9 +118,9 @@ def trains_alike(folder: Path, sync: str, names: list[str]) -> None:
             assert [line[key] for line in lines] == [line[key] for line in others], (name, key)
 
 
-def fails_on(folder: Path, failing: list[int]) -> str:
+@one_layer()
+def fails_on(folder: Path, failing: tuple[int, ...]) -> str:
     """Run two ranks, on some of which the compiler fails; return what this rank has printed."""
-    join_group()
     add, printed = ProgramTable.add, io.StringIO()
 
     def fail(table: ProgramTable, shape: Any) -> None:
@@ -128,25 +130,46 @@ def fails_on(folder: Path, failing: list[int]) -> str:
 
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(printed):
         patch.setattr(ProgramTable, "add", fail)
-        run(config_of(folder, "fails", {"kind": "static"}, "ddp", shapes=1))
+        run(config_of(folder, f"fails-on-{len(failing)}", {"kind": "static"}, "ddp", shapes=1))
     torch._dynamo.reset()
     torch.distributed.barrier()
     return printed.getvalue()
 
 
+ALL, SOME = (0, 1), (1,)  # of two ranks
+
+
+def one_after_another(folder: Path) -> tuple[dict[str, str], dict[tuple[int, ...], str]]:
+    """Let the same ranks train, and then fail to compile: a process that compiles first imports for seconds."""
+    return both(folder, "overlap", ["token_budget"], 2), {failing: fails_on(folder, failing) for failing in (ALL, SOME)}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    folder = tmp_path_factory.mktemp("ranks")
+    return folder, run_ranks(one_after_another, 2, folder)
+
+
+def test_a_policy_trains_as_the_eager_model(ran: tuple[Path, list[Any]]) -> None:
+    folder, ranks = ran
+    assert [failed for failed, _ in ranks] == [{}, {}]
+    trained_alike(folder, ["token_budget"], 2)
+
+
 @pytest.mark.parametrize(
     ("failing", "said"),
-    [([0, 1], "'aot_eager' failed"), ([1], r"the compiler failed on ranks \[1\], which run eagerly; their logs")],
+    [(ALL, "'aot_eager' failed"), (SOME, r"the compiler failed on ranks \[1\], which run eagerly; their logs")],
+    ids=["all", "some"],
 )
 def test_a_compiler_that_fails_is_told_once_and_logged_where_it_failed(
-    tmp_path: Path, failing: list[int], said: str
+    ran: tuple[Path, list[Any]], failing: tuple[int, ...], said: str
 ) -> None:
-    zero, one = run_ranks(fails_on, 2, tmp_path, failing)
+    zero, one = (printed[failing] for _, printed in ran[1])
     (line,) = [line for line in zero.splitlines() if "compiler" in line]
     assert re.search(said, line)
     assert one == ""
-    folder = tmp_path / "runs" / "fails"
-    assert read_json(folder / "environment.json")["compile"]["failed_ranks"] == failing
+    folder = ran[0] / "runs" / f"fails-on-{len(failing)}"
+    assert read_json(folder / "environment.json")["compile"]["failed_ranks"] == [*failing]
     for rank in failing:
         assert "no compiler here" in (folder / "logs" / f"rank{rank}.log").read_text()
 
@@ -183,6 +206,7 @@ def test_a_recompilation_of_one_rank_stops_all_in_the_same_step(tmp_path: Path) 
     assert ended[0] == ended[1]
 
 
+@one_layer()
 def trained(folder: Path, name: str, sync: str, compiled: dict[str, Any]) -> None:
     run(config_of(folder, name, {"kind": "static"}, sync, **compiled))
 
@@ -209,3 +233,36 @@ def test_ranks_compile_in_the_steps_that_meet_every_shape(tmp_path: Path) -> Non
     compiled = {line["step"] for line in read_lines(tmp_path / "runs" / "order") if line["recompiled"]}
     assert compiled
     assert max(compiled) < entry["cover_steps"]
+
+
+BUCKET_MB = 0.4
+
+
+@one_layer()
+def parts_of(split: bool, folder: Path) -> Any:
+    config = config_of(folder, f"split-{split}", {"kind": "static"}, "ddp", menu=[[4, 66]], split=split)
+    done = run(config.model_copy(update={"sync": config.sync.model_copy(update={"bucket_mb": BUCKET_MB})}))
+    return read_json(done / "environment.json")["compile"]["programs"]
+
+
+def with_and_without(folder: Path) -> tuple[Any, Any]:
+    join_group()  # for both: a run's rendezvous is not used twice
+    split = parts_of(True, folder)
+    torch._dynamo.reset()
+    whole = parts_of(False, folder)
+    torch.distributed.barrier()
+    return split, whole
+
+
+def test_ddps_splitter_cuts_a_program_at_its_buckets(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "model", {"kind": "static"}, "ddp")
+    with one_layer():
+        model = Learner(config, config.load_samples(), torch.device("cpu")).model
+    parameters = sum(each.numel() * each.element_size() for each in model.parameters())
+    (split,), (whole,) = run_ranks(with_and_without, 2, tmp_path)[0]
+    for program in (split, whole):
+        assert (program["rows"], program["length"]) == (4, 66)
+    assert len(split["splits"]) == split["parts"] > 1
+    assert sum(split["splits"]) == parameters
+    assert min(split["splits"][1:]) > BUCKET_MB * 2**20, "buckets are filled from the end on"
+    assert (whole["parts"], whole["splits"]) == (1, [])
