@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -297,26 +296,6 @@ def tensor_parallel() -> list[list[int]]:
     lists = list(sampler(world=World(dist.get_rank() // 2, 2)))
     dist.barrier()  # rank 0 keeps the store
     return lists
-
-
-def spawned(rank: int, made: BatchSampler, folder: Path) -> None:
-    """Run a rank under torch.multiprocessing.spawn, which sets no environment."""
-    assert "RANK" not in os.environ
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    (folder / f"rank{rank}").write_text(repr([ids for ids, _ in scaled(made)]))
-    dist.barrier()
-    os._exit(0)  # gloo may abort a process that ends in order
-
-
-def test_spawned_processes_divide_the_samples(tmp_path: Path) -> None:
-    """The sampler is made before there are ranks, and still divides the samples."""
-    import torch.multiprocessing as mp
-
-    made = sampler()
-    mp.spawn(spawned, (made, tmp_path), 2)
-    assert [(tmp_path / f"rank{r}").read_text() for r in range(2)] == [
-        repr(list(sampler(world=World(r, 2)))) for r in range(2)
-    ]
 
 
 def test_processes_that_share_a_rank() -> None:

@@ -12,9 +12,9 @@ from transformers_trainers import (
     SIZE,
     UNLABELLED,
     Case,
+    Logged,
     Step,
     largest_error,
-    losses_on_rank,
     on_ranks,
     own_loss,
 )
@@ -78,8 +78,13 @@ CASES: dict[str, Case] = {
 
 
 @pytest.fixture(scope="module")
-def ran() -> list[list[list[Step]]]:
-    return run_ranks(on_ranks, 2, list(CASES.values()), timeout_s=200)
+def on_both() -> list[tuple[list[list[Step]], Logged]]:
+    return run_ranks(on_ranks, 2, list(CASES.values()), (1, 500), timeout_s=200)
+
+
+@pytest.fixture(scope="module")
+def ran(on_both: list[tuple[list[list[Step]], Logged]]) -> list[list[list[Step]]]:
+    return [steps for steps, _ in on_both]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -105,9 +110,10 @@ def test_a_rank_without_samples_is_among_them(ran: list[list[list[Step]]]) -> No
     assert all(sizes == [1] for _, sizes, _ in alone)
 
 
-def test_the_mean_loss_counts_steps_that_were_not_logged() -> None:
+def test_the_mean_loss_counts_steps_that_were_not_logged(on_both: list[tuple[list[list[Step]], Logged]]) -> None:
     """Each rank knows its own share of these alone."""
-    logged = run_ranks(losses_on_rank, 2, 1)
-    for found, losses in (*logged, *run_ranks(losses_on_rank, 2, 500)):
-        assert found == pytest.approx(logged[0][0], rel=1e-6)
+    (first, _), (other, _) = (logged for _, logged in on_both)
+    assert len(first[1]) > 1
+    for found, losses in (logged for _, each in on_both for logged in each):
+        assert found == pytest.approx(first[0], rel=1e-6) == pytest.approx(other[0], rel=1e-6)
         assert not losses or found == pytest.approx(sum(losses) / len(losses), rel=1e-4)

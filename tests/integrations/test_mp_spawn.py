@@ -11,7 +11,7 @@ from launched import EPOCHS, NUM_SAMPLES, gradient, model, sampler, summed_loss,
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from ddpsched import BatchSampler, scaled
+from ddpsched import BatchSampler, World, scaled
 
 
 def spawned(rank: int, ranks: int, made: BatchSampler, folder: Path) -> None:
@@ -33,7 +33,15 @@ def spawned(rank: int, ranks: int, made: BatchSampler, folder: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_spawned_processes(ranks: int, tmp_path: Path) -> None:
+    """The sampler is made before there are ranks, and still gives each the lists of its own."""
     mp.spawn(spawned, (ranks, sampler(), tmp_path), ranks)
+    for rank in range(ranks):
+        expected = sampler(world=World(rank, ranks))
+        lists = []
+        for epoch in range(EPOCHS):
+            expected.set_epoch(epoch)
+            lists += list(expected)
+        assert [ids for ids, _, _ in torch.load(tmp_path / f"rank{rank}")] == lists
     error = worst_error(tmp_path, ranks)
     print(f"mp.spawn, {ranks} ranks: {error:.1e}")
     assert error < 1e-12

@@ -165,7 +165,6 @@ def losses_on_rank(every: int) -> tuple[float, list[float]]:
     """Return train_loss, and the losses that were logged every so many steps, of an epoch of uneven batches."""
     from transformers import Trainer, TrainingArguments
 
-    dist.init_process_group("gloo")
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder, num_train_epochs=1, per_device_train_batch_size=PER_DEVICE, use_cpu=True, report_to=[],
@@ -179,6 +178,11 @@ def losses_on_rank(every: int) -> tuple[float, list[float]]:
 Case = tuple[str, dict[str, Any], dict[str, Any]]  # the model, ``balancing``, and more for ``train``
 
 
-def on_ranks(cases: list[Case]) -> list[list[Step]]:
+Logged = list[tuple[float, list[float]]]
+
+
+def on_ranks(cases: list[Case], logged_every: tuple[int, ...] = ()) -> tuple[list[list[Step]], Logged]:
+    """Return the steps of each case, and the losses of a run for each number of steps between those logged."""
     dist.init_process_group("gloo")
-    return [train(kind, balancing, **more) for kind, balancing, more in cases]
+    steps = [train(kind, balancing, **more) for kind, balancing, more in cases]
+    return steps, [losses_on_rank(every) for every in logged_every]
