@@ -68,7 +68,7 @@ def config_of(
             "policy": table,
             "sync": {"kind": sync},
             "executor": {"kind": executor},
-            "train": {"precision": precision, "learning_rate": 1e-30, "max_grad_norm": 1e9},
+            "train": {"precision": precision, "learning_rate": 1e-30, "max_grad_norm": 1e9, "save_model": False},
         }
     )
 

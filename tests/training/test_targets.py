@@ -37,6 +37,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 def config_of(outputs: Path, target: str, policy: str, executor: str = "virtual", world_size: int = 4) -> RunConfig:
     group = {"group": "group"} if target in ("group_mean", "window_token_mean") else {}
     train = {"precision": "float64", "learning_rate": 1e-30, "max_grad_norm": 1e9, "target": target}
+    train |= {"save_model": False}
     return parse(
         {
             "name": f"{target}-{executor}-{world_size}", "outputs": str(outputs), "steps": 3,

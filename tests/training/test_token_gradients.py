@@ -66,9 +66,12 @@ def config_of(
             "policy": (POLICIES | FILLING)[policy],
             "sync": {"kind": sync},
             "executor": {"kind": executor},
-            "train": {"precision": precision, "learning_rate": 1e-30, "max_grad_norm": 1e9, "target": target},
+            "train": {
+                "precision": precision, "learning_rate": 1e-30, "max_grad_norm": 1e9, "target": target,
+                "save_model": False,
+            },
         }
-    )
+    )  # fmt: skip
 
 
 @contextmanager
