@@ -12,7 +12,8 @@ from analysis.settings import Setting, settings, work
 from analysis.tables import plain
 from ddpsched.decode import shorter, shown
 from ddpsched.errors import DataError
-from ddpsched.monitor.found import find_run
+from ddpsched.launcher_log import never_began
+from ddpsched.run_folder import read_status
 
 MOST_KEYS = 3  # of a config that a message names
 LONGEST = 300  # characters of a reason in a note
@@ -106,12 +107,13 @@ def _around(folders: Sequence[Path]) -> list[Study]:
 
 def _check_done(folder: Path) -> None:
     """Raise DataError, with what to do, where a run that is named is not done."""
-    run = find_run(folder)
-    if run.state == "running":
+    status = read_status(folder)
+    if status["state"] == "running":
         remedy = f"wait for its end (ddpsched watch {folder}), or name another run"
         raise DataError(f"{folder} is running: only runs that are done are compared; {remedy}")
-    if run.state == "failed":
-        raise DataError(f"{folder}: {'failed: ' * run.began}{run.reason}; run it again, or name another run")
+    why = never_began(folder) if status["state"] == "absent" else f"failed: {status.get('reason')}"
+    if status["state"] in ("absent", "failed") and why:
+        raise DataError(f"{folder}: {why}; run it again, or name another run")
 
 
 def _arm_of(folder: Path, found: Sequence[Setting]) -> tuple[Setting, str, Run]:

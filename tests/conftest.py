@@ -48,6 +48,17 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "kept"
 
 
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let policy auto measure fewer micro-batches, in fewer passes, and try fewer steps."""
+    monkeypatch.setattr("ddpsched.advise.choice.SHAPES", 8)  # a fit needs 6, and each fourth is left out of it
+    monkeypatch.setattr("ddpsched.advise.choice.ROWS", 4)
+    monkeypatch.setattr("ddpsched.training.trial_times.MOST_PASSES", 2)
+    monkeypatch.setattr("ddpsched.advise.trials.MOST", 2)
+    monkeypatch.setattr("ddpsched.training.compiled_times.SHAPES", 2)
+    monkeypatch.setattr("ddpsched.training.compiled_times.PAIRS", 2)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _small_heap() -> None:
     """Spare later collections what is there by now: with torch loaded a whole one takes half a second."""

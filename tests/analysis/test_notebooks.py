@@ -68,7 +68,7 @@ def test_a_run_or_a_study_can_be_named(answer, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("DDPSCHED_RUN", str(balanced))
     answer("first_look")
     assert (balanced / "figures" / "first-look.png").exists()
-    with pytest.raises(DataError, match="never started"):
+    with pytest.raises(DataError, match="nowhere: there is no such folder"):
         answer("first_look", tmp_path / "nowhere")
 
 
