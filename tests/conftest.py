@@ -20,6 +20,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the ba
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONGEST = {  # files of tests, a minute each where workers share two cores
+    "test_frozen", "test_report", "test_choice", "test_compiled", "test_certify_run", "test_stopped_runs", "test_sweep",
+    "test_gradients", "test_repeated_steps", "test_agreement", "test_analysis", "test_balanced_trainer",
+}  # fmt: skip
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder of real data: ``$DDPSCHED_DATA``, or ``../shared/data`` from the repository; else the test skips."""
@@ -64,6 +70,11 @@ def _small_heap() -> None:
     """Spare later collections what is there by now: with torch loaded a whole one takes half a second."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, so that no worker is left with one at the end."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -34,9 +34,9 @@ CHECKS: dict[str, str] = {
 
 SHORT: dict[str, str] = {
     "faults": "faults --rank 2 --phase backward --kind segfault --kind SIGTERM --kind 'out of memory'",
-    "kills_2_ranks": "kills --count 10",
+    "kills_2_ranks": "kills --count 5",
     "marked": "marked --point 'while records.parquet is written'",
     "orphans": "orphans --count 2",
-    "healthy": "healthy --count 5",
+    "healthy": "healthy --count 2",
     "restarts": "restarts --count 2",
 }
