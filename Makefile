@@ -39,7 +39,7 @@ two-hosts: $(VENV)/installed
 # gradients; a study run again; the kit for a GPU
 checks: $(VENV)/installed
 	$(BIN)/python -m experiments.reliability.nightly --short
-	$(BIN)/python -m pytest -m slow --numprocesses $(WORKERS) --dist load \
+	$(BIN)/python -m pytest -m slow --numprocesses $(WORKERS) --dist loadgroup \
 		tests/experiments/test_examples.py tests/training/test_compiled.py tests/training/test_compiled_modes.py \
 		tests/training/test_compiled_ranks.py tests/experiments/test_slurm.py tests/experiments/test_trainer_ranks.py \
 		tests/experiments/test_two_hosts.py tests/report/test_reproduce.py \

@@ -23,6 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the ba
 LONGEST = {  # files of tests, a minute each where workers share two cores
     "test_frozen", "test_report", "test_choice", "test_compiled", "test_certify_run", "test_stopped_runs", "test_sweep",
     "test_gradients", "test_repeated_steps", "test_agreement", "test_analysis", "test_balanced_trainer",
+    "test_compiled_modes", "test_two_hosts",
 }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ def ran() -> dict[tuple[str, str], Trial]:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("ran")  # on one worker, as all examples run once
 @pytest.mark.parametrize("name", PAIRS)
 def test_after_is_exact(ran: dict[tuple[str, str], Trial], name: str) -> None:
     trial = ran[name, "after"]
@@ -35,6 +36,7 @@ def test_after_is_exact(ran: dict[tuple[str, str], Trial], name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("ran")  # on one worker, as all examples run once
 @pytest.mark.parametrize("name", PAIRS)
 def test_before_runs(ran: dict[tuple[str, str], Trial], name: str) -> None:
     """It is exact where its ranks' batches are equal, and its framework takes the mean; else the check sees it."""
