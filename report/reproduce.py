@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--force", action="store_true", help="use calibrations of another model or device, as for a sweep")
     add("--freeze", action="store_true", help="keep the outcome in the frozen results, for the report")
     add("--frozen", type=Path, default=FROZEN, help="frozen results to compare with (report/results)")
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)
     return guarded(lambda: _compared(given))
 
 

@@ -100,7 +100,7 @@ def test_reproduce_compares_a_finished_study(frozen: Path, tmp_path: Path, capsy
     assert "at least 95% are asked for" in capsys.readouterr().out
     assert reproduce(["absent", *where]) == 1
     assert "study absent: is none of the frozen ones, unequal" in capsys.readouterr().err
-    assert reproduce(["virtual", "a=1", "--compare", str(other), *where]) == 1
+    assert reproduce(["virtual", "--compare", str(other), *where, "a=1"]) == 1
     assert "nothing is run with --compare" in capsys.readouterr().err
     assert reproduce(["virtual", "--frozen", str(tmp_path)]) == 1
     assert "no frozen results" in capsys.readouterr().err
