@@ -61,7 +61,9 @@ def _keep_in_view(columns: Sequence[npt.NDArray[np.float64]], ax: Axes) -> str:
     if not len(beyond) or top <= 0:
         return ""
     ax.set_ylim(top=top)
-    return f"above the axis: {len(beyond)} {'step' if len(beyond) == 1 else 'steps'}, up to {beyond.max():.4g}"
+    most = float(beyond.max())
+    up_to = f"{most:,.0f}" if most >= 1000 else f"{most:.4g}"
+    return f"above the axis: {len(beyond)} {'step' if len(beyond) == 1 else 'steps'}, up to {up_to}"
 
 
 def ecdf(steps: Steps, column: str, scale: float, ax: Axes, across: str) -> Axes:

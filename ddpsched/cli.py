@@ -67,7 +67,9 @@ def run(
     overrides: Words = None,
     overwrite: Annotated[bool, Option("--overwrite", help="replace a finished run of this name")] = False,
     restart: Annotated[bool, Option("--restart", help="begin an unfinished run anew, whatever it has done")] = False,
-    force: Annotated[bool, Option("--force", help="use another device's calibration; auto measures anew")] = False,
+    force: Annotated[
+        bool, Option("--force", help="use another device's or model's calibration; auto measures anew")
+    ] = False,
 ) -> int:
     """Run one config in this process: virtual ranks, simulated ranks, or a single rank.
 
@@ -83,11 +85,11 @@ def advise(
     config: Annotated[str, Argument(help="TOML file of the run")],
     overrides: Words = None,
     steps: Annotated[int, Option(help="steps of each arm that are measured in turn; 0: predict alone")] = 40,
-    first: Annotated[int, AtLeast1(help="policies of the ranking that are measured, beside static")] = 2,
+    first: Annotated[int, AtLeast1(help="the best so many are measured, in turn with static")] = 2,
     force: Annotated[bool, Option("--force", help="measure the model anew, whatever is kept")] = False,
     json: Json = False,
 ) -> None:
-    """Predict which policy is fastest for this model, data and device, then measure the first beside static.
+    """Predict which policy is fastest for this model, data and device, then measure the best beside static.
 
     Under torchrun (`-m ddpsched advise ...`) on real ranks. A run with policy.kind=auto takes the fastest by itself.
     """
@@ -98,7 +100,7 @@ def advise(
 
 @command
 def config(
-    tables: Annotated[Texts, Argument(help="tables or keys, as policy or train.keep; all without")] = None,
+    tables: Annotated[Texts, Argument(help="tables or keys, as policy or train.keep; without any, all of them")] = None,
     json: Json = False,
 ) -> None:
     """Print every key of a config with its default, type and meaning, as a TOML file that can be run."""
@@ -297,7 +299,7 @@ def watch(
 ) -> int:
     """Show a run as it goes: each rank's compute against waiting, loss, throughput, time left. Exit code 0 where done.
 
-    Of any process that writes into the folder, ddpsched.Recorder in a loop of your own as well. Ctrl-C ends the view
+    Any process may write the folder: with ddpsched.Recorder your own loop does, too. Ctrl-C ends the view
     alone, with exit code 130; a run that fails, with 1.
     """
     from ddpsched.monitor.watching import watch

@@ -96,7 +96,7 @@ def _run_here(waiting: Sequence[Launch], flags: Sequence[str]) -> Iterator[tuple
         if begins:
             console.print(f"       watch a run: ddpsched watch {launch.runs[0].run_dir}")
         if launch.is_lone:
-            console.print("       no other arm has its data and training: its times are compared with nothing")
+            console.print("       no other arm here has its data and training, so its times are compared with nothing")
         yield launch, [each for process in launch.processes() for each in run_launch(process, flags)]
 
 

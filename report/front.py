@@ -28,13 +28,16 @@ def block(results: Results) -> str:
         )
         if STRONGEST in m.setting.arms:
             said.append(
-                f"{code(STRONGEST)} is the strongest of others with one padded micro-batch a rank that keeps the "
-                f"samples of each step; `balanced` is {near_strongest(m, 'balanced')} it."
+                f"{code(STRONGEST)}, of transformers' Trainer, is the strongest method of others that keeps the "
+                f"samples of each step and pads one micro-batch a rank; `balanced` is "
+                f"{near_strongest(m, 'balanced')} it."
             )
     if gloo:
         said.append(f"Below, four processes share two cores ({_device(gloo[0])}): {gains(gloo)}.")
     launches = sorted({str(len({run.seed for run in each.setting.runs})) for each in (*virtual, *gloo)})
-    said.append(f"In brackets 95 % intervals of {listed(launches)} launches, all arms in turn.")
+    said.append(
+        f"In brackets 95 % intervals of {listed(launches)} launches, in which all methods take turns, step by step."
+    )
     caption = f"*{' '.join(map(str, said))}*"
     words = "Throughput of each policy over static's, beside transformers' batch_rebalance, with the noise floor"
     return f"{BEGIN}\n![{words}]({FIGURE})\n\n{caption}\n{END}"

@@ -174,8 +174,8 @@ def at_the_set_up(measured: Mapping[str, Any]) -> Markup:
         return Markup("")
     said = Markup("; ".join(words))
     return Markup(
-        "On {}, with {} on four virtual ranks, throughput over static's is {}; each size in one launch, and in "
-        "brackets the middle half of single steps, which is no interval: rare slow steps are in the ratios alone."
+        "On {}, with {} on four virtual ranks, in one launch of each size, the throughput over static's, and in "
+        "brackets the middle half of single steps (no interval, and rare slow steps are in the ratios alone), is {}."
     ).format(device(measured), _shape(measured), said)
 
 

@@ -196,7 +196,7 @@ def tails(found: Sequence[Measured]) -> Markup:
     known = [(m, arm, tail) for m, arm, tail in rows if tail["low"] is not None]
     if not known:
         return Markup("P95 has no interval in these results.")
-    parts = [f"{code(arm)} {number(tail['ratio'])} ({number(time(m, arm).get('ratio'))})" for m, arm, tail in known]
+    parts = [f"{code(arm)} {interval(tail)}, mean {number(time(m, arm).get('ratio'))}" for m, arm, tail in known]
     apart = told_apart([(tail, p95(m, AA)) for m, _, tail in known])
     within = [arm for (_, arm, _), told in zip(known, apart, strict=True) if not told]
     alike = f"not told apart from A/A: {_codes(within)}." if within else "all are told apart from A/A."
@@ -258,8 +258,7 @@ def proxy(m: Measured) -> Markup:
 def proxy_on_processes(found: Sequence[Measured]) -> Markup:
     """Return how well predicted costs tell times where ranks share cores, a number a study."""
     r, right = (
-        listed([number(tracking(m, "static", column)["ratio"]) for m in found])
-        for column in ("cost_time_r", "heaviest_share")
+        listed([interval(tracking(m, "static", column)) for m in found]) for column in ("cost_time_r", "heaviest_share")
     )
     return _sentence(
         f"On four processes r is {r}, and the rank predicted heaviest was the slowest in {right} of the steps:",

@@ -25,7 +25,7 @@ def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
     length = setting["run_length"] or _count(config.get("epochs"), "epoch")
     device = environment.get("device")
     rate = train.get("learning_rate", ABSENT)
-    longest = _with("{} tokens".format, data.get("max_length"))
+    cut = environment.get("num_truncated")
     return {
         "ranks are": RANKS[setting["mode"]],
         "batch": f"G = {setting['world_size']}, B = {setting['global_batch']} samples a step",
@@ -37,7 +37,7 @@ def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
         "model": None if simulated else _model(model, environment.get("num_parameters")),
         "data": environment.get("data"),
         "training samples": environment.get("num_samples"),
-        "longest text": _join(longest, environment.get("num_truncated"), "texts cut to it"),
+        "texts cut at": None if cut is None else f"{data.get('max_length', ABSENT)} tokens: {cut} of them",
         "window K": listed([str(window) for window in setting["windows"]]) if setting["windows"] else None,
         "run": f"{length}, {order.get('kind', ABSENT)} order",
         "seeds": listed([str(seed) for seed in seeds]),

@@ -185,7 +185,7 @@ class LogConfig(Table):
     @classmethod
     def _is_a_list(cls, value: Any) -> Any:
         if isinstance(value, str):
-            raise ValueError(f'{value!r} is no list; write log.sinks = ["{value}"]')
+            raise ValueError(f"{value!r} is no list; give one of 'tensorboard', 'wandb' or 'trackio', as [\"wandb\"]")
         return value
 
     @field_validator("sinks")
