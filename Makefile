@@ -34,7 +34,7 @@ two-hosts: $(VENV)/installed
 	mkdir -p $(OUTPUTS)
 	$(BIN)/python -m experiments.benchmarks.two_hosts outputs=$(OUTPUTS) --output $(OUTPUTS)/two-hosts.json $(ARGS)
 
-# eleven minutes: the checks of reliability that need real launches, in short; every example, certified; compiled models with
+# a quarter of an hour: the checks of reliability that need real launches, in short; every example, certified; compiled models with
 # inductor, and a compilation that stops all ranks; launches as jobs, and between two hosts; transformers' Trainer with mended
 # gradients; a study run again; the kit for a GPU
 checks: $(VENV)/installed
