@@ -10,10 +10,11 @@ from analysis.draw import draw_study
 from analysis.draw_bench import draw_bench
 from analysis.draw_print import draw_print
 from analysis.load import load_study
-from analysis.terminal import command, comparison, console, fitting, verdicts
+from analysis.terminal import command, comparison, console, verdicts
 from ddpsched.command_exit import guarded
 from ddpsched.decode import decode_json
 from ddpsched.own_folder import refuse_special
+from ddpsched.terminal import fitting
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,6 +44,8 @@ def analyse(folder: Path) -> None:
             out.print(f"between two runs' steps: {1e3 * gap_s:.2f} ms, {share:.2%} of a step")
     if (pair := folder / "pair.json").exists():
         out.print(f"pair test: {_verdict_of(pair)}", soft_wrap=True)
+    if study.left_out:
+        out.print(f"left out: {len(study.left_out)} of {len(study.left_out) + len(study.runs)} runs")
     for name, reason in study.left_out.items():
         out.print(f"left out: {name}: {reason}")
     out.print(f"figures and tables: {folder / 'figures'}", soft_wrap=True)

@@ -14,9 +14,10 @@ from analysis.draw import figures_folder, save
 from analysis.draw_curves import draw_curves
 from analysis.load import load_study
 from analysis.ratios import judged
-from analysis.terminal import console, fitting, side_by_side
+from analysis.terminal import console, side_by_side
 from ddpsched.errors import DdpschedError
 from ddpsched.records import write_json
+from ddpsched.terminal import fitting
 
 
 def write(settings: Sequence[Compared], folder: Path) -> list[dict[str, Any]]:

@@ -174,7 +174,9 @@ def clean(records: pd.DataFrame, source: object = "records") -> pd.DataFrame:
     if not records.columns.is_unique:
         raise DataError(f"{source}: more than one column has the same name; run it again")
     if others := [str(name) for name in records if name not in COLUMNS]:
-        raise DataError(f"{source}: {', '.join(others)[:200]}: no column of records; run it again")
+        raise DataError(
+            f"{source}: another version wrote it: {', '.join(others)[:200]} is no column of records now; run it again"
+        )
     if records.empty:
         raise DataError(f"{source}: records hold no rows; run it again")
     there = [name for name in COLUMNS if name in records]

@@ -7,13 +7,11 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 
 from analysis.stats import steps_needed
 from ddpsched.terminal import plain_console, sized_console
 
-WIDEST = 1000  # columns, as many as any table needs
 QUANTILES = {"p95": 0.95, "p99": 0.99}  # by the prefix of their ratios
 
 # heading, key of the arm row, factor, format
@@ -27,7 +25,7 @@ COLUMNS = (
     ("\nwaiting\n%", "wait_share", 100, ".1f"),
     ("real\ntokens\n%", "padding_efficiency", 100, ".1f"),
     ("largest\nrank /\neven", "yardstick", 1, ".2f"),
-    ("plan\nwait P95\nµs", "plan_wait_p95_s", 1e6, ".0f"),
+    ("plan\nwait P95\nus", "plan_wait_p95_s", 1e6, ".0f"),
     ("dev\nacc.\n%", "dev_accuracy", 100, ".1f"),
 )
 
@@ -35,21 +33,6 @@ COLUMNS = (
 def console() -> Console:
     """Return the terminal with its width; 120 columns in a pipe or a log, which have none."""
     return sized_console() if plain_console().is_terminal else plain_console(width=120)
-
-
-def fitting(table: Table, out: Console) -> Table:
-    """Return the table, or, where the terminal is too narrow for its columns, its rows as lines of heading and cell."""
-    needed = Measurement.get(out, out.options.update(max_width=WIDEST), table).minimum
-    if needed <= out.width:
-        return table
-    found = Table(title=table.title, title_justify="left", box=SIMPLE_HEAD, show_header=False, pad_edge=False)
-    found.caption, found.caption_justify = table.caption, "left"
-    headings = [str(column.header).replace("-\n", "").replace("\n", " ").strip() for column in table.columns]
-    for row in zip(*(column.cells for column in table.columns), strict=True):
-        for heading, cell in zip(headings, row, strict=True):
-            found.add_row(heading, str(cell).replace("\n", " "))
-        found.add_section()
-    return found
 
 
 def comparison(tables: dict[str, Any]) -> Table:

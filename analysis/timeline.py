@@ -16,11 +16,12 @@ from rich.table import Table
 
 from analysis.draw import figures_folder, save
 from analysis.draw_timeline import chosen_steps, draw_timeline
-from analysis.terminal import command, console, fitting, number
+from analysis.terminal import command, console, number
 from analysis.trace import write_trace
 from analysis.transfers import GATHER
 from analysis.waits import MEANS, RESOLUTION_S, SHARES, Timeline, by_rank, leads, load_timeline
 from ddpsched.errors import DdpschedError
+from ddpsched.terminal import fitting
 
 MEAN_HEADS = (
     "compute\nms", "communi-\ncation\nms", "of it\nhidden\nms", "exposed\nms", "straggler\nwait\nms", "barrier\nms",

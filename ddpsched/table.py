@@ -49,6 +49,8 @@ def first_fault(error: ValidationError) -> str:
     """Return the first fault of a file's values: key, value, and what it should be."""
     fault = error.errors(include_url=False)[0]
     key, message = shorter(".".join(map(str, fault["loc"]))), fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "json_invalid":  # whose own words name a column, after the whole line
+        return "it is no whole JSON object; it was cut off or damaged"
     if fault["type"] == "missing":
         return f"{key} is missing"
     return f"{key or 'the whole'} = {shown(fault['input'])}: {message[:1].lower()}{message[1:]}"

@@ -3,10 +3,15 @@
 import shutil
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 from rich.text import Text
 
 from ddpsched.visible_text import visible
+
+WIDEST = 1000  # columns, as many as any table needs
 
 
 class VisibleConsole(Console):
@@ -38,6 +43,21 @@ def sized_console() -> Console:
     """Return a console as large as the terminal, one without colour or cursor too; in a pipe of 100 columns."""
     columns, lines = shutil.get_terminal_size((100, 24))
     return plain_console(width=columns, height=lines)
+
+
+def fitting(table: Table, out: Console) -> Table:
+    """Return the table, or, where the terminal is too narrow for its columns, its rows as lines of heading and cell."""
+    needed = Measurement.get(out, out.options.update(max_width=WIDEST), table).minimum
+    if needed <= out.width:
+        return table
+    found = Table(title=table.title, title_justify="left", box=SIMPLE_HEAD, show_header=False, pad_edge=False)
+    found.caption, found.caption_justify = table.caption, "left"
+    headings = [str(column.header).replace("-\n", "").replace("\n", " ").strip() for column in table.columns]
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        for heading, cell in zip(headings, row, strict=True):
+            found.add_row(heading, str(cell).replace("\n", " "))
+        found.add_section()
+    return found
 
 
 def is_live(console: Console) -> bool:

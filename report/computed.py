@@ -60,11 +60,11 @@ class Computed:
             alone, fitted = (span([row["errors"][way]["mean"] for row in mine]) for way in ("curve", "fixed"))
             again = span([row["again"]["mean"] for row in mine])
             parts.append(f"{model} on {RANKS[executor]} {alone}, fitted {fitted}, A/A {again}")
-        machines = listed([str(table["machine"]) for table in self.results.simulator])
+        machines = listed(list(dict.fromkeys(str(table["machine"]) for table in self.results.simulator)))
         return (
             f"On {machines}, where it was held against real runs, computed step times are off by, on average: "
-            f"{'; '.join(parts)}. Fitted: the cost, and what a step takes beside it, to the run's first steps, which a "
-            "simulation alone cannot know. A/A: what the medians of half the repeats differ by from those of the rest."
+            f"{'; '.join(parts)}. Fitted: the cost, its noise, and what a step takes beside them, to the run's first "
+            "steps, which a simulation alone cannot know. A/A: what half the repeats differ by from the rest."
         )
 
     @staticmethod

@@ -1,9 +1,10 @@
 """Named conclusions, computed from the records, which a reproduction is compared with.
 
 Each is a plain dict {"id", "setting", "statement", "timed", "holds", "value", "threshold", "verdict"}. ``holds`` is
-None where the numbers it needs were not measured; ``timed`` is False where no clock has a say, so a study run again
-must give the same; ``verdict`` is the word of ``stats.verdicts`` on a step time, else None. The ids stay the same from
-one study to the next, so two studies can be compared.
+None where the numbers it needs were not measured, and where launches differ by so much that the value may lie on either
+side of the threshold; ``timed`` is False where no clock has a say, so a study run again must give the same;
+``verdict`` is the word of ``stats.verdicts`` on a step time, else None. The ids stay the same from one study to the
+next, so two studies can be compared.
 """
 
 from collections import Counter
@@ -13,9 +14,9 @@ from typing import Any
 
 from analysis.settings import AA
 from analysis.style import STRONGEST
-from report.measures import RIVALS, STRONGEST_PAIRS, Row, against, beyond, p95, peak, time, tracking
+from report.measures import RIVALS, STRONGEST_PAIRS, Row, against, beyond, mean, p95, peak, time, tracking
 from report.results import Measured
-from report.shift import LAWS, calibrations, refitted_over_stale
+from report.shift import LAWS, calibrations, named, refitted_over_stale
 
 Conclusion = dict[str, Any]
 
@@ -54,6 +55,14 @@ class Claim:
     above: bool = False
     timed: bool = True
     verdict: str | None = None
+    undecided: bool = False
+
+    @classmethod
+    def of_mean(cls, name: str, statement: str, found: Row, threshold: float) -> "Claim":
+        """Return a claim on a mean over launches, undecided where its interval holds the threshold or is not there."""
+        low, high = found.get("low"), found.get("high")
+        undecided = low is None or high is None or low <= threshold <= high
+        return cls(name, statement, found["ratio"], threshold, undecided=undecided)
 
 
 def conclusions(measured: Sequence[Measured]) -> list[Conclusion]:
@@ -68,15 +77,20 @@ def failed(found: Sequence[Conclusion]) -> dict[str, int]:
     return dict(Counter(kinds).most_common())
 
 
+def undecided(found: Sequence[Conclusion]) -> list[Conclusion]:
+    """Return the conclusions that were measured, on launches that differ by too much to say."""
+    return [c for c in found if c["holds"] is None and c["value"] is not None]
+
+
 def judged(measured: Measured, claim: Claim) -> Conclusion:
     """Return the conclusion of a claim: its value compared with its threshold."""
     holds = None
-    if claim.value is not None:
+    if claim.value is not None and not claim.undecided:
         holds = bool(claim.value > claim.threshold if claim.above else claim.value < claim.threshold)
     return {
         "id": f"{claim.name}@{measured.table['slug'].removeprefix(measured.study + '-')}",
         "setting": measured.name,
-        "statement": claim.statement,
+        "statement": named(claim.statement) if calibrations(measured) else claim.statement,
         "timed": claim.timed,
         "holds": holds,
         "value": claim.value,
@@ -101,7 +115,7 @@ def _claims(m: Measured) -> Iterator[Claim]:
         statement = f"{arm}: samples of the same mean length early and late (within 5 %)"
         yield Claim(f"{arm}-drift", statement, None if drift is None else abs(drift), DRIFT, timed=False)
         if not simulated:
-            yield from _measured(m, arm, row)
+            yield from _measured(m, arm)
     if simulated:
         return
     if base in arms:
@@ -110,7 +124,7 @@ def _claims(m: Measured) -> Iterator[Claim]:
     yield from _between_arms(m, arms)
 
 
-def _measured(m: Measured, arm: str, row: dict[str, Any]) -> Iterator[Claim]:
+def _measured(m: Measured, arm: str) -> Iterator[Claim]:
     """Yield the claims on an arm's times and memory."""
     if base := m.table["baseline"]:
         for key, column, what in LOWERS:
@@ -122,9 +136,9 @@ def _measured(m: Measured, arm: str, row: dict[str, Any]) -> Iterator[Claim]:
             f"{arm}-p95", f"{arm} lowers the P95 of step times against {base}", _high(p95(m, arm), p95(m, AA)), 1.0
         )
     statement = f"{arm}: plans are waited for under 1 % of the time"
-    yield Claim(f"{arm}-wait-share", statement, row["plan_wait_share"], WAIT_SHARE)
+    yield Claim.of_mean(f"{arm}-wait-share", statement, mean(m, arm, "plan_wait_share"), WAIT_SHARE)
     statement = f"{arm}: P95 of the wait for a plan is under 300 µs"
-    yield Claim(f"{arm}-wait-p95", statement, row["plan_wait_p95_s"], WAIT_P95_S)
+    yield Claim.of_mean(f"{arm}-wait-p95", statement, mean(m, arm, "plan_wait_p95_s"), WAIT_P95_S)
     if base and m.apart:  # in a process of several arms the peak is that of the largest of them
         statement = f"{arm}: no more peak memory than {base} (upper end within 5 %)"
         yield Claim(f"{arm}-memory", statement, peak(m, arm)["high"], MEMORY)

@@ -22,7 +22,6 @@ from analysis.style import STRONGEST
 from analysis.tradeoffs import tradeoffs
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from experiments.planned import TYPICAL, one_step
-from report.compiled import measured_on
 from report.computed import measured_speed_ups
 from report.measures import peak, tracking
 from report.results import Measured, Results
@@ -48,8 +47,7 @@ def of_appendix(results: Results) -> dict[str, bytes]:
     """Return the page of five figures of each setting, and the step times of compiled models."""
     found = {outline_file(each): png(_outline(each)) for each in results.measured if each.table["mode"] != "simulated"}
     for study in results.compiled:
-        title = f"{study['model']}, compiled: {measured_on(study)}"
-        found[compiled_file(study)] = png(draw_compiled(study["launches"], title))
+        found[compiled_file(study)] = png(draw_compiled(study["launches"], f"{study['model']}, compiled"))
     return found
 
 

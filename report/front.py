@@ -33,10 +33,11 @@ def block(results: Results) -> str:
                 f"{near_strongest(m, 'balanced')} it."
             )
     if gloo:
-        said.append(f"Below, four processes share two cores ({_device(gloo[0])}): {gains(gloo)}.")
+        studies = "" if len(gloo) == 1 else f", in {len(gloo)} studies, each over static in its own launches"
+        said.append(f"Below, four processes share two cores ({_device(gloo[0])}{studies}): {gains(gloo, ends=True)}.")
     launches = sorted({str(len({run.seed for run in each.setting.runs})) for each in (*virtual, *gloo)})
     said.append(
-        f"In brackets 95 % intervals of {listed(launches)} launches, in which all methods take turns, step by step."
+        f"In brackets 95 % intervals of {listed(launches)} launches; the methods of a launch take turns, step by step."
     )
     caption = f"*{' '.join(map(str, said))}*"
     words = "Throughput of each policy over static's, beside transformers' batch_rebalance, with the noise floor"

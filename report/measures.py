@@ -72,11 +72,16 @@ def tracking(measured: Measured, arm: str, column: str = "cost_time_r") -> Row:
 
     Correlations are averaged by Fisher's z; a share's interval ends at 0 and 1.
     """
-    values = [each for each in _by_seed(measured, arm, column).values() if each is not None]
+    values = _known(measured, arm, column)
     if column == "cost_time_r":
         z = over_launches(np.arctanh(np.clip(values, -NEARLY, NEARLY)).tolist())
         return {name: None if value is None else math.tanh(value) for name, value in z.items()}
     return {name: None if value is None else min(max(value, 0.0), 1.0) for name, value in over_launches(values).items()}
+
+
+def mean(measured: Measured, arm: str, column: str) -> Row:
+    """Return the mean over launches of one of an arm's numbers, as plan_wait_share, with its interval."""
+    return over_launches(_known(measured, arm, column))
 
 
 def over_launches(values: Sequence[float]) -> Row:
@@ -90,6 +95,10 @@ def over_launches(values: Sequence[float]) -> Row:
 
 def _by_seed(measured: Measured, arm: str, column: str) -> dict[int, Any]:
     return {row["seed"]: row[column] for row in measured.table["runs"] if row["arm"] == arm}
+
+
+def _known(measured: Measured, arm: str, column: str) -> list[float]:
+    return [each for each in _by_seed(measured, arm, column).values() if each is not None]
 
 
 def against(measured: Measured, arm: str, other: str, column: str = "step_s") -> Row:

@@ -143,13 +143,11 @@ def in_short(measured: Mapping[str, Any]) -> Markup:
     """
     rows = {arm: [_row(measured, arm, batch) for batch in BATCHES] for arm in (*OURS, STRONGEST)}
     there = {arm: each for arm, each in rows.items() if all(each)}
-    again = _row(measured, "static again", BATCHES[0])
-    if again is None or not set(OURS) <= there.keys():
+    if not set(OURS) <= there.keys():
         return Markup("")
     few, many = ([number(row["throughput"]) for row in each if row] for each in zip(*there.values(), strict=True))
     said = listed([f"{value} with {NAMES[arm]}" for value, arm in zip(few, there, strict=True)])
-    floor = f"equal splitting again: {number(again['throughput'])}"
-    return Markup(f"{said} at {BATCHES[0]} samples a step ({floor}), against {listed(many)} at {BATCHES[1]:,}")
+    return Markup(f"{said} at {BATCHES[0]} samples a step, and {listed(many)} at {BATCHES[1]:,}")
 
 
 def no_gain(measured: Mapping[str, Any]) -> Markup:

@@ -19,7 +19,7 @@ from ddpsched.visible_text import visible
 from experiments.trainers.frozen import PeersFile
 from report import auto, compiled, measures, on_gpu, reliability, sentences, wording
 from report.computed import COMPUTED, Computed
-from report.conclusions import conclusions, failed
+from report.conclusions import conclusions, failed, undecided
 from report.figures import compiled_file, outline_file, unnamed_plans
 from report.in_trainer import Trainers
 from report.results import Measured, Results
@@ -67,6 +67,7 @@ def report(results: Results, figures: Mapping[str, bytes]) -> str:
         unnamed_plans=partial(unnamed_plans, results),
         thresholds=conclusions(results.measured),
         failed=failed,
+        undecided=undecided,
         gpus=results.gpus,
         what_if=results.what_if,
         two_hosts=results.two_hosts,
@@ -99,6 +100,7 @@ def tables(results: Results, figures: Mapping[str, bytes], title: str, whole: bo
         reproduced=results.reproduced,
         gpus=results.gpus,
         conclusions=conclusions(results.measured),
+        undecided=undecided,
         **_of_trainers(results),
         **_lookups(results, figures),
     )

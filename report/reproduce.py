@@ -23,7 +23,7 @@ from ddpsched.errors import DataError, RunError
 from ddpsched.records import write_json
 from experiments.study import load_study
 from report.build import FROZEN
-from report.conclusions import Conclusion, conclusions
+from report.conclusions import Conclusion, conclusions, undecided
 from report.results import REPRODUCED, Results, collect, read
 from report.wording import file_name, significant, verdict
 
@@ -57,7 +57,8 @@ def compare(frozen: Sequence[Conclusion], fresh: Sequence[Conclusion]) -> list[d
     """Return a row per conclusion with its outcome, by id.
 
     the same, another: a frozen conclusion that held or did not, judged again. not shown: the fresh study has no number
-    for it. new: it alone has it. Conclusions that were not measured when they were frozen have no row.
+    for it, or launches that differ by too much to say. new: it alone has it. Conclusions that were not measured, or
+    undecided, when they were frozen have no row.
     """
     before, after = {c["id"]: c for c in frozen if c["holds"] is not None}, {c["id"]: c for c in fresh}
     rows: list[dict[str, Any]] = []
@@ -81,7 +82,7 @@ def show(rows: Sequence[dict[str, Any]], out: Console) -> None:
             table.add_column(heading, justify="left" if heading in ("conclusion", "verdict") else "right")
         for row in (row for row in rows if row["setting"] == setting):
             values = [significant(side["value"]) if side else "-" for side in (row["old"], row["new"])]
-            outcome = row["outcome"] if row["outcome"] != NEW else f"new: {verdict(row['holds'])}"
+            outcome = row["outcome"] if row["outcome"] != NEW else f"new: {verdict(row)}"
             styled = Text(outcome, style=STYLES.get(row["outcome"], ""))
             table.add_row(row["statement"], styled, *values, significant(row["threshold"]))
         out.print(table)
@@ -108,9 +109,9 @@ def _compared(given: argparse.Namespace) -> int:
     if given.study not in frozen.studies:
         raise DataError(f"study {given.study}: is none of the frozen ones, {', '.join(frozen.studies)}; name one")
     fresh = collect([given.compare or run_study(given.study, given.overrides, given.force)])
-    # alone, as the fresh one is: verdicts depend on how many there are on a page
-    rows = compare(verdicts(frozen.only(given.study)), verdicts(fresh))
-    found, out = outcome(rows), console()
+    before = verdicts(frozen.only(given.study))  # alone, as the fresh one is: verdicts depend on how many a page has
+    rows = compare(before, verdicts(fresh))
+    found, out = outcome(rows) | {"undecided": len(undecided(before))}, console()
     show(rows, out)
     counts = {each: sum(row["outcome"] == each for row in rows) for each in (SAME, OTHER, UNSHOWN, NEW)}
     out.print(", ".join(f"{each}: {number}" for each, number in counts.items()))
@@ -126,6 +127,7 @@ def _compared(given: argparse.Namespace) -> int:
     out.print(f"{share:.1%} of {found['timed']} timed verdicts are the same; at least {ENOUGH:.0%} are asked for")
     out.print(f"{found['words_same']} of {found['words']} of them, words on a step time, are the same words")
     out.print(f"{found['computed_same']} of {found['computed']} that no clock has a say in; all are asked for")
+    out.print(f"{found['undecided']} were undecided when they were frozen, and do not count")
     return 0 if share >= ENOUGH and found["computed_same"] == found["computed"] else 1
 
 
@@ -154,9 +156,9 @@ def _changed(row: dict[str, Any]) -> str:
 
 
 def _answer(conclusion: Conclusion | None) -> str:
-    if conclusion is None or conclusion["holds"] is None:
+    if conclusion is None or conclusion["value"] is None:
         return "not measured"
-    return str(conclusion["verdict"] or ("yes" if conclusion["holds"] else "no"))
+    return str(conclusion["verdict"] or verdict(conclusion))
 
 
 if __name__ == "__main__":

@@ -56,15 +56,17 @@ def throughput(row: Row) -> str:
     return f"{interval(row)} times the throughput of equal splitting"
 
 
-def gains(found: Sequence[Measured]) -> Markup:
-    """Return the named arms' throughput over static's, of several studies; what is within the noise is said to be."""
-    words = {True: "", False: " (not told apart from static's)"}
-    parts = [
-        f"{number(speed(m, arm)['ratio'])} with {code(arm)}{words[time(m, arm)['verdict'] in ('faster', 'slower')]}"
-        for m in found
-        for arm in arms(m)
-        if arm in NAMED
-    ]
+def gains(found: Sequence[Measured], ends: bool = False) -> Markup:
+    """Return the named arms' throughput over static's, of several studies; what is within the noise is said to be.
+
+    ``ends``: with the ends of intervals.
+    """
+    parts = []
+    for m in found:
+        for arm in (arm for arm in arms(m) if arm in NAMED):
+            value = interval(speed(m, arm)) if ends else number(speed(m, arm)["ratio"])
+            apart = time(m, arm)["verdict"] in ("faster", "slower")
+            parts.append(f"{value} with {code(arm)}{'' if apart else ' (not told apart from static)'}")
     return Markup(listed(parts))
 
 
@@ -207,7 +209,7 @@ def _codes(names: Sequence[str]) -> str:
     return listed([str(code(name)) for name in names])
 
 
-def memory_changes(m: Measured, named: Sequence[str] = ("balanced", "packed")) -> Markup:
+def memory_changes(m: Measured, named: Sequence[str] = (STRONGEST, "balanced", "packed")) -> Markup:
     """Return what arms change of peak memory, after the words "peak memory"."""
     rows = {arm: both for arm, both in _peaks(m).items() if arm in named and both[0].get("ratio") is not None}
     changes = listed([f"{signed(row['ratio'] - 1)} with {code(arm)}" for arm, (row, _) in rows.items()])
@@ -235,7 +237,8 @@ def about_memory(m: Measured) -> Markup:
     if less:
         said.append(f"Less: {_codes(less)}.")
     rest = [arm for arm in rows if arm not in more + less]
-    return _sentence(*said, f"Not told apart from A/A: {_codes(rest)}." if rest else "")
+    holm = "The arms are corrected together, so an interval may lie beside 1 and its arm not be told apart."
+    return _sentence(*said, f"Not told apart from A/A: {_codes(rest)}. {holm}" if rest else "")
 
 
 def proxy(m: Measured) -> Markup:

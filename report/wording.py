@@ -1,6 +1,7 @@
 """Phrases of the report that depend on its numbers."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 ABSENT = "–"  # a number in a table that was not measured
@@ -105,9 +106,11 @@ def listed(items: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(items[:-1]), items[-1]))) if items else "none"
 
 
-def verdict(holds: bool | None) -> str:
-    """Return a conclusion's outcome: yes, no or not measured."""
-    return {True: "yes", False: "no", None: "not measured"}[holds]
+def verdict(conclusion: Mapping[str, Any]) -> str:
+    """Return a conclusion's outcome: yes, no, undecided (launches differ by too much to say) or not measured."""
+    if conclusion["holds"] is None:
+        return "not measured" if conclusion["value"] is None else "undecided"
+    return "yes" if conclusion["holds"] else "no"
 
 
 def significant(value: float | None) -> str:
@@ -116,12 +119,10 @@ def significant(value: float | None) -> str:
 
 
 def learning(arms: list[dict[str, Any]]) -> str:
-    """Return a sentence on the spread of dev accuracies, and on arms not above the majority."""
+    """Return a sentence on the spread of dev accuracies, beside the share of the largest class."""
     scores = [arm["dev_accuracy"] for arm in arms]
     if None in scores:
         return "Dev accuracy was not measured for every arm."
-    spread = max(scores) - min(scores)
-    alike = f"The arms' dev accuracies lie {number(100 * spread, 1)} points apart"
-    informed = [arm for arm in arms if arm["dev_majority"] is not None]
-    floor = [arm["arm"] for arm in informed if arm["dev_accuracy"] <= arm["dev_majority"]]
-    return f"{alike}; not above the majority: {listed(floor)}." if floor else f"{alike}, all above the majority."
+    said = f"The arms' dev accuracies are {percent(min(scores))} to {percent(max(scores))}"
+    shares = [arm["dev_majority"] for arm in arms if arm["dev_majority"] is not None]
+    return f"{said}; the largest class has {percent(max(shares))}." if shares else f"{said}."

@@ -2,13 +2,14 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from ddpsched.cli import app
-from ddpsched.config import RunConfig, parse
+from ddpsched.config import RunConfig, load, parse
 from ddpsched.config.keys import Key, as_toml, chosen, keys
 from ddpsched.decode import decode_toml
 from ddpsched.planning.policies import POLICIES
@@ -37,12 +38,19 @@ def test_what_is_printed_is_the_default_config() -> None:
     assert parse({**values, "steps": 1}) == parse({"steps": 1})
 
 
+@pytest.mark.parametrize("kind", ["balanced", "packed", "auto"])
+def test_a_word_takes_another_policy_of_the_printed_config(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(CliRunner().invoke(app, ["config"]).stdout)
+    assert load(file, [f"policy.kind={kind}", "steps=10"]).policy.kind == kind
+
+
 def test_the_others_are_right_once_they_are_uncommented() -> None:
-    """Each commented policy is a table that its model takes; one key needs a value first."""
-    blocks = as_toml(EVERY).split("# [policy]")[1:]
-    assert len(blocks) == len(POLICIES) - 1
+    """Each policy is a table that its model takes; one key needs a value first."""
+    blocks = re.split(r"^(?:# )?\[policy\]", as_toml(EVERY), flags=re.MULTILINE)[1:]
+    assert len(blocks) == len(POLICIES)
     for block in blocks:
-        lines = [line[2:] for line in block.splitlines() if re.match(r"# \w+ = .", line)]
+        lines = [line.removeprefix("# ") for line in block.splitlines() if re.match(r"(# )?\w+ = .", line)]
         kind = decode_toml("\n".join(lines))["kind"]
         assert set(decode_toml("\n".join(lines))) <= set(POLICIES[kind].model_fields)
 

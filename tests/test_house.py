@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import LONGEST
 
 import ddpsched
 
@@ -311,3 +312,7 @@ def test_the_tree_is_true() -> None:
     inner = {"planning/solvers/allocation/", "planning/solvers/partition/", "data/embedded/", "data/laws/"}
     rooms = {f"{path.parent.relative_to(ROOT)}/" for path in FILES} - {f"ddpsched/{each}" for each in inner}
     assert rooms <= named, f"CONTRIBUTING's tree leaves out {sorted(rooms - named)}"
+
+
+def test_the_files_that_begin_first_are_there() -> None:
+    assert set(LONGEST) <= {path.stem for path in (ROOT / "tests").rglob("test_*.py")}

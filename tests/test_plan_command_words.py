@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from ddpsched.cli import app
 from ddpsched.compare import Question, compare
+from ddpsched.compare.show import text
 from ddpsched.data.length_files import read_lengths
 
 
@@ -161,3 +162,13 @@ def test_real_lengths(real: dict[str, Any], case: tuple[str, int, int]) -> None:
         assert figures[arm].steps == pytest.approx(len(real[name]) / batch, rel=0.25 if arm == "bins" else 0.05)
     for arm in ("balanced", "balanced, M = 4", "packed"):
         assert abs(figures[arm].order_bias - figures["static"].order_bias) < 0.005
+
+
+def test_a_terminal_of_60_columns_has_a_line_for_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = list(compare(Question(np.array([3, 5, 7, 40] * 4), 2, 4), ["static", "balanced"]))
+    assert max(map(len, text(found, "lengths", "").splitlines())) > 60
+    for name, value in {"TTY_COMPATIBLE": "1", "NO_COLOR": "1", "COLUMNS": "60", "TERM": "dumb"}.items():
+        monkeypatch.setenv(name, value)
+    narrow = [line.rstrip() for line in text(found, "lengths", "").splitlines()]
+    assert max(map(len, narrow)) <= 60
+    assert [line.split() for line in narrow if line.startswith(" arm ")] == [["arm", "static"], ["arm", "balanced"]]

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ddpsched.compare.arms import Row
 from ddpsched.planning.yardstick import Yardstick
-from ddpsched.terminal import plain_console
+from ddpsched.terminal import WIDEST, fitting, plain_console, sized_console
 from ddpsched.visible_text import figure_label
 
 INK, PAD, WAIT = "#0072B2", "#E69F00", "#CC79A7"  # of the Okabe-Ito palette, for colour-blind readers too
@@ -65,10 +65,12 @@ def table(rows: Sequence[Row], title: str) -> Table:
 
 
 def text(rows: Sequence[Row], title: str, last: str) -> str:
-    """Return the table, its notes and a last line as one text; as wide as it needs to be."""
+    """Return the table, its notes and a last line as one text; as wide as it needs to be, but on a narrow terminal."""
     shown = table(rows, title)
-    # figures cut off are worse than lines that wrap
-    console = plain_console(at_least=plain_console(width=1000).measure(shown).maximum)
+    if plain_console().is_terminal:
+        shown = fitting(shown, sized_console())
+    # in a file figures cut off are worse than long lines
+    console = plain_console(at_least=plain_console(width=WIDEST).measure(shown).maximum)
     with console.capture() as captured:
         for each in (shown, *notes(rows), last):
             console.print(each)

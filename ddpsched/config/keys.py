@@ -71,7 +71,8 @@ def chosen(words: Sequence[str]) -> list[Key]:
 def as_toml(shown: Sequence[Key]) -> str:
     """Return the keys as a config with all defaults, each under a comment; keys without a default are comments, too.
 
-    Of the policies the default one is set, the others are comments.
+    Of the policies only the default kind is set, so that a word as policy.kind=auto can take another: keys of one kind
+    are refused beside another.
     """
     lines: list[str] = []
     set_policy = RunConfig.model_fields["policy"].default.kind
@@ -82,7 +83,8 @@ def as_toml(shown: Sequence[Key]) -> str:
         for key in group:
             lines += textwrap.wrap(f"{key.sentence} {key.type}", 118, initial_indent="# ", subsequent_indent="# ")
             no_default = key.default is None
-            lines.append(f"# {key.name} =" if no_default else f"{unset}{key.name} = {json.dumps(key.default)}")
+            off = "# " if policy and key.name != "kind" else unset
+            lines.append(f"# {key.name} =" if no_default else f"{off}{key.name} = {json.dumps(key.default)}")
     return "\n".join(lines).lstrip("\n")
 
 

@@ -2,7 +2,8 @@
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -91,7 +92,7 @@ def validate(table: type[T], values: Mapping[str, Any], source: str) -> T:
         check_depth(values)
         return table.model_validate(values)
     except ValidationError as error:
-        found = error.errors(include_url=False)
+        found = _of_its_type(error.errors(include_url=False))
         faults = [_describe(fault, table) for fault in found[:MOST_FAULTS]]  # to look for similar keys takes time
         if len(found) > MOST_FAULTS:
             faults.append(f"and {len(found) - MOST_FAULTS} more")
@@ -105,13 +106,30 @@ def _key(key: str) -> str:
     return key if len(key) <= LONGEST_SHOWN and key.isprintable() else shown(key)
 
 
+def _is_type(part: str) -> bool:
+    """Return whether a part of a place names a type, "constrained-int" and the like, of a value of several types."""
+    return not {"-", "["}.isdisjoint(part)
+
+
+def _of_its_type(faults: Sequence[Any]) -> list[Any]:
+    """Return the faults without those that say a value is not of its key's other type, where it is of one of them."""
+
+    def whole(fault: Any) -> tuple[int | str, ...]:
+        return tuple(takewhile(lambda part: not _is_type(str(part)), fault["loc"]))
+
+    def of_another(fault: Any) -> bool:
+        return any(_is_type(str(part)) for part in fault["loc"][-1:]) and fault["type"].endswith("_type")
+
+    right = {whole(fault) for fault in faults if not of_another(fault)}
+    return [fault for fault in faults if not (of_another(fault) and whole(fault) in right)]
+
+
 def _describe(fault: Any, table: type[Table]) -> str:
     place = [str(part) for part in fault["loc"]]
     kind = place.pop(1) if place[:1] == ["policy"] and len(place) > 1 and place[1] in POLICIES else None
     if fault["type"] == "extra_forbidden":
         return _unknown(".".join(place), kind, table, fault["input"])
-    # a value of several types has their names in its place, "constrained-int" and the like
-    key = _key(".".join(part for part in place if not ({"-", "["} & set(part))))
+    key = _key(".".join(part for part in place if not _is_type(part)))
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "union_tag_invalid":
         return f"{key}.kind = {shown(fault['ctx']['tag'])}: input should be one of {fault['ctx']['expected_tags']}"

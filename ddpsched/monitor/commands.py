@@ -74,7 +74,8 @@ def print_comparison(baseline: Path, others: list[Path], json: bool) -> None:
 
     enter_rooms()
     from analysis.compare_runs import compared
-    from analysis.terminal import console, fitting, verdicts
+    from analysis.terminal import console, verdicts
+    from ddpsched.terminal import fitting
 
     tables = compared(baseline, others)
     if json:

@@ -6,25 +6,25 @@
 Of each model: `ddpsched calibrate` measures micro-batches, and `--network` all-reduces of two gloo ranks. Then four
 virtual ranks, and two gloo ranks, train it for real, ``--repeats`` times, the policies in turn; simulated ranks run
 the same configs. The makespan of a step is the time until all ranks have the gradient, without optimizer and votes, and
-as measured the median of its repeats: a single one differs from the next by more than what is asked for here. Repeats
-follow one another, so a minute in which the machine is slow falls on another step of each. The shorter the steps, the
-more they differ, so the tiny model has more repeats. Errors, mean / P90, are of the steps after ``--warm-up``. Numbers
-of the simulator come from
+as measured the mean of the middle half of its repeats: a single one differs from the next by more than what is asked
+for here, and a median of ten by more than this mean. Repeats follow one another, so a minute in which the machine is
+slow falls on another step of each. The shorter the steps, the more they differ, so the tiny model has more repeats.
+Errors, mean / P90, are of the steps after ``--warm-up``. Numbers of the simulator come from
 
 - line: the calibration's fit, and the network;
 - curve: with the curve beside the fit, as executor.calibration and executor.network of simulated ranks;
 - speeds: and each rank's speed, the median of measured / simulated over the warm-up, as executor.slowness;
 - records: instead of the calibration, the cost fitted to the warm-up's records, as `ddpsched fit` does;
 - noise: and what ranks differ by beside it, as a step waits for the slowest: measured / fitted over a step's median;
-- fixed: instead of the noise what a step takes beside the cost, the median of measured - fitted over the warm-up.
+- fixed: and what a step takes beside both, as messages do, the median of measured - fitted over the warm-up.
 
-A/A is what the medians of every other repeat differ by from those of the rest, over the ratio of their medians over
-the steps: no simulator does better by far.
+A/A is what every other repeat's steps differ by from those of the rest, over the ratio of their medians over the steps:
+no simulator does better by far.
 ``wall`` is the clock; ``processor``, the largest rank's processor time, in which other processes count less, and the
 work of messages, but no waiting for them.
 
 DIR holds `sst2/train.tsv` and `bert-uncased/`; without it sentences are composed, as long as SST-2's. ``--freeze``
-writes the numbers as JSON, for the report.
+writes the numbers as JSON, for the report. FOLDER keeps calibrations and runs: cut off, the same command goes on.
 """
 
 import argparse
@@ -40,6 +40,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as parquet
+from scipy.stats import trim_mean
 
 from ddpsched.arguments import check_output
 from ddpsched.cli import guarded
@@ -53,6 +54,7 @@ from ddpsched.exchange import LocalExchange
 from ddpsched.planning.planner import plan_steps
 from ddpsched.planning.step_seconds import StepSeconds
 from ddpsched.records import RECORDS, write_json
+from ddpsched.run_folder import read_status
 from ddpsched.simulated import clocks
 from experiments.trainers.frozen import machine
 
@@ -60,7 +62,7 @@ Seconds = npt.NDArray[np.float64]
 RANKS = {"virtual": 4, "distributed": 2}
 UNSETTLED = 3  # first steps, while allocators settle, of which nothing is taken
 BATCH = {"tiny": 64}  # samples of a step; of other models 16
-REPEATS = {"tiny": 40}  # runs of each policy; of other models 6
+REPEATS = {"tiny": 40}  # runs of each policy; of other models 10
 MEASURED = {"tiny": (1024, 12)}  # tokens of the largest micro-batch of a calibration, and its passes
 CLOCKS, WAYS = ("wall", "processor"), ("line", "curve", "speeds", "records", "noise", "fixed")
 DRAWS = 32
@@ -93,11 +95,11 @@ class Measured:
         return cls({"wall": wall, "processor": processor}, makespans, counts, longest, digests)
 
     @classmethod
-    def median(cls, runs: Sequence["Measured"]) -> "Measured":
-        """Return the medians of several runs of the same steps."""
+    def middle(cls, runs: Sequence["Measured"]) -> "Measured":
+        """Return the means of the middle half of several runs of the same steps, step by step."""
 
         def over(name: str) -> dict[str, Seconds]:
-            return {clock: np.median([getattr(run, name)[clock] for run in runs], 0) for clock in runs[0].compute}
+            return {clock: trim_mean([getattr(run, name)[clock] for run in runs], 0.25) for clock in runs[0].compute}
 
         first = runs[0]
         return cls(over("compute"), over("makespans"), first.counts, first.longest, first.digests)
@@ -121,14 +123,14 @@ class Simulated:
         return replace(self, compute=np.asarray(fit.model.seconds(count, longest)))
 
     def makespans(self, speeds: Seconds | float = 1.0, noise: Seconds | None = None) -> Seconds:
-        """Return the seconds of each step on ranks of these speeds; mean over draws of their ``noise``."""
+        """Return the seconds of each step on ranks of these speeds; of draws of their ``noise``, as of repeats."""
         ranks = self.compute.shape[1]
         compute = self.compute * speeds
         if noise is None:
             slowest = compute.max(1)
         else:
             drawn = np.random.default_rng(0).choice(noise, (DRAWS, *compute.shape))
-            slowest = (compute * drawn).max(2).mean(0)
+            slowest = trim_mean((compute * drawn).max(2), 0.25)
         if self.network is None:
             return slowest
         return slowest + self.network.exposed_s(ranks, BACKWARD * self.last * np.mean(speeds))
@@ -170,6 +172,12 @@ def config_of(
     )  # fmt: skip
 
 
+def finished(file: Path, config: RunConfig) -> bool:
+    """Return whether a call that was cut off has run this config, which it wrote into ``file``."""
+    same = file.exists() and file.read_text(encoding="utf-8") == dump(config)
+    return same and read_status(config.run_dir)["state"] == "done"
+
+
 def launch(words: Sequence[str], ranks: int = 1) -> None:
     """Run a module of this checkout, under torchrun where it has several ranks. Raises RunError where it fails."""
     start = [sys.executable, "-m"]
@@ -197,26 +205,26 @@ def errors(
     simulated: Simulated, line: Simulated, runs: Sequence[Measured], clock: str, warm_up: int
 ) -> dict[str, Errors]:
     """Return the errors of each way to simulate these steps by a clock, on the steps after the warm-up."""
-    found = Measured.median(runs)
+    found = Measured.middle(runs)
     compute, makespans = found.compute[clock], found.makespans[clock]
     seen, after = slice(UNSETTLED, warm_up), slice(warm_up, None)
     ratios = compute[seen] / simulated.compute[seen]
     fitted = simulated.fitted(found, clock, seen)
     off = [run.compute[clock][seen] / fitted.compute[seen] for run in runs]
     noise = np.concatenate([(each / np.median(each, 1, keepdims=True)).ravel() for each in off])
-    alone = fitted.makespans()
-    fixed = float(np.median(makespans[seen] - alone[seen]))
+    noisy = fitted.makespans(noise=noise)
+    fixed = float(np.median(makespans[seen] - noisy[seen]))
     ways = {
         "line": line.makespans(), "curve": simulated.makespans(),
-        "speeds": simulated.makespans(np.median(ratios, 0)), "records": alone,
-        "noise": fitted.makespans(noise=noise), "fixed": alone + fixed,
+        "speeds": simulated.makespans(np.median(ratios, 0)), "records": fitted.makespans(),
+        "noise": noisy, "fixed": noisy + fixed,
     }  # fmt: skip
     return {name: Errors.of(each[after], makespans[after]) for name, each in ways.items()}
 
 
 def again(runs: Sequence[Measured], clock: str, warm_up: int) -> Errors:
     """Return how far one half of the runs is from the other, over the ratio of their medians in the warm-up."""
-    one, other = (Measured.median(half).makespans[clock] for half in (runs[::2], runs[1::2]))
+    one, other = (Measured.middle(half).makespans[clock] for half in (runs[::2], runs[1::2]))
     ratio = np.median(other[UNSETTLED:warm_up]) / np.median(one[UNSETTLED:warm_up])
     return Errors.of(ratio * one[warm_up:], other[warm_up:])
 
@@ -258,7 +266,7 @@ def rows(configs: Sequence[RunConfig], calibration: Path, network: Path, warm_up
         simulated, line = (simulate(config, lengths, each, net) for each in (times, flat))
         if any(run.digests != simulated[1] for run in runs):
             raise RunError(f"{config.run_dir}: other plans were simulated than ran")
-        step_s = float(Measured.median(runs).makespans[name][warm_up:].mean())
+        step_s = float(Measured.middle(runs).makespans[name][warm_up:].mean())
         setting = str(config.model.name), config.executor.kind, config.world_size
         ways = errors(simulated[0], line[0], runs, name, warm_up)
         yield Row(*setting, config.policy.kind, name, step_s, len(runs), ways, again(runs, name, warm_up))
@@ -267,7 +275,7 @@ def rows(configs: Sequence[RunConfig], calibration: Path, network: Path, warm_up
 def settings(given: argparse.Namespace, folder: Path) -> Iterator[Row]:
     """Calibrate, run, and yield each setting, policy and clock."""
     for model in given.models:
-        repeats = range(given.repeats or REPEATS.get(model, 6))
+        repeats = range(given.repeats or REPEATS.get(model, 10))
         name = model.replace("/", "-")
         calibration, network = folder / f"{name}.json", folder / f"{name}-network.json"
         for executor, ranks in RANKS.items():
@@ -277,16 +285,19 @@ def settings(given: argparse.Namespace, folder: Path) -> Iterator[Row]:
             ]
             turns = [[arm[each] for arm in arms] for each in repeats]
             files = [[folder / f"{name}-{config.name}.toml" for config in turn] for turn in turns]
+            left = [
+                started for started, turn in zip(files, turns, strict=True) if not all(map(finished, started, turn))
+            ]
             for file, config in zip(chain(*files), chain(*turns), strict=True):
                 file.write_text(dump(config), encoding="utf-8")
             words = ["ddpsched", "calibrate", str(files[0][0]), "--overwrite", "--output"]
-            if executor == "virtual":
-                tokens, passes = (str(each) for each in MEASURED.get(model, (512, 4)))
+            tokens, passes = (str(each) for each in MEASURED.get(model, (512, 4)))
+            if executor == "virtual" and not calibration.exists():
                 launch([*words, str(calibration), "--tokens", tokens, "--passes", passes])
-            else:
+            elif executor == "distributed" and not network.exists():
                 launch([*words, str(network), "--network"], ranks)
             processes = ranks if executor == "distributed" else 1
-            for turn in files:
+            for turn in left:
                 launch(["experiments.interleaved", *map(str, turn), "--overwrite"], processes)
             for arm in arms:
                 yield from rows(arm, calibration, network, given.warm_up)
@@ -301,7 +312,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--warm-up", type=int, default=20)
     parser.add_argument("--repeats", type=int, help="runs of each policy, one after another; at least 2")
-    parser.add_argument("--output", type=Path, help="folder of the calibrations and runs; else a temporary one")
+    parser.add_argument("--output", type=Path, help="keeps calibrations and runs; else a temporary folder")
     parser.add_argument("--freeze", type=Path, help="JSON file to write the numbers into")
     given = parser.parse_args(words)
 

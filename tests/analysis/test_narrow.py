@@ -4,8 +4,7 @@ import io
 
 from rich.table import Table
 
-from analysis.terminal import fitting
-from ddpsched.terminal import plain_console
+from ddpsched.terminal import fitting, plain_console
 
 
 def drawn(width: int) -> list[str]:

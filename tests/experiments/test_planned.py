@@ -24,4 +24,5 @@ def test_one_step_has_the_planner_s_yardsticks() -> None:
     for arm in ARMS:
         assert blocks[arm].loc[blocks[arm]["kind"] == "real", "tokens"].sum() == LENGTHS.sum()
     assert "padding" not in set(blocks["packed"]["kind"])
-    assert found["static"] == pytest.approx(3.03, abs=0.01), "about the mean of an epoch"
+    epoch = {"static": 3.01, "batch_rebalance": 1.39, "balanced": 1.37, "packed": 1.00}  # SST-2's
+    assert found == pytest.approx(epoch, rel=0.04)

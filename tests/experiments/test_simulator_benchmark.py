@@ -1,12 +1,16 @@
 """Errors of simulated steps: what speeds, noise and a fixed part correct, on made-up measurements."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ddpsched.config import dump
 from ddpsched.costs.network import Network
-from experiments.benchmarks.simulator import Measured, Simulated, again, config_of, errors, main
+from ddpsched.records import write_json
+from ddpsched.run_folder import STATUS
+from experiments.benchmarks.simulator import Measured, Simulated, again, config_of, errors, finished, main
 
 DRAW = np.random.default_rng(0)
 COUNTS = DRAW.integers(1_000, 3_000, (80, 4))  # samples of a token each, of each rank in each step
@@ -63,6 +67,8 @@ def test_a_step_waits_for_the_largest_draw_of_its_ranks() -> None:
     steps = Measured({"wall": compute}, {"wall": compute.max(1)}, *shapes, [])
     each = errors(alike, alike, [steps], "wall", WARM_UP)
     assert each["noise"].mean < 0.7 * each["records"].mean
+    later = Measured({"wall": compute}, {"wall": compute.max(1) + 1.0}, *shapes, [])
+    assert errors(alike, alike, [later], "wall", WARM_UP)["fixed"].mean < 1.1 * each["noise"].mean
 
 
 def test_two_runs_of_the_same_steps_show_the_noise() -> None:
@@ -77,6 +83,22 @@ def test_repeats_take_the_noise_of_one_measurement_away() -> None:
     alone, together = (errors(simulated(), simulated(), some, "wall", WARM_UP) for some in (runs[:1], runs))
     assert together["fixed"].mean < 0.6 * alone["fixed"].mean
     assert again(runs, "wall", WARM_UP).mean < 0.8 * again(runs[:2], "wall", WARM_UP).mean
+
+
+def test_the_middle_half_of_repeats_counts() -> None:
+    runs = [measured(speeds=speed) for speed in (1.0, 1.0, 1.2, 9.0)]
+    assert Measured.middle(runs).compute["wall"] == pytest.approx(1.1 * PLANNED)
+
+
+def test_a_cut_off_call_goes_on_with_what_is_left(tmp_path: Path) -> None:
+    config, file = config_of("tiny", "virtual", "static", None, 4, tmp_path), tmp_path / "run.toml"
+    assert not finished(file, config), "nothing ran"
+    file.write_text(dump(config))
+    assert not finished(file, config), "it began"
+    config.run_dir.mkdir(parents=True)
+    write_json(config.run_dir / STATUS, {"state": "done"})
+    assert finished(file, config)
+    assert not finished(file, config.model_copy(update={"steps": 5})), "another run"
 
 
 def test_steps_that_nothing_is_left_of_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:

@@ -232,7 +232,8 @@ def test_other_phrases() -> None:
         {"arm": "static", "dev_accuracy": 0.5, "dev_majority": 0.51},
         {"arm": "x", "dev_accuracy": 0.6, "dev_majority": 0.5},
     ]
-    assert "not above the majority: static" in learning(arms)
+    assert learning(arms) == "The arms' dev accuracies are 50.0 % to 60.0 %; the largest class has 51.0 %."
+    assert learning([arm | {"dev_majority": None} for arm in arms]).endswith("50.0 % to 60.0 %.")
     assert str(as_text("a|b_c\n# d")) == r"a\|b\_c # d"
     assert as_text(3) == 3
 

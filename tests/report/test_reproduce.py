@@ -52,10 +52,12 @@ def test_comparison() -> None:
 
 def test_outcome_of_timed_and_computed_verdicts() -> None:
     frozen = [claim("a", True), claim("b", True) | {"timed": False}, claim("c", True) | {"timed": False}]
-    fresh = [claim("a", False), claim("b", True) | {"timed": False}, claim("g", True)]
+    frozen += [claim("d", None), claim("e", True)]
+    fresh = [claim("a", False), claim("b", True) | {"timed": False}, claim("g", True), claim("d", True)]
+    fresh += [claim("e", None)]
     assert outcome(compare(frozen, fresh)) == {
-        "timed": 1, "timed_same": 0, "words": 0, "words_same": 0, "computed": 2, "computed_same": 1,
-        "others": ["a (then yes, now no)", "c (then yes, now not measured)"],
+        "timed": 2, "timed_same": 0, "words": 0, "words_same": 0, "computed": 2, "computed_same": 1,
+        "others": ["a (then yes, now no)", "c (then yes, now not measured)", "e (then yes, now undecided)"],
     }  # fmt: skip
 
 

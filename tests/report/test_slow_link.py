@@ -17,4 +17,6 @@ def test_a_step_over_a_slow_link_is_beside_what_crosses_at_once(tmp_path: Path) 
     ]
     about = {"device": "a CPU", "num_launches": 5, "num_steps": 20, "model": "tiny", "global_batch": 32}
     about |= {"links": [{"rate": "1gbit", "rows": rows}], "step_bytes": 601_864, "link_bucket_bytes": 16_384}
-    assert "gradients are 0.6 MB, 37 times what crosses at once" in report(replace(results, two_hosts=[about]), {})
+    assert "gradients are 0.6 MB, 37 times what the filter lets through at once" in report(
+        replace(results, two_hosts=[about]), {}
+    )
