@@ -59,7 +59,7 @@ matrix: $(VENV)/installed
 peers: $(VENV)-peers/installed
 	$(VENV)-peers/bin/python -m pytest --no-skips --numprocesses $(WORKERS) --dist loadfile \
 		tests/peers tests/integrations/test_pool_stream.py tests/report/test_notes_deepspeed.py \
-		tests/experiments/test_verl_partitions.py tests/experiments/test_trl_grpo.py
+		tests/experiments/test_verl_partitions.py tests/experiments/test_trl_grpo.py tests/monitor/test_real_tensorboard.py
 
 slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -108,7 +108,7 @@ PACKAGES = $$($(1)/bin/python -c "import sysconfig; print(sysconfig.get_path('pu
 $(VENV)-peers/installed: $(VENV)/installed
 	$(PYTHON) -m venv $(VENV)-peers
 	echo "$(call PACKAGES,$(abspath $(VENV)))" > "$(call PACKAGES,$(VENV)-peers)/first.pth"
-	$(VENV)-peers/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev,report,peers]"
+	$(VENV)-peers/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev,report,peers,tensorboard]"
 	$(VENV)-peers/bin/python -m pip install --quiet --no-compile --no-deps verl==0.9.1 cosmos-rl==0.4.7 trl==1.16.0
 	touch $@
 
