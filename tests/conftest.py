@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from longest import LONGEST
 
 from ddpsched import local_ranks
 
@@ -18,13 +19,6 @@ settings.load_profile("patient")
 local_ranks.PRELOADED += ["pandas", "pytest"]  # what nearly every rank of a test imports, in half a second or more
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the background; tests send Ctrl-C to processes
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-LONGEST = {  # files of tests, a minute each where workers share two cores
-    "test_frozen", "test_report", "test_choice", "test_compiled", "test_certify_run", "test_stopped_runs", "test_sweep",
-    "test_gradients", "test_repeated_steps", "test_agreement", "test_analysis", "test_balanced_trainer",
-    "test_compiled_modes", "test_two_hosts",
-}  # fmt: skip
 
 
 @pytest.fixture(scope="session")

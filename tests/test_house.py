@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import LONGEST
+from longest import LONGEST
 
 import ddpsched
 
