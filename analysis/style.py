@@ -142,9 +142,7 @@ def logarithmic(ax: Axes, values: Sequence[float]) -> None:
     low, high = float(np.min(values)), float(np.max(values))
     ax.set_yscale("log")
     ax.set_ylim(low / 1.06, high * 1.06)
-    wide = high / low
-    ax.yaxis.set_major_locator(
-        LogLocator(subs=(1,) if wide > 300 else (1, 2, 5) if wide > 30 else (1, 1.5, 2, 3, 4, 6))
-    )
+    labelled = (1,) if high / low > 300 else (1, 2, 5) if high / low > 30 else (1, 1.5, 2, 3, 4, 6)  # of each decade
+    ax.yaxis.set_major_locator(LogLocator(subs=labelled))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.yaxis.set_minor_locator(NullLocator())

@@ -209,9 +209,9 @@ def _codes(names: Sequence[str]) -> str:
     return listed([str(code(name)) for name in names])
 
 
-def memory_changes(m: Measured, named: Sequence[str] = (STRONGEST, "balanced", "packed")) -> Markup:
-    """Return what arms change of peak memory, after the words "peak memory"."""
-    rows = {arm: both for arm, both in _peaks(m).items() if arm in named and both[0].get("ratio") is not None}
+def memory_changes(m: Measured) -> Markup:
+    """Return what the named arms change of peak memory, after the words "peak memory"."""
+    rows = {arm: both for arm, both in _peaks(m).items() if arm in NAMED and both[0].get("ratio") is not None}
     changes = listed([f"{signed(row['ratio'] - 1)} with {code(arm)}" for arm, (row, _) in rows.items()])
     rest = [arm for arm, (_, apart) in rows.items() if not apart]
     within = f"that with {_codes(rest)} " if len(rest) < len(rows) else ""

@@ -83,7 +83,7 @@ def as_toml(shown: Sequence[Key]) -> str:
         for key in group:
             lines += textwrap.wrap(f"{key.sentence} {key.type}", 118, initial_indent="# ", subsequent_indent="# ")
             no_default = key.default is None
-            off = "# " if policy and key.name != "kind" else unset
+            off = unset or ("# " if policy and key.name != "kind" else "")
             lines.append(f"# {key.name} =" if no_default else f"{off}{key.name} = {json.dumps(key.default)}")
     return "\n".join(lines).lstrip("\n")
 
