@@ -201,10 +201,10 @@ class RunFolder:
         are listed: the labels of its records, its ranks; the steps that it is to have, estimated where B varies.
         """
         self._notes = {"about": about, "total_steps": total_steps}
-        (self.path / "logs").mkdir(parents=True, exist_ok=True)
         if not goes_on:
             self._give_up_checkpoints()
-        self._write_status("running")
+        self._write_status("running")  # where not even this can be written, nothing is left of the run
+        (self.path / "logs").mkdir(exist_ok=True)
         for path in (path for pattern in OUTPUTS for path in self.path.glob(pattern) if not goes_on):
             remove(path)
         write_text(self.path / "config.toml", self._config)
@@ -262,6 +262,8 @@ class RunFolder:
             try:
                 self._write_status("failed", visible(reason, LONGEST_REASON, lines=True))
             except OSError:
+                if not (self.path / STATUS).exists():
+                    return  # a disk that was full before the run began, of which nothing is there
                 # on a full disk the old file is overwritten in place, which takes no new space; and in one piece, as
                 # another rank may do the same at the same time
                 text = json.dumps(self._facts("failed", reason[:500])).encode()  # at most 6 bytes a character

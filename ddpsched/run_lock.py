@@ -102,15 +102,24 @@ class RunLock:
             if current is not None and (reason := current.refusal(self._folder, self._remedy)) is not None:
                 raise RunHeldError(reason)
             text = json.dumps(asdict(self._holder)).encode()
-            os.pwrite(file, text.ljust(len(old)), 0)  # in one piece, as readers do not wait; JSON may end in blanks
-            os.ftruncate(file, len(text))
+            try:
+                os.pwrite(file, text.ljust(len(old)), 0)  # in one piece, as readers do not wait; JSON may end in blanks
+                os.ftruncate(file, len(text))
+            except OSError as error:  # a full disk
+                error.filename = str(self._folder)  # these calls do not name it
+                self._remove()
+                raise
 
     def give_back(self) -> None:
         """Remove the lock, if it is this process's."""
         if holder(self._folder) != self._holder:
             return
         with self._exclusively():
-            self._path.unlink()
+            self._remove()
+
+    def _remove(self) -> None:
+        """Remove the lock, and with it the folders that were made for it if nothing else is in them."""
+        self._path.unlink()
         with contextlib.suppress(OSError):  # a run that could not start leaves no folder either
             for each in self._made:
                 each.rmdir()

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from ddpsched.errors import RankFailure
 from ddpsched.run_folder import read_status
 from ddpsched.run_loop import run
-from ddpsched.shortage import system_errors
+from ddpsched.shortage import system_errors, system_fault
 
 
 @pytest.fixture
@@ -46,6 +46,18 @@ def test_full_disk(disk: Callable[[int], Path], size: int, every: int) -> None:
     assert "no space left" in status["reason"]
     assert not list(config.run_dir.glob("model*"))
     assert not list(config.run_dir.glob("checkpoints/step-*"))
+
+
+@pytest.mark.parametrize("room", [0, 4], ids=["lock", "status"])
+def test_a_disk_that_is_full_before_a_run_begins_is_left_as_it_was(disk: Callable[[int], Path], room: int) -> None:
+    folder = disk(64)
+    (folder / "other").write_bytes(bytes((64 - room) * 1024))
+    config = config_of(folder, "simulated")
+    with pytest.raises((OSError, RankFailure)) as caught:
+        run(config)
+    says = system_fault(caught.value) if isinstance(caught.value, OSError) else str(caught.value)
+    assert f"no space left for {config.run_dir}; free some" in says
+    assert [path.name for path in folder.rglob("*")] == ["other"]
 
 
 def test_a_rust_librarys_error_is_the_systems(tmp_path: Path) -> None:
