@@ -123,6 +123,15 @@ class Ratio:
     freedom: float = math.nan
     reason: str = ""
 
+    def as_row(self) -> dict[str, float | None]:
+        """Return ``{"ratio", "low", "high"}`` as a file holds them: null for what is not there.
+
+        >>> Ratio(0.5, reason="1 launch").as_row()
+        {'ratio': 0.5, 'low': None, 'high': None}
+        """
+        values = {"ratio": self.value, "low": self.low, "high": self.high}
+        return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
     def p(self, null: float = 1.0) -> float:
         """Return the two-sided p-value of the ratio ``null``; NaN without an interval.
 

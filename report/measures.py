@@ -106,7 +106,7 @@ def against(measured: Measured, arm: str, other: str, column: str = "step_s") ->
     if not {arm, other} <= measured.setting.arms.keys():
         return {}
     found = compare(measured.setting, arm, other, column, np.random.default_rng(0))
-    return found.row() | _row(found.ratio)
+    return found.row() | found.ratio.as_row()
 
 
 def within(measured: Measured, arm: str, steps: range, column: str = "step_s", baseline: str | None = None) -> Row:
@@ -121,12 +121,7 @@ def within(measured: Measured, arm: str, steps: range, column: str = "step_s", b
     base = {run.seed: run for run in measured.setting.arms[baseline or measured.table["baseline"]]}
     couples = [(run, base[run.seed]) for run in measured.setting.arms[arm] if run.seed in base]
     found = [each for mine, other in couples if (each := pairs(part(mine), part(other), column)) is not None]
-    return _row(ratio(found, np.random.default_rng(0))) | _launches(len(found))
-
-
-def _row(found: Ratio) -> Row:
-    values = {"ratio": found.value, "low": found.low, "high": found.high}
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+    return ratio(found, np.random.default_rng(0)).as_row() | _launches(len(found))
 
 
 def _launches(count: int | None) -> Row:

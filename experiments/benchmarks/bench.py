@@ -175,16 +175,9 @@ def with_ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
     (found,) = judged([launches])
     return [
-        {**row, "ratio": _as_json(each.ratio), "verdict": each.verdict or None}
+        {**row, "ratio": each.ratio and each.ratio.as_row(), "verdict": each.verdict or None}
         for row, each in zip(rows, found.values(), strict=True)
     ]
-
-
-def _as_json(found: Ratio | None) -> dict[str, float | None] | None:
-    if found is None:
-        return None
-    limits = {"low": found.low, "high": found.high}
-    return {"ratio": found.value} | {name: None if np.isnan(limit) else limit for name, limit in limits.items()}
 
 
 def tables(sections: Mapping[str, Sequence[Seconds]], unit: str = "s", scale: float = 1.0) -> list[Table]:
