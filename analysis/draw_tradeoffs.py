@@ -88,18 +88,6 @@ def draw_tradeoffs(found: pd.DataFrame, title: str = "", planned: pd.DataFrame |
     return figure
 
 
-def unnamed(planned: pd.DataFrame) -> str:
-    """Return the arms without a name by order bias, those at 0 first, and of each the fastest first, by their speed."""
-    rest = planned[~planned["named"]].sort_values("speed", ascending=False)
-    places = rest.groupby((rest["order_bias"].abs() + 0.0).map("{:.1f}".format))
-    return "; ".join(f"at {'0' if place == '0.0' else place}: {_by_speed(arms)}" for place, arms in places)
-
-
-def _by_speed(arms: pd.DataFrame) -> str:
-    levels = arms.groupby(arms["speed"].map("{:.1f}".format), sort=False)["arm"]
-    return ", ".join(f"{level} {' / '.join(names)}" for level, names in levels)
-
-
 def _peaks(found: pd.DataFrame, ax: Axes) -> None:
     peak = float(np.nanmax(found["peak_bytes"].to_numpy(dtype="float64"), initial=0.0)) * MEBIBYTES
     points_of_speed(found, "peak_bytes", MEBIBYTES, ax, 0.1 * peak).set_xlabel("peak memory of a rank (MiB)")

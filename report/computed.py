@@ -64,7 +64,8 @@ class Computed:
         return (
             f"On {machines}, where it was held against real runs, computed step times are off by, on average: "
             f"{'; '.join(parts)}. Fitted: the cost, its noise, and what a step takes beside them, to the run's first "
-            "steps, which a simulation alone cannot know. A/A: what half the repeats differ by from the rest."
+            "steps, which a simulation alone cannot know; the way to fit was chosen on an earlier run than these. A/A: "
+            "what half the repeats differ by from the rest."
         )
 
     @staticmethod

@@ -12,7 +12,7 @@ from analysis.draw_shift import draw_shift
 from analysis.draw_speeds import draw_speeds
 from analysis.draw_step_blocks import draw_step_blocks
 from analysis.draw_step_parts import IN_PERCENT, draw_step_parts
-from analysis.draw_tradeoffs import draw_tradeoffs, unnamed
+from analysis.draw_tradeoffs import draw_tradeoffs
 from analysis.figures import draw_outline
 from analysis.settings import AA
 from analysis.speed_up import draw_speed_up
@@ -136,11 +136,6 @@ def _with_memory(found: pd.DataFrame, memory: Sequence[Measured]) -> pd.DataFram
 
 def _times(value: float | None, ratio: float | None) -> float:
     return float("nan") if value is None or ratio is None else value * ratio
-
-
-def unnamed_plans(results: Results) -> str:
-    """Return the arms without a name in the figure of what each method costs; many of their points coincide."""
-    return unnamed(_planned(results))
 
 
 def _planned(results: Results) -> pd.DataFrame:

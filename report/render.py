@@ -20,7 +20,7 @@ from experiments.trainers.frozen import PeersFile
 from report import auto, compiled, measures, on_gpu, reliability, sentences, wording
 from report.computed import COMPUTED, Computed
 from report.conclusions import conclusions, failed, undecided
-from report.figures import compiled_file, outline_file, unnamed_plans
+from report.figures import compiled_file, outline_file
 from report.in_trainer import Trainers
 from report.results import Measured, Results
 from report.set_up import set_up
@@ -64,7 +64,6 @@ def report(results: Results, figures: Mapping[str, bytes]) -> str:
         left_out=results.left_out,
         num_runs=results.num_runs,
         planned_epoch=results.planned_epoch,
-        unnamed_plans=partial(unnamed_plans, results),
         thresholds=conclusions(results.measured),
         failed=failed,
         undecided=undecided,

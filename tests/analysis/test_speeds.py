@@ -12,7 +12,7 @@ from synthetic import write_arm, write_run
 from analysis.draw import save
 from analysis.draw_print import draw_print
 from analysis.draw_speeds import draw_speeds
-from analysis.draw_tradeoffs import draw_tradeoffs, unnamed
+from analysis.draw_tradeoffs import draw_tradeoffs
 from analysis.load import load_study
 from analysis.settings import Setting, settings
 from analysis.speeds import floor, speeds
@@ -124,9 +124,3 @@ def test_figures_of_a_setting_are_written(study: tuple[Setting, dict[str, Any]],
     alone = Setting("alone", "one arm", {"balanced": setting.arms["balanced"]})
     names = [path.name for path in draw_print(alone, {"baseline": None}, tmp_path)]
     assert names == ["alone-8-outline.png", "alone-9-step-parts.png"]
-
-
-def test_arms_without_a_name_are_listed_by_order_bias() -> None:
-    rows = [("a", 3.0, 0.0, True), ("b", 2.9, -0.001, False), ("c", 2.91, 0.0, False), ("d", 2.5, 0.96, False)]
-    planned = pd.DataFrame([*rows, ("e", 2.0, 0.0, False)], columns=["arm", "speed", "order_bias", "named"])
-    assert unnamed(planned) == "at 0: 2.9 c / b, 2.0 e; at 1.0: 2.5 d"
