@@ -106,8 +106,9 @@ def test_a_log_line_cannot_be_forged() -> None:
 
 def test_a_reason_is_visible_and_not_endless(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run", "", overwrite=False)
-    folder.begin({})
-    folder.failed(HOSTILE + "x" * 10**6)
+    with folder.held(is_main=True):
+        folder.begin({})
+        folder.failed(HOSTILE + "x" * 10**6)
     reason = read_status(tmp_path / "run")["reason"]
     assert not set(reason) & HIDDEN
     assert len(reason) < 30_000
