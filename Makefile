@@ -12,8 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) +
 # pip compiles every module of every package, most of which is never imported; Python compiles what is, at first use
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test naive overlap bucketed two-hosts checks check-reliability check-launches check-gpu-kit nightly matrix \
-	peers slow study study-quick report reproduce gpu-wheels wheel lint clean
+.PHONY: demo test naive overlap bucketed two-hosts checks nightly matrix peers slow study study-quick report reproduce gpu-wheels wheel lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m experiments.sweep experiments/demo.toml --overwrite $(ARGS)
@@ -35,26 +34,17 @@ two-hosts: $(VENV)/installed
 	mkdir -p $(OUTPUTS)
 	$(BIN)/python -m experiments.benchmarks.two_hosts outputs=$(OUTPUTS) --output $(OUTPUTS)/two-hosts.json $(ARGS)
 
-# some ten minutes: what needs real launches, each beside the next, as many wait; a line of output stays whole
+# a quarter of an hour: the checks of reliability that need real launches, in short; every example, certified; compiled models with
+# inductor, and a compilation that stops all ranks; launches as jobs, and between two hosts; transformers' Trainer with mended
+# gradients; a study run again; the kit for a GPU
 checks: $(VENV)/installed
-	$(MAKE) --jobs 2 --output-sync=line --no-print-directory check-reliability check-launches check-gpu-kit
-
-# the checks of reliability, in short
-check-reliability: $(VENV)/installed
 	$(BIN)/python -m experiments.reliability.nightly --short
-
-# every example, certified; compiled models with inductor, and a compilation that stops all ranks; launches as jobs, and
-# between two hosts; transformers' Trainer with mended gradients; a study run again
-check-launches: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow --numprocesses $(WORKERS) --dist loadgroup \
 		tests/experiments/test_examples.py tests/training/test_compiled.py tests/training/test_compiled_modes.py \
 		tests/training/test_compiled_ranks.py tests/experiments/test_slurm.py tests/experiments/test_trainer_ranks.py \
 		tests/experiments/test_two_hosts.py tests/report/test_reproduce.py \
 		-k "exact or before_runs or torchrun or inductors_programs_train or recompilation or new_to_a_rank or \
 		jobs_on_this_machine or two_hosts or compares_a_finished"
-
-# every part of the kit for a GPU, on the CPU
-check-gpu-kit: $(VENV)/installed
 	$(BIN)/python -m experiments.gpu --smoke --output $(OUTPUTS)/gpu-smoke
 
 # hours: every check of reliability in full
