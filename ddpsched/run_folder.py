@@ -25,6 +25,7 @@ from ddpsched.processes import Host
 from ddpsched.records import RECORDS, read_json, write_json, write_text
 from ddpsched.regular_file import read_regular
 from ddpsched.run_lock import RunLock, holder, launch_id, launcher_id, refusal
+from ddpsched.shortage import full_disk
 from ddpsched.table import first_fault
 from ddpsched.visible_text import visible
 
@@ -261,9 +262,9 @@ class RunFolder:
                 return
             try:
                 self._write_status("failed", visible(reason, LONGEST_REASON, lines=True))
-            except OSError:
-                if not (self.path / STATUS).exists():
-                    return  # a disk that was full before the run began, of which nothing is there
+            except OSError as error:
+                if full_disk(error) and not (self.path / STATUS).exists():
+                    return  # it was full before the run began, of which nothing is there; the run's own error says so
                 # on a full disk the old file is overwritten in place, which takes no new space; and in one piece, as
                 # another rank may do the same at the same time
                 text = json.dumps(self._facts("failed", reason[:500])).encode()  # at most 6 bytes a character
