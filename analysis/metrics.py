@@ -230,13 +230,14 @@ def ratio_of_means(x: Array, y: Array, rng: np.random.Generator) -> tuple[float,
         return ratio, float("nan"), float("nan")
     if np.allclose(x, ratio * y, rtol=1e-12, atol=0):  # nothing to resample; BCa would divide 0 by 0
         return ratio, ratio, ratio
-    result = stats.bootstrap(
-        (x, y),
-        lambda a, b, axis: a.mean(axis=axis) / b.mean(axis=axis),
-        paired=True,
-        method="BCa",
-        n_resamples=2000,
-        batch=200,  # bounds memory at 200 resamples of all steps
-        rng=rng,
-    )
+    with np.errstate(divide="ignore", invalid="ignore"):  # few steps, of which a draw may hold zeros alone
+        result = stats.bootstrap(
+            (x, y),
+            lambda a, b, axis: a.mean(axis=axis) / b.mean(axis=axis),
+            paired=True,
+            method="BCa",
+            n_resamples=2000,
+            batch=200,  # bounds memory at 200 resamples of all steps
+            rng=rng,
+        )
     return ratio, float(result.confidence_interval.low), float(result.confidence_interval.high)

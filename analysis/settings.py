@@ -164,8 +164,8 @@ def _base(run: Run) -> tuple[str, int, int]:
 
 
 def _differences(run: Run, others: Sequence[Run]) -> list[str]:
-    """Return ``key = value`` of this run's work for each key that is not equal in all ``others``."""
-    mine, other_work = work(run.config), [work(other.config) for other in others]
+    """Return ``key = value`` of this run's work, and of its data's content, where it is not equal in all ``others``."""
+    mine, *other_work = ({**work(each.config), "content of data": each.content} for each in (run, *others))
     keys = sorted({key for config in (mine, *other_work) for key in config} - {"seed"})
     return [f"{key} = {mine.get(key)}" for key in keys if any(c.get(key) != mine.get(key) for c in other_work)]
 

@@ -17,6 +17,7 @@ from analysis.style import STRONGEST
 from report.measures import RIVALS, STRONGEST_PAIRS, Row, against, beyond, mean, p95, peak, time, tracking
 from report.results import Measured
 from report.shift import LAWS, calibrations, named, refitted_over_stale
+from report.wording import JUDGED
 
 Conclusion = dict[str, Any]
 
@@ -129,11 +130,10 @@ def _measured(m: Measured, arm: str) -> Iterator[Claim]:
     if base := m.table["baseline"]:
         for key, column, what in LOWERS:
             found = time(m, arm, column)
-            value = _high(found, None if found.get("verdict") else time(m, AA, column))
-            statement = f"{arm} lowers {what} against {base}"
-            yield Claim(f"{arm}-{key}", statement, value, 1.0, verdict=found.get("verdict"))
-        yield Claim(
-            f"{arm}-p95", f"{arm} lowers the P95 of step times against {base}", _high(p95(m, arm), p95(m, AA)), 1.0
+            floor = None if found.get("verdict") else time(m, AA, column)
+            yield claim_of_less(m, f"{arm}-{key}", f"{arm} lowers {what} against {base}", found, floor)
+        yield claim_of_less(
+            m, f"{arm}-p95", f"{arm} lowers the P95 of step times against {base}", p95(m, arm), p95(m, AA)
         )
     statement = f"{arm}: plans are waited for under 1 % of the time"
     yield Claim.of_mean(f"{arm}-wait-share", statement, mean(m, arm, "plan_wait_share"), WAIT_SHARE)
@@ -153,22 +153,24 @@ def _between_arms(m: Measured, arms: dict[str, dict[str, Any]]) -> Iterator[Clai
     pairs += [("balanced", "minmax"), ("balanced (online)", "balanced")]
     for arm, other in pairs:
         if arm in arms and other in arms:
-            value = _high(against(m, arm, other), time(m, AA))
-            yield Claim(f"{arm}-below-{other}", f"{arm} lowers the step time against {other}", value, 1.0)
+            statement = f"{arm} lowers the step time against {other}"
+            yield claim_of_less(m, f"{arm}-below-{other}", statement, against(m, arm, other), time(m, AA))
     if calibrations(m):
         for law in LAWS:
-            value = _high(refitted_over_stale(m, law), time(m, AA))
-            yield Claim(f"refitted-{law}", f"a refitted calibration lowers the step time, {law}", value, 1.0)
+            statement = f"a refitted calibration lowers the step time, {law}"
+            yield claim_of_less(m, f"refitted-{law}", statement, refitted_over_stale(m, law), time(m, AA))
 
 
-def _high(row: Row, floor: Row | None = None) -> float | None:
-    """Return the upper end of a ratio's interval; 1 or more where the ratio is within the noise of A/A.
+def claim_of_less(m: Measured, name: str, statement: str, row: Row, floor: Row | None = None) -> Claim:
+    """Return the claim that a ratio of times is below 1, by the upper end of its interval; not measured without one.
 
-    A difference that noise could make does not count: that is the row's own verdict, or its ``floor`` where it has
-    none. None where either was not measured.
+    A difference that noise could make does not count, so within that of A/A the value is 1 or more: that is the row's
+    own verdict, or its ``floor`` where it has none. Of arms that did not take turns such a claim is undecided, as what
+    each met alone stays in its time.
     """
     high: float | None = row.get("high")
     if high is None or (floor is not None and floor.get("low") is None):
-        return None
-    noise = not beyond(row, floor) if floor is not None else row.get("verdict") != "faster"
-    return max(1.0, high) if noise else high
+        return Claim(name, statement, None, 1.0, verdict=row.get("verdict"))
+    noise = not beyond(row, floor) if floor is not None else row.get("verdict") not in JUDGED
+    at_least = max(1.0, high) if noise or row.get("verdict") == "slower" else high
+    return Claim(name, statement, at_least, 1.0, verdict=row.get("verdict"), undecided=noise and m.apart)

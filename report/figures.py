@@ -23,12 +23,13 @@ from analysis.tradeoffs import tradeoffs
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from experiments.planned import TYPICAL, one_step
 from report.computed import measured_speed_ups
-from report.measures import peak, tracking
+from report.measures import of_further, peak, tracking
 from report.results import Measured, Results
 from report.shift import LAWS, named
 
-VIRTUAL, GLOO = "virtual", ("gloo-counts", "gloo-batches", "gloo-peer")  # studies
+VIRTUAL, FURTHER, GLOO = "virtual", "rivals", ("gloo-counts", "gloo-batches", "gloo-peer")  # studies
 ON_VIRTUAL, ON_GLOO = "four virtual ranks, played in turn by one device", "four gloo processes on two cores"
+ON_FURTHER = "four virtual ranks, launches of their own"
 FITS = 0.9  # r of the baseline's costs and compute times, from which on a line tells what of compute is fixed
 TRAINERS_OPTION = {"length_grouped": "group_by_length"}  # a peer's name, as transformers' Trainer calls it
 NAMED = {
@@ -47,7 +48,7 @@ def of_appendix(results: Results) -> dict[str, bytes]:
     """Return the page of five figures of each setting, and the step times of compiled models."""
     found = {outline_file(each): png(_outline(each)) for each in results.measured if each.table["mode"] != "simulated"}
     for study in results.compiled:
-        found[compiled_file(study)] = png(draw_compiled(study["launches"], f"{study['model']}, compiled"))
+        found[compiled_file(study)] = png(draw_compiled(study["policies"], f"{study['model']}, compiled"))
     return found
 
 
@@ -64,11 +65,14 @@ def compiled_file(study: dict[str, object]) -> str:
 def _paper(results: Results) -> Iterator[tuple[str, Figure]]:
     lengths = sst2_lengths(32, np.random.default_rng(TYPICAL))
     yield "step-blocks", draw_step_blocks(one_step(lengths))
-    panels = {ON_VIRTUAL: results.of(VIRTUAL), ON_GLOO: results.of(*GLOO)}
+    panels = {ON_VIRTUAL: results.of(VIRTUAL), ON_FURTHER: results.of(FURTHER), ON_GLOO: results.of(*GLOO)}
     panels = {heading: found for heading, found in panels.items() if found}
     if panels:
-        yield "speeds", draw_speeds({heading: _joined_speeds(found) for heading, found in panels.items()})
-        parts = {heading: _joined_parts(found) for heading, found in panels.items()}
+        joined = {heading: _joined_speeds(found) for heading, found in panels.items()}
+        if ON_FURTHER in joined:
+            joined[ON_FURTHER] = joined[ON_FURTHER].assign(arm=joined[ON_FURTHER]["arm"].map(of_further))
+        yield "speeds", draw_speeds(joined)
+    if parts := {heading: _joined_parts(found) for heading, found in panels.items() if heading != ON_FURTHER}:
         yield "step-parts", draw_step_parts(parts, unit=IN_PERCENT)
     for measured in results.of(VIRTUAL):
         memory = results.of("memory")

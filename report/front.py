@@ -5,8 +5,8 @@ from pathlib import Path
 from analysis.settings import AA
 from analysis.style import STRONGEST
 from ddpsched.records import write_text
-from report.figures import GLOO, VIRTUAL
-from report.measures import arms, speed
+from report.figures import FURTHER, GLOO, VIRTUAL
+from report.measures import arms, of_further, speed
 from report.render import as_text
 from report.results import Measured, Results
 from report.sentences import NAMED, code, gains, near_strongest
@@ -32,6 +32,12 @@ def block(results: Results) -> str:
                 f"samples of each step and pads one micro-batch a rank; `balanced` is "
                 f"{near_strongest(m, 'balanced')} it."
             )
+    for m in results.of(FURTHER)[:1]:
+        numbers = [f"{code(of_further(arm))} {interval(speed(m, arm))}" for arm in arms(m)]
+        said.append(
+            f"In the middle, in launches of their own ({_device(m)}), others that keep the samples of each step, with "
+            f"packed rows or with several micro-batches a rank: {', '.join(numbers)}, A/A {interval(speed(m, AA))}."
+        )
     if gloo:
         studies = "" if len(gloo) == 1 else f", in {len(gloo)} studies, each over static in its own launches"
         said.append(f"Below, four processes share two cores ({_device(gloo[0])}{studies}): {gains(gloo, ends=True)}.")

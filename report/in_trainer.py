@@ -64,7 +64,7 @@ class Trainers:
                 alone, planned = (rows[arm].epoch_s / rows[FIRST].epoch_s for arm in (PACKED_RANDOM, PACKED_PLANS))
                 return Markup(
                     f"in transformers' Trainer on {file.experiment['ranks']} processes random batches without padding "
-                    f"take {number(alone)} of the padded ones' time, and planned ones {number(planned)}"
+                    f"take {number(alone)} of the padded ones' time, and planned rows without padding {number(planned)}"
                 )
         return Markup("")
 

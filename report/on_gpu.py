@@ -124,10 +124,13 @@ def judged(part: Mapping[str, Any]) -> str:
     return ". ".join(words) + "."
 
 
-def over_static(measured: Mapping[str, Any], arm: str, batch: int) -> str | None:
-    """Return an arm's throughput over static's with short sentences on 4 ranks; None where too few steps were done."""
-    row = _row(measured, arm, batch)
-    return None if row is None else _throughput(row)
+def over_static(measured: Mapping[str, Any], batch: int) -> dict[str, str]:
+    """Return the named arms' throughput over static's with short sentences on 4 ranks, as far as enough steps ran."""
+    rows = {name: _row(measured, arm, batch) for arm, name in NAMES.items()}
+    auto = _row(measured, "auto", batch)
+    if auto and auto["chosen"]:
+        rows[f"`auto`, which took {auto['chosen']},"] = auto
+    return {name: number(row["throughput"]) for name, row in rows.items() if row}
 
 
 def _row(measured: Mapping[str, Any], arm: str, batch: int) -> Mapping[str, Any] | None:
@@ -136,44 +139,29 @@ def _row(measured: Mapping[str, Any], arm: str, batch: int) -> Mapping[str, Any]
     return row if row is not None and row["steps"] >= FEWEST else None
 
 
-def in_short(measured: Mapping[str, Any]) -> Markup:
-    """Return the throughputs over static's at 32 and at 2,048 samples a step, without brackets.
+def no_gain(measured: Mapping[str, Any], values: bool = True) -> Markup:
+    """Return the arms of 32 samples a step whose middle half of steps is not all faster than static's; else empty.
 
-    Of balanced, packed and the strongest batching of others; empty where balanced or packed was not measured.
+    ``values``: with their throughput over static's.
     """
-    rows = {arm: [_row(measured, arm, batch) for batch in BATCHES] for arm in (*OURS, STRONGEST)}
-    there = {arm: each for arm, each in rows.items() if all(each)}
-    if not set(OURS) <= there.keys():
-        return Markup("")
-    few, many = ([number(row["throughput"]) for row in each if row] for each in zip(*there.values(), strict=True))
-    said = listed([f"{value} with {NAMES[arm]}" for value, arm in zip(few, there, strict=True)])
-    return Markup(f"{said} at {BATCHES[0]} samples a step, and {listed(many)} at {BATCHES[1]:,}")
-
-
-def no_gain(measured: Mapping[str, Any]) -> Markup:
-    """Return the arms of 32 samples a step whose middle half of steps is not all faster than static's; else empty."""
-    rows = {arm: _row(measured, arm, BATCHES[0]) for arm in OURS}
-    values = [f"{NAMES[arm]} {_throughput(row)}" for arm, row in rows.items() if row and row["low"] <= 1]
-    words = f"{listed(values)} at {BATCHES[0]} samples a step (in brackets the middle half of its steps)"
-    return Markup(words) if values else Markup("")
+    rows = {arm: _row(measured, arm, BATCHES[0]) for arm in (*OURS, STRONGEST)}
+    slow = {NAMES[arm]: number(row["throughput"]) for arm, row in rows.items() if row and row["low"] <= 1}
+    return Markup(listed([f"{name} {value}" if values else name for name, value in slow.items()]) if slow else "")
 
 
 def at_the_set_up(measured: Mapping[str, Any]) -> Markup:
     """Return a sentence on what balanced and packed have over static, by the samples of a step."""
     words = []
     for batch in BATCHES:
-        of = {name: value for arm, name in NAMES.items() if (value := over_static(measured, arm, batch))}
+        of = over_static(measured, batch)
         if {NAMES[arm] for arm in OURS} <= of.keys():
-            auto = _row(measured, "auto", batch)
-            taken = {f"`auto`, which took {auto['chosen']},": _throughput(auto)} if auto and auto["chosen"] else {}
-            values = [f"{name} {value}" for name, value in (of | taken).items()]
-            words.append(f"{listed(values)} at {batch:,} samples a step")
+            words.append(f"{listed([f'{name} {value}' for name, value in of.items()])} at {batch:,} samples a step")
     if not words:
         return Markup("")
     said = Markup("; ".join(words))
     return Markup(
-        "On {}, with {} on four virtual ranks, in one launch of each size, the throughput over static's, and in "
-        "brackets the middle half of single steps (no interval, and rare slow steps are in the ratios alone), is {}."
+        "On {}, with {} on four virtual ranks, the throughput over static's, in one launch of each size and so without "
+        "an interval, is {}."
     ).format(device(measured), _shape(measured), said)
 
 

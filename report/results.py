@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis import compiled
 from analysis.freeze import open_study, portable
 from analysis.load import Study
 from analysis.settings import Setting, settings
@@ -220,7 +221,7 @@ def read(folder: Path) -> Results:
     studies = {path.parent.name: open_study(path.parent) for path in sorted((folder / STUDIES).glob("*/runs.json"))}
     if not studies:
         raise DataError(f"no frozen results in {folder}; freeze a study: python -m analysis.freeze outputs/STUDY")
-    rooms = {name: read_tables(folder / name) for name in (COMPILED, SIMULATOR, REPRODUCED)}
+    rooms = {name: read_tables(folder / name) for name in (SIMULATOR, REPRODUCED)}
     hosts = [
         {**table, "links": [_with_ratios(link) for link in table["links"]]} for table in read_tables(folder / TWO_HOSTS)
     ]
@@ -232,10 +233,16 @@ def read(folder: Path) -> Results:
         findings=frozen(folder / RELIABILITY),
         trainers={path.stem: read_trainers(path) for path in sorted((folder / TRAINERS).glob("*.json"))},
         what_if=what_if,
+        compiled=read_compiled(folder / COMPILED),
         synchronisers=[_with_ratios(table) for table in read_tables(folder / SYNCHRONISERS)],
         two_hosts=hosts,
         **rooms,
     )
+
+
+def read_compiled(folder: Path) -> Tables:
+    """Return the tables of compiled models, with what follows from their steps."""
+    return [{**table, "policies": compiled.with_ratios(table["policies"])} for table in read_tables(folder)]
 
 
 def _with_ratios(table: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from report.measures import (
     Row,
     against,
     arms,
+    of_further,
     p95,
     peak,
     shares,
@@ -29,6 +30,10 @@ from report.shift import LAWS, refitted_over_stale
 from report.wording import ABSENT, duration, interval, listed, number, percent, signed, size
 
 NAMED = ("balanced", "packed", STRONGEST)  # arms of which the abstract and the README speak
+PACKED_BY = {
+    "flattening": "random batches without padding (`flattening`)",
+    "karmarkar_karp": "partitions as verl's (`karmarkar_karp`)",
+}
 
 
 def code(name: str) -> Markup:
@@ -152,10 +157,24 @@ def _over(m: Measured, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str]
 
 def over_rivals(m: Measured) -> Markup:
     """Return how plans stand against others' with the same kind of rows, in the same launches."""
-    over_static = [f"{code(arm)} {interval(speed(m, arm))}" for arm in arms(m)]
-    parts = [f"{code(arm)} over {code(other)} {said}" for (arm, other), said in _said_over(m, RIVALS).items()]
+    over_static = [f"{code(of_further(arm))} {interval(speed(m, arm))}" for arm in arms(m)]
+    said = _said_over(m, RIVALS).items()
+    parts = [f"{code(of_further(arm))} over {code(other)} {words}" for (arm, other), words in said]
     throughputs = f"Throughput over {code('static')}'s: {'; '.join(over_static)}; A/A {interval(speed(m, AA))}."
     return _sentence(throughputs, f"Of one over the other: {'; '.join(parts)}." if parts else "")
+
+
+def packing_in_short(m: Measured) -> Markup:
+    """Return how packed plans stand to packed rows of others, in the same launches; empty where none ran."""
+    found = {
+        PACKED_BY[other]: (number(row["ratio"]), apart)
+        for (_, other), (row, apart) in _over(m, RIVALS).items()
+        if other in PACKED_BY and row.get("low") is not None
+    }
+    said = [f"has {ratio} times the throughput of {other}" for other, (ratio, apart) in found.items() if apart]
+    if alike := [other for other, (_, apart) in found.items() if not apart]:
+        said.append(f"is not told apart from {listed(alike)}")
+    return Markup(f"{code('packed')}, in launches of its own, {listed(said)}" if said else "")
 
 
 def near_strongest(m: Measured, arm: str) -> str:
@@ -209,13 +228,15 @@ def _codes(names: Sequence[str]) -> str:
     return listed([str(code(name)) for name in names])
 
 
-def memory_changes(m: Measured) -> Markup:
-    """Return what the named arms change of peak memory, after the words "peak memory"."""
+def memory_in_short(m: Measured) -> Markup:
+    """Return with which of the named arms peak memory falls, grows, or does not change measurably."""
     rows = {arm: both for arm, both in _peaks(m).items() if arm in NAMED and both[0].get("ratio") is not None}
-    changes = listed([f"{signed(row['ratio'] - 1)} with {code(arm)}" for arm, (row, _) in rows.items()])
-    rest = [arm for arm, (_, apart) in rows.items() if not apart]
-    within = f"that with {_codes(rest)} " if len(rest) < len(rows) else ""
-    return Markup(f"changes by {changes}" + (f", {within}not told apart from noise" if rest else ""))
+    groups = {
+        "falls": [arm for arm, (row, apart) in rows.items() if apart and row["ratio"] < 1],
+        "grows": [arm for arm, (row, apart) in rows.items() if apart and row["ratio"] > 1],
+        "does not change measurably": [arm for arm, (_, apart) in rows.items() if not apart],
+    }
+    return Markup(listed([f"{word} with {_codes(of)}" for word, of in groups.items() if of]))
 
 
 def _peaks(m: Measured) -> dict[str, tuple[Row, bool]]:
@@ -270,13 +291,15 @@ def proxy_on_processes(found: Sequence[Measured]) -> Markup:
 
 
 def waiting_for_plans(found: Sequence[Measured]) -> str:
-    """Return how long steps waited for plans, at most, over the arms of several studies."""
+    """Return how long steps waited for plans, over the arms of several studies, the second runs of A/A among them."""
     rows = [arm for m in found for arm in m.table["arms"] if arm["plan_wait_share"] is not None]
     if not rows:
         return "the wait for them was not measured."
-    most, longest = (max(rows, key=lambda arm: arm[name]) for name in ("plan_wait_share", "plan_wait_p95_s"))
-    share, tail = percent(most["plan_wait_share"], 2), duration(longest["plan_wait_p95_s"])
-    return f"the wait for one is at most {share} of a step ({most['arm']}), its P95 {tail} ({longest['arm']})."
+    shares, tails = (sorted(arm[name] for arm in rows) for name in ("plan_wait_share", "plan_wait_p95_s"))
+    return (
+        f"the wait for one is {percent(shares[0], 2)} to {percent(shares[-1], 2)} of a step by arm, A/A included, and "
+        f"its P95 {duration(tails[0])} to {duration(tails[-1])}."
+    )
 
 
 def slowness(m: Measured) -> str:
@@ -320,7 +343,7 @@ def about_shift(m: Measured) -> Markup:
 
 
 SENTENCES = (
-    arm_rows, floors, how_many, by_arm, code, throughput, gains, memory_changes, near_strongest, beside_strongest,
-    over_rivals, where_time_goes, tails, another_model, about_memory, proxy, proxy_on_processes, waiting_for_plans,
-    slowness, about_unequal, online_and_plain, about_shift,
+    arm_rows, floors, how_many, by_arm, code, throughput, gains, memory_in_short, packing_in_short, near_strongest,
+    beside_strongest, over_rivals, where_time_goes, tails, another_model, about_memory, proxy, proxy_on_processes,
+    waiting_for_plans, slowness, about_unequal, online_and_plain, about_shift,
 )  # fmt: skip

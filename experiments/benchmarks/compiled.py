@@ -1,13 +1,14 @@
 """Step times of a compiled model beside the eager one, by policy, as Markdown: arms in turn, virtual ranks.
 
-    python -m experiments.benchmarks.compiled DIR [--policies static balanced auto] [--shapes 4 8 16] [--steps 600]
-        [--model tiny] [--backend inductor] [--world-size 4] [--output outputs/compiled] [--freeze]
+    python -m experiments.benchmarks.compiled DIR [--policies static balanced auto] [--shapes 4 8 16] [--steps 150]
+        [--launches 5] [--model tiny] [--backend inductor] [--world-size 4] [--output outputs/compiled] [--freeze]
 
-DIR holds `sst2/train.tsv` and `bert-uncased/`. Each policy is a launch in a process of its own with an empty
-cache, so that compiling counts in full. Its arms take turns step by step: static eager, static eager again (A/A), the
-policy's eager model, dynamic, and static with each number of shapes. `--steps 0` runs a whole epoch, `--alone` the
-policy's eager and static arms alone. `--freeze` writes each launch into `report/results/compiled/` as it ends, where it
-takes the place of an earlier one with its policy: a stopped command goes on with the policies that are left.
+DIR holds `sst2/train.tsv` and `bert-uncased/`. Each launch of a policy is a process of its own, with the same samples.
+The first begins with an empty cache, so that compiling counts in full; later ones take from it what was compiled. The
+arms take turns step by step: static eager, static eager again (A/A), the policy's eager model, dynamic, and static with
+each number of shapes. `--steps 0` runs a whole epoch, `--alone` the policy's eager and static arms alone. `--freeze`
+writes each policy into `report/results/compiled/` as it ends, in the place of an earlier one: a stopped command goes on
+with the policies that are left.
 """
 
 import argparse
@@ -21,14 +22,14 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compiled import AGAIN, DYNAMIC, EAGER, STATIC, WARM_UP, Arm, rows
+from analysis.compiled import AGAIN, DYNAMIC, EAGER, STATIC, Arm, joined, rows, with_ratios
 from analysis.freeze import portable
 from ddpsched.command_exit import guarded
 from ddpsched.config import RunConfig, parse
 from ddpsched.errors import ConfigError, RunError
 from ddpsched.interleaved import run_interleaved
 from ddpsched.records import read_json, write_json
-from experiments.benchmarks.bench import launched
+from experiments.benchmarks.bench import add_launches, launched
 from experiments.reliability.findings import stamp
 from report.compiled import HEADINGS, cells
 from report.results import COMPILED, table_file
@@ -74,10 +75,12 @@ def config_of(arm: Arm, given: argparse.Namespace, programs: Path) -> RunConfig:
 def measure(given: argparse.Namespace, policy: str, seed: int = 0) -> dict[str, Any]:
     """Return the facts and rows of a policy's launch, run in this process. Raises RunError where its baseline fails.
 
-    ``seed``: as :func:`experiments.benchmarks.bench.launched` gives it; there is one launch.
+    ``seed``: as :func:`experiments.benchmarks.bench.launched` gives it; launch 0 empties the cache. All launches have
+    the samples of one order, as others would need other programs.
     """
     cache = given.output.absolute() / "cache" / policy
-    shutil.rmtree(cache, ignore_errors=True)
+    if seed == 0:
+        shutil.rmtree(cache, ignore_errors=True)
     programs = cache / "programs"
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(programs)  # as the runs set it: the compiler starts there too
     os.environ["DDPSCHED_CACHE"] = str(cache)  # policy auto chooses by times of now
@@ -101,7 +104,7 @@ def measure(given: argparse.Namespace, policy: str, seed: int = 0) -> dict[str, 
     ]
     about = {"policy": policy, **stamp(), "backend": given.backend, "world_size": given.world_size}
     assert ended[0].records is not None, "the baseline has not failed"
-    about |= {"global_batch": GLOBAL_BATCH, "num_steps": int(ended[0].records["step"].nunique()), "warm_up": WARM_UP}
+    about |= {"global_batch": GLOBAL_BATCH, "num_steps": int(ended[0].records["step"].nunique())}
     return {**about, "start_s": start_s, "rows": rows(ended, start_s)}
 
 
@@ -122,47 +125,55 @@ def read_arm(arm: Arm, folder: Path) -> Arm:
     return Arm(arm.policy, arm.kind, arm.shapes, None, records, environment)
 
 
-def freeze(model: str, launch: dict[str, Any], folder: Path) -> Path:
-    """Write a launch into its model's file, in the place of an earlier one with its policy; return the path."""
+def measured(given: argparse.Namespace, policy: str) -> dict[str, Any]:
+    """Return the facts of a policy's first launch, and one row an arm with the seconds of all launches."""
+    launches = launched(measure, given, policy, launches=given.launches)  # what is compiled stays in a process
+    return {**launches[0], "num_launches": len(launches), "rows": joined([each["rows"] for each in launches])}
+
+
+def freeze(model: str, policy: dict[str, Any], folder: Path) -> Path:
+    """Write a policy into its model's file, in the place of an earlier one; return the path."""
     path = table_file(folder, model)
-    before = read_json(path)["launches"] if path.exists() else []
-    by_policy = {each["policy"]: each for each in before} | {launch["policy"]: launch}
+    before = read_json(path)["policies"] if path.exists() else []
+    by_policy = {each["policy"]: each for each in before} | {policy["policy"]: policy}
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"model": model, "launches": list(by_policy.values())})
+    write_json(path, {"model": model, "policies": list(by_policy.values())})
     return path
 
 
-def markdown(model: str, launch: dict[str, Any]) -> str:
-    """Return a launch as a table in Markdown, under a line of its facts."""
-    title = f"{model}, {launch['policy']}, {launch['backend']}, {launch['num_steps']} steps"
+def markdown(model: str, policy: dict[str, Any]) -> str:
+    """Return a policy as a table in Markdown, under a line of its facts; its verdicts are a family of their own."""
+    (found,) = with_ratios([policy])
+    title = f"{model}, {found['policy']}, {found['backend']}, launches: {found['num_launches']} of {found['num_steps']}"
     lines = [" | ".join(HEADINGS), "|".join(":--" if name in HEADINGS[:2] else "--:" for name in HEADINGS)]
-    lines += [" | ".join(cells(row)) for row in launch["rows"]]
+    lines += [" | ".join(cells(row)) for row in found["rows"]]
     return "\n".join(
-        [f"\n{title}, the compiler's start {launch['start_s']:.1f} s\n", *(f"| {line} |" for line in lines)]
+        [f"\n{title} steps, the compiler's start {found['start_s']:.1f} s\n", *(f"| {line} |" for line in lines)]
     )
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the launches, print the table of each and freeze it; return the exit code."""
+    """Run the launches, print the table of each policy and freeze it; return the exit code."""
     parser = argparse.ArgumentParser(description="Step times of a compiled model beside the eager one.")
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--policies", nargs="+", default=["static"])
     parser.add_argument("--shapes", type=int, nargs="+", default=[4, 8, 16])
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=150)
+    add_launches(parser)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--backend", default="inductor")
     parser.add_argument("--world-size", type=int, default=4)
     parser.add_argument("--alone", action="store_true", help="the policy's eager and static arms alone")
     parser.add_argument("--output", type=Path, default=Path("outputs/compiled"))
-    parser.add_argument("--freeze", action="store_true", help="write each launch into report/results/compiled/")
+    parser.add_argument("--freeze", action="store_true", help="write each policy into report/results/compiled/")
     given = parser.parse_args(words)
 
     def body() -> None:
         for policy in given.policies:
-            (launch,) = launched(measure, given, policy, launches=1)  # what is compiled stays in a process
-            print(markdown(given.model, launch), flush=True)
+            found = measured(given, policy)
+            print(markdown(given.model, found), flush=True)
             if given.freeze:
-                print(f"\nwritten to {freeze(given.model, launch, FROZEN)}", flush=True)
+                print(f"\nwritten to {freeze(given.model, found, FROZEN)}", flush=True)
 
     return guarded(body)
 

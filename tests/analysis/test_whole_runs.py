@@ -31,7 +31,8 @@ def test_data_that_changed_is_another_setting(tmp_path: Path) -> None:
         write_run(study, arm, environment={"contents": {"data": f"file {digest}"}})
         for arm, digest in (("static", "ab"), ("balanced", "cd"))
     )
-    assert len(settings(load_study(study).runs)) == 2
+    labels = [setting.label for setting in settings(load_study(study).runs)]
+    assert [label.rpartition(", ")[2] for label in labels] == ["content of data = file cd", "content of data = file ab"]
     with pytest.raises(
         DataError, match=r"content of data = .file cd. and .file ab.; not compared: run both with the same"
     ):

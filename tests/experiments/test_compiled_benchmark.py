@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from analysis.compiled import AGAIN, DYNAMIC, EAGER, STATIC
+from analysis.compiled import AGAIN, DYNAMIC, EAGER, STATIC, joined
 from ddpsched.records import read_json
 from experiments.benchmarks import compiled
 from experiments.benchmarks.compiled import arms, freeze, main, markdown, measure
@@ -23,25 +23,33 @@ def test_arms_of_a_policy() -> None:
     assert [arm.name for arm in arms("static", [4], alone=True)] == ["static eager", "static, N = 4"]
 
 
-def test_each_launch_is_frozen_as_it_ends(
+def test_each_policy_is_frozen_as_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def launched(_: Any, given: argparse.Namespace, policy: str, launches: int) -> list[dict[str, Any]]:
         if policy == "broken":
             raise RuntimeError("launch 0: its process ended with exit code 1")
         about = {"backend": given.backend, "num_steps": given.steps, "start_s": 1.0}
-        return [{"policy": policy, **about, "rows": []}] * launches
+        blank = dict.fromkeys(("shapes", "failed", "chosen", "num_programs", "compile_s"))
+        return [
+            {"policy": policy, **about, "rows": [
+                blank | {"policy": policy, "kind": EAGER, "num_recompiled": 0, "computed_per_real": 1.0,
+                         "launches_s": [[1.0 + launch] * 9]}
+            ]}
+            for launch in range(launches)
+        ]  # fmt: skip
 
     monkeypatch.setattr(compiled, "launched", launched)
     monkeypatch.setattr(compiled, "FROZEN", tmp_path / "frozen")
     with pytest.raises(RuntimeError, match="exit code 1"):
         main(["DIR", "--freeze", "--policies", "static", "balanced", "broken", "auto"])
-    assert main(["DIR", "--freeze", "--policies", "auto", "static", "--steps", "7"]) == 0
+    assert main(["DIR", "--freeze", "--policies", "auto", "static", "--steps", "7", "--launches", "2"]) == 0
     frozen = read_json(tmp_path / "frozen" / "tiny.json")
-    found = [(each["policy"], each["num_steps"]) for each in frozen["launches"]]
-    assert found == [("static", 7), ("balanced", 600), ("auto", 7)]
-    assert "tiny, auto, inductor, 7 steps, the compiler's start 1.0 s" in capsys.readouterr().out
-    assert freeze("org/other", frozen["launches"][0], tmp_path / "frozen").name == "other.json"
+    found = [(each["policy"], each["num_steps"], each["num_launches"]) for each in frozen["policies"]]
+    assert found == [("static", 7, 2), ("balanced", 150, 5), ("auto", 7, 2)]
+    assert frozen["policies"][0]["rows"][0]["launches_s"] == [[1.0] * 9, [2.0] * 9]
+    assert "tiny, auto, inductor, launches: 2 of 7 steps, the compiler's start 1.0 s" in capsys.readouterr().out
+    assert freeze("org/other", frozen["policies"][0], tmp_path / "frozen").name == "other.json"
 
 
 @pytest.mark.slow
@@ -58,13 +66,19 @@ def test_a_launch_on_real_texts(data_dir: Path, tmp_path: Path, monkeypatch: pyt
         output=tmp_path / "outputs",
     )  # fmt: skip
     launch = measure(given, "balanced")
+    kept = given.output / "cache" / "balanced" / "kept"
+    kept.write_text("what a first launch has left")
+    later = measure(given, "balanced", seed=1)
     eager, one, two = launch["rows"]
     assert (launch["policy"], launch["num_steps"], launch["backend"]) == ("balanced", 6, "aot_eager")
-    assert eager["to_eager"]["ratio"] == 1.0
+    assert [len(steps) for steps in eager["launches_s"]] == [6]
     assert one["failed"] is None
     assert one["num_programs"] == 1
     assert (two["num_programs"], two["num_recompiled"]) == (2, 0)
     assert two["compile_s"] > launch["start_s"] > 0
     assert two["computed_per_real"] > eager["computed_per_real"]
     assert str(tmp_path) not in str(launch)
-    assert "| balanced | N = 1 |" in markdown("tiny", launch)
+    assert kept.exists()  # a later launch goes on with the cache
+    assert [row["num_programs"] for row in later["rows"]] == [0, 1, 2]
+    both = {**launch, "num_launches": 2, "rows": joined([launch["rows"], later["rows"]])}
+    assert "| balanced | N = 1 |" in markdown("tiny", both)

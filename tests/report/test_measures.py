@@ -1,8 +1,9 @@
 """One rule tells ratios apart from noise: their family's p-values, and the reach of A/A."""
 
+from types import SimpleNamespace
 from typing import Any
 
-from report.conclusions import failed
+from report.conclusions import claim_of_less, failed, judged
 from report.measures import beside_floor, told_apart
 
 FLOOR = {"ratio": 1.0, "low": 0.98, "high": 1.02, "num_launches": 5}
@@ -49,3 +50,21 @@ def test_conclusions_that_do_not_hold_are_counted_by_kind() -> None:
         "the P95 of waits for plans": 2, "a lower P95 of step times": 1, "predicted cost tracks compute time": 1,
         "shorter steps than batch_rebalance's": 1,
     }  # fmt: skip
+
+
+def test_times_of_arms_that_ran_apart_are_undecided_within_their_noise() -> None:
+    wide = {**FLOOR, "low": 0.82, "high": 1.36}
+
+    def held(apart: bool, found: dict[str, Any], floor: dict[str, Any] | None = None) -> bool | None:
+        table = {"slug": "memory-virtual-g4-b32"}
+        measured = SimpleNamespace(
+            apart=apart, table=table, study="memory", name="memory", setting=SimpleNamespace(arms={})
+        )
+        return judged(measured, claim_of_less(measured, "packed-step", "packed is faster", found, floor))["holds"]  # type: ignore[arg-type]
+
+    within, below = row(0.9, 0.8, 0.99), row(0.5, 0.4, 0.6)
+    assert (held(False, within, wide), held(True, within, wide)) == (False, None)
+    assert (held(False, below, wide), held(True, below, wide)) == (True, True)
+    words = {**within, "verdict": "not told apart from A/A"}, {**row(1.5, 1.4, 1.6), "verdict": "slower"}
+    assert [held(True, each) for each in words] == [None, False]
+    assert held(True, {"ratio": 0.9, "low": None, "high": None}) is None

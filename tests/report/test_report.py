@@ -23,7 +23,15 @@ from report.conclusions import conclusions
 from report.measures import against, over_launches, p95, peak, shares, speed, time, tracking, within
 from report.render import as_text, report, tables
 from report.results import Results, collect, read
-from report.sentences import arm_rows, beside_strongest, over_rivals, signed_ratio, tails, where_time_goes
+from report.sentences import (
+    arm_rows,
+    beside_strongest,
+    over_rivals,
+    packing_in_short,
+    signed_ratio,
+    tails,
+    where_time_goes,
+)
 from report.wording import change, learning
 
 HEADINGS = [
@@ -149,7 +157,7 @@ def test_words_follow_the_numbers(tmp_path: Path) -> None:
         text = report(found, {})
         assert (f"(`balanced`) has {speed(virtual, 'balanced')['ratio']:.2f}" in text) is True
         assert f"{4 if slower == 1 else 2} of 4 arms are faster on virtual ranks" in text
-        assert f"times the throughput of equal splitting, {word} of transformers' `batch_rebalance`" in text
+        assert f"`balanced` is {word} of transformers' `batch_rebalance`" in text
         held = {c["id"].partition("@")[0]: c["holds"] for c in conclusions([virtual])}
         assert held["balanced-step"] is (slower == 1.0)
         assert held["balanced-padded"] is True
@@ -163,8 +171,15 @@ def test_sentences(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     said = str(over_rivals(virtual))
     assert said.startswith("Throughput over `static`'s: ")
     found = against(virtual, "minmax", "balanced")
-    assert f"Of one over the other: `balanced` over `minmax` {found['ratio']:.2f} (" in said
+    assert f"Of one over the other: `balanced (M = 4)` over `minmax` {found['ratio']:.2f} (" in said
     assert "flattening" not in said
+    monkeypatch.setattr("report.sentences.PACKED_BY", {"minmax": "`minmax`"})
+    assert (
+        packing_in_short(virtual)
+        == f"`packed`, in launches of its own, has {found['ratio']:.2f} times the throughput of `minmax`"
+    )
+    monkeypatch.setattr("report.sentences.PACKED_BY", {})
+    assert packing_in_short(virtual) == ""
     assert "Without either `static` would take" in where_time_goes(virtual)
     assert tails([virtual]).startswith("`batch_rebalance` ")
     cells = arm_rows(virtual, None, results.of("gloo-counts"))
