@@ -10,7 +10,7 @@ from report.measures import arms, of_further, speed
 from report.render import as_text
 from report.results import Measured, Results
 from report.sentences import NAMED, code, gains, near_strongest
-from report.wording import interval, listed
+from report.wording import interval, listed, number
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 FIGURE = "report/figures/speeds.png"
@@ -33,10 +33,10 @@ def block(results: Results) -> str:
                 f"{near_strongest(m, 'balanced')} it."
             )
     for m in results.of(FURTHER)[:1]:
-        numbers = [f"{code(of_further(arm))} {interval(speed(m, arm))}" for arm in arms(m)]
+        numbers = [f"{code(of_further(arm))} {number(speed(m, arm)['ratio'])}" for arm in arms(m)]
         said.append(
-            f"In the middle, in launches of their own ({_device(m)}), others that keep the samples of each step, with "
-            f"packed rows or with several micro-batches a rank: {', '.join(numbers)}, A/A {interval(speed(m, AA))}."
+            f"In the middle, in launches of their own ({_device(m)}), packed rows of others (`flattening`: random "
+            f"batches, `karmarkar_karp`: as verl partitions) and four micro-batches a rank: {', '.join(numbers)}."
         )
     if gloo:
         studies = "" if len(gloo) == 1 else f", in {len(gloo)} studies, each over static in its own launches"
