@@ -5,7 +5,6 @@ before it. So every rank sends its traceback to the parent, and ranks that merel
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import functools
 import itertools
@@ -29,8 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpsched.errors import DdpschedError, RankFailure
-from ddpsched.processes import SUSPENDED, Process
-from ddpsched.watch import PDEATHSIG
+from ddpsched.processes import SUSPENDED, Process, end_with_parent
 
 PORTS = range(20_000, 30_000)  # below those that the system gives to outgoing connections: gloo opens many of these
 LAST_LINES = 20  # of a rank's log, in messages
@@ -205,8 +203,7 @@ def _rank(pipe: Connection, work: bytes, rank: int, environ: dict[str, str], log
     """Run the function in a rank's process. All that it prints goes to ``log``, and its stack at a crash or SIGUSR1."""
     global _post
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its ranks
-    with contextlib.suppress(OSError, AttributeError):  # Linux only
-        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for descriptor in (1, 2):
         os.dup2(target, descriptor)

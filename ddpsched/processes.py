@@ -4,6 +4,7 @@ A number alone does not identify a process, as the system gives it to another on
 does. Elsewhere than on Linux the number alone is compared.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -128,6 +129,12 @@ def ends_with_its_parent() -> Callable[[], None] | None:
             os._exit(1)
 
     return bind
+
+
+def end_with_parent() -> None:
+    """Have this process killed when the one that started it dies; does nothing but on Linux."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
 
 
 def user_of(pid: int) -> int | None:

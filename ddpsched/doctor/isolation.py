@@ -1,7 +1,6 @@
 """Checks in a process of their own: one that raises, dies or hangs fails, and the others are made all the same."""
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -14,8 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ddpsched.doctor.finding import Finding, Setting, one_line
-from ddpsched.processes import children
-from ddpsched.watch import PDEATHSIG
+from ddpsched.processes import children, end_with_parent
 
 LOG = "checks.log"  # in the scratch folder: all that checks print
 LAST_LINES = 2  # of it, in a finding
@@ -123,8 +121,7 @@ def ended(code: int | None) -> str:
 
 def _make(probes: Sequence[Probe], setting: Setting, pipe: Connection) -> None:
     """Make checks in turn, and send the findings of each. Runs in the process of their own."""
-    with contextlib.suppress(OSError, AttributeError):  # Linux only
-        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     _print_to(setting.scratch / LOG)
     os.environ["DDPSCHED_CACHE"] = str(setting.scratch / "cache")  # what checks tokenise is not kept
     for probe in probes:

@@ -19,6 +19,7 @@ from rich.table import Table
 from analysis.stats import MIN_LAUNCHES, MIN_STEPS, Pairs, Ratio, floor_verdicts, ratio, verdicts
 from ddpsched.errors import DdpschedError
 from ddpsched.interleaved import order_of
+from ddpsched.processes import end_with_parent
 
 AA = "A/A"
 LAUNCHES, ROUNDS = 5, MIN_STEPS
@@ -101,6 +102,7 @@ def launched(measure: Callable[..., Any], *arguments: Any, launches: int = LAUNC
 
 
 def _answer(pipe: Any, measure: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    end_with_parent()  # else what a killed benchmark has begun takes a core beside the next one
     try:
         pipe.send(measure(*arguments))
     except DdpschedError as error:

@@ -4,10 +4,15 @@ The processes of launches import this file, so torch is imported by the tests th
 """
 
 import argparse
+import contextlib
 import gc
 import os
 import re
+import subprocess
+import sys
+import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -239,3 +244,28 @@ def test_synchronisers_on_ranks() -> None:
     assert all(each["low"] < each["ratio"] < each["high"] for each in ratios)
     with pytest.raises(ConfigError, match="steps = 3: the first 3 are left out; give more, and 11 or more"):
         syncs.measure(config.model_copy(update={"steps": 3}), ("ddp",))
+
+
+def write_and_sleep(path: Path, seed: int) -> None:
+    path.with_suffix(".new").write_text(f"{os.getpid()}")
+    path.with_suffix(".new").rename(path)
+    time.sleep(60 + seed)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells a process of its parent's end on Linux alone")
+def test_a_launch_ends_with_a_killed_benchmark(tmp_path: Path) -> None:
+    script = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from pathlib import Path; "
+        f"import test_bench as t; t.launched(t.write_and_sleep, Path({str(tmp_path / 'pid')!r}), launches=1)"
+    )
+    benchmark = subprocess.Popen([sys.executable, "-c", script])
+    until = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    benchmark.kill()
+    benchmark.wait()
+    launch = Path("/proc", (tmp_path / "pid").read_text(), "cmdline")  # empty once it has ended and nobody has asked
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        while launch.read_bytes() and time.monotonic() < until:
+            time.sleep(0.05)
+    assert time.monotonic() < until
