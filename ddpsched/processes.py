@@ -133,7 +133,9 @@ def ends_with_its_parent() -> Callable[[], None] | None:
 
 def end_with_parent() -> None:
     """Have this process killed when the one that started it dies; does nothing but on Linux."""
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(
+        OSError, AttributeError
+    ):  # no prctl elsewhere, and those who start it end it by themselves
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
 
 
