@@ -6,11 +6,11 @@ from analysis.settings import AA
 from analysis.style import STRONGEST
 from ddpsched.records import write_text
 from report.figures import FURTHER, GLOO, VIRTUAL
-from report.measures import arms, of_further, speed
+from report.measures import arms, speed
 from report.render import as_text
 from report.results import Measured, Results
-from report.sentences import NAMED, code, gains, near_strongest
-from report.wording import interval, listed, number
+from report.sentences import NAMED, code, near_strongest
+from report.wording import interval, listed
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 FIGURE = "report/figures/speeds.png"
@@ -29,22 +29,18 @@ def block(results: Results) -> str:
         if STRONGEST in m.setting.arms:
             said.append(
                 f"{code(STRONGEST)}, of transformers' Trainer, is the strongest method of others that keeps the "
-                f"samples of each step and pads one micro-batch a rank; `balanced` is "
-                f"{near_strongest(m, 'balanced')} it."
+                f"samples of each step and pads; `balanced` is {near_strongest(m, 'balanced')} it."
             )
     for m in results.of(FURTHER)[:1]:
-        numbers = [f"{code(of_further(arm))} {number(speed(m, arm)['ratio'])}" for arm in arms(m)]
         said.append(
-            f"In the middle, in launches of their own ({_device(m)}), packed rows of others (`flattening`: random "
-            f"batches, `karmarkar_karp`: as verl partitions) and four micro-batches a rank: {', '.join(numbers)}."
+            f"In the middle ({_device(m)}), packed rows of others (`flattening`: random batches, `karmarkar_karp`: as "
+            f"verl partitions) and four micro-batches a rank."
         )
     if gloo:
         studies = "" if len(gloo) == 1 else f", in {len(gloo)} studies, each over static in its own launches"
-        said.append(f"Below, four processes share two cores ({_device(gloo[0])}{studies}): {gains(gloo, ends=True)}.")
+        said.append(f"Below, four processes share two cores ({_device(gloo[0])}{studies}).")
     launches = sorted({str(len({run.seed for run in each.setting.runs})) for each in (*virtual, *gloo)})
-    said.append(
-        f"In brackets 95 % intervals of {listed(launches)} launches; the methods of a launch take turns, step by step."
-    )
+    said.append(f"Intervals: 95 %, of {listed(launches)} launches, whose methods take turns, step by step.")
     caption = f"*{' '.join(map(str, said))}*"
     words = "Throughput of each policy over static's, beside transformers' batch_rebalance, with the noise floor"
     return f"{BEGIN}\n![{words}]({FIGURE})\n\n{caption}\n{END}"

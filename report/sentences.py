@@ -61,15 +61,12 @@ def throughput(row: Row) -> str:
     return f"{interval(row)} times the throughput of equal splitting"
 
 
-def gains(found: Sequence[Measured], ends: bool = False) -> Markup:
-    """Return the named arms' throughput over static's, of several studies; what is within the noise is said to be.
-
-    ``ends``: with the ends of intervals.
-    """
+def gains(found: Sequence[Measured]) -> Markup:
+    """Return the named arms' throughput over static's, of several studies; what is within the noise is said to be."""
     parts = []
     for m in found:
         for arm in (arm for arm in arms(m) if arm in NAMED):
-            value = interval(speed(m, arm)) if ends else number(speed(m, arm)["ratio"])
+            value = number(speed(m, arm)["ratio"])
             apart = time(m, arm)["verdict"] in ("faster", "slower")
             parts.append(f"{value} with {code(arm)}{'' if apart else ' (not told apart from static)'}")
     return Markup(listed(parts))

@@ -92,13 +92,13 @@ def signed(value: float | None) -> str:
     return ABSENT if value is None else f"{_fixed(100 * value, 1, sign='+')} %"
 
 
-def interval(row: dict[str, Any] | None) -> str:
+def interval(row: Mapping[str, Any] | None, digits: int = 2) -> str:
     """Return a ratio for a table: ``0.88 (0.86 to 0.90)``."""
     if row is None or row.get("ratio") is None:
         return ABSENT
     if row.get("low") is None:
-        return number(row["ratio"])
-    return f"{number(row['ratio'])} ({number(row['low'])} to {number(row['high'])})"
+        return number(row["ratio"], digits)
+    return f"{number(row['ratio'], digits)} ({number(row['low'], digits)} to {number(row['high'], digits)})"
 
 
 def listed(items: list[str]) -> str:

@@ -1,16 +1,17 @@
 """Policy auto: the time of what it takes against the best of all its candidates, each measured, as Markdown.
 
     python -m experiments.benchmarks.auto DIR [--steps 60] [--models tiny distilbert-base-uncased] [--data sst2 gsm8k]
-                                          [--ranks gloo virtual] [--global-batch 32] [--shapes N] [--freeze]
+                                          [--ranks gloo virtual] [--global-batch 32] [--shapes N] [--launches 5]
+                                          [--freeze]
 
-DIR holds `sst2/`, `gsm8k/` and `bert-uncased/`. Each setting is one `ddpsched advise`, in which static, static again
-(A/A) and all candidates run in turn; 2 gloo ranks or 4 virtual ones. `--shapes`: padded candidates compiled for a menu
-of so many shapes are among them. Times are over static's: of what was taken, of the fastest measured, and of A/A; then
-the largest error of a prediction, and whose it is; the seconds of a first `ddpsched advise --steps 0`, for which
-nothing was kept, its start and compiling included; and the time of choosing, with times and menus of shapes kept from
-it, as a share of 300 steps of what was taken. DistilBERT has no head of a language model, so on GSM8K DistilGPT-2, of
-about its size, is in its place. `--freeze` writes each setting into `report/results/auto/` as it
-ends, where it takes the place of an earlier one.
+DIR holds `sst2/`, `gsm8k/` and `bert-uncased/`. A launch of a setting is one `ddpsched advise --steps 0`, for which
+nothing is kept, and one in which static, static again (A/A) and all candidates run in turn, with what the first kept;
+2 gloo ranks or 4 virtual ones. `--shapes`: padded candidates compiled for a menu of so many shapes are among them.
+Times are over static's: of what was taken, of the fastest candidate, and of A/A; then the largest error of a
+prediction, and whose it is; the seconds of the first call, its start and compiling included; and the largest time of
+choosing in the second, as a share of 300 steps of what was taken. DistilBERT has no head of a language model, so on
+GSM8K DistilGPT-2, of about its size, is in its place. `--freeze` writes each setting into `report/results/auto/` as
+it ends, where it takes the place of an earlier one.
 """
 
 import argparse
@@ -54,6 +55,7 @@ class Setting:
     global_batch: int
     steps: int
     shapes: int | None = None
+    launches: int = 5
 
     @property
     def trained(self) -> str:
@@ -71,6 +73,7 @@ class Setting:
         words = [
             "experiments.benchmarks.auto", str(folder), "--models", self.model, "--data", self.data,
             "--ranks", self.ranks, "--global-batch", str(self.global_batch), "--steps", str(self.steps),
+            "--launches", str(self.launches),
         ]  # fmt: skip
         return words if self.shapes is None else [*words, "--shapes", str(self.shapes)]
 
@@ -102,38 +105,30 @@ class Setting:
         return found
 
 
-def outcome(found: dict[str, Any]) -> dict[str, Any]:
-    """Return what a setting's row says, of what `ddpsched advise` printed."""
-    measured = {each["name"]: each for each in found["measured"]}
-    again = measured.pop("static again")["ratio"]
-    predicted = {each["name"]: each["ratio"] for each in found["ranking"]}
-    # of alike predictions one alone is measured
-    alike = {name: min(measured, key=lambda other: abs(predicted[other] - predicted[name])) for name in predicted}
-    taken = 1.0 if found["chosen"] == "static" else measured[alike[found["chosen"]]]["ratio"]
-    best = min(measured, key=lambda name: measured[name]["ratio"])
-    least = min(1.0, measured[best]["ratio"])
-    errors = {name: each["predicted"] / each["ratio"] - 1 for name, each in measured.items()}
-    worst = max(errors, key=lambda name: abs(errors[name]))
-    step_s = next(each["step_s"] for each in found["ranking"] if each["name"] == found["chosen"])
-    return {
-        "chosen": found["chosen"], "taken": taken, "best": best if least < 1 else "static", "least": least,
-        "again": again, "worst": worst, "error": errors[worst], "choosing": found["seconds"] / (STEPS * step_s),
-    }  # fmt: skip
-
-
-def measure(setting: Setting, folder: Path) -> dict[str, Any]:
-    """Return the row of a setting, with all that was predicted and measured."""
+def launch(setting: Setting, folder: Path) -> dict[str, Any]:
+    """Return what one launch predicted, took and measured."""
     with tempfile.TemporaryDirectory() as output:
         begin = perf_counter()
         setting.advice(folder, Path(output), 0)
         first_s = perf_counter() - begin
         found = setting.advice(folder, Path(output), setting.steps)
-    about = {
+    step_s = next(each["step_s"] for each in found["ranking"] if each["name"] == found["chosen"])
+    return {
+        "first_s": round(first_s, 1), "choosing": found["seconds"] / (STEPS * step_s),
+        **{name: found[name] for name in ("chosen", "ranking", "measured")},
+    }  # fmt: skip
+
+
+def measure(setting: Setting, folder: Path) -> dict[str, Any]:
+    """Return a setting with all its launches, and the hours that they took."""
+    begin = perf_counter()
+    launches = [launch(setting, folder) for _ in range(setting.launches)]
+    return {
         "model": setting.trained, "data": setting.data, "world_size": RANKS[setting.ranks][0], "ranks": setting.ranks,
         "global_batch": setting.global_batch, "steps": setting.steps, "shapes": setting.shapes,
-        "command": f"python -m {' '.join(setting.command())}", "first_s": round(first_s, 1), **stamp(),
+        "command": f"python -m {' '.join(setting.command())}", "hours": round((perf_counter() - begin) / 3600, 2),
+        **stamp(), "launches": launches,
     }  # fmt: skip
-    return {**about, **outcome(found), "ranking": found["ranking"], "measured": found["measured"]}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -146,13 +141,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", nargs="+", default=[*RANKS], choices=[*RANKS])
     parser.add_argument("--global-batch", type=int, default=32)
     parser.add_argument("--shapes", type=int, help="compile padded candidates for a menu of so many shapes, too")
+    parser.add_argument("--launches", type=int, default=5)
     parser.add_argument("--freeze", action="store_true", help="write each setting into report/results/auto/")
     given = parser.parse_args(words)
 
     def body() -> None:
         print(f"| {' | '.join(HEADINGS)} |\n|{'|'.join(['--:'] * len(HEADINGS))}|")
         for model, data, ranks in itertools.product(given.models, given.data, given.ranks):
-            setting = Setting(model, data, ranks, given.global_batch, given.steps, given.shapes)
+            setting = Setting(model, data, ranks, given.global_batch, given.steps, given.shapes, given.launches)
             row = measure(setting, given.folder)
             print(f"| {' | '.join(cells(row))} |", flush=True)
             if given.freeze:
