@@ -37,6 +37,7 @@ BUDGETS = (
     "policy.max_tokens_for_batch", "policy.median_batch", "policy.bins", "policy.pool_size", "lr.reference",
     "cost.alpha", "cost.beta", "cost.gamma",
 )  # fmt: skip
+ALWAYS = ("policy.max_microbatches",)  # in a label where it is not plain, although no other arm differs in it
 LABELS = ("name", "study", "outputs", "aa", "log")
 AA = "A/A"  # the label of the baseline's second run
 POLICY_ORDER = ("static", "peer", "minmax", "balanced", "packed", "token_budget", "bins", "pool")
@@ -171,7 +172,7 @@ def _differences(run: Run, others: Sequence[Run]) -> list[str]:
 
 
 def _label(run: Run, rivals: Sequence[Run], quiet: tuple[str, ...]) -> str:
-    """Return the label, ``balanced (M = 4)``: the policy, and what distinguishes it from others of that policy.
+    """Return the label, ``balanced (M = 4)``: the policy, M above 1, and what distinguishes it from others of it.
 
     A peer has the name of its package, a loop of one's own that of its run. ``quiet`` keys are left out.
     """
@@ -182,7 +183,7 @@ def _label(run: Run, rivals: Sequence[Run], quiet: tuple[str, ...]) -> str:
     tables = PUT_TOGETHER if run.policy == "static" else (*PLANNING, *PUT_TOGETHER)
     mine, others = part(run.config, tables), [part(rival.config, tables) for rival in rivals]
     there = dict.fromkeys(key for config in (mine, *others) for key in config)
-    keys = [key for key in there if any(c.get(key) != mine.get(key) for c in others)]
+    keys = [key for key in there if key in ALWAYS or any(c.get(key) != mine.get(key) for c in others)]
     if mine.get("policy.sequence_packing"):
         quiet = (*quiet, "policy.strategy")  # rows without padding are filled without a strategy
     words = [

@@ -17,7 +17,7 @@ from analysis.style import STRONGEST
 from report.measures import RIVALS, STRONGEST_PAIRS, Row, against, beyond, mean, p95, peak, time, tracking
 from report.results import Measured
 from report.shift import LAWS, calibrations, named, refitted_over_stale
-from report.wording import JUDGED
+from report.wording import JUDGED, with_statics_gradient
 
 Conclusion = dict[str, Any]
 
@@ -145,9 +145,9 @@ def _measured(m: Measured, arm: str) -> Iterator[Claim]:
 
 
 def _between_arms(m: Measured, arms: dict[str, dict[str, Any]]) -> Iterator[Claim]:
-    if "static" in arms and "balanced" in arms:
-        distance = arms["balanced"].get("loss_distance_early")
-        statement = "balanced starts with static's losses (first 10 steps, within 5 %)"
+    if "static" in arms and (same := with_statics_gradient(arms)):
+        distance = arms[same].get("loss_distance_early")
+        statement = f"{same} starts with static's losses (first 10 steps, within 5 %)"
         yield Claim("balanced-loss", statement, distance, LOSS_DISTANCE, timed=False)
     pairs = [*STRONGEST_PAIRS, *RIVALS]
     pairs += [("balanced", "minmax"), ("balanced (online)", "balanced")]

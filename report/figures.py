@@ -23,7 +23,7 @@ from analysis.tradeoffs import tradeoffs
 from ddpsched.data.embedded.length_histogram import sst2_lengths
 from experiments.planned import TYPICAL, one_step
 from report.computed import measured_speed_ups
-from report.measures import of_further, peak, tracking
+from report.measures import peak, tracking
 from report.results import Measured, Results
 from report.shift import LAWS, named
 
@@ -68,10 +68,7 @@ def _paper(results: Results) -> Iterator[tuple[str, Figure]]:
     panels = {ON_VIRTUAL: results.of(VIRTUAL), ON_FURTHER: results.of(FURTHER), ON_GLOO: results.of(*GLOO)}
     panels = {heading: found for heading, found in panels.items() if found}
     if panels:
-        joined = {heading: _joined_speeds(found) for heading, found in panels.items()}
-        if ON_FURTHER in joined:
-            joined[ON_FURTHER] = joined[ON_FURTHER].assign(arm=joined[ON_FURTHER]["arm"].map(of_further))
-        yield "speeds", draw_speeds(joined)
+        yield "speeds", draw_speeds({heading: _joined_speeds(found) for heading, found in panels.items()})
     if parts := {heading: _joined_parts(found) for heading, found in panels.items() if heading != ON_FURTHER}:
         yield "step-parts", draw_step_parts(parts, unit=IN_PERCENT)
     for measured in results.of(VIRTUAL):

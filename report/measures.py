@@ -18,19 +18,17 @@ from report.results import Measured
 Row = dict[str, Any]
 # arms, each with that of another package that it is held against
 STRONGEST_PAIRS = (("balanced", STRONGEST), ("packed", STRONGEST))
-RIVALS = (("packed", "flattening"), ("packed", "karmarkar_karp"), ("balanced", "batch_rebalance_accumulate (M = 4)"))
-FURTHER = {"balanced": "balanced (M = 4)"}  # in the study of RIVALS, where it is the only arm of its policy
+RIVALS = (
+    ("packed", "flattening"),
+    ("packed", "karmarkar_karp"),
+    ("balanced (M = 4)", "batch_rebalance_accumulate (M = 4)"),
+)
 NEARLY = 1 - 1e-9  # of a correlation, whose z is finite
 
 
 def arms(measured: Measured) -> list[str]:
     """Return the labels of the arms beside the baseline, without its second run."""
     return [arm for arm in measured.setting.arms if arm not in (measured.table["baseline"], AA)]
-
-
-def of_further(arm: str) -> str:
-    """Return the name of an arm in the study of RIVALS, beside the arms of other studies."""
-    return FURTHER.get(arm, arm)
 
 
 def time(measured: Measured, arm: str, column: str = "step_s") -> Row:

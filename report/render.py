@@ -150,8 +150,8 @@ def _lookups(results: Results, figures: Mapping[str, bytes]) -> dict[str, Callab
     def learnt(setting: Mapping[str, Any]) -> bool:
         return setting["mode"] != "simulated" and any(arm["dev_loss"] is not None for arm in setting["arms"])
 
-    def learning(setting: Mapping[str, Any]) -> str:
-        return wording.learning(setting["arms"])
+    def learning(setting: Mapping[str, Any]) -> Markup:
+        return Markup(wording.learning(setting["arms"]))
 
     def outline(setting: Mapping[str, Any]) -> str | None:
         shown: str | None = setting["outline"]

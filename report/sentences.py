@@ -16,7 +16,6 @@ from report.measures import (
     Row,
     against,
     arms,
-    of_further,
     p95,
     peak,
     shares,
@@ -154,9 +153,9 @@ def _over(m: Measured, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str]
 
 def over_rivals(m: Measured) -> Markup:
     """Return how plans stand against others' with the same kind of rows, in the same launches."""
-    over_static = [f"{code(of_further(arm))} {interval(speed(m, arm))}" for arm in arms(m)]
+    over_static = [f"{code(arm)} {interval(speed(m, arm))}" for arm in arms(m)]
     said = _said_over(m, RIVALS).items()
-    parts = [f"{code(of_further(arm))} over {code(other)} {words}" for (arm, other), words in said]
+    parts = [f"{code(arm)} over {code(other)} {words}" for (arm, other), words in said]
     throughputs = f"Throughput over {code('static')}'s: {'; '.join(over_static)}; A/A {interval(speed(m, AA))}."
     return _sentence(throughputs, f"Of one over the other: {'; '.join(parts)}." if parts else "")
 

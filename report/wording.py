@@ -1,7 +1,7 @@
 """Phrases of the report that depend on its numbers."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 ABSENT = "–"  # a number in a table that was not measured
@@ -118,8 +118,24 @@ def significant(value: float | None) -> str:
     return ABSENT if value is None else f"{value:.3g}".replace("-", "−")
 
 
+def with_statics_gradient(arms: Iterable[str]) -> str | None:
+    """Return the first of these labels that is ``balanced`` on static's own order, or None.
+
+    >>> with_statics_gradient(["static", "balanced (curriculum)", "balanced (M = 4)"])
+    'balanced (M = 4)'
+    """
+    return next((arm for arm in arms if re.fullmatch(r"balanced( \(M = \d+\))?", arm)), None)
+
+
 def learning(arms: list[dict[str, Any]]) -> str:
-    """Return a sentence on the spread of dev accuracies, beside the share of the largest class."""
+    """Return what dev accuracies say: their spread, the share of the largest class, whose gradient is static's."""
+    same = with_statics_gradient(arm["arm"] for arm in arms)
+    starts = "so its losses start equal and part only as dropout masks and rounding differ."
+    because = f" `{same}` computes the gradient of `static`, {starts}" if same else ""
+    return _accuracies(arms) + because
+
+
+def _accuracies(arms: list[dict[str, Any]]) -> str:
     scores = [arm["dev_accuracy"] for arm in arms]
     if None in scores:
         return "Dev accuracy was not measured for every arm."

@@ -171,7 +171,7 @@ def test_sentences(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     said = str(over_rivals(virtual))
     assert said.startswith("Throughput over `static`'s: ")
     found = against(virtual, "minmax", "balanced")
-    assert f"Of one over the other: `balanced (M = 4)` over `minmax` {found['ratio']:.2f} (" in said
+    assert f"Of one over the other: `balanced` over `minmax` {found['ratio']:.2f} (" in said
     assert "flattening" not in said
     monkeypatch.setattr("report.sentences.PACKED_BY", {"minmax": "`minmax`"})
     assert (
@@ -243,12 +243,11 @@ def test_change(row: dict[str, Any], expected: str) -> None:
 
 
 def test_other_phrases() -> None:
-    arms = [
-        {"arm": "static", "dev_accuracy": 0.5, "dev_majority": 0.51},
-        {"arm": "x", "dev_accuracy": 0.6, "dev_majority": 0.5},
-    ]
+    static = {"arm": "static", "dev_accuracy": 0.5, "dev_majority": 0.51}
+    arms = [static, {"arm": "x", "dev_accuracy": 0.6, "dev_majority": 0.5}]
     assert learning(arms) == "The arms' dev accuracies are 50.0 % to 60.0 %; the largest class has 51.0 %."
     assert learning([arm | {"dev_majority": None} for arm in arms]).endswith("50.0 % to 60.0 %.")
+    assert "`balanced (M = 4)` computes the gradient of `static`" in learning([static | {"arm": "balanced (M = 4)"}])
     assert str(as_text("a|b_c\n# d")) == r"a\|b\_c # d"
     assert as_text(3) == 3
 
