@@ -88,7 +88,8 @@ def baseline_of(setting: Setting) -> str | None:
 
 
 def _identity(run: Run) -> dict[str, Any]:
-    return {key: value for key, value in flatten(run.config).items() if key not in LABELS}
+    """Return what makes an arm, whichever of its launches: one may be left out of the baseline and not of A/A."""
+    return {key: value for key, value in flatten(run.config).items() if key not in (*LABELS, "seed", "steps")}
 
 
 def margin_of(setting: Setting) -> float:
@@ -218,8 +219,8 @@ def judged(
         others = [arm for arm in setting.arms if arm != first and (arm != AA or again == first)] if first else []
         compared.append([compare(setting, arm, str(first), column, rng) for arm in others])
         floor = next((each.ratio for each in compared[-1] if each.arm == AA), None)
-        if floor is None and AA in setting.arms:
-            floor = compare(setting, AA, str(again), column, rng).ratio
+        if floor is None and AA in setting.arms and again:
+            floor = compare(setting, AA, again, column, rng).ratio
         floors.append(floor or Ratio(float("nan"), reason="no A/A run"))
     measured = [
         (each.ratio, floor) for rows, floor in zip(compared, floors, strict=True) for each in rows if each.arm != AA
