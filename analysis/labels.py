@@ -53,8 +53,16 @@ def spread(
 
 
 def short(text: str, width: int = 16) -> str:
-    """Return an arm's label as figures show it, on more lines where it is long; a dollar sign begins no formula."""
-    return "\n".join(textwrap.wrap(visible(text, LONGEST_LABEL), width))
+    """Return an arm's label as figures show it, on more lines where it is long; a dollar sign begins no formula.
+
+    >>> short("batch_rebalance_accumulate (M = 4)")
+    'batch_rebalance_\\naccumulate\\n(M = 4)'
+    """
+    shown = visible(text, LONGEST_LABEL).replace(" = ", "\u00a0=\u00a0").replace("-", "\u2010")
+    # textwrap parts words at hyphens: of a long name the underscores stand for them meanwhile
+    words = [word if len(word) <= width else word.replace("_", "-") for word in shown.split(" ")]
+    parted = "\n".join(textwrap.wrap(" ".join(words), width)).replace("-", "_")
+    return parted.replace("\u2010", "-").replace("\u00a0", " ")
 
 
 def named(arm: str) -> str:

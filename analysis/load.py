@@ -139,7 +139,7 @@ def _check_agreement(path: Path, config: dict[str, Any], record: Any) -> None:
     labels["mode"] = config["executor"]["kind"]
     for name, wanted in labels.items():
         if record[name] != wanted and not pd.isna(record[name]):
-            raise DataError(f"{path}: {name} = {wanted!r} in config.toml, {record[name]!r} in {RECORDS}; run it again")
+            raise DataError(f"{path}: {name} = {wanted} in config.toml, {record[name]} in {RECORDS}; run it again")
 
 
 def _check_whole(path: Path, config: dict[str, Any], is_own_loop: bool, records: pd.DataFrame) -> None:

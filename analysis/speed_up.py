@@ -38,8 +38,8 @@ def draw_speed_up(
     """Return the figure: static's step time over each policy's, over the ranks; a panel for ranks of equal speed, and
     one where some are slow.
 
-    ``measured``: rows with ``policy``, ``world_size`` and ``speed_up``, rings in the first panel; policies without a
-    line are left out.
+    ``measured``: rows with ``policy``, ``world_size``, ``speed_up``, ``low`` and ``high``, rings with intervals in the
+    first panel; policies without a line are left out.
     """
     table = speed_up_table(rows)
     slow = list(dict.fromkeys(table.index.get_level_values("slow")))
@@ -48,6 +48,7 @@ def draw_speed_up(
         _panel(headed(ax, words), table.loc[words])
     rings = [row for row in measured if row["policy"] in table.loc[slow[0]].index]
     for row in rings:
+        panels[0].vlines(row["world_size"], row["low"], row["high"], color=colour(row["policy"]), lw=1.2, zorder=3)
         panels[0].plot(
             row["world_size"], row["speed_up"], "o", mfc="white", mec=colour(row["policy"]), ms=6, mew=1.2, zorder=4
         )

@@ -10,6 +10,7 @@
     conclusions.py      named conclusions, computed from the records
     wording.py          phrases from numbers
     sentences.py        the report's sentences on its studies
+    repeated.py         sentences on studies that were run again
     in_trainer.py       tables and sentences on transformers' Trainer
     computed.py         sentences on what was computed: plans of an epoch, the simulator
     figures.py          the figures of the report and of its appendix
@@ -17,7 +18,7 @@
     reliability.py      the reliability card, from frozen findings
     auto.py             what policy auto took, against the best of its candidates
     on_gpu.py           what was measured on GPUs
-    set_up.py           the table of settings
+    set_up.py           the table of settings, and which device each study ran on
     render.py           Markdown, from the templates: template.md of the report, template_tables.md of the appendix
     reading.py          Markdown as tokens, with figures and the ids of headings
     html.py             one HTML page; style.css is its look, sort.js sorts its tables

@@ -59,9 +59,9 @@ def write_figures(figures: Mapping[str, bytes], output: Path) -> None:
 
 
 def remove_other_figures(folder: Path) -> None:
-    """Remove the figures that neither the report of a folder nor its appendix shows any more."""
+    """Remove the figures that neither the report of a folder, nor its appendix, nor the README shows any more."""
     texts = [(folder / name).read_text(encoding="utf-8") for name in ("report.md", "appendix.md")]
-    shown = {name for text in texts for name in re.findall(rf"{FIGURES}/([\w.-]+)", text)}
+    shown = {name for text in texts for name in re.findall(rf"{FIGURES}/([\w.-]+)", text)} | {Path(front.FIGURE).name}
     for path in (folder / FIGURES).glob("*.png"):
         if path.name not in shown:
             path.unlink()

@@ -68,7 +68,9 @@ def _paper(results: Results) -> Iterator[tuple[str, Figure]]:
     panels = {ON_VIRTUAL: results.of(VIRTUAL), ON_FURTHER: results.of(FURTHER), ON_GLOO: results.of(*GLOO)}
     panels = {heading: found for heading, found in panels.items() if found}
     if panels:
-        yield "speeds", draw_speeds({heading: _joined_speeds(found) for heading, found in panels.items()})
+        joined = {heading: _joined_speeds(found) for heading, found in panels.items()}
+        yield "first", draw_speeds(dict(list(joined.items())[:1]))  # the README's
+        yield "speeds", draw_speeds(joined)
     if parts := {heading: _joined_parts(found) for heading, found in panels.items() if heading != ON_FURTHER}:
         yield "step-parts", draw_step_parts(parts, unit=IN_PERCENT)
     for measured in results.of(VIRTUAL):

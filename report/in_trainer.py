@@ -7,13 +7,14 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from analysis.settings import AA
+from analysis.stats import Ratio
 from analysis.style import STRONGEST
 from experiments.benchmarks.bench import text
 from experiments.trainers.arms import FIRST
 from experiments.trainers.frozen import Frozen, StepsFile, TargetFile
 from experiments.trainers.rows import StepRow, TargetRow, in_one_order, label, over_strongest, step_rows, target_rows
 from report.sentences import code
-from report.wording import listed, number, percent
+from report.wording import JUDGED, listed, number, percent
 
 PACKED_RANDOM, PACKED_PLANS = "padding_free", "packed"  # arms of experiments.trainers
 NEAR = 1.05  # times the shortest epoch, up to which arms are named beside it
@@ -32,14 +33,16 @@ class Trainers:
         for file in self.steps:
             of = file.experiment
             each, launches = of["rounds"] * of["steps"], len(file.launches)
-            numbers.append(f"{launches * each} steps, {each} in each of {launches} launches ({of['model']})")
+            numbers.append(
+                f"{launches * each} steps, {each} in each of {launches} launches ({of['model']}, {of['machine']})"
+            )
         return listed(numbers)
 
     def about_trainer(self) -> Markup:
         """Return, of each model but the tiny one, arms over the strongest, the shortest epochs, and what auto took."""
         said = []
         for file in self.steps:
-            parts = [f"{code(name)} {text(each)}, {word}" for name, (each, word) in over_strongest(file).items()]
+            parts = [f"{code(name)} {_said(each, word)}" for name, (each, word) in over_strongest(file).items()]
             if parts and file.experiment["model"] != "tiny":
                 said.append(f"Time over that of {code(STRONGEST)}: {'; '.join(parts)}.")
             rows = [] if file.experiment["model"] == "tiny" else [row for row in step_rows(file) if row.arm != AA]
@@ -108,6 +111,13 @@ class Trainers:
             return "The same arm with another order of samples (A/A) differs by itself, so nothing is concluded."
         told = [f"{row.arm} ({row.verdict})" for row in rows if row.verdict in ("faster", "slower")]
         return f"Told apart from A/A: {listed(told)}." if told else "None is told apart from A/A: nothing is concluded."
+
+
+def _said(measured: Ratio, word: str) -> str:
+    """Return a ratio with its verdict, and that its interval excludes 1 where A/A's reaches as far."""
+    apart = measured.low > 1 or measured.high < 1
+    beside = " although its interval excludes 1" if apart and word not in JUDGED else ""
+    return f"{text(measured)}, {word}{beside}"
 
 
 IN_TRAINER = (

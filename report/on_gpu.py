@@ -139,14 +139,11 @@ def _row(measured: Mapping[str, Any], arm: str, batch: int) -> Mapping[str, Any]
     return row if row is not None and row["steps"] >= FEWEST else None
 
 
-def no_gain(measured: Mapping[str, Any], values: bool = True) -> Markup:
-    """Return the arms of 32 samples a step whose middle half of steps is not all faster than static's; else empty.
-
-    ``values``: with their throughput over static's.
-    """
+def no_gain(measured: Mapping[str, Any]) -> Markup:
+    """Return the arms of 32 samples a step whose middle half of steps is not all faster than static's, with values."""
     rows = {arm: _row(measured, arm, BATCHES[0]) for arm in (*OURS, STRONGEST)}
     slow = {NAMES[arm]: number(row["throughput"]) for arm, row in rows.items() if row and row["low"] <= 1}
-    return Markup(listed([f"{name} {value}" if values else name for name, value in slow.items()]) if slow else "")
+    return Markup(listed([f"{name} {value}" for name, value in slow.items()]) if slow else "")
 
 
 def at_the_set_up(measured: Mapping[str, Any]) -> Markup:

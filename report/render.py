@@ -17,13 +17,13 @@ from markupsafe import Markup
 from analysis.settings import AA
 from ddpsched.visible_text import visible
 from experiments.trainers.frozen import PeersFile
-from report import auto, compiled, measures, on_gpu, reliability, sentences, wording
+from report import auto, compiled, measures, on_gpu, reliability, repeated, sentences, wording
 from report.computed import COMPUTED, Computed
 from report.conclusions import conclusions, failed, undecided
 from report.figures import compiled_file, outline_file
-from report.in_trainer import Trainers
+from report.in_trainer import IN_TRAINER, Trainers
 from report.results import Measured, Results
-from report.set_up import set_up
+from report.set_up import by_device, set_up
 from report.shift import LAWS, named
 
 HERE = Path(__file__).parent
@@ -61,12 +61,15 @@ def report(results: Results, figures: Mapping[str, bytes]) -> str:
         laws=LAWS.values(),
         named=named,
         reproduced=results.reproduced,
+        measured=results.measured,
+        by_device=by_device,
         left_out=results.left_out,
         num_runs=results.num_runs,
         planned_epoch=results.planned_epoch,
         thresholds=conclusions(results.measured),
         failed=failed,
         undecided=undecided,
+        autos=results.autos,
         gpus=results.gpus,
         what_if=results.what_if,
         two_hosts=results.two_hosts,
@@ -118,16 +121,7 @@ def _filled(template: str, figures: Mapping[str, bytes], **values: Any) -> str:
 
 def _of_trainers(results: Results) -> dict[str, Callable[..., Any]]:
     trainers = Trainers(results.trainers)
-    names = (
-        "trainer_steps",
-        "about_trainer",
-        "trainer_rows",
-        "trainer_notes",
-        "packing_alone",
-        "target_tables",
-        "about_target",
-    )
-    return {name: getattr(trainers, name) for name in names}
+    return {name: getattr(trainers, name) for name in IN_TRAINER}
 
 
 def _linked(figures: Mapping[str, bytes], name: str) -> str | None:
@@ -194,4 +188,5 @@ def _phrases() -> dict[str, Any]:
         "reliability": reliability,
         "on_gpu": on_gpu,
         "auto": auto,
+        "repeated": repeated,
     }

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from analysis.settings import AA
 from analysis.terminal import console
 from ddpsched.cli import guarded
 from ddpsched.errors import DataError, RunError
@@ -24,11 +25,12 @@ from ddpsched.records import write_json
 from experiments.study import load_study
 from report.build import FROZEN
 from report.conclusions import Conclusion, conclusions, undecided
+from report.measures import arms, speed
+from report.repeated import ENOUGH
 from report.results import REPRODUCED, Results, collect, read
 from report.wording import file_name, significant, verdict
 
 EVIDENCE = Path("experiments/evidence")  # the files of frozen studies
-ENOUGH = 0.95  # of the verdicts
 SAME, OTHER, UNSHOWN, NEW = "the same", "another", "not shown", "new"
 STYLES = {SAME: "green", OTHER: "red", UNSHOWN: "red"}
 
@@ -121,7 +123,7 @@ def _compared(given: argparse.Namespace) -> int:
     if given.freeze:
         devices = sorted({each.table["device"] for each in fresh.measured})
         (given.frozen / REPRODUCED).mkdir(exist_ok=True)
-        about = {"study": given.study, "devices": devices}
+        about = {"study": given.study, "devices": devices, "throughputs": throughputs(fresh)}
         write_json(given.frozen / REPRODUCED / f"{given.study}-{file_name(' '.join(devices))}.json", about | found)
     share = found["timed_same"] / found["timed"]
     out.print(f"{share:.1%} of {found['timed']} timed verdicts are the same; at least {ENOUGH:.0%} are asked for")
@@ -129,6 +131,16 @@ def _compared(given: argparse.Namespace) -> int:
     out.print(f"{found['computed_same']} of {found['computed']} that no clock has a say in; all are asked for")
     out.print(f"{found['undecided']} were undecided when they were frozen, and do not count")
     return 0 if share >= ENOUGH and found["computed_same"] == found["computed"] else 1
+
+
+def throughputs(results: Results) -> list[dict[str, Any]]:
+    """Return each arm's throughput over the baseline's, with the limits of its interval, a row an arm and setting."""
+    rows = [(m, arm, speed(m, arm)) for m in results.measured for arm in (*arms(m), AA)]
+    return [
+        {"setting": m.table["label"], "arm": arm, **{end: row[end] for end in ("ratio", "low", "high")}}
+        for m, arm, row in rows
+        if row["ratio"]
+    ]
 
 
 def outcome(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

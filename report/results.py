@@ -120,7 +120,9 @@ class Measured:
         runs = self.setting.runs
         shown = next((run for run in runs if run.policy != "static"), runs[0])
         windows = sorted({run.config["policy"]["prefetch"] for run in runs if run.policy == "minmax"})
-        set_up = {"environment": shown.environment, "config": shown.config, "windows": windows}
+        plans = {arm: runs[0] for arm, runs in self.setting.arms.items() if runs[0].policy != "static"}
+        costs = {arm: str(run.config.get("cost", {}).get("kind")) for arm, run in plans.items()}
+        set_up = {"environment": shown.environment, "config": shown.config, "windows": windows, "costs": costs}
         return portable(
             {
                 **self.table,

@@ -29,10 +29,7 @@ from report.shift import LAWS, refitted_over_stale
 from report.wording import ABSENT, duration, interval, listed, number, percent, signed, size
 
 NAMED = ("balanced", "packed", STRONGEST)  # arms of which the abstract and the README speak
-PACKED_BY = {
-    "flattening": "random batches without padding (`flattening`)",
-    "karmarkar_karp": "partitions as verl's (`karmarkar_karp`)",
-}
+PACKED_AND_RANDOM = ("packed", "flattening")
 
 
 def code(name: str) -> Markup:
@@ -132,7 +129,8 @@ def beside_strongest(m: Measured) -> Markup:
     if STRONGEST not in m.setting.arms:
         return Markup("")
     parts = [f"{code(arm)} {said}" for (arm, _), said in _said_over(m, STRONGEST_PAIRS).items()]
-    return _sentence(f"Over {code(STRONGEST)} the throughput is:", "; ".join(parts) + ".") if parts else Markup("")
+    begin = f"On virtual ranks, in the same launches, the throughput over {code(STRONGEST)} is:"
+    return _sentence(begin, "; ".join(parts) + ".") if parts else Markup("")
 
 
 def _said_over(m: Measured, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
@@ -161,16 +159,12 @@ def over_rivals(m: Measured) -> Markup:
 
 
 def packing_in_short(m: Measured) -> Markup:
-    """Return how packed plans stand to packed rows of others, in the same launches; empty where none ran."""
-    found = {
-        PACKED_BY[other]: (number(row["ratio"]), apart)
-        for (_, other), (row, apart) in _over(m, RIVALS).items()
-        if other in PACKED_BY and row.get("low") is not None
-    }
-    said = [f"has {ratio} times the throughput of {other}" for other, (ratio, apart) in found.items() if apart]
-    if alike := [other for other, (_, apart) in found.items() if not apart]:
-        said.append(f"is not told apart from {listed(alike)}")
-    return Markup(f"{code('packed')}, in launches of its own, {listed(said)}" if said else "")
+    """Return how planned rows without padding stand to random ones, in the same launches; empty where none ran."""
+    row, apart = _over(m, [PACKED_AND_RANDOM])[PACKED_AND_RANDOM]
+    if row.get("low") is None:
+        return Markup("")
+    than = f"has {number(row['ratio'])} times the throughput of" if apart else "is not told apart from"
+    return Markup(f"{code('packed')} {than} random batches without padding on the four ranks")
 
 
 def near_strongest(m: Measured, arm: str) -> str:
@@ -184,16 +178,15 @@ def near_strongest(m: Measured, arm: str) -> str:
 
 
 def where_time_goes(m: Measured) -> Markup:
-    """Return padding and imbalance of each arm over static's step, and what static would take without either."""
+    """Return padding and imbalance of static's step, and what it would take without either."""
     found, base = shares(m), m.table["baseline"]
     if base not in found:
         return Markup("")
-    parts = [
-        f"{code(arm)} {percent(each['padding'], 0)} and {percent(each['imbalance'], 0)}" for arm, each in found.items()
-    ]
-    rest = percent(1 - found[base]["padding"] - found[base]["imbalance"], 0)
-    begin = f"Padding and imbalance take, as shares of a step of {code(base)}:"
-    return _sentence(begin, "; ".join(parts) + f". Without either {code(base)} would take {rest} of its time.")
+    padding, imbalance = found[base]["padding"], found[base]["imbalance"]
+    return Markup(
+        f"Padding takes {percent(padding, 0)} of a step of {code(base)} and imbalance {percent(imbalance, 0)}; without "
+        f"either it would take {percent(1 - padding - imbalance, 0)} of its time. The figure has all arms."
+    )
 
 
 def another_model(m: Measured) -> Markup:
@@ -207,8 +200,11 @@ def another_model(m: Measured) -> Markup:
     return _sentence(begin, f"{code('static')}'s is", "; ".join(parts) + f"; A/A {floor}.")
 
 
-def tails(found: Sequence[Measured]) -> Markup:
-    """Return by how much the P95 of step times shrinks beside the mean; an arm whose P95 is within A/A's is named."""
+def tails(found: Sequence[Measured], values: bool = True) -> Markup:
+    """Return by how much the P95 of step times shrinks beside the mean; an arm whose P95 is within A/A's is named.
+
+    ``values``: with the numbers, which the table of arms has of virtual ranks.
+    """
     rows = [(m, arm, p95(m, arm)) for m in found for arm in arms(m)]
     known = [(m, arm, tail) for m, arm, tail in rows if tail["low"] is not None]
     if not known:
@@ -217,7 +213,7 @@ def tails(found: Sequence[Measured]) -> Markup:
     apart = told_apart([(tail, p95(m, AA)) for m, _, tail in known])
     within = [arm for (_, arm, _), told in zip(known, apart, strict=True) if not told]
     alike = f"not told apart from A/A: {_codes(within)}." if within else "all are told apart from A/A."
-    return _sentence("; ".join(parts) + ";", alike)
+    return _sentence("; ".join(parts) + ";" if values else "", alike)
 
 
 def _codes(names: Sequence[str]) -> str:

@@ -1,8 +1,10 @@
 """The set-up of all settings as rows of one table, from their environments and configs."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from report.results import Measured
 from report.wording import ABSENT, listed, size
 
 RANKS = {"distributed": "processes", "virtual": "played in turn by one device", "simulated": "simulated"}
@@ -42,7 +44,7 @@ def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
         "run": f"{length}, {order.get('kind', ABSENT)} order",
         "seeds": listed([str(seed) for seed in seeds]),
         "launches": None if simulated else setting["launches"],
-        "cost that plans minimise": config.get("cost", {}).get("kind"),
+        "cost that plans minimise": _costs(setting["costs"]),
         "optimizer": None if simulated else f"AdamW, learning rate {rate}{_precision(train.get('precision'))}",
         "gradient synchronisation": config.get("sync", {}).get("kind") if distributed else None,
         "versions": ", ".join(
@@ -50,6 +52,17 @@ def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
         ),
         "commit": environment.get("commit"),
     }
+
+
+def _costs(arms: Mapping[str, str]) -> str | None:
+    """Return what plans minimise: the cost of most arms, then others with their arms.
+
+    >>> _costs({"minmax": "padded_tokens", "packed": "padded_tokens", "balanced": "calibrated"})
+    'padded_tokens; calibrated for balanced'
+    """
+    kinds = Counter(arms.values()).most_common()
+    rest = [f"{kind} for {listed([arm for arm in arms if arms[arm] == kind])}" for kind, _ in kinds[1:]]
+    return "; ".join([*(kind for kind, _ in kinds[:1]), *rest]) or None
 
 
 def _count(number: int | None, what: str) -> str | None:
@@ -71,3 +84,11 @@ def _with(form: Any, value: Any) -> str | None:
 def _model(model: Mapping[str, Any], num_parameters: int | None) -> str:
     parameters = "" if num_parameters is None else f", {num_parameters / 1e6:.1f} million parameters"
     return f"{model.get('name', ABSENT)}, {model.get('weights', ABSENT)} weights{parameters}"
+
+
+def by_device(measured: Sequence[Measured]) -> str:
+    """Return the devices with the studies that ran on each."""
+    found: dict[str, list[str]] = {}
+    for each in measured:
+        found.setdefault(str(each.table["device"]), []).append(each.study)
+    return "; ".join(f"{device} ran {listed(sorted(set(studies)))}" for device, studies in found.items())

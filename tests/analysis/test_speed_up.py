@@ -38,7 +38,7 @@ def test_the_figure_has_a_panel_for_each_and_all_policies_in_view() -> None:
 
 
 def test_measured_points_are_rings_in_the_first_panel() -> None:
-    measured = [row(4, "balanced", 4.5), row(4, "unknown", 9.0)]
+    measured = [row(4, policy, at) | {"low": 4.0, "high": 5.0} for policy, at in (("balanced", 4.5), ("unknown", 9.0))]
     left, right = draw_speed_up(ROWS, measured=measured).axes
     assert [len(ax.lines) for ax in (left, right)] == [3, 3]  # a policy without a line has no ring
     assert left.get_ylim()[1] >= 4.5

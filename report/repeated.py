@@ -1,0 +1,62 @@
+"""Sentences on frozen studies that were run again."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from analysis.settings import AA
+from report.results import Measured
+from report.sentences import NAMED, code
+from report.wording import interval, listed, number, percent
+
+ENOUGH = 0.95  # of a study's verdicts on times and memory
+
+
+def repeats_of(study: str, reproduced: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the repeats of a study that have the throughputs of its arms."""
+    return [each for each in reproduced if each["study"] == study and each.get("throughputs")]
+
+
+def again(repeat: Mapping[str, Any]) -> Markup:
+    """Return the throughput over static's of the arms that the abstract names, and of A/A, in a repeat."""
+    rows = [row for row in repeat["throughputs"] if row["arm"] in (*NAMED, AA)]
+    return Markup(listed([f"{row['arm'] if row['arm'] == AA else code(row['arm'])} {interval(row)}" for row in rows]))
+
+
+def in_short(repeat: Mapping[str, Any]) -> Markup:
+    """Return these throughputs alone, in the order of the abstract, with the arms' names."""
+    ratios = {row["arm"]: row["ratio"] for row in repeat["throughputs"]}
+    return Markup(listed([f"{number(ratios[arm])} with {code(arm)}" for arm in NAMED if arm in ratios]))
+
+
+def verdicts_again(reproduced: Sequence[Mapping[str, Any]], measured: Sequence[Measured]) -> str:
+    """Return how many frozen verdicts fell the same in the repeats, of each study and in all, and which did not."""
+    if not reproduced:
+        return ""
+    frozen_on = {m.study: m.table["device"] for m in measured}
+    parts = [
+        f"{each['timed_same']} of {each['timed']} of {each['study']} ({frozen_on.get(each['study'], '?')}, then "
+        f"{listed(each['devices'])})"
+        for each in reproduced
+    ]
+    same, timed, words_same, words, computed_same, computed, undecided = (
+        sum(each[name] for each in reproduced)
+        for name in ("timed_same", "timed", "words_same", "words", "computed_same", "computed", "undecided")
+    )
+    others = "; ".join(f"{each['study']}: {listed(each['others'])}" for each in reproduced if each["others"])
+    below = [each["study"] for each in reproduced if each["timed_same"] < ENOUGH * each["timed"]]
+    alone = f", of {listed(below)} alone less than {percent(ENOUGH, 0)}" if below else ""
+    return (
+        f"Of verdicts on times and memory the same fell in {', '.join(parts)}; in all {same} of {timed}, "
+        f"{percent(same / timed)}{alone}. Of faster and slower on step times {words_same} of {words} were the same, "
+        f"and {computed_same} of {computed} that no clock has a say in.{f' Others fell: {others}.' if others else ''} "
+        f"{undecided} were undecided when they were frozen, and do not count."
+    )
+
+
+def how_many(reproduced: Sequence[Mapping[str, Any]], measured: Sequence[Measured]) -> str:
+    """Return how many of the studies were run again, and which."""
+    again, studies = ({each["study"] for each in reproduced}, {each.study for each in measured})
+    named = f" ({listed(sorted(again))})" if again else ""
+    return f"{len(again)} of {len(studies)} studies were run again{named}."

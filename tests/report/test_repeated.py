@@ -1,0 +1,40 @@
+"""Sentences on studies that were run again."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from report.repeated import again, how_many, in_short, repeats_of, verdicts_again
+
+
+def repeat(study: str, same: int, *others: str, **throughputs: float) -> dict[str, Any]:
+    rows = [{"arm": arm, "ratio": ratio, "low": ratio - 0.1, "high": ratio + 0.1} for arm, ratio in throughputs.items()]
+    return {
+        "study": study, "devices": ["another"], "timed": 20, "timed_same": same, "words": 2, "words_same": 2,
+        "computed": 3, "computed_same": 3, "undecided": 1, "others": list(others), "throughputs": rows,
+    }  # fmt: skip
+
+
+MEASURED: Any = [SimpleNamespace(study=name, table={"device": "a processor"}) for name in ("one", "two", "three")]
+
+
+def test_throughputs_of_a_repeat() -> None:
+    here, bare = repeat("one", 20, packed=2.0, balanced=1.5, minmax=1.2), repeat("two", 20)
+    assert repeats_of("one", [here, bare]) == [here]
+    assert repeats_of("two", [here, bare]) == []
+    assert again(here) == "`packed` 2.00 (1.90 to 2.10) and `balanced` 1.50 (1.40 to 1.60)"
+    assert in_short(here) == "1.50 with `balanced` and 2.00 with `packed`"
+
+
+def test_verdicts_of_all_repeats() -> None:
+    found = [repeat("one", 20), repeat("two", 18, "x lowers y (then yes, now no)")]
+    said = verdicts_again(found, MEASURED)
+    assert "the same fell in 20 of 20 of one (a processor, then another), 18 of 20 of two" in said
+    assert "in all 38 of 40, 95.0 %, of two alone less than 95 %" in said
+    assert "4 of 4 were the same, and 6 of 6 that no clock has a say in" in said
+    assert "Others fell: two: x lowers y (then yes, now no)." in said
+    assert verdicts_again([], MEASURED) == ""
+
+
+def test_how_many_were_run_again() -> None:
+    assert how_many([repeat("one", 20), repeat("one", 19)], MEASURED) == "1 of 3 studies were run again (one)."
+    assert how_many([], MEASURED) == "0 of 3 studies were run again."
