@@ -94,7 +94,9 @@ def test_reproduce_compares_a_finished_study(frozen: Path, tmp_path: Path, capsy
     assert reproduce(["unequal", "--compare", str(frozen / "studies" / "unequal"), *again]) == 0
     (kept,) = read(frozen).reproduced
     assert (kept["study"], kept["timed_same"], kept["computed_same"]) == ("unequal", kept["timed"], kept["computed"])
-    assert "Here unequal, run again on cpu, frozen on cpu: " in report(read(frozen), {})
+    assert f" of {kept['timed']} of unequal (cpu, then cpu); in all" in report(read(frozen), {})
+    assert all(row["ratio"] > 0 for row in kept["throughputs"])
+    assert "balanced" in {row["arm"] for row in kept["throughputs"]}
     assert [path.name for path in (frozen / "reproduced").iterdir()] == ["unequal-cpu.json"]
     shutil.rmtree(frozen / "reproduced")
     other = write_virtual(tmp_path / "virtual", slower=4.0)
