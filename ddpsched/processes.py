@@ -133,9 +133,8 @@ def ends_with_its_parent() -> Callable[[], None] | None:
 
 def end_with_parent() -> None:
     """Have this process killed when the one that started it dies; does nothing but on Linux."""
-    with contextlib.suppress(
-        OSError, AttributeError
-    ):  # no prctl elsewhere, and those who start it end it by themselves
+    # there is no prctl elsewhere, and those who start a process end it by themselves
+    with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.stats import spread_interval
+from report.measures import ratio_over_launches
 from report.wording import duration, interval, percent
 
 HEADINGS = (
@@ -31,9 +31,10 @@ def outcome(launches: Sequence[Launch]) -> dict[str, Any]:
     again = np.array([_measured(each)["static again"]["ratio"] for each in launches])
     worst, error = max(_errors(launches), key=lambda named: abs(named[1]))
     return {
-        "chosen": Counter(each["chosen"] for each in launches), "taken": _over_launches(taken), "best": best,
-        "least": _over_launches(fastest), "to_fastest": _over_launches(taken / fastest),
-        "again": _over_launches(again), "worst": worst, "error": error,
+        "chosen": Counter(each["chosen"] for each in launches), "best": best,
+        "taken": ratio_over_launches(np.log(taken)),
+        "least": ratio_over_launches(np.log(fastest)), "to_fastest": ratio_over_launches(np.log(taken / fastest)),
+        "again": ratio_over_launches(np.log(again)), "worst": worst, "error": error,
     }  # fmt: skip
 
 
@@ -53,13 +54,6 @@ def _errors(launches: Sequence[Launch]) -> list[tuple[str, float]]:
     """Return predicted / measured - 1 of each candidate that was measured, in each launch, with its name."""
     predicted = [each for launch in launches for each in launch["measured"] if each["predicted"] is not None]
     return [(each["name"], each["predicted"] / each["ratio"] - 1) for each in predicted]
-
-
-def _over_launches(ratios: np.ndarray) -> dict[str, float | None]:
-    """Return the geometric mean over launches with its 95 % interval, whose limits are None where there is one."""
-    if len(ratios) < 2:
-        return {"ratio": float(ratios[0]), "low": None, "high": None}
-    return dict(zip(("ratio", "low", "high"), map(math.exp, spread_interval(np.log(ratios))), strict=True))
 
 
 def cells(setting: Mapping[str, Any]) -> list[str]:

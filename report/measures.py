@@ -67,8 +67,7 @@ def peak(measured: Measured, arm: str) -> Row:
     """Return an arm's peak memory, of the rank and step that need most, over the baseline's in the same launch."""
     mine, base = (_by_seed(measured, each, "memory_max_bytes") for each in (arm, measured.table["baseline"]))
     logs = [math.log(mine[seed] / base[seed]) for seed in mine if base.get(seed) and mine[seed]]
-    row = over_launches(logs)
-    return {name: None if value is None else math.exp(value) for name, value in row.items()} | _launches(len(logs))
+    return ratio_over_launches(logs) | _launches(len(logs))
 
 
 def tracking(measured: Measured, arm: str, column: str = "cost_time_r") -> Row:
@@ -95,6 +94,11 @@ def over_launches(values: Sequence[float]) -> Row:
     if len(values) < MIN_LAUNCHES:
         return {"ratio": float(np.mean(values)), "low": None, "high": None}
     return dict(zip(("ratio", "low", "high"), spread_interval(np.array(values)), strict=True))
+
+
+def ratio_over_launches(logs: Sequence[float]) -> Row:
+    """Return the geometric mean of each launch's ratio, given by its log, as ``over_launches`` does."""
+    return {name: None if value is None else math.exp(value) for name, value in over_launches(logs).items()}
 
 
 def _by_seed(measured: Measured, arm: str, column: str) -> dict[int, Any]:
