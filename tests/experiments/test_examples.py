@@ -93,3 +93,6 @@ def test_the_recipes_count_the_same_lines() -> None:
 def test_the_readmes_script_is_the_example() -> None:
     blocks = (ROOT / "README.md").read_text(encoding="utf-8").split("```python\n")[1:]
     assert path_of("torch", "after").read_text(encoding="utf-8") in [block.split("```")[0] for block in blocks]
+    [changes] = re.findall(r"```diff\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    of_loop = [line for line in diff("torch") if line[0] in "+-" and "    " in line]
+    assert changes.splitlines() == of_loop
