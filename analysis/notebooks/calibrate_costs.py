@@ -43,10 +43,11 @@ from ddpsched.costs.calibration import Calibration
 
 # %%
 NAMED = sys.argv[1] if len(sys.argv) == 2 else os.environ.get("DDPSCHED_CALIBRATION")
-file = Path(NAMED or "tiny.json")
+file = Path(NAMED or "outputs/notebooks/tiny.json")
 if not NAMED:
     from ddpsched.training.calibrate import calibrate_to
 
+    file.parent.mkdir(parents=True, exist_ok=True)
     config = parse({"steps": 1, "data": {"size": 64, "max_length": 64}, "executor": {"device": "cpu"}})
     calibrate_to(file, config, overwrite=True, passes=3, max_tokens=128)
 calibration = Calibration.load(file)

@@ -67,7 +67,7 @@ rows = [
 # %%
 print((1e3 * speed_up_table(rows, "step_s")).round(1).to_string())
 print(speed_up_table(rows).round(2).to_string())
-path = Path("more-ranks.png")
+path = Path("outputs/notebooks/more-ranks.png")
 save(draw_speed_up(rows, f"Computed: {calibration or 'DistilBERT, a core a rank'}, SST-2's lengths"), path)
 if "get_ipython" in globals():
     ipython = import_module("IPython.display")

@@ -15,13 +15,13 @@ NOTEBOOKS = Path(__file__).parents[2] / "analysis" / "notebooks"
 DRAWN = {
     "first_look": "outputs/notebooks/first-look/figures/first-look.png",
     "compare_policies": "outputs/notebooks-policies/figures/policies.png",
-    "calibrate_costs": "calibration.png",
-    "more_ranks": "more-ranks.png",
+    "calibrate_costs": "outputs/notebooks/calibration.png",
+    "more_ranks": "outputs/notebooks/more-ranks.png",
 }
 ANSWERS = {
     "first_look": r"a step takes \d+(\.\d+)? ms, of which a rank waits \d+%",
     "compare_policies": r"packed is fastest, with 0\.\d\d times static's time for the same work \(simulated ranks\)",
-    "calibrate_costs": r"a micro-batch costs \S+ ms.*cost\.path=tiny\.json",
+    "calibrate_costs": r"a micro-batch costs \S+ ms.*cost\.path=outputs/notebooks/tiny\.json",
     "more_ranks": r"packed makes steps [2-9]\.\d\d times as fast\. With slow ranks balanced, speeds known does",
 }
 
