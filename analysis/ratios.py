@@ -15,11 +15,12 @@ from analysis.batches import SUMS
 from analysis.load import Run
 from analysis.metrics import warmup_steps
 from analysis.settings import AA, LABELS, Setting, flatten, part
-from analysis.stats import Pairs, Ratio, autocorrelation, effective_size, floor_verdicts, ratio, verdicts
+from analysis.stats import Pairs, Ratio, Statistic, autocorrelation, effective_size, floor_verdicts, ratio, verdicts
 
 STATIC = "static"  # the baseline of a setting without an A/A run
 MARGIN = 0.02  # of a study that stated none
 ANOTHER = "another "  # with which the reasons of other data and orders begin
+STATISTICS: tuple[Statistic, ...] = ("mean", 0.95, 0.99)
 COMPUTED = "computed times"  # of simulated runs, the same in any launch
 
 
@@ -130,9 +131,8 @@ def compare(setting: Setting, arm: str, baseline: str, column: str, rng: np.rand
     launches = [each for each in (pairs(*two, column) for two in tables) if each is not None]
     refused = next((reason for reason in map(refusal, *zip(*couples, strict=True)) if reason), None)
     if not launches or refused:
-        value = float(np.exp(np.mean([each.log_ratio() for each in launches]))) if launches else float("nan")
-        missing = Ratio(value, reason=refused or "not measured")
-        return Compared(arm, baseline, column, missing, missing, missing)
+        mean, p95, p99 = (_without_interval(launches, each, refused or "not measured") for each in STATISTICS)
+        return Compared(arm, baseline, column, mean, p95, p99)
     differences = [np.log(each.x / each.y) for each in launches]
     return Compared(
         arm,
@@ -147,6 +147,11 @@ def compare(setting: Setting, arm: str, baseline: str, column: str, rng: np.rand
         rho=float(np.mean([autocorrelation(each) for each in differences])),
         effective=float(sum(min(len(each), effective_size(each)) for each in differences)),
     )
+
+
+def _without_interval(launches: Sequence[Pairs], statistic: Statistic, reason: str) -> Ratio:
+    value = float(np.exp(np.mean([each.log_ratio(statistic) for each in launches]))) if launches else float("nan")
+    return Ratio(value, reason=reason)
 
 
 def pairs(mine: pd.DataFrame, other: pd.DataFrame, column: str) -> Pairs | None:

@@ -13,7 +13,7 @@ from analysis import ratios
 from analysis.compare_runs import compared
 from analysis.load import load_study
 from analysis.metrics import per_step, warmup_steps
-from analysis.ratios import Compared, baseline_of, between_steps, compare, judged, refusal
+from analysis.ratios import Compared, baseline_of, between_steps, compare, judged, pairs, refusal
 from analysis.settings import Setting, settings
 from analysis.stats import Ratio
 from ddpsched.command_exit import guarded
@@ -207,9 +207,17 @@ def test_other_data_order_or_launches_are_not_compared(
 def test_simulated_times_are_computed(tmp_path: Path) -> None:
     for policy in ("static", "balanced"):
         write_arm(tmp_path / "study", policy, mode="simulated")
-    (row,) = judged([setting_of(tmp_path / "study")], "step_s")[0]
+    setting = setting_of(tmp_path / "study")
+    (row,) = judged([setting], "step_s")[0]
     assert row["reason"] == "computed times"
     assert np.isnan(row["low"])
+    launches = [
+        pairs(setting.arms["balanced"][seed].steps, setting.arms["static"][seed].steps, "step_s")
+        for seed in range(len(setting.arms["static"]))
+    ]
+    logs = [each.log_ratio(0.95) for each in launches if each is not None]
+    assert row["p95_ratio"] == pytest.approx(np.exp(np.mean(logs)))
+    assert row["p95_ratio"] != pytest.approx(row["ratio"], rel=1e-3)
 
 
 def test_the_command_compares_simulated_runs_without_an_interval(
