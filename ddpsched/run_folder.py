@@ -89,6 +89,7 @@ def read_status(directory: Path) -> dict[str, Any]:
                 **status,
                 "state": "failed",
                 "reason": "it was killed: no process holds its lock",
+                "wall_s": None,  # what is there was written when it began
             }
         status = later
     return status

@@ -70,7 +70,8 @@ def _ranks(ranks: Sequence[RankSummary], console: Console) -> RenderableType:
         table.add_row(*map(Text, cells), *bars)
     if len(shown) == len(ranks):
         return table
-    return Group(table, Text(f"and {len(ranks) - len(shown):,} ranks that compute less"))
+    rest = len(ranks) - len(shown)
+    return Group(table, Text(f"and {rest:,} {'rank that computes' if rest == 1 else 'ranks that compute'} less"))
 
 
 def _bar(rank: RankSummary, step_s: float, width: int, console: Console) -> Text:

@@ -146,6 +146,7 @@ def test_a_killed_run(tmp_path: Path) -> None:
     assert "failed" in result.output
     assert "it was killed" in result.output
     assert "no records" in result.output
+    assert "took" not in result.output, "nobody wrote when it ended"
 
 
 def test_lines_that_are_no_records_are_counted(tmp_path: Path) -> None:
