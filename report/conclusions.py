@@ -40,6 +40,7 @@ KINDS = {
     "-wait-p95": "the P95 of waits for plans", f"-below-{STRONGEST}": f"shorter steps than {STRONGEST}'s",
     "-p95": "a lower P95 of step times", "-spread": "a lower spread of compute times",
     "-below-flattening": "shorter steps than flattening's",
+    **{f"refitted-{law}": "shorter steps with a refitted calibration" for law in LAWS},
     "-below-karmarkar_karp": "shorter steps than karmarkar_karp's",
     "-compute": "a lower longest compute time", "-step": "a lower step time", "-memory": "no more peak memory",
 }  # fmt: skip

@@ -34,8 +34,8 @@ FITS = 0.9  # r of the baseline's costs and compute times, from which on a line 
 TRAINERS_OPTION = {"length_grouped": "group_by_length"}  # a peer's name, as transformers' Trainer calls it
 NAMED = {
     "static", "minmax", "balanced", "packed", "token_budget", "bins", "pool", "length_grouped", "batch_rebalance",
-    "deepspeed", "online_dynamic_batching", "lhotse", "cosmos_rl", "axolotl", "llama_factory", "fairseq", "flattening",
-    "padded to the longest",
+    "deepspeed", "verl", "online_dynamic_batching", "lhotse", "cosmos_rl", "axolotl", "llama_factory", "fairseq",
+    "flattening", "padded to the longest",
 }  # of the plans in the figure of tradeoffs: ours, and the best known of others  # fmt: skip
 
 
@@ -80,7 +80,8 @@ def _paper(results: Results) -> Iterator[tuple[str, Figure]]:
         planned = _planned(results) if results.planned_epoch and memory else None
         yield "tradeoffs", draw_tradeoffs(found, planned=planned)
     if results.what_if:
-        yield "scaling", draw_speed_up(results.what_if["rows"], "", measured_speed_ups(results.of(VIRTUAL, "scaling")))
+        rings = [row for row in measured_speed_ups(results) if row["device"] == results.what_if["device"]]
+        yield "scaling", draw_speed_up(results.what_if["rows"], "", rings)
     for measured in results.of("shift"):
         yield "shift", _shift(measured)
 

@@ -2,16 +2,15 @@
 
 from pathlib import Path
 
-from analysis.settings import AA
 from analysis.style import STRONGEST
 from ddpsched.records import write_text
 from report.figures import FURTHER, GLOO, VIRTUAL
-from report.measures import arms, speed
+from report.measures import arms
 from report.render import as_text
-from report.repeated import again, repeats_of
+from report.repeated import in_short, repeats_of
 from report.results import Results
-from report.sentences import NAMED, code, gains, near_strongest
-from report.wording import interval, listed
+from report.sentences import code, gains, near_strongest, packing_in_short
+from report.wording import listed
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 FIGURE = "report/figures/first.png"
@@ -21,25 +20,25 @@ def block(results: Results) -> str:
     """Return the text between the README's marks: the figure, its numbers, and on what they were measured."""
     said = []
     for m in results.of(VIRTUAL)[:1]:
-        numbers = {arm: f"{code(arm)} {interval(speed(m, arm))}" for arm in arms(m) if arm in NAMED}
+        launches = len({run.seed for run in m.setting.runs})
         said.append(
-            "DistilBERT's shape on SST-2, 32 samples a step on four ranks, which one CPU core "
-            f"({as_text(m.table['device'])}) plays in turn: throughput over that of equal counts, "
-            f"{', '.join(numbers.values())}, static again (A/A) {interval(speed(m, AA))}."
+            "Throughput over that of equal counts. DistilBERT's shape on SST-2, 32 samples a step on four ranks, which "
+            f"one CPU core ({as_text(m.table['device'])}) plays in turn; {launches} launches, in which the methods "
+            "take turns, step by step."
         )
-        if STRONGEST in numbers:
+        if STRONGEST in arms(m):
             said.append(
                 f"{code(STRONGEST)}, of transformers' Trainer, is the strongest method of others that keeps the "
                 f"samples of each step and pads; `balanced` is {near_strongest(m, 'balanced')} it."
             )
-        launches = len({run.seed for run in m.setting.runs})
-        said.append(f"Intervals: 95 %, of {launches} launches, in which the methods take turns, step by step.")
+    for m in results.of(FURTHER)[:1]:
+        said.append(f"{packing_in_short(m)}.")
     for each in repeats_of(VIRTUAL, results.reproduced)[:1]:
-        said.append(f"Run again on {listed(each['devices'])}: {again(each)}.")
+        said.append(f"On another processor ({listed(each['devices'])}): {in_short(each)}.")
     if gloo := results.of(*GLOO):
         said.append(f"On four processes that share two cores: {gains(gloo)}.")
-    if results.of(FURTHER):
-        said.append("Packing without planning, memory and other machines: [the report](report/report.md#what-it-buys).")
+    if results.of(VIRTUAL):
+        said.append("[The report](report/report.md#what-it-buys) has intervals, memory and other machines.")
     caption = f"*{' '.join(map(str, said))}*"
     words = "Throughput of each policy over static's, beside transformers' batch_rebalance, with the noise floor"
     return f"{BEGIN}\n![{words}]({FIGURE})\n\n{caption}\n{END}"

@@ -18,11 +18,7 @@ from report.results import Measured
 Row = dict[str, Any]
 # arms, each with that of another package that it is held against
 STRONGEST_PAIRS = (("balanced", STRONGEST), ("packed", STRONGEST))
-RIVALS = (
-    ("packed", "flattening"),
-    ("packed", "karmarkar_karp"),
-    ("balanced (M = 4)", "batch_rebalance_accumulate (M = 4)"),
-)
+RIVALS = (("packed", "flattening"), ("packed", "karmarkar_karp"))
 NEARLY = 1 - 1e-9  # of a correlation, whose z is finite
 
 

@@ -23,7 +23,7 @@ from report.conclusions import conclusions, failed, undecided
 from report.figures import compiled_file, outline_file
 from report.in_trainer import IN_TRAINER, Trainers
 from report.results import Measured, Results
-from report.set_up import by_device, set_up
+from report.set_up import by_device, in_brief, set_up
 from report.shift import LAWS, named
 
 HERE = Path(__file__).parent
@@ -63,6 +63,7 @@ def report(results: Results, figures: Mapping[str, bytes]) -> str:
         reproduced=results.reproduced,
         measured=results.measured,
         by_device=by_device,
+        in_brief=in_brief,
         left_out=results.left_out,
         num_runs=results.num_runs,
         planned_epoch=results.planned_epoch,

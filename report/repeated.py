@@ -10,7 +10,7 @@ from report.results import Measured
 from report.sentences import NAMED, code
 from report.wording import interval, listed, number, percent
 
-ENOUGH = 0.95  # of a study's verdicts on times and memory
+ENOUGH = 0.95  # of a study's verdicts on what was measured
 
 
 def repeats_of(study: str, reproduced: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -31,9 +31,19 @@ def in_short(repeat: Mapping[str, Any]) -> Markup:
 
 
 def verdicts_again(reproduced: Sequence[Mapping[str, Any]], measured: Sequence[Measured]) -> str:
-    """Return how many frozen verdicts fell the same in the repeats, of each study and in all, and which did not."""
+    """Return how many frozen verdicts fell the same in the repeats, of each study and in all, and which did not.
+
+    A repeat whose runs were others, which ``otherwise`` names, is told beside them and not counted.
+    """
+    apart = [
+        f" Not counted, as its runs were others ({each['otherwise']}): {each['study']}, {each['timed_same']} of "
+        f"{each['timed']}, and {each['words_same']} of {each['words']}."
+        for each in reproduced
+        if "otherwise" in each
+    ]
+    reproduced = _counted(reproduced)
     if not reproduced:
-        return ""
+        return "".join(apart).strip()
     frozen_on = {m.study: m.table["device"] for m in measured}
     parts = [
         f"{each['timed_same']} of {each['timed']} of {each['study']} ({frozen_on.get(each['study'], '?')}, then "
@@ -48,15 +58,19 @@ def verdicts_again(reproduced: Sequence[Mapping[str, Any]], measured: Sequence[M
     below = [each["study"] for each in reproduced if each["timed_same"] < ENOUGH * each["timed"]]
     alone = f", of {listed(below)} alone less than {percent(ENOUGH, 0)}" if below else ""
     return (
-        f"Of verdicts on times and memory the same fell in {', '.join(parts)}; in all {same} of {timed}, "
+        f"Of verdicts on what a clock measured the same fell in {', '.join(parts)}; in all {same} of {timed}, "
         f"{percent(same / timed)}{alone}. Of faster and slower on step times {words_same} of {words} were the same, "
         f"and {computed_same} of {computed} that no clock has a say in.{f' Others fell: {others}.' if others else ''} "
-        f"{undecided} were undecided when they were frozen, and do not count."
+        f"{undecided} were undecided when they were frozen, and do not count.{''.join(apart)}"
     )
+
+
+def _counted(reproduced: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [each for each in reproduced if "otherwise" not in each]
 
 
 def how_many(reproduced: Sequence[Mapping[str, Any]], measured: Sequence[Measured]) -> str:
     """Return how many of the studies were run again, and which."""
-    again, studies = ({each["study"] for each in reproduced}, {each.study for each in measured})
+    again, studies = ({each["study"] for each in _counted(reproduced)}, {each.study for each in measured})
     named = f" ({listed(sorted(again))})" if again else ""
     return f"{len(again)} of {len(studies)} studies were run again{named}."

@@ -123,6 +123,8 @@ class Measured:
         plans = {arm: runs[0] for arm, runs in self.setting.arms.items() if runs[0].policy != "static"}
         costs = {arm: str(run.config.get("cost", {}).get("kind")) for arm, run in plans.items()}
         set_up = {"environment": shown.environment, "config": shown.config, "windows": windows, "costs": costs}
+        for name in ("cores", "commit"):  # a study that was cut off may have gone on elsewhere, or with later code
+            set_up[f"all_{name}"] = sorted({str(run.environment[name]) for run in runs if run.environment.get(name)})
         return portable(
             {
                 **self.table,

@@ -29,7 +29,7 @@ from report.shift import LAWS, refitted_over_stale
 from report.wording import ABSENT, duration, interval, listed, number, percent, signed, size
 
 NAMED = ("balanced", "packed", STRONGEST)  # arms of which the abstract and the README speak
-PACKED_AND_RANDOM = ("packed", "flattening")
+PACKED_AND_RANDOM, PACKED_AND_VERLS = RIVALS
 
 
 def code(name: str) -> Markup:
@@ -164,7 +164,9 @@ def packing_in_short(m: Measured) -> Markup:
     if row.get("low") is None:
         return Markup("")
     than = f"has {number(row['ratio'])} times the throughput of" if apart else "is not told apart from"
-    return Markup(f"{code('packed')} {than} random batches without padding on the four ranks")
+    row, apart = _over(m, [PACKED_AND_VERLS])[PACKED_AND_VERLS]
+    nor = "" if apart or row.get("low") is None else ", and is not told apart from such rows partitioned as verl does"
+    return Markup(f"{code('packed')} {than} random batches without padding on the four ranks{nor}")
 
 
 def near_strongest(m: Measured, arm: str) -> str:
@@ -221,14 +223,12 @@ def _codes(names: Sequence[str]) -> str:
 
 
 def memory_in_short(m: Measured) -> Markup:
-    """Return with which of the named arms peak memory falls, grows, or does not change measurably."""
-    rows = {arm: both for arm, both in _peaks(m).items() if arm in NAMED and both[0].get("ratio") is not None}
-    groups = {
-        "falls": [arm for arm, (row, apart) in rows.items() if apart and row["ratio"] < 1],
-        "grows": [arm for arm, (row, apart) in rows.items() if apart and row["ratio"] > 1],
-        "does not change measurably": [arm for arm, (_, apart) in rows.items() if not apart],
-    }
-    return Markup(listed([f"{word} with {_codes(of)}" for word, of in groups.items() if of]))
+    """Return between which arms' peaks over static's all others lie, of those that are told apart."""
+    rows = {arm: row["ratio"] for arm, (row, apart) in _peaks(m).items() if apart}
+    if not rows:
+        return Markup("is not told apart from static's")
+    ends = dict.fromkeys((min(rows, key=rows.__getitem__), max(rows, key=rows.__getitem__)))
+    return Markup(f"is {' to '.join(f'{number(rows[arm])} ({code(arm)})' for arm in ends)} times static's")
 
 
 def _peaks(m: Measured) -> dict[str, tuple[Row, bool]]:
@@ -272,14 +272,21 @@ def proxy(m: Measured) -> Markup:
 
 
 def proxy_on_processes(found: Sequence[Measured]) -> Markup:
-    """Return how well predicted costs tell times where ranks share cores, a number a study."""
-    r, right = (
-        listed([interval(tracking(m, "static", column)) for m in found]) for column in ("cost_time_r", "heaviest_share")
-    )
+    """Return how well predicted costs tell times where ranks share cores, over several studies."""
+    r, right = (_across([tracking(m, "static", name) for m in found]) for name in ("cost_time_r", "heaviest_share"))
     return _sentence(
         f"On four processes r is {r}, and the rank predicted heaviest was the slowest in {right} of the steps:",
         "ranks that wait for a core take longer than their tokens tell.",
     )
+
+
+def _across(rows: Sequence[Row]) -> str:
+    """Return the least and the largest of several values, with the ends that their intervals reach."""
+    values, lows, highs = ([row[name] for row in rows if row.get(name)] for name in ("ratio", "low", "high"))
+    if len(values) < 2:
+        return interval(rows[0])
+    reach = f" (intervals from {number(min(lows))} to {number(max(highs))})" if lows and highs else ""
+    return f"{number(min(values))} to {number(max(values))}{reach}"
 
 
 def waiting_for_plans(found: Sequence[Measured]) -> str:

@@ -32,7 +32,7 @@ def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
         "ranks are": RANKS[setting["mode"]],
         "batch": f"G = {setting['world_size']}, B = {setting['global_batch']} samples a step",
         "device": None if simulated or device == environment.get("cpu") else device,
-        "CPU": _join(environment.get("cpu"), environment.get("cores"), "core(s)"),
+        "CPU": _join(environment.get("cpu"), _either(setting["all_cores"]), "core(s)"),
         "threads of a process": config.get("executor", {}).get("threads"),
         "memory": _with(size, environment.get("memory_bytes")),
         "platform": environment.get("platform"),
@@ -50,7 +50,7 @@ def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
         "versions": ", ".join(
             f"{name} {version}" for name, version in environment.get("versions", {}).items() if version
         ),
-        "commit": environment.get("commit"),
+        "commit": _either(setting["all_commit"]),
     }
 
 
@@ -73,7 +73,11 @@ def _precision(given: str | None) -> str:
     return "" if given in (None, "auto") else f", precision {given}"
 
 
-def _join(text: str | None, count: int | None, of: str) -> str | None:
+def _either(values: Sequence[str]) -> str | None:
+    return " or ".join(values) or None
+
+
+def _join(text: str | None, count: str | None, of: str) -> str | None:
     return text if text is None or count is None else f"{text}, {count} {of}"
 
 
@@ -92,3 +96,9 @@ def by_device(measured: Sequence[Measured]) -> str:
     for each in measured:
         found.setdefault(str(each.table["device"]), []).append(each.study)
     return "; ".join(f"{device} ran {listed(sorted(set(studies)))}" for device, studies in found.items())
+
+
+def in_brief(m: Measured) -> str:
+    """Return model, batch and number of launches of a study."""
+    model, seeds = m.view["config"]["model"], {run.seed for run in m.setting.runs}
+    return f"{model['name']}, {model['weights']} weights, B = {m.table['global_batch']}, {len(seeds)} launches"

@@ -1,5 +1,7 @@
 """The study of lengths that change their law: its three laws, and the two calibrations that it compares."""
 
+import re
+
 from report.measures import Row, arms, within
 from report.results import Measured
 
@@ -21,4 +23,6 @@ def refitted_over_stale(m: Measured, law: str) -> Row:
 
 def named(arm: str) -> str:
     """Return an arm's label, with what its calibration is in place of its file's name."""
-    return arm.replace(STALE, "stale").replace(REFITTED, "refitted")
+    for word, meant in ((STALE, "stale"), (REFITTED, "refitted")):
+        arm = re.sub(rf"\b{word}\b", meant, arm)
+    return arm

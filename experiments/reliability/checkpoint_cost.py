@@ -32,7 +32,7 @@ def main(
     finding = Finding(
         f"checkpointing_{model}",
         f"A step of {TITLES[model]} with a checkpoint every {MODELS[model].every} steps, over one without",
-        f"at most {MOST}",
+        f"on average at most {MOST}",
         f"{arms[WITH].text}; the same arm twice {arms[AA].text}; {launches} launches",
         ratio.value <= MOST,
         f"python -m experiments.reliability.checkpoint_cost --model {model} --rounds {rounds} --launches {launches}",

@@ -13,7 +13,7 @@ def why_not_flattened(setting: Setting) -> str:
     try:
         DataCollatorWithFlattening()(rows)
     except Exception as error:  # whatever it raises, the arm cannot run
-        first = f"it lays labels of tokens, not of samples ({type(error).__name__})"
+        first = f"it wants a label for each token, not one for each sample ({type(error).__name__})"
     else:
         first = ""
     unlabelled = [{"input_ids": row["input_ids"], "labels": row["input_ids"]} for row in rows]
@@ -22,6 +22,6 @@ def why_not_flattened(setting: Setting) -> str:
         logits = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"]).logits
     if len(logits) == len(rows):
         return first and f"DataCollatorWithFlattening with {name}: {first}"
-    second = f"the head gives {len(logits)} row of logits for {len(rows)} samples"
+    second = f"its rows have no samples apart, so the head gives {len(logits)} row of logits for {len(rows)} of them"
     both = "; ".join(filter(None, (first, second)))
     return f"DataCollatorWithFlattening with {name}: {both}; ddpsched.packed_collate is in its place"

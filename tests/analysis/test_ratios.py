@@ -220,20 +220,6 @@ def test_simulated_times_are_computed(tmp_path: Path) -> None:
     assert row["p95_ratio"] != pytest.approx(row["ratio"], rel=1e-3)
 
 
-def test_the_command_compares_simulated_runs_without_an_interval(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    static, balanced = (write_run(tmp_path / "study", arm, mode="simulated") for arm in ("static", "balanced"))
-    (table,) = compared(static, [balanced])
-    rows = {row["column"]: row for row in table["ratios"]}
-    assert rows["step_s"]["ratio"] < 1
-    assert (rows["step_s"]["low"], rows["step_s"]["verdict"]) == (None, "no interval: computed times")
-    print_comparison(static, [balanced], json=False)
-    printed = capsys.readouterr().out
-    assert f"{rows['step_s']['ratio']:.3f}" in printed
-    assert "times of simulated runs are computed: their ratios have no interval" in " ".join(printed.split())
-
-
 def test_the_command_compares_any_arm_with_any_other(
     study: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ def test_five_launches_of_static_twice_and_other_arms(path: Path) -> None:
         assert len(launch.runs) >= 3
         assert sum(run.aa for run in launch.runs) == 1
     steps = {run.seed: run.steps for run in study.runs}
-    assert min(steps.values()) >= (20 if path.stem == "scaling" else 60)
+    assert min(steps.values()) >= 60
 
 
 def test_three_parts_one_after_another(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ def at(ranks: int, *arms: tuple[str, float]) -> SimpleNamespace:
 
 
 def test_minmax_at_its_default_window_stands_beside_the_computed_minmax() -> None:
-    found = measured_speed_ups([at(8, ("minmax", 0.5)), at(4, ("minmax (K = 16)", 0.8), ("minmax (K = 32)", 0.4))])
+    measured = [at(8, ("minmax", 0.5)), at(4, ("minmax (K = 16)", 0.8), ("minmax (K = 32)", 0.4))]
+    results: Any = SimpleNamespace(of=lambda *names: measured, reproduced=[])
+    found = measured_speed_ups(results)
     assert [(row["policy"], row["world_size"], row["speed_up"]) for row in found if row["policy"] != "static"] == [
         ("minmax", 4, 1.25), ("minmax (K = 32)", 4, 2.5), ("minmax", 8, 2.0),
     ]  # fmt: skip
@@ -43,12 +45,15 @@ def test_each_policy_waits_for_messages_of_its_own() -> None:
 
 def test_what_is_computed_is_held_beside_what_was_measured() -> None:
     rows = [row("static", 4, 1.0, 0.0, 1.0), row("packed", 4, 0.5, 0.0, 2.4)]
-    again = {"study": "virtual", "devices": ["another"], "throughputs": [{"arm": "packed", "ratio": 1.6}]}
+    throughputs = [{"arm": "packed", "ratio": 1.6, "low": 1.5, "high": 1.7}]
+    again = {"study": "virtual", "devices": ["another"], "throughputs": throughputs}
     found: Any = SimpleNamespace(
         what_if={"rows": rows, "device": "another"}, of=lambda *names: [at(4, ("packed", 0.5))], reproduced=[again]
     )
-    said = Computed(found).beside_measured()
-    assert "on a processor `packed` 2.00 (2.40) at 4 ranks; on another `packed` 1.60 (2.40) at 4 ranks" in said
+    assert Computed(found).measured_policies() == ["packed"]
+    assert Computed(found).beside_measured() == [["4, a processor", "2.00 (2.40)"], ["4, another", "1.60 (2.40)"]]
+    said = Computed(found).off_by()
+    assert said.endswith(" So the curves promise more than was reached.")
     assert "on another, is off by +20.0 % to +20.0 % (farthest with `packed`) on a processor and +50.0 % to" in said
 
 
@@ -61,7 +66,10 @@ def test_the_simulator_s_errors_are_told_by_model_and_kind_of_ranks() -> None:
     rows = [case("tiny", 0.04), case("tiny", 0.09), case("large", 0.12)]
     found: Any = SimpleNamespace(simulator=[{"rows": rows, "machine": "a processor"}])
     assert Computed(found).off_by_more() == "2 of 3"
-    said = Computed(found).simulated_error()
-    assert "On a processor, where it was held against real runs" in said
-    assert "So it is within 5 % in 1 of 3 cases fitted, and in 0 of 3 from a calibration alone" in said
-    assert "tiny on virtual ranks 12.0 % to 27.0 %, fitted 4.0 % to 9.0 %, A/A 6.0 % to 6.0 %; large on" in said
+    assert Computed(found).held_on() == "a processor"
+    said = Computed(found).about_errors()
+    assert "So it is within 5 % in 0 of 3 cases from a calibration and a network, and in 1 of 3 fitted" in said
+    assert Computed(found).simulated_errors() == [
+        ["tiny, virtual ranks", "12.0 % to 27.0 %", "4.0 % to 9.0 %", "6.0 % to 6.0 %"],
+        ["large, virtual ranks", "36.0 % to 36.0 %", "12.0 % to 12.0 %", "6.0 % to 6.0 %"],
+    ]

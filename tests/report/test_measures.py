@@ -3,8 +3,10 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from report.conclusions import claim_of_less, failed, judged
-from report.measures import beside_floor, told_apart
+from report.measures import beside_floor, over_launches, told_apart
 
 FLOOR = {"ratio": 1.0, "low": 0.98, "high": 1.02, "num_launches": 5}
 
@@ -68,3 +70,11 @@ def test_times_of_arms_that_ran_apart_are_undecided_within_their_noise() -> None
     words = {**within, "verdict": "not told apart from A/A"}, {**row(1.5, 1.4, 1.6), "verdict": "slower"}
     assert [held(True, each) for each in words] == [None, False]
     assert held(True, {"ratio": 0.9, "low": None, "high": None}) is None
+
+
+def test_intervals_over_launches() -> None:
+    assert over_launches([]) == {"ratio": None, "low": None, "high": None}
+    assert over_launches([0.5]) == {"ratio": 0.5, "low": None, "high": None}
+    found = over_launches([1.0, 2.0, 3.0])
+    assert found["ratio"] == 2.0
+    assert found["low"] == pytest.approx(2 - 4.303 / 3**0.5, abs=1e-3)

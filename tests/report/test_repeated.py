@@ -35,6 +35,16 @@ def test_verdicts_of_all_repeats() -> None:
     assert verdicts_again([], MEASURED) == ""
 
 
+def test_a_repeat_of_other_runs_is_not_counted() -> None:
+    longer = repeat("three", 17) | {"otherwise": "20 steps, then 60"}
+    told = "Not counted, as its runs were others (20 steps, then 60): three, 17 of 20, and 2 of 2."
+    said = verdicts_again([repeat("one", 20), longer], MEASURED)
+    assert "in all 20 of 20, 100.0 %." in said
+    assert said.endswith(f" {told}")
+    assert verdicts_again([longer], MEASURED) == told
+    assert how_many([longer], MEASURED) == "0 of 3 studies were run again."
+
+
 def test_how_many_were_run_again() -> None:
     assert how_many([repeat("one", 20), repeat("one", 19)], MEASURED) == "1 of 3 studies were run again (one)."
     assert how_many([], MEASURED) == "0 of 3 studies were run again."

@@ -20,14 +20,16 @@ from ddpsched.launcher_log import launcher_log
 from report import build as build_module
 from report.build import build, build_tables, main
 from report.conclusions import conclusions
-from report.measures import against, over_launches, p95, peak, shares, speed, time, tracking, within
+from report.measures import against, p95, peak, shares, speed, time, tracking, within
 from report.render import as_text, report, tables
 from report.results import Results, collect, read
 from report.sentences import (
     arm_rows,
     beside_strongest,
+    memory_in_short,
     over_rivals,
     packing_in_short,
+    proxy_on_processes,
     signed_ratio,
     tails,
     where_time_goes,
@@ -142,14 +144,6 @@ def test_numbers_of_a_setting(results: Results) -> None:
     assert part["high"] - part["low"] > 0
 
 
-def test_intervals_over_launches() -> None:
-    assert over_launches([]) == {"ratio": None, "low": None, "high": None}
-    assert over_launches([0.5]) == {"ratio": 0.5, "low": None, "high": None}
-    row = over_launches([1.0, 2.0, 3.0])
-    assert row["ratio"] == 2.0
-    assert row["low"] == pytest.approx(2 - 4.303 / 3**0.5, abs=1e-3)
-
-
 def test_words_follow_the_numbers(tmp_path: Path) -> None:
     for slower, word in ((1.0, "not told apart from the 1.99"), (3.0, "below the 1.99")):
         found = collect([write_virtual(tmp_path / str(slower) / "virtual", slower)])
@@ -176,6 +170,13 @@ def test_sentences(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     assert packing_in_short(virtual) == "", "random rows without padding did not run"
     monkeypatch.setattr("report.sentences.PACKED_AND_RANDOM", ("balanced", "minmax"))
     assert f" {found['ratio']:.2f} times the throughput of random batches" in packing_in_short(virtual)
+    assert "partitioned as verl does" not in packing_in_short(virtual), "such rows did not run"
+    (memory,), gloo = results.of("memory"), results.of("gloo-counts")
+    ends = r"is ([\d.]+ \(`.*`\)( to [\d.]+ \(`.*`\))? times|not told apart from) static's"
+    assert re.fullmatch(ends, memory_in_short(memory))
+    r = tracking(gloo[0], "static")
+    assert f"r is {r['ratio']:.2f} ({r['low']:.2f} to {r['high']:.2f}), and" in proxy_on_processes(gloo)
+    assert f"{r['ratio']:.2f} (intervals from {r['low']:.2f} to {r['high']:.2f}), and" in proxy_on_processes(gloo * 2)
     assert "without either it would take" in where_time_goes(virtual)
     assert tails([virtual]).startswith("`batch_rebalance` ")
     assert tails([virtual]).endswith(f"; {tails([virtual], values=False)}")
