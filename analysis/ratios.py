@@ -134,13 +134,14 @@ def compare(setting: Setting, arm: str, baseline: str, column: str, rng: np.rand
         mean, p95, p99 = (_without_interval(launches, each, refused or "not measured") for each in STATISTICS)
         return Compared(arm, baseline, column, mean, p95, p99)
     differences = [np.log(each.x / each.y) for each in launches]
+    mean, p95, p99 = (ratio(launches, rng, statistic=each) for each in STATISTICS)
     return Compared(
         arm,
         baseline,
         column,
-        ratio(launches, rng),
-        ratio(launches, rng, statistic=0.95),
-        ratio(launches, rng, statistic=0.99),
+        mean,
+        p95,
+        p99,
         num_steps=sum(map(len, differences)),
         num_launches=len(launches),
         least_steps=min(map(len, differences)),

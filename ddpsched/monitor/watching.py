@@ -98,7 +98,8 @@ class Watched:
             about = f" of {'about ' * (self.run.state == 'running')}{max(total, self.done)}" if total else ""
             words += [f"step {self.done}{about}", f"epoch {summary.epoch}"]
         if self.ended:
-            words += [] if self.run.wall_s is None else [f"took {clock(self.run.wall_s)}"]
+            if self.run.wall_s is not None:
+                words.append(f"took {clock(self.run.wall_s)}")
         elif total and summary is not None and summary.pace:
             words.append(f"{clock((total - self.done) / summary.pace)} left")
         return f"{self.run.name}: {', '.join(words)}"
