@@ -49,4 +49,4 @@ def test_the_target_is_what_random_reaches() -> None:
 def test_why_transformers_own_collator_is_no_arm() -> None:
     why = why_not_flattened(Setting("tiny", None))
     assert "DataCollatorWithFlattening with DistilBertForSequenceClassification" in why
-    assert "1 row of logits for 3 samples" in why
+    assert "gives 1 row of logits for 3 of them" in why
