@@ -12,7 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) +
 # pip compiles every module of every package, most of which is never imported; Python compiles what is, at first use
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test naive overlap bucketed two-hosts checks nightly matrix peers slow study study-quick report reproduce gpu-wheels wheel lint clean
+.PHONY: demo test naive overlap bucketed two-hosts checks checks-short checks-gpu nightly matrix peers slow study study-quick report reproduce gpu-wheels wheel lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m experiments.sweep experiments/demo.toml --overwrite $(ARGS)
@@ -38,13 +38,18 @@ two-hosts: $(VENV)/installed
 # inductor, and a compilation that stops all ranks; launches as jobs, and between two hosts; transformers' Trainer with mended
 # gradients; a study run again; the kit for a GPU
 checks: $(VENV)/installed
-	$(BIN)/python -m experiments.reliability.nightly --short
+	$(MAKE) --jobs 2 checks-short checks-gpu
 	$(BIN)/python -m pytest -m slow --numprocesses $(WORKERS) --dist loadgroup \
 		tests/experiments/test_examples.py tests/training/test_compiled.py tests/training/test_compiled_modes.py \
 		tests/training/test_compiled_ranks.py tests/experiments/test_slurm.py tests/experiments/test_trainer_ranks.py \
 		tests/experiments/test_two_hosts.py tests/report/test_reproduce.py \
 		-k "exact or before_runs or torchrun or inductors_programs_train or recompilation or new_to_a_rank or \
 		jobs_on_this_machine or two_hosts or compares_a_finished"
+
+# two halves of checks, side by side: processes that are killed leave a core free for the kit
+checks-short: $(VENV)/installed
+	$(BIN)/python -m experiments.reliability.nightly --short
+checks-gpu: $(VENV)/installed
 	$(BIN)/python -m experiments.gpu --smoke --output $(OUTPUTS)/gpu-smoke
 
 # hours: every check of reliability in full

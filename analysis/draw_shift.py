@@ -47,6 +47,6 @@ def lines_of_shift(found: pd.DataFrame, changes: Changes, ax: Axes) -> Axes:
 
 def draw_shift(found: pd.DataFrame, changes: Changes) -> Figure:
     """Return the figure of one panel; arguments as of ``lines_of_shift``."""
-    figure, (ax,) = page(height_cm=7.5)
+    figure, (ax,) = page(height_cm=6)
     lines_of_shift(found, changes, ax)
     return figure

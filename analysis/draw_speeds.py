@@ -15,7 +15,8 @@ from ddpsched.visible_text import figure_label
 
 NOT_APART = "not told apart from A/A"
 SHOWN = ("faster", "slower", "", NOT_APART)  # verdicts that a bar shows by itself
-ROW_CM, FRAME_CM = 0.62, 1.7  # of a bar, and of a panel's heading and axis
+ROW_CM, FRAME_CM = 0.55, 1.7  # of a bar, and of a panel's heading and axis
+ROOM = 1.34  # of the longest bar, for the words beside it
 
 
 def bars_of_speed(found: pd.DataFrame, ax: Axes) -> Axes:
@@ -43,9 +44,12 @@ def bars_of_speed(found: pd.DataFrame, ax: Axes) -> Axes:
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(len(arms) - 0.45, -0.55)
     ax.grid(False, axis="y")
-    top = float(np.nanmax(arms[["speed", "high"]].to_numpy(), initial=1.0))
-    ax.set_xlim(0, 1.34 * top)
+    ax.set_xlim(0, ROOM * _top(found))
     return ax
+
+
+def _top(found: pd.DataFrame) -> float:
+    return float(np.nanmax(found[["speed", "high"]].to_numpy(dtype="float64"), initial=1.0))
 
 
 def _words(row: Mapping[Any, Any]) -> str:
@@ -67,6 +71,7 @@ def draw_speeds(found: Mapping[str, pd.DataFrame]) -> Figure:
     )  # fmt: skip
     for ax, (heading, each) in zip(axes, found.items(), strict=True):
         bars_of_speed(each, headed(ax, heading))
+        ax.set_xlim(0, ROOM * max(map(_top, found.values())))  # a bar of a length means the same in all panels
     axes[-1].set_xlabel(
         "samples per second over static's; black: 95 % interval of launches\n"
         "grey band: static over itself (A/A); outlined: not told apart from it",

@@ -191,7 +191,7 @@ def draw_outline(steps: Steps, title: str = "", memory: Steps | None = None, pro
         panels[0] = ("2  Spread of steps, processes", processes or {}, *panels[0][2:])
     panels = [panel for panel in panels if panel[1]]
     rows = math.ceil((2 + len(panels)) / 2)
-    figure, axes = page(rows, 2, height_cm=17 * rows / 3, title=title)
+    figure, axes = page(rows, 2, height_cm=15 * rows / 3, title=title)
     step, *others = axes
     per_step_lines(steps, "step_s", MILLISECONDS, headed(step, "1  Step")).set_ylabel("ms")
     for ax, (heading, shown, column, scale, unit) in zip(others, panels, strict=False):

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from analysis.labels import label_ends, named
 from analysis.style import GREY, SMALL, colour, dash, headed, in_doublings, page
 
+BESIDE = 2**0.25  # what the places of two rings at one number of ranks differ by, on the log axis
 COLUMNS = ("world_size", "policy", "slow_share", "slowness", "step_s", "network_s", "waiting", "speed_up")
 
 
@@ -43,15 +44,16 @@ def draw_speed_up(
     """
     table = speed_up_table(rows)
     slow = list(dict.fromkeys(table.index.get_level_values("slow")))
-    figure, panels = page(1, len(slow), height_cm=7.5, title=title, sharey=True)
+    figure, panels = page(1, len(slow), height_cm=6.5, title=title, sharey=True)
     for ax, words in zip(panels, slow, strict=True):
         _panel(headed(ax, words), table.loc[words])
-    rings = [row for row in measured if row["policy"] in table.loc[slow[0]].index]
+    rings = [row for row in measured if row["policy"] in table.loc[slow[0]].index and row["policy"] != "static"]
+    policies = list(dict.fromkeys(row["policy"] for row in rings))
     for row in rings:
-        panels[0].vlines(row["world_size"], row["low"], row["high"], color=colour(row["policy"]), lw=1.2, zorder=3)
-        panels[0].plot(
-            row["world_size"], row["speed_up"], "o", mfc="white", mec=colour(row["policy"]), ms=6, mew=1.2, zorder=4
-        )
+        aside = BESIDE ** (policies.index(row["policy"]) - (len(policies) - 1) / 2)  # so that no ring hides another
+        place, shade = row["world_size"] * aside, colour(row["policy"])
+        panels[0].plot(place, row["speed_up"], "o", mfc="white", mec=shade, ms=4.5, mew=1.2, zorder=4, clip_on=False)
+        panels[0].vlines(place, row["low"], row["high"], color=shade, lw=1.2, zorder=5, clip_on=False)
     if rings:
         panels[0].text(
             0.03, 0.97, "rings: measured", transform=panels[0].transAxes, va="top", fontsize=SMALL, color=GREY

@@ -10,6 +10,7 @@
     conclusions.py      named conclusions, computed from the records
     wording.py          phrases from numbers
     sentences.py        the report's sentences on its studies
+    over_others.py      sentences on plans beside other packages', in the same launches
     repeated.py         sentences on studies that were run again
     in_trainer.py       tables and sentences on transformers' Trainer
     computed.py         sentences on what was computed: plans of an epoch, the simulator

@@ -26,9 +26,10 @@ from report.computed import measured_speed_ups
 from report.measures import peak, tracking
 from report.results import Measured, Results
 from report.shift import LAWS, named
+from report.wording import listed, processor
 
-VIRTUAL, FURTHER, GLOO = "virtual", "rivals", ("gloo-counts", "gloo-batches", "gloo-peer")  # studies
-ON_VIRTUAL, ON_GLOO = "four virtual ranks, played in turn by one device", "four gloo processes on two cores"
+VIRTUAL, FURTHER, GLOO = "virtual", "rivals", ("gloo-peer", "gloo-counts", "gloo-batches")  # studies
+ON_VIRTUAL, ON_GLOO = "four virtual ranks", "four gloo processes on two cores"
 ON_FURTHER = "four virtual ranks, launches of their own"
 FITS = 0.9  # r of the baseline's costs and compute times, from which on a line tells what of compute is fixed
 TRAINERS_OPTION = {"length_grouped": "group_by_length"}  # a peer's name, as transformers' Trainer calls it
@@ -65,13 +66,14 @@ def compiled_file(study: dict[str, object]) -> str:
 def _paper(results: Results) -> Iterator[tuple[str, Figure]]:
     lengths = sst2_lengths(32, np.random.default_rng(TYPICAL))
     yield "step-blocks", draw_step_blocks(one_step(lengths))
-    panels = {ON_VIRTUAL: results.of(VIRTUAL), ON_FURTHER: results.of(FURTHER), ON_GLOO: results.of(*GLOO)}
-    panels = {heading: found for heading, found in panels.items() if found}
+    rivals = results.of(FURTHER)
+    panels = {ON_VIRTUAL: results.of(VIRTUAL), ON_FURTHER: rivals, ON_GLOO: results.of(*GLOO)}
+    panels = {f"{words}, {_processors(found)}": found for words, found in panels.items() if found}
     if panels:
         joined = {heading: _joined_speeds(found) for heading, found in panels.items()}
         yield "first", draw_speeds(dict(list(joined.items())[:1]))  # the README's
         yield "speeds", draw_speeds(joined)
-    if parts := {heading: _joined_parts(found) for heading, found in panels.items() if heading != ON_FURTHER}:
+    if parts := {heading: _joined_parts(found) for heading, found in panels.items() if found != rivals}:
         yield "step-parts", draw_step_parts(parts, unit=IN_PERCENT)
     for measured in results.of(VIRTUAL):
         memory = results.of("memory")
@@ -84,6 +86,10 @@ def _paper(results: Results) -> Iterator[tuple[str, Figure]]:
         yield "scaling", draw_speed_up(results.what_if["rows"], "", rings)
     for measured in results.of("shift"):
         yield "shift", _shift(measured)
+
+
+def _processors(found: Sequence[Measured]) -> str:
+    return listed(list(dict.fromkeys(processor(str(each.table["device"])) for each in found)))
 
 
 def _joined_speeds(found: Sequence[Measured]) -> pd.DataFrame:

@@ -6,11 +6,12 @@ from analysis.style import STRONGEST
 from ddpsched.records import write_text
 from report.figures import FURTHER, GLOO, VIRTUAL
 from report.measures import arms
+from report.over_others import near_strongest, packing_in_short
 from report.render import as_text
 from report.repeated import in_short, repeats_of
 from report.results import Results
-from report.sentences import code, gains, near_strongest, packing_in_short
-from report.wording import listed
+from report.sentences import code, gains
+from report.wording import listed, processor
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 FIGURE = "report/figures/first.png"
@@ -32,7 +33,7 @@ def block(results: Results) -> str:
                 f"samples of each step and pads; `balanced` is {near_strongest(m, 'balanced')} it."
             )
     for m in results.of(FURTHER)[:1]:
-        said.append(f"{packing_in_short(m)}.")
+        said.append(f"{packing_in_short(m)} ({as_text(processor(str(m.table['device'])))}).")
     for each in repeats_of(VIRTUAL, results.reproduced)[:1]:
         said.append(f"On another processor ({listed(each['devices'])}): {in_short(each)}.")
     if gloo := results.of(*GLOO):

@@ -59,6 +59,17 @@ class Trainers:
                 )
         return Markup(" ".join(said))
 
+    def close_in_trainer(self) -> Markup:
+        """Return where the strongest batching of others took less time than balanced, though A/A differs by as much."""
+        for file in self.steps:
+            each, word = over_strongest(file).get("balanced", (None, ""))
+            if each is not None and file.experiment["model"] != "tiny" and each.low > 1 and word not in JUDGED:
+                return Markup(
+                    f"In transformers' Trainer {code('balanced')} took {number(each.value, 3)} times as long as "
+                    f"{code(STRONGEST)}, which is no farther from 1 than A/A reaches."
+                )
+        return Markup("")
+
     def packing_alone(self) -> Markup:
         """Return the times of packed random batches and of packed plans over random's; empty where not both ran."""
         for file in self.steps:
@@ -121,5 +132,6 @@ def _said(measured: Ratio, word: str) -> str:
 
 
 IN_TRAINER = (
-    "trainer_steps", "about_trainer", "trainer_rows", "trainer_notes", "packing_alone", "target_tables", "about_target",
+    "trainer_steps", "about_trainer", "trainer_rows", "trainer_notes", "close_in_trainer", "packing_alone",
+    "target_tables", "about_target",
 )  # fmt: skip

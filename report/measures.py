@@ -1,7 +1,7 @@
 """Numbers of a measured setting as rows ``{"ratio", "low", "high", ...}``, whose intervals are of its launches."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,15 @@ NEARLY = 1 - 1e-9  # of a correlation, whose z is finite
 def arms(measured: Measured) -> list[str]:
     """Return the labels of the arms beside the baseline, without its second run."""
     return [arm for arm in measured.setting.arms if arm not in (measured.table["baseline"], AA)]
+
+
+def each_once(found: Iterable[Measured]) -> list[tuple[Measured, str]]:
+    """Return the arms of several studies, each with the first study that has it."""
+    first: dict[str, Measured] = {}
+    for each in found:
+        for arm in arms(each):
+            first.setdefault(arm, each)
+    return [(each, arm) for arm, each in first.items()]
 
 
 def time(measured: Measured, arm: str, column: str = "step_s") -> Row:

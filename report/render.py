@@ -22,6 +22,7 @@ from report.computed import COMPUTED, Computed
 from report.conclusions import conclusions, failed, undecided
 from report.figures import compiled_file, outline_file
 from report.in_trainer import IN_TRAINER, Trainers
+from report.over_others import OVER_OTHERS
 from report.results import Measured, Results
 from report.set_up import by_device, in_brief, set_up
 from report.shift import LAWS, named
@@ -68,13 +69,12 @@ def report(results: Results, figures: Mapping[str, bytes]) -> str:
         num_runs=results.num_runs,
         planned_epoch=results.planned_epoch,
         thresholds=conclusions(results.measured),
-        failed=failed,
         undecided=undecided,
         autos=results.autos,
         gpus=results.gpus,
         what_if=results.what_if,
         two_hosts=results.two_hosts,
-        **{each.__name__: each for each in (*measures.MEASURES, *sentences.SENTENCES)},
+        **{each.__name__: each for each in (*measures.MEASURES, *sentences.SENTENCES, *OVER_OTHERS)},
         **{name: getattr(computed, name) for name in COMPUTED},
         **_of_trainers(results),
     )
@@ -103,6 +103,7 @@ def tables(results: Results, figures: Mapping[str, bytes], title: str, whole: bo
         reproduced=results.reproduced,
         gpus=results.gpus,
         conclusions=conclusions(results.measured),
+        failed=failed,
         undecided=undecided,
         **_of_trainers(results),
         **_lookups(results, figures),

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from analysis.settings import AA
 from report.results import Measured
 from report.sentences import NAMED, code
-from report.wording import interval, listed, number, percent
+from report.wording import interval, listed, number, percent, processor
 
 ENOUGH = 0.95  # of a study's verdicts on what was measured
 
@@ -35,33 +35,50 @@ def verdicts_again(reproduced: Sequence[Mapping[str, Any]], measured: Sequence[M
 
     A repeat whose runs were others, which ``otherwise`` names, is told beside them and not counted.
     """
+    every, reproduced = reproduced, _counted(reproduced)
     apart = [
         f" Not counted, as its runs were others ({each['otherwise']}): {each['study']}, {each['timed_same']} of "
-        f"{each['timed']}, and {each['words_same']} of {each['words']}."
-        for each in reproduced
+        f"{each['timed']} by a clock, and {each['words_same']} of {each['words']} of faster and slower."
+        for each in every
         if "otherwise" in each
     ]
-    reproduced = _counted(reproduced)
+    if apart and reproduced:
+        same, timed = (sum(each[name] for each in every) for name in ("timed_same", "timed"))
+        apart.append(
+            f" With {'it' if len(apart) == 1 else 'them'} {same} of {timed} are the same, {percent(same / timed)}."
+        )
     if not reproduced:
         return "".join(apart).strip()
-    frozen_on = {m.study: m.table["device"] for m in measured}
+    frozen_on = {m.study: processor(str(m.table["device"])) for m in measured}
     parts = [
         f"{each['timed_same']} of {each['timed']} of {each['study']} ({frozen_on.get(each['study'], '?')}, then "
-        f"{listed(each['devices'])})"
+        f"{listed([processor(device) for device in each['devices']])})"
         for each in reproduced
     ]
     same, timed, words_same, words, computed_same, computed, undecided = (
         sum(each[name] for each in reproduced)
         for name in ("timed_same", "timed", "words_same", "words", "computed_same", "computed", "undecided")
     )
-    others = "; ".join(f"{each['study']}: {listed(each['others'])}" for each in reproduced if each["others"])
     below = [each["study"] for each in reproduced if each["timed_same"] < ENOUGH * each["timed"]]
     alone = f", of {listed(below)} alone less than {percent(ENOUGH, 0)}" if below else ""
     return (
         f"Of verdicts on what a clock measured the same fell in {', '.join(parts)}; in all {same} of {timed}, "
         f"{percent(same / timed)}{alone}. Of faster and slower on step times {words_same} of {words} were the same, "
-        f"and {computed_same} of {computed} that no clock has a say in.{f' Others fell: {others}.' if others else ''} "
-        f"{undecided} were undecided when they were frozen, and do not count.{''.join(apart)}"
+        f"and {computed_same} of {computed} that no clock has a say in. The appendix names those that fell otherwise. "
+        f"{undecided} were undecided when they were frozen, and do not count.{_by_means(reproduced)}{''.join(apart)}"
+    )
+
+
+def _by_means(reproduced: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the repeats gave that came before the rule on waits for plans."""
+    before = [(each["study"], each["by_means"]) for each in reproduced if "by_means" in each]
+    if not before:
+        return ""
+    parts = listed([f"{found['timed_same']} of {found['timed']} of {study}" for study, found in before])
+    return (
+        " That a wait for plans is undecided where its interval holds the threshold is a rule made after "
+        f"{listed([study for study, _ in before])} had been run again: by the mean alone, as it was before, {parts} "
+        "were the same."
     )
 
 

@@ -11,11 +11,10 @@ from analysis.style import STRONGEST
 from analysis.tradeoffs import tradeoffs
 from ddpsched.visible_text import visible
 from report.measures import (
-    RIVALS,
-    STRONGEST_PAIRS,
     Row,
     against,
     arms,
+    each_once,
     p95,
     peak,
     shares,
@@ -29,7 +28,6 @@ from report.shift import LAWS, refitted_over_stale
 from report.wording import ABSENT, duration, interval, listed, number, percent, signed, size
 
 NAMED = ("balanced", "packed", STRONGEST)  # arms of which the abstract and the README speak
-PACKED_AND_RANDOM, PACKED_AND_VERLS = RIVALS
 
 
 def code(name: str) -> Markup:
@@ -37,7 +35,8 @@ def code(name: str) -> Markup:
     return Markup(f"`{re.sub('[`|]', '', visible(name))}`")
 
 
-def _sentence(*parts: Any) -> Markup:
+def sentence(*parts: Any) -> Markup:
+    """Return what there is of the parts as one text."""
     return Markup(" ".join(str(part) for part in parts if part))
 
 
@@ -59,12 +58,11 @@ def throughput(row: Row) -> str:
 
 def gains(found: Sequence[Measured]) -> Markup:
     """Return the named arms' throughput over static's, of several studies; what is within the noise is said to be."""
-    parts = []
-    for m in found:
-        for arm in (arm for arm in arms(m) if arm in NAMED):
-            value = number(speed(m, arm)["ratio"])
-            apart = time(m, arm)["verdict"] in ("faster", "slower")
-            parts.append(f"{value} with {code(arm)}{'' if apart else ' (not told apart from static)'}")
+    parts, of = [], {arm: m for m, arm in each_once(found)}
+    for arm in (arm for arm in NAMED if arm in of):
+        value = number(speed(of[arm], arm)["ratio"])
+        apart = time(of[arm], arm)["verdict"] in ("faster", "slower")
+        parts.append(f"{value} with {code(arm)}{'' if apart else ' (not told apart from static)'}")
     return Markup(listed(parts))
 
 
@@ -85,9 +83,9 @@ def signed_ratio(row: Row) -> str:
 def arm_rows(virtual: Measured, memory: Measured | None, gloo: Sequence[Measured]) -> list[list[str]]:
     """Return the cells of the report's table of arms, A/A last."""
     biases = {row["arm"]: row["order_bias"] for row in tradeoffs(virtual.setting, virtual.table).to_dict("records")}
-    on = {arm: m for m in gloo for arm in arms(m)} | ({AA: gloo[0]} if len(gloo) == 1 else {})
+    on = {arm: m for m, arm in each_once(gloo)} | ({AA: gloo[0]} if len(gloo) == 1 else {})
     rows = []
-    between = dict.fromkeys([*arms(virtual), *(arm for m in gloo for arm in arms(m))])
+    between = dict.fromkeys([*arms(virtual), *(arm for arm in on if arm != AA)])
     for arm in ["static", *between, AA]:
         here = arm in virtual.setting.arms and arm != "static"
         row = [code(arm) if arm != AA else AA]
@@ -104,8 +102,9 @@ def arm_rows(virtual: Measured, memory: Measured | None, gloo: Sequence[Measured
 
 
 def floors(gloo: Sequence[Measured]) -> Markup:
-    """Return the A/A of each study of four processes, with the arms that it is beside."""
-    parts = [f"{interval(speed(m, AA))} beside {_codes(arms(m))}" for m in gloo]
+    """Return the A/A of each study of four processes, with the arms that it is beside in the table."""
+    beside = [(m, [arm for other, arm in each_once(gloo) if other is m]) for m in gloo]
+    parts = [f"{interval(speed(m, AA))} beside {_codes(names)}" for m, names in beside]
     return Markup("; ".join(parts))
 
 
@@ -113,7 +112,7 @@ def how_many(virtual: Measured, gloo: Sequence[Measured]) -> str:
     """Return how many arms are told apart from static, and where."""
     parts = []
     for words, found in (("virtual ranks", [virtual]), ("four processes", gloo)):
-        verdicts = [time(m, arm).get("verdict") for m in found for arm in arms(m)]
+        verdicts = [time(m, arm).get("verdict") for m, arm in each_once(found)]
         if verdicts:
             parts.append(f"{verdicts.count('faster')} of {len(verdicts)} arms are faster on {words}")
     return f"{'; '.join(parts)}."
@@ -122,61 +121,6 @@ def how_many(virtual: Measured, gloo: Sequence[Measured]) -> str:
 def by_arm(link: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the rows of a link by arm."""
     return {row["arm"]: row for row in link["rows"]}
-
-
-def beside_strongest(m: Measured) -> Markup:
-    """Return how the package's arms stand against the strongest batching of others, in the same launches."""
-    if STRONGEST not in m.setting.arms:
-        return Markup("")
-    parts = [f"{code(arm)} {said}" for (arm, _), said in _said_over(m, STRONGEST_PAIRS).items()]
-    begin = f"On virtual ranks, in the same launches, the throughput over {code(STRONGEST)} is:"
-    return _sentence(begin, "; ".join(parts) + ".") if parts else Markup("")
-
-
-def _said_over(m: Measured, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Return the throughput of each pair that has an interval, and whether it is told apart, in words."""
-    return {
-        pair: f"{interval(row)}{'' if apart else ', not told apart from A/A'}"
-        for pair, (row, apart) in _over(m, pairs).items()
-        if row.get("low") is not None
-    }
-
-
-def _over(m: Measured, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[Row, bool]]:
-    """Return each pair's throughput, of the first arm over the second, and whether it is told apart from A/A."""
-    rows = {(arm, other): against(m, other, arm) for arm, other in pairs}  # the other's time over the arm's
-    apart = told_apart([(row, time(m, AA)) for row in rows.values()])
-    return {pair: (row, each) for (pair, row), each in zip(rows.items(), apart, strict=True)}
-
-
-def over_rivals(m: Measured) -> Markup:
-    """Return how plans stand against others' with the same kind of rows, in the same launches."""
-    over_static = [f"{code(arm)} {interval(speed(m, arm))}" for arm in arms(m)]
-    said = _said_over(m, RIVALS).items()
-    parts = [f"{code(arm)} over {code(other)} {words}" for (arm, other), words in said]
-    throughputs = f"Throughput over {code('static')}'s: {'; '.join(over_static)}; A/A {interval(speed(m, AA))}."
-    return _sentence(throughputs, f"Of one over the other: {'; '.join(parts)}." if parts else "")
-
-
-def packing_in_short(m: Measured) -> Markup:
-    """Return how planned rows without padding stand to random ones, in the same launches; empty where none ran."""
-    row, apart = _over(m, [PACKED_AND_RANDOM])[PACKED_AND_RANDOM]
-    if row.get("low") is None:
-        return Markup("")
-    than = f"has {number(row['ratio'])} times the throughput of" if apart else "is not told apart from"
-    row, apart = _over(m, [PACKED_AND_VERLS])[PACKED_AND_VERLS]
-    nor = "" if apart or row.get("low") is None else ", and is not told apart from such rows partitioned as verl does"
-    return Markup(f"{code('packed')} {than} random batches without padding on the four ranks{nor}")
-
-
-def near_strongest(m: Measured, arm: str) -> str:
-    """Return how an arm's throughput stands to that of the strongest batching of others, before that number."""
-    row, apart = _over(m, STRONGEST_PAIRS)[arm, STRONGEST]
-    if row.get("low") is None:
-        return "beside"
-    if not apart:
-        return "not told apart from"
-    return "above" if row["low"] > 1 else "below"
 
 
 def where_time_goes(m: Measured) -> Markup:
@@ -199,7 +143,7 @@ def another_model(m: Measured) -> Markup:
     begin = (
         f"With MiniLM ({number_of / 1e6:.0f} million parameters, pretrained) on four virtual ranks the throughput over"
     )
-    return _sentence(begin, f"{code('static')}'s is", "; ".join(parts) + f"; A/A {floor}.")
+    return sentence(begin, f"{code('static')}'s is", "; ".join(parts) + f"; A/A {floor}.")
 
 
 def tails(found: Sequence[Measured], values: bool = True) -> Markup:
@@ -207,15 +151,16 @@ def tails(found: Sequence[Measured], values: bool = True) -> Markup:
 
     ``values``: with the numbers, which the table of arms has of virtual ranks.
     """
-    rows = [(m, arm, p95(m, arm)) for m in found for arm in arms(m)]
+    rows = [(m, arm, p95(m, arm)) for m, arm in each_once(found)]
     known = [(m, arm, tail) for m, arm, tail in rows if tail["low"] is not None]
     if not known:
         return Markup("P95 has no interval in these results.")
     parts = [f"{code(arm)} {interval(tail)}, mean {number(time(m, arm).get('ratio'))}" for m, arm, tail in known]
     apart = told_apart([(tail, p95(m, AA)) for m, _, tail in known])
     within = [arm for (_, arm, _), told in zip(known, apart, strict=True) if not told]
-    alike = f"not told apart from A/A: {_codes(within)}." if within else "all are told apart from A/A."
-    return _sentence("; ".join(parts) + ";" if values else "", alike)
+    be = "is" if len(within) == 1 else "are"
+    alike = f"{_codes(within)} {be} not told apart from A/A." if within else "all arms are told apart from A/A."
+    return sentence("; ".join(parts) + ";" if values else "", alike)
 
 
 def _codes(names: Sequence[str]) -> str:
@@ -226,9 +171,11 @@ def memory_in_short(m: Measured) -> Markup:
     """Return between which arms' peaks over static's all others lie, of those that are told apart."""
     rows = {arm: row["ratio"] for arm, (row, apart) in _peaks(m).items() if apart}
     if not rows:
-        return Markup("is not told apart from static's")
+        return Markup("is not told apart from that of equal splitting")
     ends = dict.fromkeys((min(rows, key=rows.__getitem__), max(rows, key=rows.__getitem__)))
-    return Markup(f"is {' to '.join(f'{number(rows[arm])} ({code(arm)})' for arm in ends)} times static's")
+    return Markup(
+        f"is {' to '.join(f'{number(rows[arm])} ({code(arm)})' for arm in ends)} times that of equal splitting"
+    )
 
 
 def _peaks(m: Measured) -> dict[str, tuple[Row, bool]]:
@@ -244,14 +191,27 @@ def about_memory(m: Measured) -> Markup:
     more = [arm for arm, (row, apart) in rows.items() if apart and row["low"] > 1]
     less = [arm for arm, (row, apart) in rows.items() if apart and row["high"] < 1]
     mean = next((arm["memory_max_bytes"] for arm in m.table["arms"] if arm["arm"] == "static"), None)
-    said = [f"({code('static')}: {size(mean)}; A/A {interval(floor)}.)"]
-    if more:
-        said.append(f"More than {code('static')}: {_codes(more)}.")
-    if less:
-        said.append(f"Less: {_codes(less)}.")
+    said = [f"{code('static')} needs {size(mean)} (A/A {interval(floor)})."]
+    for names, what in ((more, "more"), (less, "less")):
+        if names:
+            said.append(f"{_codes(names)} {'needs' if len(names) == 1 else 'need'} {what}.")
     rest = [arm for arm in rows if arm not in more + less]
     holm = "The arms are corrected together, so an interval may lie beside 1 and its arm not be told apart."
-    return _sentence(*said, f"Not told apart from A/A: {_codes(rest)}. {holm}" if rest else "")
+    return sentence(*said, f"Not told apart from A/A: {_codes(rest)}. {holm}" if rest else "")
+
+
+def still_rising(m: Measured) -> Markup:
+    """Return by how much each arm's peak memory rose in the second half of the steps, mean over launches."""
+    rises = {}
+    for arm in ("static", *arms(m)):
+        peaks = [run.steps["max_peak_memory_bytes"] for run in m.setting.arms[arm]]
+        rises[arm] = sum(each.max() / each.iloc[: len(each) // 2].max() - 1 for each in peaks) / len(peaks)
+    least, most = min(rises, key=rises.__getitem__), max(rises, key=rises.__getitem__)
+    steps = m.setting.runs[0].config["steps"]
+    return Markup(
+        f"Peaks of {steps} steps are not final: from step {steps // 2} on they rose by {percent(rises[least])} "
+        f"({code(least)}) to {percent(rises[most])} ({code(most)})."
+    )
 
 
 def proxy(m: Measured) -> Markup:
@@ -263,7 +223,7 @@ def proxy(m: Measured) -> Markup:
             parts.append(f"{code(arm)} {number(tokens)} and {number(seconds)}")
     share = tracking(m, "static", "heaviest_share")
     r, least = tracking(m, "static"), tracking(m, "balanced")
-    return _sentence(
+    return sentence(
         f"Under {code('static')}, where ranks differ most, r is {interval(r)}, and the rank predicted heaviest was the",
         f"slowest in {interval(share)} of the steps; under {code('balanced')}, which leaves little to predict, r is",
         f"{interval(least)}. The largest rank's padded tokens over static's, and its compute time over static's:",
@@ -274,7 +234,7 @@ def proxy(m: Measured) -> Markup:
 def proxy_on_processes(found: Sequence[Measured]) -> Markup:
     """Return how well predicted costs tell times where ranks share cores, over several studies."""
     r, right = (_across([tracking(m, "static", name) for m in found]) for name in ("cost_time_r", "heaviest_share"))
-    return _sentence(
+    return sentence(
         f"On four processes r is {r}, and the rank predicted heaviest was the slowest in {right} of the steps:",
         "ranks that wait for a core take longer than their tokens tell.",
     )
@@ -316,7 +276,7 @@ def about_unequal(found: Sequence[Measured]) -> Markup:
         if row.get("low") is not None:
             word = f"changes the step by {signed_ratio(row)}" if told else "is not told apart from A/A"
             said.append(f"at {slowness(m)} times it {word}")
-    return _sentence("Learning the speeds, against balanced without:", "; ".join(said) + ".") if said else Markup("")
+    return sentence("Learning the speeds, against balanced without:", "; ".join(said) + ".") if said else Markup("")
 
 
 def online_and_plain(m: Measured) -> tuple[str, str]:
@@ -335,14 +295,14 @@ def about_shift(m: Measured) -> Markup:
         if row.get("low") is not None
     ]
     return (
-        _sentence("Step time with the refitted calibration over that with the stale one:", "; ".join(said) + ".")
+        sentence("Step time with the refitted calibration over that with the stale one:", "; ".join(said) + ".")
         if said
         else Markup("")
     )
 
 
 SENTENCES = (
-    arm_rows, floors, how_many, by_arm, code, throughput, gains, memory_in_short, packing_in_short, near_strongest,
-    beside_strongest, over_rivals, where_time_goes, tails, another_model, about_memory, proxy, proxy_on_processes,
-    waiting_for_plans, slowness, about_unequal, online_and_plain, about_shift,
+    arm_rows, floors, how_many, by_arm, code, throughput, gains, memory_in_short, where_time_goes, tails,
+    another_model, about_memory, still_rising, proxy, proxy_on_processes, waiting_for_plans, slowness, about_unequal,
+    online_and_plain, about_shift,
 )  # fmt: skip

@@ -50,8 +50,17 @@ def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
         "versions": ", ".join(
             f"{name} {version}" for name, version in environment.get("versions", {}).items() if version
         ),
-        "commit": _either(setting["all_commit"]),
+        "commit": _either([_commit(each) for each in setting["all_commit"]]),
     }
+
+
+def _commit(told: str) -> str:
+    """Return a commit in words.
+
+    >>> _commit("4b94157+")
+    '4b94157 with changes'
+    """
+    return told.replace("+", " with changes")
 
 
 def _costs(arms: Mapping[str, str]) -> str | None:

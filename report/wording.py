@@ -17,6 +17,15 @@ def file_name(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
+def processor(device: str) -> str:
+    """Return a device's name without marks and filler, for a heading.
+
+    >>> processor("Intel(R) Xeon(R) Processor")
+    'Intel Xeon'
+    """
+    return re.sub(r"\((R|TM)\)|\b(Processor|CPU)\b", "", device).strip()
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     """Return a share as a percentage.
 

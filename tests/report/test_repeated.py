@@ -31,18 +31,27 @@ def test_verdicts_of_all_repeats() -> None:
     assert "the same fell in 20 of 20 of one (a processor, then another), 18 of 20 of two" in said
     assert "in all 38 of 40, 95.0 %, of two alone less than 95 %" in said
     assert "4 of 4 were the same, and 6 of 6 that no clock has a say in" in said
-    assert "Others fell: two: x lowers y (then yes, now no)." in said
     assert verdicts_again([], MEASURED) == ""
 
 
 def test_a_repeat_of_other_runs_is_not_counted() -> None:
     longer = repeat("three", 17) | {"otherwise": "20 steps, then 60"}
-    told = "Not counted, as its runs were others (20 steps, then 60): three, 17 of 20, and 2 of 2."
+    told = (
+        "Not counted, as its runs were others (20 steps, then 60): three, 17 of 20 by a clock, and 2 of 2 of faster "
+        "and slower."
+    )
     said = verdicts_again([repeat("one", 20), longer], MEASURED)
     assert "in all 20 of 20, 100.0 %." in said
-    assert said.endswith(f" {told}")
+    assert said.endswith(f" {told} With it 37 of 40 are the same, 92.5 %.")
     assert verdicts_again([longer], MEASURED) == told
     assert how_many([longer], MEASURED) == "0 of 3 studies were run again."
+
+
+def test_what_the_rule_before_gave_is_told() -> None:
+    found = [repeat("one", 20) | {"by_means": {"timed": 22, "timed_same": 19}}, repeat("two", 20)]
+    said = verdicts_again(found, MEASURED)
+    assert "a rule made after one had been run again: by the mean alone, as it was before, 19 of 22 of one were" in said
+    assert "rule" not in verdicts_again([repeat("two", 20)], MEASURED)
 
 
 def test_how_many_were_run_again() -> None:
