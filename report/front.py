@@ -24,7 +24,7 @@ def block(results: Results) -> str:
         launches = len({run.seed for run in m.setting.runs})
         said.append(
             "Throughput over that of equal counts. DistilBERT's shape on SST-2, 32 samples a step on four ranks, which "
-            f"one CPU core ({as_text(m.table['device'])}) plays in turn; {launches} launches, in which the methods "
+            f"one CPU core ({_processor(m.table['device'])}) plays in turn; {launches} launches, in which the methods "
             "take turns, step by step."
         )
         if STRONGEST in arms(m):
@@ -33,9 +33,9 @@ def block(results: Results) -> str:
                 f"samples of each step and pads; `balanced` is {near_strongest(m, 'balanced')} it."
             )
     for m in results.of(FURTHER)[:1]:
-        said.append(f"{packing_in_short(m)} ({as_text(processor(str(m.table['device'])))}).")
+        said.append(f"{packing_in_short(m)} ({_processor(m.table['device'])}).")
     for each in repeats_of(VIRTUAL, results.reproduced)[:1]:
-        said.append(f"On another processor ({listed(each['devices'])}): {in_short(each)}.")
+        said.append(f"On another processor ({listed(list(map(_processor, each['devices'])))}): {in_short(each)}.")
     if gloo := results.of(*GLOO):
         said.append(f"On four processes that share two cores: {gains(gloo)}.")
     if results.of(VIRTUAL):
@@ -43,6 +43,10 @@ def block(results: Results) -> str:
     caption = f"*{' '.join(map(str, said))}*"
     words = "Throughput of each policy over static's, beside transformers' batch_rebalance, with the noise floor"
     return f"{BEGIN}\n![{words}]({FIGURE})\n\n{caption}\n{END}"
+
+
+def _processor(device: str) -> str:
+    return as_text(processor(device))
 
 
 def update(readme: Path, results: Results) -> None:
