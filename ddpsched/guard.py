@@ -40,6 +40,7 @@ class Guard:
         self._ask_to_stop: Callable[[], object] | None = None
         self.resources = contextlib.ExitStack()
         self._began, self._failure = False, ""
+        self._reported: BaseException | None = None
         self._reporter = None if watch is None else watch.report_to(self._stop, self._lost, self.is_done)
 
     def watch_peers(self, exchange: Exchange, ask_to_stop: Callable[[], object]) -> None:
@@ -112,7 +113,7 @@ class Guard:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         failure = None if error is None else self._explain(error)
-        if failure is not None:
+        if failure is not None and error is not self._reported:
             self._report(failure)
         try:
             self.resources.close()
@@ -129,6 +130,11 @@ class Guard:
                 handler.close()
         if failure is not None and failure is not error:
             raise failure from error
+
+    def fail(self, error: BaseException) -> None:
+        """Write now why this rank fails, before it raises the error."""
+        self._report(self._explain(error))
+        self._reported = error
 
     def _report(self, failure: BaseException) -> None:
         """Write the reason to status.json and to this rank's log."""

@@ -6,12 +6,14 @@ import itertools
 import logging
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ddpsched.advise.choice import settled
+from ddpsched.alike import failing_together, same_start
 from ddpsched.config import RunConfig, dump, parse
 from ddpsched.costs.memory_cap import UNLIMITED
 from ddpsched.costs.rank_speed import Speed
@@ -19,7 +21,7 @@ from ddpsched.data.quarantine import write_quarantine
 from ddpsched.data.samples import Samples
 from ddpsched.environment import describe
 from ddpsched.errors import ConfigError, RunFinishedError, RunStopped, StepOutOfMemory
-from ddpsched.exchange import Exchange, Flag
+from ddpsched.exchange import Flag
 from ddpsched.executors import Executor, executor_of, met
 from ddpsched.guard import Guard
 from ddpsched.heartbeat import Beat, Heartbeat, no_heartbeat
@@ -29,7 +31,7 @@ from ddpsched.monitor.sinks import Naming, check_installed, open_sinks
 from ddpsched.plan_stream import PlanStream
 from ddpsched.records import RecordWriter, StepRecord, compact
 from ddpsched.recovery.keeper import Keeper
-from ddpsched.recovery.start import Start, find_start, identity_of
+from ddpsched.recovery.start import find_start, identity_of
 from ddpsched.run_folder import RunFolder
 from ddpsched.run_totals import Evaluations, Tally
 from ddpsched.step_plan import StepPlan
@@ -107,7 +109,7 @@ def _run(
     executor.use(config, menu)
     exchange, spec = executor.exchange, config.plan_spec(executor.caps, start.batch_ranks, menu)
     executor.cap = UNLIMITED if spec.caps is None else spec.caps[world.rank]
-    _agree(start, exchange)
+    same_start(start, exchange)
     environment = _environment(config, samples, executor) | chosen
     environment["contents"] = start.identity["contents"]
     environment["launch"] = None if launch is None else dict(launch)
@@ -179,28 +181,23 @@ def _run(
             raise
         keeper.finish()
     environment |= tally.summary() | {"ledger": keeper.head}
-    if config.train.save_model:
-        executor.save_model(folder.path / "model")
+    # a rank alone ends its process, and so all; ranks whose runs take turns have others to go on with
+    together = partial(failing_together, exchange, guard) if takes_turns else nullcontext
+    with together():
+        if config.train.save_model:
+            executor.save_model(folder.path / "model")
     truncated = exchange.total(train.num_truncated)
     exchange.barrier()  # every rank's records are written
-    if world.is_main:
-        if config.data.lengths == "online":  # each rank knows its windows alone
-            environment["num_truncated"] = int(truncated)
-        folder.write_environment(environment)
-        compact(folder.path)
-        folder.done()
-        sending.close(failed=False)  # only now: whatever a sink waits for, the run is done
-        folder.lock.give_back()  # before any rank ends: its caller may begin another run in this folder at once
+    with together():
+        if world.is_main:
+            if config.data.lengths == "online":  # each rank knows its windows alone
+                environment["num_truncated"] = int(truncated)
+            folder.write_environment(environment)
+            compact(folder.path)
+            folder.done()
+            sending.close(failed=False)  # only now: whatever a sink waits for, the run is done
+            folder.lock.give_back()  # before any rank ends: its caller may begin another run in this folder at once
     exchange.part(guard.is_done)  # until then the other ranks can report a failure of rank 0
-
-
-def _agree(start: Start, exchange: Exchange) -> None:
-    """Raise ConfigError where ranks see different checkpoints."""
-    seen = exchange.vote(np.full((len(exchange.ranks), 1), start.position.step, dtype=np.int64))[:, 0]
-    if (seen != seen[0]).any():
-        raise ConfigError(
-            f"ranks see checkpoints after {seen.tolist()} steps; all need the same outputs folder, or give --restart"
-        )
 
 
 def _sending(config: RunConfig, folder: RunFolder, starts: Sequence[Mapping[str, Any]]) -> Sending:

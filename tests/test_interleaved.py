@@ -1,7 +1,9 @@
 """Runs that take turns: each trains as it would alone, one that fails leaves the others, and bad company is refused."""
 
+import errno
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ranks import run_ranks
 from runs import config_of, records_of
 
 import ddpsched.interleaved as interleaved
@@ -117,6 +120,44 @@ def test_ranks_take_turns_and_a_run_that_fails_leaves_the_others(tmp_path: Path)
         virtual = records_of(run(config_of(tmp_path / "virtual", "virtual", policy)))
         assert records_of(config.run_dir)["plan_hash"].tolist() == virtual["plan_hash"].tolist()
         assert records_of(config.run_dir)["loss"].to_numpy() == pytest.approx(virtual["loss"].to_numpy(), rel=1e-4)
+
+
+def full_at_the_end(outputs: Path, part: str) -> dict[str, str]:
+    """Run three in turn; on rank 0 the disk is full when the first has taken its last step."""
+    from ddpsched import run_loop
+    from ddpsched.training.distributed import DistributedExecutor
+
+    save, write = DistributedExecutor.save_model, run_loop.compact
+
+    def full(path: Path) -> None:
+        if "static" in str(path) and os.environ["RANK"] == "0":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def saving(self: Any, path: Path) -> None:
+        save(self, path)
+        full(path)
+
+    def compacting(folder: Path) -> None:
+        full(folder)
+        write(folder)
+
+    if part == "model":
+        DistributedExecutor.save_model = saving  # type: ignore[method-assign]
+    else:
+        run_loop.compact = compacting
+    configs = configs_of(outputs, "distributed", train={"save_model": True})
+    executor = configs[0].executor.model_copy(update={"timeout_s": 8.0})
+    return run_interleaved([config.model_copy(update={"executor": executor}) for config in configs])
+
+
+@pytest.mark.parametrize("part", ["model", pytest.param("records", marks=pytest.mark.slow)])
+def test_a_full_disk_at_the_end_of_one_run_leaves_the_others(tmp_path: Path, part: str) -> None:
+    told = run_ranks(full_at_the_end, 2, tmp_path, part)
+    assert [list(failed) for failed in told] == [["static-distributed"]] * 2
+    assert "rank 0 failed after the last step" in told[1]["static-distributed"]
+    folders = [tmp_path / "runs" / f"{policy}-distributed" for policy in ARMS]
+    assert [read_status(folder)["state"] for folder in folders] == ["failed", "done", "done"]
+    assert "rank 0: no space left" in read_status(folders[0])["reason"]
 
 
 def test_a_failure_of_one_run_is_named_and_leaves_the_others(tmp_path: Path) -> None:
