@@ -46,7 +46,7 @@ checks: $(VENV)/installed
 		-k "exact or before_runs or torchrun or inductors_programs_train or recompilation or new_to_a_rank or \
 		jobs_on_this_machine or two_hosts or compares_a_finished"
 
-# two halves of checks, side by side: processes that are killed leave a core free for the kit
+# two halves of checks, side by side: they wait for processes much of the time
 checks-short: $(VENV)/installed
 	$(BIN)/python -m experiments.reliability.nightly --short
 checks-gpu: $(VENV)/installed

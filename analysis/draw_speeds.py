@@ -44,7 +44,6 @@ def bars_of_speed(found: pd.DataFrame, ax: Axes) -> Axes:
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(len(arms) - 0.45, -0.55)
     ax.grid(False, axis="y")
-    ax.set_xlim(0, ROOM * _top(found))
     return ax
 
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.labels import label_points
-from analysis.style import GREY, MEBIBYTES, colour, page, tint
+from analysis.style import GREY, MEBIBYTES, PEER, colour, page, tint
 
 BIAS, SPEED = "order bias: 0 as shuffled, 1 steps of one length", "samples per second over static's"
 FEW = 8  # arms whose names fit into half a page's width
@@ -35,7 +35,9 @@ def points_of_speed(found: pd.DataFrame, column: str, scale: float, ax: Axes, le
             ax.plot(span, [y, y], color=shade, lw=0.8, alpha=0.5, solid_capstyle="butt")
         if np.isfinite([low, high]).all():
             ax.plot([x, x], [low, high], color=shade, lw=0.8, alpha=0.5, solid_capstyle="butt")
-        ax.plot([x], [y], "o", color=shade, ms=4.5 if arm in named else 3)
+        # where points coincide, ours lie above others', which are larger so that they are seen
+        size, order = (3, 2.0) if arm not in named else (4.5, 2.2) if shade != PEER else (6, 2.1)
+        ax.plot([x], [y], "o", color=shade, ms=size, zorder=order)
     ends = shown[["low", "high"]].to_numpy().ravel()
     ax.xaxis.set_major_locator(MaxNLocator(5))
     reach = [] if wide is None else (wide.to_numpy().ravel() * scale).tolist()

@@ -165,7 +165,10 @@ def _objection(flag: Flag, ranks: list[int], step: int, table: Messages) -> erro
             "weights were changed. Lower train.learning_rate, or check the data of that step"
         )
     if flag is Flag.DISK_FULL:
-        return errors.RunError(f"rank {rank} could not write its records before step {step}: is the disk full?")
+        return errors.RunError(
+            f"rank {rank} could not write its records before step {step}: is the disk full? Free some, or set "
+            "outputs=... elsewhere"
+        )
     if flag is Flag.STOP:
         return errors.RunStopped(
             f"a signal asked rank {rank} to stop; all ranks left after step {step}, weights unchanged since"

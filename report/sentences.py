@@ -59,10 +59,12 @@ def throughput(row: Row) -> str:
 def gains(found: Sequence[Measured]) -> Markup:
     """Return the named arms' throughput over static's, of several studies; what is within the noise is said to be."""
     parts, of = [], {arm: m for m, arm in each_once(found)}
+    first = next((arm for arm in NAMED if arm in of), "")
     for arm in (arm for arm in NAMED if arm in of):
         value = number(speed(of[arm], arm)["ratio"])
         apart = time(of[arm], arm)["verdict"] in ("faster", "slower")
-        parts.append(f"{value} with {code(arm)}{'' if apart else ' (not told apart from static)'}")
+        own = " in launches of its own" if len(found) > 1 and of[arm] is not of[first] else ""
+        parts.append(f"{value} with {code(arm)}{own}{'' if apart else ' (not told apart from static)'}")
     return Markup(listed(parts))
 
 
@@ -202,6 +204,8 @@ def about_memory(m: Measured) -> Markup:
 
 def still_rising(m: Measured) -> Markup:
     """Return by how much each arm's peak memory rose in the second half of the steps, mean over launches."""
+    if len(m.setting.runs[0].steps) < 2:
+        return Markup("")
     rises = {}
     for arm in ("static", *arms(m)):
         peaks = [run.steps["max_peak_memory_bytes"] for run in m.setting.arms[arm]]

@@ -23,7 +23,7 @@ def processor(device: str) -> str:
     >>> processor("Intel(R) Xeon(R) Processor")
     'Intel Xeon'
     """
-    return re.sub(r"\((R|TM)\)|\b(Processor|CPU)\b", "", device).strip()
+    return " ".join(re.sub(r"\((R|TM)\)|\b(Processor|CPU)\b", "", device).split())
 
 
 def percent(value: float | None, digits: int = 1) -> str:

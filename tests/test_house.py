@@ -67,6 +67,7 @@ ROOMS = {
     },
 }  # fmt: skip
 HALL = {
+    "alike",
     "advise",
     "run_loop",
     "run_totals",

@@ -42,3 +42,7 @@ def test_measured_points_are_rings_in_the_first_panel() -> None:
     left, right = draw_speed_up(ROWS, measured=measured).axes
     assert [len(ax.lines) for ax in (left, right)] == [3, 3]  # a policy without a line has no ring
     assert left.get_ylim()[1] >= 4.5
+    measured = [row(4, policy, 2.0) | {"low": 1.9, "high": 2.1} for policy in ("balanced", "packed")]
+    rows = [*ROWS, row(4, "packed", 2.2), row(4, "packed", 1.9, 0.25)]
+    rings = [line for line in draw_speed_up(rows, measured=measured).axes[0].lines if line.get_markersize() == 4.5]
+    assert len({float(line.get_xdata()[0]) for line in rings}) == len(rings) == 2, "none hides another"

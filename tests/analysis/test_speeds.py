@@ -66,6 +66,9 @@ def test_bars_tell_noise_from_results(tmp_path: Path) -> None:
     bars = {round(bar.get_width(), 2): bar for bar in figure.axes[0].patches if hasattr(bar, "get_width")}
     assert bars[2.0].get_facecolor()[:3] == (1, 1, 1), "not told apart: outlined"
     assert bars[2.5].get_facecolor()[:3] != (1, 1, 1)
+    table = next(iter(found.values()))
+    halves = table.assign(**(table[["speed", "low", "high"]].astype("float64") / 2))
+    assert len({ax.get_xlim() for ax in draw_speeds({"whole": table, "half": halves}).axes}) == 1
     frozen = {heading: pd.DataFrame(plain(table)) for heading, table in found.items()}
     save(draw_speeds(found), tmp_path / "measured.png")
     save(draw_speeds(frozen), tmp_path / "frozen.png")

@@ -57,6 +57,8 @@ def test_an_arm_of_two_studies_is_that_of_the_first(virtual: Measured, tmp_path:
     first, second = (speed(m, "balanced")["ratio"] for m in both)
     assert first > second
     assert gains(both).startswith(f"{first:.2f} with `balanced`")
+    assert gains(both).endswith("with `packed` in launches of its own")
+    assert "own" not in gains([peer])
     assert gains([batches, peer]).startswith(f"{second:.2f} with `balanced`")
     assert str(floors(both)).count("`balanced`") == 1
     (row,) = (row for row in arm_rows(virtual, None, both) if row[0] == "`balanced`")

@@ -28,6 +28,7 @@ from report.sentences import (
     memory_in_short,
     proxy_on_processes,
     signed_ratio,
+    still_rising,
     tails,
     where_time_goes,
 )
@@ -161,6 +162,7 @@ def test_sentences(results: Results) -> None:
     (memory,), gloo = results.of("memory"), results.of("gloo-counts")
     ends = r"is ([\d.]+ \(`.*`\)( to [\d.]+ \(`.*`\))? times|not told apart from) that of equal splitting"
     assert re.fullmatch(ends, memory_in_short(memory))
+    assert re.match(r"Peaks of 20 steps are not final: from step 10 on they rose by [\d.]+ % \(`", still_rising(memory))
     r = tracking(gloo[0], "static")
     assert f"r is {r['ratio']:.2f} ({r['low']:.2f} to {r['high']:.2f}), and" in proxy_on_processes(gloo)
     assert f"{r['ratio']:.2f} (intervals from {r['low']:.2f} to {r['high']:.2f}), and" in proxy_on_processes(gloo * 2)
