@@ -41,7 +41,7 @@
     config/          a run as one frozen value
     recovery/        checkpoints, the ledger of trained samples, and its audit
     training/        StepPlan in, gradients and records out; torch
-    alike.py         ranks begin at the same step, and fail together where one fails alone
+    alike.py         ranks agree on where they begin, and on a failure of one alone
     run_loop.py      run(config): the one loop
     executors.py     the protocol of executors, and which one a config names
     plan_stream.py   plans, made anew with lower memory caps

@@ -1,4 +1,4 @@
-"""What ranks do alike: they begin at the same step, and fail together where one of them fails alone."""
+"""Agreement of ranks on where they begin, and on a failure of one that the others have no part in."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
