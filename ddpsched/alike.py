@@ -29,7 +29,7 @@ def failing_together(exchange: Exchange, guard: Guard) -> Iterator[None]:
     error = None
     try:
         yield
-    except Exception as raised:
+    except Exception as raised:  # raised below, when the others have heard of it
         error = raised
         guard.fail(raised)
     failed = exchange.vote(np.full((len(exchange.ranks), 1), error is not None, dtype=np.int64))[:, 0]

@@ -63,7 +63,7 @@ def gains(found: Sequence[Measured]) -> Markup:
     for arm in (arm for arm in NAMED if arm in of):
         value = number(speed(of[arm], arm)["ratio"])
         apart = time(of[arm], arm)["verdict"] in ("faster", "slower")
-        own = " in launches of its own" if len(found) > 1 and of[arm] is not of[first] else ""
+        own = "" if of[arm] is of[first] else " in launches of its own"
         parts.append(f"{value} with {code(arm)}{own}{'' if apart else ' (not told apart from static)'}")
     return Markup(listed(parts))
 
