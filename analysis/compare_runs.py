@@ -98,7 +98,7 @@ def _around(folders: Sequence[Path]) -> list[Study]:
             try:
                 load_run(folder)
             except DataError as error:
-                raise DataError(f"{folder}: {error}") from None
+                raise DataError(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
         # of a link, the study in which the run itself lies
         path = folder.resolve().parent if is_run(folder) else folder.resolve()
         studies[path] = load_study(path)

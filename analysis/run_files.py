@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddpsched.decode import decode_json, decode_toml
 from ddpsched.errors import DataError
-from ddpsched.records import COLUMNS, LARGEST, MAY_BE_NAN, MAY_BE_NEGATIVE, RECORDS
+from ddpsched.records import COLUMNS, LARGEST, MAY_BE_NAN, MAY_BE_NEGATIVE, RECORDS, read_lines
 from ddpsched.table import FolderName, Positive, first_fault
 
 # Columns that all metrics need; any other may be missing or null.
@@ -130,14 +130,26 @@ def read_environment(folder: Path) -> dict[str, Any]:
 
 
 def read_records(folder: Path) -> pd.DataFrame:
-    """Return records.parquet, its pages checked. Raises DataError."""
+    """Return records.parquet, its pages checked; where it is lost, all ranks' JSON lines. Raises DataError."""
     path = folder / RECORDS
     try:
         return pd.read_parquet(path, page_checksum_verification=True)
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file; run it again") from None
+        return pd.DataFrame(_lines(folder))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
         raise DataError(f"{path}: cannot be read ({_brief(error)}); run it again") from None
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines that were to become records.parquet, of a run that was done with them. Raises DataError."""
+    paths = sorted(folder.glob("records-rank*.jsonl"))
+    if not paths:
+        raise DataError(f"{folder / RECORDS}: no such file, and no JSON lines of its ranks; run it again")
+    for path in paths:
+        *lines, rest = path.read_bytes().split(b"\n")
+        if rest:
+            raise DataError(f"{path}, line {len(lines) + 1}: it ends in the middle; run it again")
+    return read_lines(folder)
 
 
 def read_object_lines(path: Path, part: type[P], ended: bool) -> list[dict[str, Any]]:
@@ -170,7 +182,7 @@ def clean(records: pd.DataFrame, source: object = "records") -> pd.DataFrame:
     is none that a run writes.
     """
     if missing := [name for name in REQUIRED if name not in records]:
-        raise DataError(f"{source}: records lack the columns {', '.join(missing)}; run it again")
+        raise DataError(f"{source}: records lack {', '.join(missing)}; run it again")
     if not records.columns.is_unique:
         raise DataError(f"{source}: more than one column has the same name; run it again")
     if others := [str(name) for name in records if name not in COLUMNS]:

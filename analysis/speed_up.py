@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from analysis.labels import label_ends, named
 from analysis.style import GREY, SMALL, colour, dash, headed, in_doublings, page
 
-BESIDE = 2**0.25  # what the places of two rings at one number of ranks differ by, on the log axis
+BESIDE = 2**0.3  # what the places of two rings at one number of ranks differ by, on the log axis
 COLUMNS = ("world_size", "policy", "slow_share", "slowness", "step_s", "network_s", "waiting", "speed_up")
 
 
@@ -52,9 +52,11 @@ def draw_speed_up(
     for row in rings:
         aside = BESIDE ** (policies.index(row["policy"]) - (len(policies) - 1) / 2)  # so that no ring hides another
         place, shade = row["world_size"] * aside, colour(row["policy"])
-        panels[0].plot(place, row["speed_up"], "o", mfc="white", mec=shade, ms=4.5, mew=1.2, zorder=4, clip_on=False)
+        panels[0].plot(place, row["speed_up"], "o", mfc="white", mec=shade, ms=3.6, mew=1.1, zorder=4, clip_on=False)
         panels[0].vlines(place, row["low"], row["high"], color=shade, lw=1.2, zorder=5, clip_on=False)
     if rings:
+        least = min(row["world_size"] for row in rings)
+        panels[0].set_xlim(left=min(panels[0].get_xlim()[0], least / BESIDE ** len(policies)))
         panels[0].text(
             0.03, 0.97, "rings: measured", transform=panels[0].transAxes, va="top", fontsize=SMALL, color=GREY
         )

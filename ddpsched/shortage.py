@@ -88,7 +88,7 @@ def full_disk(error: BaseException, where: object = None) -> str | None:
     if not isinstance(error, OSError) or error.errno not in FULL:
         return None
     lack = "no space left" if error.errno == errno.ENOSPC else "the disk quota is used up"
-    remedy = "free some, or set outputs=..., or --output, elsewhere"
+    remedy = "free some, or write to another disk (outputs=..., or --output, where there is one)"
     return f"{lack} for {where or error.filename or 'what was written'}; {remedy}"
 
 

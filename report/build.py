@@ -33,29 +33,42 @@ KEPT_OF_GPU = ("steps.parquet", "calibration-*.json")  # with which another call
 
 
 def build(results: Results, output: Path) -> Path:
-    """Write the report and its appendix into a folder; return the path of the report's page."""
+    """Write the report, its appendix and their figures into a folder; return the path of the report's page."""
     of_report, of_tables = of_paper(results), of_appendix(results)
-    write_figures(of_report | of_tables, output)
-    write_document(
-        tables(results, of_tables, "Appendix: tables of all studies", whole=True), of_tables, output / "appendix"
+    appendix = tables(results, of_tables, "Appendix: tables of all studies", whole=True)
+    return write(
+        {output / "appendix": (appendix, of_tables), output / "report": (report(results, of_report), of_report)}
     )
-    return write_document(report(results, of_report), of_report, output / "report")
 
 
 def build_tables(results: Results, output: Path) -> Path:
     """Write the tables of studies as a report into a folder; return the path of its page."""
     figures = of_appendix(results)
-    write_figures(figures, output)
     title = ", ".join([*results.studies, *["GPU"] * bool(results.gpus)])
-    return write_document(tables(results, figures, title), figures, output / "report")
+    return write({output / "report": (tables(results, figures, title), figures)})
 
 
-def write_figures(figures: Mapping[str, bytes], output: Path) -> None:
-    """Write figures beside the documents that show them, and leave others that are there."""
-    folder = output / FIGURES
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in figures.items():
-        write_bytes(folder / name, content)
+def write(documents: Mapping[Path, tuple[str, Mapping[str, bytes]]]) -> Path:
+    """Write documents of one folder, by stem a text and its figures, where there is room for all, or else nothing.
+
+    Each becomes ``<stem>.md``, ``.html`` and ``.pdf``, beside figures that are there and stay. Without the package that
+    makes PDFs a note on standard error replaces the PDF; one of other results is deleted. Returns the last one's page.
+    """
+    made, lacking = dict[Path, bytes](), list[Path]()
+    for stem, (text, figures) in documents.items():
+        made |= {stem.parent / FIGURES / name: content for name, content in figures.items()}
+        made |= {stem.with_suffix(".md"): text.encode(), stem.with_suffix(".html"): page(text, figures).encode()}
+        path = stem.with_suffix(".pdf")
+        try:
+            made[path] = pdf(text, figures)
+        except TypstMissing as missing:
+            print(f"no {path.name}: {missing}", file=sys.stderr)
+            lacking.append(path)
+    (stem.parent / FIGURES).mkdir(parents=True, exist_ok=True)
+    write_all(made)
+    for path in lacking:
+        path.unlink(missing_ok=True)
+    return stem.with_suffix(".html")
 
 
 def remove_other_figures(folder: Path) -> None:
@@ -65,21 +78,6 @@ def remove_other_figures(folder: Path) -> None:
     for path in (folder / FIGURES).glob("*.png"):
         if path.name not in shown:
             path.unlink()
-
-
-def write_document(text: str, figures: Mapping[str, bytes], stem: Path) -> Path:
-    """Write a document as ``<stem>.md``, ``.html`` and ``.pdf``; return the path of the page.
-
-    Without the package that makes PDFs a note on standard error replaces the PDF; one of other results is deleted.
-    """
-    made = {".md": text.encode(), ".html": page(text, figures).encode()}
-    try:
-        made[".pdf"] = pdf(text, figures)
-    except TypstMissing as missing:
-        print(f"no {stem.name}.pdf: {missing}", file=sys.stderr)
-        stem.with_suffix(".pdf").unlink(missing_ok=True)
-    write_all({stem.with_suffix(suffix): content for suffix, content in made.items()})
-    return stem.with_suffix(".html")
 
 
 def freeze(folders: Sequence[Path], frozen: Path = FROZEN) -> None:

@@ -10,7 +10,7 @@ from analysis.speeds import speeds
 from report.repeated import repeats_of
 from report.results import Measured, Results
 from report.sentences import code
-from report.wording import duration, listed, number, percent, signed
+from report.wording import duration, listed, number, percent, processor, signed
 
 CLOSE = 0.05  # a mean error of the simulator
 RANKS = {"virtual": "virtual ranks", "distributed": "gloo ranks"}
@@ -142,7 +142,7 @@ class Computed:
         places: dict[tuple[int, str], dict[str, str]] = {}
         for row, computed in self._both():
             value = f"{number(row['speed_up'])} ({number(computed)})"
-            places.setdefault((row["world_size"], row["device"]), {})[row["policy"]] = value
+            places.setdefault((row["world_size"], processor(row["device"])), {})[row["policy"]] = value
         return [
             [f"{ranks}, {device}", *(found.get(policy, "–") for policy in self.measured_policies())]
             for (ranks, device), found in sorted(places.items())
@@ -156,12 +156,13 @@ class Computed:
         """Return the least and the largest error of what is computed, on each device on which it was measured."""
         off: dict[str, dict[str, list[float]]] = {}
         for row, computed in self._both():
-            errors = off.setdefault(row["device"], {}).setdefault(row["policy"], [])
+            errors = off.setdefault(processor(row["device"]), {}).setdefault(row["policy"], [])
             errors.append(computed / row["speed_up"] - 1)
         spans = [f"{_span(values)} on {device}" for device, values in off.items()]
         every = [each for values in off.values() for errors in values.values() for each in errors]
-        promise = " So the curves promise more than was reached." if min(every) > -CLOSE and max(every) > CLOSE else ""
-        device = self.results.what_if["device"]
+        more = min(every) > -CLOSE and max(every) > CLOSE
+        promise = f" Where they are off by more than {percent(CLOSE, 0)}, the curves promise too much." if more else ""
+        device = processor(self.results.what_if["device"])
         return Markup(f"What is computed, from a calibration on {device}, is off by {listed(spans)}.{promise}")
 
     def _both(self) -> list[tuple[dict[str, Any], float]]:

@@ -16,7 +16,6 @@ from experiments.trainers.rows import StepRow, TargetRow, in_one_order, label, o
 from report.sentences import code
 from report.wording import JUDGED, listed, number, percent
 
-PACKED_RANDOM, PACKED_PLANS = "padding_free", "packed"  # arms of experiments.trainers
 NEAR = 1.05  # times the shortest epoch, up to which arms are named beside it
 
 
@@ -70,18 +69,6 @@ class Trainers:
                 )
         return Markup("")
 
-    def packing_alone(self) -> Markup:
-        """Return the times of packed random batches and of packed plans over random's; empty where not both ran."""
-        for file in self.steps:
-            rows = {row.arm: row for row in step_rows(file)} if file.experiment["model"] != "tiny" else {}
-            if {FIRST, PACKED_RANDOM, PACKED_PLANS} <= rows.keys():
-                alone, planned = (rows[arm].epoch_s / rows[FIRST].epoch_s for arm in (PACKED_RANDOM, PACKED_PLANS))
-                return Markup(
-                    f"in transformers' Trainer on {file.experiment['ranks']} processes random batches without padding "
-                    f"take {number(alone)} of the padded ones' time, and planned rows without padding {number(planned)}"
-                )
-        return Markup("")
-
     def trainer_notes(self) -> str:
         """Return what another way had to stand in for, and why."""
         return "; ".join(dict.fromkeys(note for file in self.steps for note in file.notes))
@@ -132,6 +119,6 @@ def _said(measured: Ratio, word: str) -> str:
 
 
 IN_TRAINER = (
-    "trainer_steps", "about_trainer", "trainer_rows", "trainer_notes", "close_in_trainer", "packing_alone",
+    "trainer_steps", "about_trainer", "trainer_rows", "trainer_notes", "close_in_trainer",
     "target_tables", "about_target",
 )  # fmt: skip

@@ -115,6 +115,7 @@ def _filled(template: str, figures: Mapping[str, bytes], **values: Any) -> str:
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, finalize=as_text, undefined=StrictUndefined
     )
+    environment.filters["processor"] = wording.processor
     text = environment.get_template(template).render(
         next_figure=partial(next, count(1)), linked=partial(_linked, figures), set_up=set_up, **values, **_phrases()
     )

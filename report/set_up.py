@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from report.results import Measured
-from report.wording import ABSENT, listed, size
+from report.wording import ABSENT, listed, processor, size
 
 RANKS = {"distributed": "processes", "virtual": "played in turn by one device", "simulated": "simulated"}
 
@@ -103,7 +103,7 @@ def by_device(measured: Sequence[Measured]) -> str:
     """Return the devices with the studies that ran on each."""
     found: dict[str, list[str]] = {}
     for each in measured:
-        found.setdefault(str(each.table["device"]), []).append(each.study)
+        found.setdefault(processor(str(each.table["device"])), []).append(each.study)
     return "; ".join(f"{device} ran {listed(sorted(set(studies)))}" for device, studies in found.items())
 
 

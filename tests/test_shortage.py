@@ -64,7 +64,7 @@ def test_one_message(error: BaseException, capsys: pytest.CaptureFixture[str], m
 )
 def test_a_full_disk_has_a_remedy(error: OSError, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(lambda: raised(error)) == 1
-    remedy = "free some, or set outputs=..., or --output, elsewhere"
+    remedy = "free some, or write to another disk (outputs=..., or --output, where there is one)"
     assert capsys.readouterr().err == f"error: {says}; {remedy}\n"
 
 

@@ -18,7 +18,7 @@ def read_parquet(path: Path) -> Arrays | None:
     try:
         table = pq.read_table(path, page_checksum_verification=True)
         if missing := [name for name in COLUMNS[:7] if name not in table.column_names]:
-            raise DataError(f"{path}: records lack the columns {', '.join(missing)}; run it again")
+            raise DataError(f"{path}: records lack {', '.join(missing)}; run it again")
         absent = np.full(len(table), np.nan)
         arrays = {
             name: table[name].to_numpy().astype(float) if name in table.column_names else absent for name in COLUMNS

@@ -44,5 +44,7 @@ def test_measured_points_are_rings_in_the_first_panel() -> None:
     assert left.get_ylim()[1] >= 4.5
     measured = [row(4, policy, 2.0) | {"low": 1.9, "high": 2.1} for policy in ("balanced", "packed")]
     rows = [*ROWS, row(4, "packed", 2.2), row(4, "packed", 1.9, 0.25)]
-    rings = [line for line in draw_speed_up(rows, measured=measured).axes[0].lines if line.get_markersize() == 4.5]
+    rings = [
+        line for line in draw_speed_up(rows, measured=measured).axes[0].lines if line.get_markerfacecolor() == "white"
+    ]
     assert len({float(line.get_xdata()[0]) for line in rings}) == len(rings) == 2, "none hides another"

@@ -1,5 +1,6 @@
 """Runs whose records are not whole, and runs of data that changed under their path, are not used unsaid."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -23,6 +24,22 @@ def test_records_that_end_early_are_left_out(tmp_path: Path, kept: int, says: st
     pd.read_parquet(file).sort_values(["step", "rank"]).iloc[:kept].to_parquet(file)
     left_out = load_study(study).left_out
     assert [says in why for why in left_out.values()] == [True] * bool(says)
+
+
+def test_json_lines_stand_in_for_a_lost_parquet(tmp_path: Path) -> None:
+    """A line that is cut off, of a run that was done, is named, and the run is left out."""
+    study = tmp_path / "study"
+    write_run(study, "static", steps=10)
+    folder = write_run(study, "balanced", steps=10)
+    before = load_run(folder).records
+    (folder / "records.parquet").unlink()
+    pd.testing.assert_frame_equal(load_run(folder).records, before)
+    lines = folder / "records-rank1.jsonl"
+    lines.write_bytes(lines.read_bytes()[:-5])
+    fault = f"{lines}, line 10: it ends in the middle; run it again"
+    assert load_study(study).left_out == {folder.name: fault}
+    with pytest.raises(DataError, match=f"^{re.escape(fault)}$"):
+        compared(folder)
 
 
 def test_data_that_changed_is_another_setting(tmp_path: Path) -> None:

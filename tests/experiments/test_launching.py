@@ -101,7 +101,9 @@ def test_a_launch_that_a_full_disk_stops_is_reported_and_the_next_one_runs(
     assert sweep(study, [f"outputs={tmp_path}", "seed=0"]) == 1
     said = capsys.readouterr().out
     stopped, other = sorted(("static-seed0", "minmax-seed0"), key=said.index)
-    assert f"failed {folder / stopped}: no space left for {folder / stopped}; free some, or set outputs=" in said
+    assert (
+        f"failed {folder / stopped}: no space left for {folder / stopped}; free some, or write to another disk" in said
+    )
     assert f"failed {folder / other}: why" in said
     assert "2 of 2 runs failed" in said
     assert not list(folder.glob(".*")), "nothing is left beside the folders"
@@ -139,4 +141,6 @@ def test_a_disk_too_full_for_the_text_of_an_error_is_the_reason(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4096))
     ((_, reason),) = run_launch(launch)
     assert reason is not None
-    assert reason.startswith(f"exit code 1; no space left for {run.run_dir.parent}; free some, or set outputs=")
+    assert reason.startswith(
+        f"exit code 1; no space left for {run.run_dir.parent}; free some, or write to another disk"
+    )

@@ -39,7 +39,9 @@ def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 @pytest.mark.parametrize(("size", "every"), [(1200, 5), (400, 0)], ids=["first checkpoint", "model"])
 def test_full_disk(disk: Callable[[int], Path], size: int, every: int) -> None:
     config = config_of(disk(size), steps=10, data={"size": 60}, train={"checkpoint_every": every})
-    with pytest.raises(RankFailure, match=f"rank 0: no space left for {config.run_dir}; free some, or set outputs="):
+    with pytest.raises(
+        RankFailure, match=f"rank 0: no space left for {config.run_dir}; free some, or write to another disk"
+    ):
         run(config)
     status = read_status(config.run_dir)
     assert status["state"] == "failed"

@@ -13,7 +13,7 @@ from PIL import Image
 
 from ddpsched.errors import DataError
 from experiments.reliability.hostile_texts.texts import hostile_text
-from report.build import write_document
+from report.build import write
 from report.pdf import TypstMissing, num_pages, pdf, write_source
 from report.reading import tokens
 from report.render import as_text
@@ -147,12 +147,12 @@ def test_what_a_page_cannot_show_is_named() -> None:
 def test_without_typst_the_rest_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_document("# Title", {}, tmp_path / "report")
+    write({tmp_path / "report": ("# Title", {})})
     assert num_pages((tmp_path / "report.pdf").read_bytes()) == 1
     monkeypatch.setitem(sys.modules, "typst", None)
     with pytest.raises(TypstMissing):
         pdf("# Title", {})
-    assert write_document("# Other", {}, tmp_path / "report") == tmp_path / "report.html"
+    assert write({tmp_path / "report": ("# Other", {})}) == tmp_path / "report.html"
     assert "Other" in (tmp_path / "report.html").read_text()
     assert (tmp_path / "report.md").read_text() == "# Other"
     assert not (tmp_path / "report.pdf").exists()  # it was of another text

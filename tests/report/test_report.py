@@ -289,21 +289,30 @@ def test_command(
     assert "no frozen results" in capsys.readouterr().err
 
 
-def test_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old pages stay whole, and one line says why."""
+@pytest.mark.parametrize("room", [0, 3], ids=lambda room: f"room for {room} files")
+def test_full_disk(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """The old pages stay whole, a new folder has none, and one line says why."""
     write_run(tmp_path / "study", "static", steps=4)
     words = [str(tmp_path / "study"), "--output", str(tmp_path / "out")]
     assert main(words) == 0
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.*")}
     capsys.readouterr()
 
+    synced = list[int]()
+
     def full(file: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        synced.append(file)
+        if len(synced) > room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("ddpsched.records.os.fsync", full)
-    assert main(words) == 1
-    assert capsys.readouterr().err.startswith("error: ")
-    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.*")} == before
+    for folder in (tmp_path / "out", tmp_path / "new"):
+        synced.clear()
+        assert main([words[0], "--output", str(folder)]) == 1
+        assert capsys.readouterr().err.startswith("error: no space left for ")
+        assert {path: path.read_bytes() for path in folder.rglob("*.*")} == (before if folder.name == "out" else {})
 
 
 def test_memory_is_judged_of_processes_alone(results: Results, page: Path) -> None:
