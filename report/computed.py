@@ -88,7 +88,7 @@ class Computed:
 
     def held_on(self) -> str:
         """Return the machines on which the simulator was held against real runs."""
-        return listed(list(dict.fromkeys(str(table["machine"]) for table in self.results.simulator)))
+        return listed(list(dict.fromkeys(processor(str(table["machine"])) for table in self.results.simulator)))
 
     def _close(self, way: str) -> str:
         """Return in how many cases the mean error of a way to know the cost is at most 5 %."""
