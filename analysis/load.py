@@ -4,7 +4,7 @@ Only runs whose status is "done" are read. The others are named with the reason 
 they are left out, so that no table hides a run.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ import pandas as pd
 
 from analysis.metrics import per_step
 from analysis.run_files import clean, read_config, read_environment, read_evaluations, read_records
-from ddpsched.errors import DataError
+from ddpsched.errors import AGAIN, DataError
 from ddpsched.launcher_log import LAUNCHER_LOGS, never_began
 from ddpsched.own_folder import refuse_special
-from ddpsched.records import RECORDS
+from ddpsched.records import RECORDS, StepRecord
 from ddpsched.run_folder import STATUS, read_status
 
+EVER = tuple(each.name for each in fields(StepRecord) if each.default is MISSING)  # columns that each record has
+MEASURED = ("compute_s", "step_s")  # in each record of a run, simulated ones too
 MARKS = ("config.toml", STATUS, LAUNCHER_LOGS)  # of a run's folder: it has one of these
 
 
@@ -127,27 +129,45 @@ def load_run(path: Path) -> Run:
     if status["state"] != "done":
         raise DataError(": ".join(filter(None, (status["state"], status.get("reason")))))
     config, environment = read_config(path), read_environment(path)
-    records = clean(read_records(path), path / RECORDS)
+    table = read_records(path)
+    if missing := [name for name in EVER if name not in table]:
+        raise DataError(f"{path / RECORDS}: records lack {', '.join(missing)}; {AGAIN}")
+    records = clean(table, path / RECORDS)
     _check_agreement(path, config, records.iloc[0])
-    _check_whole(path, config, "loop" in environment, records)
+    if "loop" not in environment:  # what a loop of one's own measures is up to it, and so is when it ends
+        _check_measured(path, records)
+        _check_length(path, config, records)
+    _check_ranks(path, config, records)
     return Run(path, config, environment, status, records, read_evaluations(path))
 
 
 def _check_agreement(path: Path, config: dict[str, Any], record: Any) -> None:
-    """Raise DataError where the records are not of this config."""
-    labels = {"world_size": config["world_size"], "seed": config["seed"], "policy": config["policy"]["kind"]}
-    labels["mode"] = config["executor"]["kind"]
+    """Raise DataError where the records are not of this config. Those of policy auto are of the one that it took."""
+    labels = {"world_size": config["world_size"], "seed": config["seed"], "mode": config["executor"]["kind"]}
+    if config["policy"]["kind"] != "auto":
+        labels["policy"] = config["policy"]["kind"]
     for name, wanted in labels.items():
         if record[name] != wanted and not pd.isna(record[name]):
-            raise DataError(f"{path}: {name} = {wanted} in config.toml, {record[name]} in {RECORDS}; run it again")
+            raise DataError(f"{path}: {name} = {wanted} in config.toml, {record[name]} in {RECORDS}; {AGAIN}")
 
 
-def _check_whole(path: Path, config: dict[str, Any], is_own_loop: bool, records: pd.DataFrame) -> None:
-    """Raise DataError where records of ranks or steps are missing, as nothing else tells that they are."""
+def _check_measured(path: Path, records: pd.DataFrame) -> None:
+    """Raise DataError where a time is missing that every run has, as in records of another version."""
+    for name in MEASURED:
+        if absent := int(records[name].isna().sum()):
+            raise DataError(f"{path / RECORDS}: {name} is missing in {absent} of {len(records)} records; {AGAIN}")
+
+
+def _check_length(path: Path, config: dict[str, Any], records: pd.DataFrame) -> None:
+    """Raise DataError where the last steps are missing, as nothing else tells that they are."""
+    wanted, steps = config.get("steps"), records["step"].nunique()
+    if wanted and steps < wanted:
+        raise DataError(f"{path / RECORDS}: it has {steps} of {wanted} steps; {AGAIN}")
+
+
+def _check_ranks(path: Path, config: dict[str, Any], records: pd.DataFrame) -> None:
+    """Raise DataError where records of some ranks are missing."""
     ranks = records.groupby("step").size()
     if (few := ranks[ranks < config["world_size"]]).size:
         step, size = few.index[0], config["world_size"]
-        raise DataError(f"{path / RECORDS}: step {step} has records of {few.iloc[0]} of {size} ranks; run it again")
-    wanted = config.get("steps")
-    if wanted and not is_own_loop and len(ranks) < wanted:
-        raise DataError(f"{path / RECORDS}: it has {len(ranks)} of {wanted} steps; run it again")
+        raise DataError(f"{path / RECORDS}: step {step} has records of {few.iloc[0]} of {size} ranks; {AGAIN}")

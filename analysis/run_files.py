@@ -13,7 +13,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddpsched.decode import decode_json, decode_toml
-from ddpsched.errors import DataError
+from ddpsched.errors import AGAIN, DataError
 from ddpsched.records import COLUMNS, LARGEST, MAY_BE_NAN, MAY_BE_NEGATIVE, RECORDS, read_lines
 from ddpsched.table import FolderName, Positive, first_fault
 
@@ -137,18 +137,18 @@ def read_records(folder: Path) -> pd.DataFrame:
     except FileNotFoundError:
         return pd.DataFrame(_lines(folder))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
-        raise DataError(f"{path}: cannot be read ({_brief(error)}); run it again") from None
+        raise DataError(f"{path}: cannot be read ({_brief(error)}); {AGAIN}") from None
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
     """Return the lines that were to become records.parquet, of a run that was done with them. Raises DataError."""
     paths = sorted(folder.glob("records-rank*.jsonl"))
     if not paths:
-        raise DataError(f"{folder / RECORDS}: no such file, and no JSON lines of its ranks; run it again")
+        raise DataError(f"{folder / RECORDS}: no such file, and no JSON lines of its ranks; {AGAIN}")
     for path in paths:
         *lines, rest = path.read_bytes().split(b"\n")
         if rest:
-            raise DataError(f"{path}, line {len(lines) + 1}: it ends in the middle; run it again")
+            raise DataError(f"{path}, line {len(lines) + 1}: it ends in the middle; {AGAIN}")
     return read_lines(folder)
 
 
@@ -165,7 +165,7 @@ def read_object_lines(path: Path, part: type[P], ended: bool) -> list[dict[str, 
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     if ended and rest:
-        raise DataError(f"{path}, line {len(lines) + 1}: it ends in the middle; run it again")
+        raise DataError(f"{path}, line {len(lines) + 1}: it ends in the middle; {AGAIN}")
     return [_checked(f"{path}, line {number}", decode_json, line, part) for number, line in enumerate(lines, 1) if line]
 
 
@@ -182,15 +182,15 @@ def clean(records: pd.DataFrame, source: object = "records") -> pd.DataFrame:
     is none that a run writes.
     """
     if missing := [name for name in REQUIRED if name not in records]:
-        raise DataError(f"{source}: records lack {', '.join(missing)}; run it again")
+        raise DataError(f"{source}: records lack {', '.join(missing)}; {AGAIN}")
     if not records.columns.is_unique:
-        raise DataError(f"{source}: more than one column has the same name; run it again")
+        raise DataError(f"{source}: more than one column has the same name; {AGAIN}")
     if others := [str(name) for name in records if name not in COLUMNS]:
         raise DataError(
-            f"{source}: another version wrote it: {', '.join(others)[:200]} is no column of records now; run it again"
+            f"{source}: another version wrote it: {', '.join(others)[:200]} is no column of records now; {AGAIN}"
         )
     if records.empty:
-        raise DataError(f"{source}: records hold no rows; run it again")
+        raise DataError(f"{source}: records hold no rows; {AGAIN}")
     there = [name for name in COLUMNS if name in records]
     numeric = [name for name in there if name not in TEXT]
     columns = {name: _numbers(records, name, source) for name in numeric}
@@ -201,14 +201,14 @@ def clean(records: pd.DataFrame, source: object = "records") -> pd.DataFrame:
     if wrong.any():
         row, place = map(int, np.argwhere(wrong)[0])
         fault = f"{numeric[place]} = {columns[numeric[place]][row]} in row {row}, which no run writes"
-        raise DataError(f"{source}: {fault}; run it again")
+        raise DataError(f"{source}: {fault}; {AGAIN}")
     table = pd.DataFrame({name: columns.get(name, records[name].to_numpy()) for name in there})
     if (beyond := columns["rank"] >= columns["world_size"]).any():
         row = int(beyond.argmax())
-        raise DataError(f"{source}: rank = {columns['rank'][row]} in row {row} is not below world_size; run it again")
+        raise DataError(f"{source}: rank = {columns['rank'][row]} in row {row} is not below world_size; {AGAIN}")
     if (again := table.duplicated(["step", "rank"])).any():
         step, rank = table[["step", "rank"]][again].iloc[0]
-        raise DataError(f"{source}: step {step} of rank {rank} is there twice; run it again")
+        raise DataError(f"{source}: step {step} of rank {rank} is there twice; {AGAIN}")
     return table.reindex(columns=list(COLUMNS)).sort_values(["step", "rank"], ignore_index=True)
 
 
@@ -219,7 +219,7 @@ def _numbers(records: pd.DataFrame, name: str, source: object) -> Any:
     try:
         return pd.to_numeric(column).astype(wanted).to_numpy()
     except (ValueError, TypeError, OverflowError) as error:
-        raise DataError(f"{source}: column {name} is not of numbers ({_brief(error)}); run it again") from None
+        raise DataError(f"{source}: column {name} is not of numbers ({_brief(error)}); {AGAIN}") from None
 
 
 def _read(path: Path, decode: Callable[[Any], Any], part: type[P]) -> dict[str, Any]:
@@ -227,9 +227,9 @@ def _read(path: Path, decode: Callable[[Any], Any], part: type[P]) -> dict[str, 
         text = path.read_bytes()
         return _checked(str(path), decode, text.decode() if decode is decode_toml else text, part)
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; run it again") from None
+        raise DataError(f"{path}: {error.strerror}; {AGAIN}") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text ({error}); run it again") from None
+        raise DataError(f"{path}: not UTF-8 text ({error}); {AGAIN}") from None
 
 
 def _checked(place: str, decode: Callable[[Any], Any], text: Any, part: type[P]) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def _checked(place: str, decode: Callable[[Any], Any], text: Any, part: type[P])
         fault = first_fault(error)
     except ValueError as error:
         fault = f"cannot be decoded: {error}"
-    raise DataError(f"{place}: {fault}; run it again")
+    raise DataError(f"{place}: {fault}; {AGAIN}")
 
 
 def _brief(error: BaseException) -> str:

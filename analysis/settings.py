@@ -7,7 +7,7 @@ joined) and the learning rate that follows from them. No figure or table mixes
 settings.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,8 +202,12 @@ def _shown(key: str, value: Any) -> Any:
 
 
 def _arms(group: Sequence[Run]) -> dict[str, list[Run]]:
-    """Return runs by arm label: the policy, and its options where one policy has several arms."""
+    """Return runs by arm label: the policy, and its options where one policy has several arms.
+
+    A launch is one observation, so another run of the same arm and seed is an arm of its own, in the order of names.
+    """
     arms: dict[str, list[Run]] = {}
+    num_runs = Counter[tuple[str, int]]()
     rivals = defaultdict[str, list[Run]](list)  # by policy
     for run in group:
         if not run.config.get("aa"):
@@ -213,10 +217,23 @@ def _arms(group: Sequence[Run]) -> dict[str, list[Run]]:
         # budgets mostly follow from the options; they are in the label where they alone distinguish two arms
         twins = [r for r in rivals[run.policy] if short[r] == short[run]]
         name = _label(run, rivals[run.policy], ()) if _differ(run, twins) else short[run]
-        arms.setdefault(name, []).append(run)
+        num_runs[name, run.seed] += 1
+        arms.setdefault(_numbered(name, num_runs[name, run.seed]), []).append(run)
     rank = {policy: place for place, policy in enumerate(POLICY_ORDER)}
     ordered = sorted(arms, key=lambda arm: (rank.get(arms[arm][0].policy, len(rank)), arm == AA, arm))
     return {arm: arms[arm] for arm in ordered}
+
+
+def _numbered(label: str, number: int) -> str:
+    """Return the label of an arm's run of that number, among those of one seed.
+
+    >>> _numbered("static", 1), _numbered("static", 2), _numbered("balanced (M = 4)", 2)
+    ('static', 'static (run 2)', 'balanced (M = 4, run 2)')
+    """
+    if number == 1:
+        return label
+    name, _, options = label.removesuffix(")").partition(" (")
+    return f"{name} ({', '.join(filter(None, (options, f'run {number}')))})"
 
 
 def _differ(run: Run, twins: Sequence[Run]) -> bool:

@@ -23,6 +23,8 @@ Every message gives the value, the allowed range and the remedy.
 
 from ddpsched.visible_text import visible
 
+AGAIN = "remove the run (ddpsched runs rm) and run it again"  # for files of a finished run that cannot be used
+
 
 class DdpschedError(Exception):
     """The root of all errors that ddpsched raises on purpose; messages quote what others wrote, as visible text."""

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddpsched.errors import DataError
+from ddpsched.errors import AGAIN, DataError
 
 BEFORE, AFTER = ', "crc": "', '"}'
 WIDTH = len(BEFORE) + 8 + len(AFTER)
@@ -36,9 +36,9 @@ def read_sealed(path: Path) -> Iterator[tuple[int, bytes]]:
         place, body = f"{path}, line {number}", line
         if has_sums:
             if _sum(line) is None:
-                raise DataError(f"{place}: it has no checksum, as other lines of this file do; run it again")
+                raise DataError(f"{place}: it has no checksum, as other lines of this file do; {AGAIN}")
             if (whole := unsealed(line)) is None:
-                raise DataError(f"{place}: it is not what was written (checksum); run it again")
+                raise DataError(f"{place}: it is not what was written (checksum); {AGAIN}")
             body = whole
         yield number, body
 

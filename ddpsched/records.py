@@ -17,7 +17,7 @@ from typing import Any, Literal, TextIO, get_args
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ddpsched.decode import decode_json, shown
-from ddpsched.errors import DataError
+from ddpsched.errors import AGAIN, DataError
 from ddpsched.record_lines import read_sealed, sealed
 from ddpsched.regular_file import check_regular
 from ddpsched.table import first_fault
@@ -139,7 +139,7 @@ def read_lines(directory: Path) -> list[dict[str, Any]]:
         without = sum(size <= rank for each, size in sizes.items() if due <= each < step) if due < step else 0
         if due + without != step:
             fault = f"{due} of rank {rank} is missing" if step > due else f"{step} of rank {rank} is there twice"
-            raise DataError(f"{directory}/records-rank*.jsonl: step {fault}; run it again")
+            raise DataError(f"{directory}/records-rank*.jsonl: step {fault}; {AGAIN}")
         last[rank] = step
     return rows
 
@@ -152,7 +152,7 @@ def _parsed(line: bytes, place: str) -> dict[str, Any]:
     except ValidationError as error:
         fault = first_fault(error)
     if fault is not None:
-        raise DataError(f"{place}: {fault}; this is no record of a step: run it again")
+        raise DataError(f"{place}: {fault}; this is no record of a step; {AGAIN}")
     return row
 
 

@@ -20,6 +20,7 @@
     auto.py             what policy auto took, against the best of its candidates
     on_gpu.py           what was measured on GPUs
     set_up.py           the table of settings, and which device each study ran on
+    same_work.py        whether a study that ran again did the frozen one's work
     render.py           Markdown, from the templates: template.md of the report, template_tables.md of the appendix
     reading.py          Markdown as tokens, with figures and the ids of headings
     html.py             one HTML page; style.css is its look, sort.js sorts its tables

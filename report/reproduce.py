@@ -2,8 +2,8 @@
 
 The fresh runs are in ``outputs/STUDY-again``; cut off, the same command goes on. Exit code 0 when at least 95 % of the
 frozen verdicts on times and memory fall as they did, and all of those that no clock has a say in; else 1. With
-``--compare FOLDER`` nothing is run: a finished study is compared as it is. ``--freeze`` keeps the outcome for the
-report, one for each study and device.
+``--compare FOLDER`` nothing is run: a finished study that did the same work is compared as it is. ``--freeze`` keeps
+the outcome for the report, one for each study and device.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from report.conclusions import Conclusion, conclusions, undecided
 from report.measures import arms, speed
 from report.repeated import ENOUGH
 from report.results import REPRODUCED, Results, collect, read
+from report.same_work import check_same_work
 from report.wording import file_name, significant, verdict
 
 EVIDENCE = Path("experiments/evidence")  # the files of frozen studies
@@ -110,8 +111,10 @@ def _compared(given: argparse.Namespace) -> int:
     frozen = read(given.frozen)  # before hours of running
     if given.study not in frozen.studies:
         raise DataError(f"study {given.study}: is none of the frozen ones, {', '.join(frozen.studies)}; name one")
-    fresh = collect([given.compare or run_study(given.study, given.overrides, given.force)])
-    before = verdicts(frozen.only(given.study))  # alone, as the fresh one is: verdicts depend on how many a page has
+    folder = given.compare or run_study(given.study, given.overrides, given.force)
+    fresh, alone = collect([folder]), frozen.only(given.study)  # as verdicts depend on how many a page has
+    check_same_work(alone, fresh, folder)
+    before = verdicts(alone)
     rows = compare(before, verdicts(fresh))
     found, out = outcome(rows) | {"undecided": len(undecided(before))}, console()
     show(rows, out)

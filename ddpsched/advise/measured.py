@@ -52,7 +52,7 @@ def measure(choice: Choice, steps: int, first: int) -> list[Measured]:
             others.append(each)
     again = f"{static.name} again"
     arms = [(static.name, static, None), (again, static, None), *((p.name, p, p.ratio) for p in others[:first])]
-    configs = [_trial(choice.given, name, prediction, steps) for name, prediction, _ in arms]
+    configs = [_trial(choice.given, name, prediction, steps, aa=name == again) for name, prediction, _ in arms]
     failed = run_interleaved(configs, overwrite=True, about={"margin": HOLDS})
     if failed:
         name, why = next(iter(failed.items()))
@@ -74,10 +74,10 @@ def compared(name: str, seconds: np.ndarray, static_s: np.ndarray, predicted: fl
     return Measured(name, float(seconds[kept].sum() / static_s[kept].sum()), low, high, predicted)
 
 
-def _trial(config: RunConfig, name: str, prediction: Prediction, steps: int) -> RunConfig:
-    """Return the config of a trial of one policy."""
+def _trial(config: RunConfig, name: str, prediction: Prediction, steps: int, aa: bool) -> RunConfig:
+    """Return the config of a trial of one policy. ``aa``: it repeats another."""
     table = as_predicted(config, prediction).model_dump(exclude_none=True)
-    table |= {"study": "advise", "name": re.sub("[^a-z0-9]+", "-", name.lower()), "steps": steps}
+    table |= {"study": "advise", "name": re.sub("[^a-z0-9]+", "-", name.lower()), "steps": steps, "aa": aa}
     table["train"] |= {"save_model": False, "checkpoint_every": 0, "eval_every": 0}
     table.pop("epochs", None)
     return parse(table, "ddpsched advise")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ddpsched.errors import DataError
+from ddpsched.errors import AGAIN, DataError
 from ddpsched.monitor.summary import COLUMNS, Arrays
 from ddpsched.regular_file import check_regular
 
@@ -18,7 +18,7 @@ def read_parquet(path: Path) -> Arrays | None:
     try:
         table = pq.read_table(path, page_checksum_verification=True)
         if missing := [name for name in COLUMNS[:7] if name not in table.column_names]:
-            raise DataError(f"{path}: records lack {', '.join(missing)}; run it again")
+            raise DataError(f"{path}: records lack {', '.join(missing)}; {AGAIN}")
         absent = np.full(len(table), np.nan)
         arrays = {
             name: table[name].to_numpy().astype(float) if name in table.column_names else absent for name in COLUMNS
@@ -28,5 +28,5 @@ def read_parquet(path: Path) -> Arrays | None:
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{path}: cannot be read ({str(error)[:200]}); run it again") from None
+        raise DataError(f"{path}: cannot be read ({str(error)[:200]}); {AGAIN}") from None
     return {**arrays, "loss_there": there} if len(table) else None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpsched.decode import decode_json
-from ddpsched.errors import DataError
+from ddpsched.errors import AGAIN, DataError
 from ddpsched.monitor.durations import clock, local_time
 from ddpsched.monitor.follower import Follower
 from ddpsched.monitor.found import FoundRun, find_run
@@ -92,7 +92,7 @@ def _records(folder: Path, ended: bool) -> tuple[Arrays | None, list[str]]:
     follower, records = Follower(folder), list[StepRecord]()
     for piece in follower.read_all(ended):
         records += piece
-    notes = ["no records: run it again" if ended else "no records yet"] if not records else []
+    notes = [f"no records: {AGAIN}" if ended else "no records yet"] if not records else []
     if number := follower.num_left_out:
         notes.append(f"{number:,} line{'s' * (number > 1)} left out; the first is {follower.first_left_out}")
     whole = [record for step in WholeSteps().add(records) for record in step]

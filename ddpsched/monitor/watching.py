@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.live import Live
 
 from ddpsched.decode import decode_toml
-from ddpsched.errors import DataError
+from ddpsched.errors import AGAIN, DataError
 from ddpsched.heartbeat import behind
 from ddpsched.monitor.durations import clock, seconds_since
 from ddpsched.monitor.follower import Follower
@@ -110,7 +110,7 @@ class Watched:
         if self.run is not None and self.run.reason:
             found.append(self.run.reason)
         if self.run is not None and not self.steps and self._kept is None:
-            found.append("no records: run it again" if self.ended else "no records yet")
+            found.append(f"no records: {AGAIN}" if self.ended else "no records yet")
         if (silent_s := monotonic() - self.heard_s) > SILENT_S and not self.ended and self.steps:
             signs = behind(self.folder / "logs", self.steps[-1][0].world_size)
             where = f"; rank {signs[0].rank} was last seen {signs[0]}" if signs else ""

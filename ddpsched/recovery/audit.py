@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ddpsched.data.quarantine import QUARANTINE
 from ddpsched.decode import shown
-from ddpsched.errors import DataError
+from ddpsched.errors import AGAIN, DataError
 from ddpsched.own_folder import refuse_special
 from ddpsched.records import read_lines
 from ddpsched.recovery.checkpoints import Checkpoints
@@ -97,7 +97,7 @@ def audit(folder: Path) -> Audit:
     quarantined = environment.get("num_quarantined", 0)
     if type(quarantined) is not int or quarantined < 0:
         fault = f"num_quarantined = {shown(quarantined)} is no count of rows"
-        raise DataError(f"{folder / 'environment.json'}: {fault}; run it again")
+        raise DataError(f"{folder / 'environment.json'}: {fault}; {AGAIN}")
     faults += _not_named(folder, quarantined)
     return Audit(str(folder), state, len(steps), size, starts_in(folder), epochs, replaces, quarantined, faults)
 

@@ -11,7 +11,7 @@ from analysis.__main__ import main
 from analysis.compare_runs import compared
 from analysis.load import load_run, load_study
 from analysis.settings import settings
-from ddpsched.errors import DataError
+from ddpsched.errors import AGAIN, DataError
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,53 @@ def test_records_that_end_early_are_left_out(tmp_path: Path, kept: int, says: st
     assert [says in why for why in left_out.values()] == [True] * bool(says)
 
 
+@pytest.mark.parametrize(
+    ("column", "says"),
+    [
+        ("loss_scale", "records lack loss_scale"),
+        ("policy", "records lack policy"),
+        ("step_s", "step_s is missing in 20 of 20 records"),
+        ("compute_s", "compute_s is missing in 20 of 20 records"),
+    ],
+)
+def test_records_of_an_old_schema_are_left_out(tmp_path: Path, column: str, says: str) -> None:
+    study = tmp_path / "study"
+    write_run(study, "static", steps=10)
+    folder = write_run(study, "balanced", steps=10)
+    records = pd.read_parquet(folder / "records.parquet")
+    records.drop(columns=column).to_parquet(folder / "records.parquet")
+    assert load_study(study).left_out == {folder.name: f"{folder / 'records.parquet'}: {says}; {AGAIN}"}
+    records.drop(columns="steal_s").to_parquet(folder / "records.parquet")
+    assert not load_study(study).left_out, "a column that not every record has"
+
+
+def test_a_run_that_chose_its_policy_is_read(tmp_path: Path) -> None:
+    """Its records are of the policy that it took."""
+    study = tmp_path / "study"
+    write_run(study, "static", steps=10)
+    folder = write_run(study, "balanced", steps=10)
+    config = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(config.replace('kind = "balanced"', 'kind = "auto"'))
+    found = load_study(study)
+    assert not found.left_out
+    assert list(settings(found.runs)[0].arms) == ["static", "auto"]
+
+
+def test_a_launch_is_one_observation_of_an_arm(tmp_path: Path) -> None:
+    """Two runs of one arm and seed are two arms, and neither is compared by twice its launches."""
+    study = tmp_path / "study"
+    for seed in (0, 1):
+        write_run(study, "balanced", seed=seed)
+        for name in ("one", "two"):
+            write_run(study, "static", seed=seed, name=f"{name}-{seed}")
+    (setting,) = settings(load_study(study).runs)
+    assert {arm: [run.name for run in runs] for arm, runs in setting.arms.items() if arm != "balanced"} == {
+        "static": ["one-0", "one-1"], "static (run 2)": ["two-0", "two-1"],
+    }  # fmt: skip
+    (table,) = compared(study)
+    assert {row["num_launches"] for row in table["ratios"]} == {2}
+
+
 def test_json_lines_stand_in_for_a_lost_parquet(tmp_path: Path) -> None:
     """A line that is cut off, of a run that was done, is named, and the run is left out."""
     study = tmp_path / "study"
@@ -36,7 +83,7 @@ def test_json_lines_stand_in_for_a_lost_parquet(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(load_run(folder).records, before)
     lines = folder / "records-rank1.jsonl"
     lines.write_bytes(lines.read_bytes()[:-5])
-    fault = f"{lines}, line 10: it ends in the middle; run it again"
+    fault = f"{lines}, line 10: it ends in the middle; {AGAIN}"
     assert load_study(study).left_out == {folder.name: fault}
     with pytest.raises(DataError, match=f"^{re.escape(fault)}$"):
         compared(folder)

@@ -211,7 +211,7 @@ def test_show(outputs: Path) -> None:
     assert "on a device; data: some data" in output
     assert re.search(r"^   1 +4.0 +30 +50 +50 +0.5000", output, re.M)
     assert "a reason" in ask("show", str(outputs / "one" / "failed")).output
-    assert "no records: run it again" in ask("show", str(outputs / "two" / "killed")).output
+    assert "no records: remove the run" in ask("show", str(outputs / "two" / "killed")).output
 
 
 def test_show_is_the_same_of_lines_and_of_parquet(outputs: Path) -> None:

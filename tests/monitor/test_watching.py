@@ -145,7 +145,7 @@ def test_a_killed_run(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "failed" in result.output
     assert "it was killed" in result.output
-    assert "no records: run it again" in result.output
+    assert "no records: remove the run" in result.output
     assert "took" not in result.output, "nobody wrote when it ended"
 
 

@@ -245,7 +245,7 @@ def test_portable_leaves_addresses() -> None:
 
 def test_nulls_and_lone_arms_are_no_obstacle(tmp_path: Path) -> None:
     nulls = ("compute_s", "step_s", "wait_s", "peak_memory_bytes", "predicted_cost", "plan_wait_s", "loss", "offer_s")
-    write_run(tmp_path / "virtual", "minmax", steps=4, drop=nulls)
+    write_run(tmp_path / "virtual", "minmax", steps=4, drop=nulls, environment={"loop": "of its own"})
     found = collect([tmp_path / "virtual"])
     assert "None" not in tables(found, {}, "t") + report(found, {})
     assert {c["holds"] for c in conclusions(found.measured) if c["id"].startswith("minmax-wait")} == {None}

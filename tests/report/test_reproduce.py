@@ -102,6 +102,9 @@ def test_reproduce_compares_a_finished_study(frozen: Path, tmp_path: Path, capsy
     other = write_virtual(tmp_path / "virtual", slower=4.0)
     assert reproduce(["virtual", "--compare", str(other), *where]) == 1
     assert "at least 95% are asked for" in capsys.readouterr().out
+    assert reproduce(["virtual", "--compare", str(frozen / "studies" / "unequal"), *again]) == 1
+    assert "did other work than the frozen study: world_size = 2 there and 4 here" in capsys.readouterr().err
+    assert not (frozen / "reproduced").exists(), "nothing is kept of it"
     assert reproduce(["absent", *where]) == 1
     assert "study absent: is none of the frozen ones, unequal" in capsys.readouterr().err
     assert reproduce(["virtual", "--compare", str(other), *where, "a=1"]) == 1
