@@ -52,6 +52,8 @@ def compared(baseline: Path, others: Sequence[Path] = (), seed: int = 0) -> list
             if other is not setting:
                 raise DataError(f"{folder} and {baseline} did other work: {_difference(theirs, run)}")
             _check(setting, arm, first)
+        if not others and len(setting.arms) == 1:
+            raise DataError(f"{baseline}: {_no_comparison(setting)} of its study; name a run to compare with")
         chosen = [(setting, first, [arm for _, arm, _ in wanted] or list(setting.arms))]
     rows = judged([setting for setting, *_ in chosen], "step_s", seed, [first for _, first, _ in chosen])
     rng = np.random.default_rng(seed)

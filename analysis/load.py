@@ -102,6 +102,8 @@ def is_run(folder: Path) -> bool:
 
 def load_study(path: Path) -> Study:
     """Read ``outputs/<study>``. Raises DataError where it has no finished run."""
+    if not path.is_dir():
+        raise DataError(f"{path}: there is no such folder; give a study's, outputs/STUDY")
     folders = sorted({found.parents[mark.count("/")] for mark in MARKS for found in path.glob(f"*/{mark}")})
     runs: list[Run] = []
     left_out: dict[str, str] = {}
@@ -125,7 +127,8 @@ def load_run(path: Path) -> Run:
     refuse_special(path)
     status = read_status(path)
     if status["state"] == "absent":
-        raise DataError(never_began(path) or f"it has no {STATUS}, so it never started")
+        runs = "give a run's folder, outputs/STUDY/RUN" if any(path.glob(f"*/{STATUS}")) else "so it never started"
+        raise DataError(never_began(path) or f"{path}: it has no {STATUS}; {runs}")
     if status["state"] != "done":
         raise DataError(": ".join(filter(None, (status["state"], status.get("reason")))))
     config, environment = read_config(path), read_environment(path)

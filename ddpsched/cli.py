@@ -156,7 +156,10 @@ def plan(
     ] = None,
     samples: Annotated[int | None, Option(min=1, max=10**8, help="of --law; 65,536 without it")] = None,
     policy: Annotated[
-        Texts, Option(help="static | minmax | balanced | packed | split | token_budget | bins | pool; all without it")
+        Texts,
+        Option(
+            help="static | minmax | balanced | packed | split | token_budget | bins | pool; all but split without it"
+        ),
     ] = None,
     max_microbatches: Annotated[int | None, AtLeast1(help="M, most micro-batches of a rank in a step")] = None,
     max_tokens: Annotated[

@@ -5,6 +5,7 @@ faults, and transformers' Trainer with its loss and with an exact one. Exit code
 does, and each fault is found.
 """
 
+import argparse
 import sys
 from collections.abc import Iterable
 
@@ -19,6 +20,7 @@ POLICIES = {
     "token_budget": [], "bins": [], "pool": [], "pool, packed": ["policy.sequence_packing=true"],
 }  # fmt: skip
 FIXED = "ddpsched.integrations.losses:summed_cross_entropy"
+SAYS = "the certificates of report/notes/gradients.md, a row each, as Markdown; takes minutes"
 Row = tuple[str, bool, Certificate]  # subject, whether it should hold, its certificate
 
 
@@ -71,6 +73,7 @@ def blame(check: Check) -> str:
 
 def main() -> int:
     """Print both tables; return 1 where something that should hold does not, or a fault is not found."""
+    argparse.ArgumentParser(prog="python -m experiments.certificates", description=SAYS).parse_args()
     wrong: list[str] = []
 
     def body() -> None:

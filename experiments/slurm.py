@@ -146,9 +146,8 @@ def cluster_of(where: str, nodes: int, words: Sequence[str]) -> Cluster:
         raise ConfigError("--on slurm: no time limit is given; give a launch's in minutes, such as --slurm time=120")
     for key in WHOLE & options.keys():
         if not str(options[key]).isdecimal() or int(options[key]) < 1:
-            raise ConfigError(
-                f"--slurm {key}={options[key]}: give a whole number{' of minutes' * (key == 'time')}, from 1"
-            )
+            given = key if options[key] is True else f"{key}={options[key]}"
+            raise ConfigError(f"--slurm {given}: give a whole number{' of minutes' * (key == 'time')}, from 1")
         options[key] = int(options[key])
     return Cluster(cast(Where, where), nodes, options)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from analysis.freeze import freeze as freeze_study
 from analysis.freeze import portable
 from analysis.load import load_study
+from analysis.terminal import command
 from ddpsched.cli import guarded
 from ddpsched.errors import DataError
 from ddpsched.records import read_json, write_all, write_bytes, write_json
@@ -99,7 +100,7 @@ def freeze(folders: Sequence[Path], frozen: Path = FROZEN) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the report, and print its path; return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m report.build", description="the report from frozen results, or the tables of studies"
+        prog=command("python -m report.build"), description="the report from frozen results, or the tables of studies"
     )
     parser.add_argument("studies", nargs="*", type=Path, metavar="STUDY", help="a study's folder, outputs/STUDY")
     target = parser.add_mutually_exclusive_group()

@@ -128,7 +128,8 @@ def _claims(m: Measured) -> Iterator[Claim]:
 
 def _measured(m: Measured, arm: str) -> Iterator[Claim]:
     """Yield the claims on an arm's times and memory."""
-    if base := m.table["baseline"]:
+    base = m.table["baseline"]
+    if base and m.is_timed:
         for key, column, what in LOWERS:
             found = time(m, arm, column)
             floor = None if found.get("verdict") else time(m, AA, column)
@@ -153,7 +154,7 @@ def _between_arms(m: Measured, arms: dict[str, dict[str, Any]]) -> Iterator[Clai
     pairs = [*STRONGEST_PAIRS, *RIVALS]
     pairs += [("balanced", "minmax"), ("balanced (online)", "balanced")]
     for arm, other in pairs:
-        if arm in arms and other in arms:
+        if m.is_timed and arm in arms and other in arms:
             statement = f"{arm} lowers the step time against {other}"
             yield claim_of_less(m, f"{arm}-below-{other}", statement, against(m, arm, other), time(m, AA))
     if calibrations(m):

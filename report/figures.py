@@ -25,7 +25,7 @@ from experiments.planned import TYPICAL, one_step
 from report.computed import measured_speed_ups
 from report.measures import peak, tracking
 from report.results import Measured, Results
-from report.shift import LAWS, named
+from report.shift import LAWS, calibrations, named
 from report.wording import listed, processor
 
 VIRTUAL, FURTHER, GLOO = "virtual", "rivals", ("gloo-peer", "gloo-counts", "gloo-batches")  # studies
@@ -47,10 +47,14 @@ def of_paper(results: Results) -> dict[str, bytes]:
 
 def of_appendix(results: Results) -> dict[str, bytes]:
     """Return the page of five figures of each setting, and the step times of compiled models."""
-    found = {outline_file(each): png(_outline(each)) for each in results.measured if each.table["mode"] != "simulated"}
+    found = {outline_file(each): png(_outline(each)) for each in results.measured if _has_outline(each)}
     for study in results.compiled:
         found[compiled_file(study)] = png(draw_compiled(study["policies"], f"{study['model']}, compiled"))
     return found
+
+
+def _has_outline(measured: Measured) -> bool:
+    return measured.table["mode"] != "simulated" and measured.is_timed
 
 
 def outline_file(measured: Measured) -> str:
@@ -181,9 +185,10 @@ def _mean_over_seeds(measured: Measured) -> dict[str, pd.DataFrame]:
 
 
 def _first_seed(measured: Measured) -> dict[str, pd.DataFrame]:
-    return {arm: run.steps for arm, run in lowest_seed(measured.setting).items()}
+    shown = {arm: run.steps for arm, run in lowest_seed(measured.setting).items()}
+    return {named(arm): steps for arm, steps in shown.items()} if calibrations(measured) else shown
 
 
 def _shift(measured: Measured) -> Figure:
-    tables = [table.reset_index().assign(arm=named(arm)) for arm, table in _first_seed(measured).items()]
+    tables = [table.reset_index().assign(arm=arm) for arm, table in _first_seed(measured).items()]
     return draw_shift(pd.concat(tables), [(steps.start, law) for law, steps in LAWS.items()])

@@ -175,6 +175,7 @@ def _lookups(results: Results, figures: Mapping[str, bytes]) -> dict[str, Callab
 
 def _phrases() -> dict[str, Any]:
     names = (
+        "are",
         "change",
         "percent",
         "number",

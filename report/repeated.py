@@ -75,10 +75,12 @@ def _by_means(reproduced: Sequence[Mapping[str, Any]]) -> str:
     if not before:
         return ""
     parts = listed([f"{found['timed_same']} of {found['timed']} of {study}" for study, found in before])
+    every = [each.get("by_means", each) for each in _counted(reproduced)]
+    same, timed = (sum(each[name] for each in every) for name in ("timed_same", "timed"))
     return (
         " That a wait for plans is undecided where its interval holds the threshold is a rule made after "
         f"{listed([study for study, _ in before])} had been run again: by the mean alone, as it was before, {parts} "
-        "were the same."
+        f"were the same, and {same} of {timed}, {percent(same / timed)}, of all that count."
     )
 
 

@@ -106,6 +106,11 @@ class Measured:
         return max((sum(begin <= at < end for begin, end in self.launches) for at, _ in self.launches), default=0)
 
     @property
+    def is_timed(self) -> bool:
+        """Whether times of its arms may be compared: not where they ran one after another, beside other launches."""
+        return not self.apart or self.most_at_once < 2
+
+    @property
     def num_launches(self) -> str:
         """How many launches there are, and how many of them ran at one time.
 
@@ -121,7 +126,7 @@ class Measured:
         shown = next((run for run in runs if run.policy != "static"), runs[0])
         windows = sorted({run.config["policy"]["prefetch"] for run in runs if run.policy == "minmax"})
         plans = {arm: runs[0] for arm, runs in self.setting.arms.items() if runs[0].policy != "static"}
-        costs = {arm: str(run.config.get("cost", {}).get("kind")) for arm, run in plans.items()}
+        costs = {arm: str(run.config["cost"]["kind"]) for arm, run in plans.items() if "cost" in run.config}
         set_up = {"environment": shown.environment, "config": shown.config, "windows": windows, "costs": costs}
         for name in ("cores", "commit"):  # a study that was cut off may have gone on elsewhere, or with later code
             set_up[f"all_{name}"] = sorted({str(run.environment[name]) for run in runs if run.environment.get(name)})
@@ -132,6 +137,7 @@ class Measured:
                 "name": self.name,
                 "study": self.study,
                 "apart": self.apart,
+                "is_timed": self.is_timed,
                 "launches": self.num_launches,
                 "run_length": self.run_length,
             }

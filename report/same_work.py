@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from analysis.freeze import portable
 from analysis.load import Run
 from analysis.settings import work
 from ddpsched.decode import shown
@@ -36,5 +37,5 @@ def _differing(mine: Run, frozen: Run) -> list[tuple[str, Any, Any]]:
 
 
 def _work(run: Run) -> dict[str, Any]:
-    told = {key: value for key, value in work(run.config).items() if key not in (*SPELLED, *VARIED)}
+    told = {key: portable(value) for key, value in work(run.config).items() if key not in (*SPELLED, *VARIED)}
     return told | {"content of data": run.content, "samples": run.environment.get("num_samples")}

@@ -170,14 +170,14 @@ def _codes(names: Sequence[str]) -> str:
 
 
 def memory_in_short(m: Measured) -> Markup:
-    """Return between which arms' peaks over static's all others lie, of those that are told apart."""
+    """Return the least and the largest peak over static's, of those that are told apart, and which arm's is least."""
     rows = {arm: row["ratio"] for arm, (row, apart) in _peaks(m).items() if apart}
     if not rows:
         return Markup("is not told apart from that of equal splitting")
-    ends = dict.fromkeys((min(rows, key=rows.__getitem__), max(rows, key=rows.__getitem__)))
-    return Markup(
-        f"is {' to '.join(f'{number(rows[arm])} ({code(arm)})' for arm in ends)} times that of equal splitting"
-    )
+    least, most = min(rows, key=rows.__getitem__), max(rows.values())
+    upwards = "" if len(rows) == 1 else f" to {number(most)}"
+    of_which = "" if len(rows) == 1 else ", least"
+    return Markup(f"is {number(rows[least])}{upwards} times that of equal splitting{of_which} with {code(least)}")
 
 
 def _peaks(m: Measured) -> dict[str, tuple[Row, bool]]:
@@ -261,7 +261,7 @@ def waiting_for_plans(found: Sequence[Measured]) -> str:
     shares, tails = (sorted(arm[name] for arm in rows) for name in ("plan_wait_share", "plan_wait_p95_s"))
     return (
         f"the wait for one is {percent(shares[0], 2)} to {percent(shares[-1], 2)} of a step by arm, A/A included, and "
-        f"its P95 {duration(tails[0])} to {duration(tails[-1])}."
+        f"the mean of its launches' P95 {duration(tails[0])} to {duration(tails[-1])}."
     )
 
 

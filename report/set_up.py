@@ -26,7 +26,7 @@ def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
     seeds = sorted({int(run["seed"]) for run in setting["runs"]})
     length = setting["run_length"] or _count(config.get("epochs"), "epoch")
     device = environment.get("device")
-    rate = train.get("learning_rate", ABSENT)
+    rate = train.get("learning_rate")  # a loop of one's own tells none, as its optimizer is its own
     cut = environment.get("num_truncated")
     return {
         "ranks are": RANKS[setting["mode"]],
@@ -36,16 +36,18 @@ def _column(setting: Mapping[str, Any]) -> dict[str, Any]:
         "threads of a process": config.get("executor", {}).get("threads"),
         "memory": _with(size, environment.get("memory_bytes")),
         "platform": environment.get("platform"),
-        "model": None if simulated else _model(model, environment.get("num_parameters")),
+        "model": None if simulated or not model else _model(model, environment.get("num_parameters")),
         "data": environment.get("data"),
         "training samples": environment.get("num_samples"),
         "texts cut at": None if cut is None else f"{data.get('max_length', ABSENT)} tokens: {cut} of them",
         "window K": listed([str(window) for window in setting["windows"]]) if setting["windows"] else None,
-        "run": f"{length}, {order.get('kind', ABSENT)} order",
+        "run": ", ".join(filter(None, (length, order and f"{order['kind']} order"))) or None,
         "seeds": listed([str(seed) for seed in seeds]),
         "launches": None if simulated else setting["launches"],
         "cost that plans minimise": _costs(setting["costs"]),
-        "optimizer": None if simulated else f"AdamW, learning rate {rate}{_precision(train.get('precision'))}",
+        "optimizer": None
+        if simulated or rate is None
+        else f"AdamW, learning rate {rate}{_precision(train.get('precision'))}",
         "gradient synchronisation": config.get("sync", {}).get("kind") if distributed else None,
         "versions": ", ".join(
             f"{name} {version}" for name, version in environment.get("versions", {}).items() if version

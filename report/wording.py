@@ -26,6 +26,15 @@ def processor(device: str) -> str:
     return " ".join(re.sub(r"\((R|TM)\)|\b(Processor|CPU)\b", "", device).split())
 
 
+def are(count: int) -> str:
+    """Return a number of things with its verb.
+
+    >>> are(1), are(37)
+    ('1 is', '37 are')
+    """
+    return f"{count} {'is' if count == 1 else 'are'}"
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     """Return a share as a percentage.
 

@@ -38,7 +38,7 @@ from analysis.settings import partner
 # ## Which run
 
 # %%
-RUN = Path(sys.argv[1]) if len(sys.argv) == 2 else ROOT / "outputs/demo/minmax"
+RUN = Path(sys.argv[1]) if len(sys.argv) == 2 else ROOT / "outputs/demo/minmax-seed0"
 run = load_run(RUN)
 static = partner(run, load_study(RUN.parent).runs)
 print(f"{run.name}: {run.policy}, {run.mode}, {run.device}; partner: {static.name if static else 'none'}")

@@ -42,7 +42,9 @@ WORDS = (
     "times static: over static's yardstick; same gradient: that of static, as each step has the same samples",
     "imbalance: largest rank / mean; gap: makespan over its lower bound; order bias: 0 as shuffled, 1 as sorted",
     "B varies: standard deviation of samples per step; micro-batches: of a rank in a step",
-    "split: samples split over ranks; gathering: what the largest rank receives for them / even share, beside the rest",
+)
+SPLIT = (
+    "split: samples split over ranks; gathering: what the largest rank receives for them / even share, beside the rest"
 )
 
 
@@ -53,7 +55,8 @@ def table(rows: Sequence[Row], title: str) -> Table:
     alike = {name: column[0] for name, column in texts.items() if len(set(column)) == 1 and len(done) > 1}
     kept = {name: column for name, column in texts.items() if name not in alike and any(column)}
     same = ", ".join(f"{name} {value}" for name, value in alike.items() if value)
-    caption = "\n".join([f"all arms: {same}", *WORDS] if same else WORDS)
+    words = [*WORDS, *([SPLIT] if "split" in kept else [])]
+    caption = "\n".join([f"all arms: {same}", *words] if same else words)
     shown = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     shown.caption_justify = "left"
     shown.add_column("arm", no_wrap=True)

@@ -73,7 +73,10 @@ def audit(folder: Path) -> Audit:
     Every epoch but the last must be whole, and so must the last of a run by epochs that is done.
     """
     refuse_special(folder)
-    environment, config = _environment(folder), _config(folder)
+    environment = _environment(folder)
+    if "loop" in environment:
+        raise DataError(f"{folder}: a loop of one's own wrote it, which keeps no ledger; give a run of ddpsched's own")
+    config = _config(folder)
     size = environment.get("num_samples")
     if type(size) is not int or not 1 <= size <= MOST_SAMPLES:
         fault = f"num_samples = {shown(size)}: must be from 1 to {MOST_SAMPLES:,}"

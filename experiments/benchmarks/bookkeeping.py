@@ -7,6 +7,7 @@ Every function that stamps, measures memory, or makes and writes records and the
 two runs are compared.
 """
 
+import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -20,6 +21,8 @@ from ddpsched.cli import guarded
 from ddpsched.config import RunConfig, load
 from ddpsched.local_ranks import answers, run_ranks
 from experiments.benchmarks.bench import LEFT_OUT
+
+SAYS = "share of a step's time that timing and record keeping take, on real gloo ranks"
 
 
 def timed(seconds: list[float], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,12 +77,13 @@ def shares(config: RunConfig, folder: str) -> list[float]:
 
 def main(words: Sequence[str]) -> int:
     """Measure, and print the mean and P95 over steps; return the exit code."""
-    if not words:
-        print(__doc__.strip(), file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks.bookkeeping", description=SAYS)
+    parser.add_argument("config", metavar="CONFIG", help="of a run")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the config")
+    given = parser.parse_args(words)
 
     def body() -> None:
-        config = load(words[0], [*words[1:], "executor.kind=distributed", "executor.timeline=true"])
+        config = load(given.config, [*given.overrides, "executor.kind=distributed", "executor.timeline=true"])
         with tempfile.TemporaryDirectory() as folder:
             ranks = answers(run_ranks(shares, config.world_size, config, str(Path(folder))))
         table = np.array(ranks)  # (ranks, steps)

@@ -7,6 +7,7 @@ CONFIG names a calibration as its cost. Prints the imbalance of measured compute
 a ratio within each step, so that no times of two runs are compared.
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,8 @@ from ddpsched.errors import ConfigError
 from ddpsched.planning.planner import num_steps, plan_steps
 from ddpsched.planning.record_columns import rank_cost
 from ddpsched.world import World
+
+SAYS = "steps until plans follow a slow rank, with and without cost.online"
 
 
 def imbalance(config: RunConfig) -> npt.NDArray[np.float64]:
@@ -60,22 +63,18 @@ def start_executor(config: RunConfig, samples: Samples) -> Any:
 
 def main(words: Sequence[str]) -> int:
     """Measure, and print the imbalance step by step; return the exit code."""
-    words = list(words)
-    slowness = "2.0"
-    if "--slowness" in words:
-        at = words.index("--slowness")
-        slowness = words[at + 1]
-        del words[at : at + 2]
-    if not words:
-        print(__doc__.strip(), file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks.slow_rank", description=SAYS)
+    parser.add_argument("config", metavar="CONFIG", help="of a run, with a calibration as its cost")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the config")
+    parser.add_argument("--slowness", type=float, default=2.0, help="of the first rank (2.0)")
+    given = parser.parse_intermixed_args(words)
 
     def body() -> None:
-        base = load(words[0], words[1:])
+        base = load(given.config, given.overrides)
         # a process can join only one process group
         for online in ("true",) if base.executor.kind == "distributed" else ("true", "false"):
-            slow = [float(slowness)] + [1.0] * (base.world_size - 1)
-            config = load(words[0], [*words[1:], f"cost.online={online}", f"executor.slowness={slow}"])
+            slow = [given.slowness] + [1.0] * (base.world_size - 1)
+            config = load(given.config, [*given.overrides, f"cost.online={online}", f"executor.slowness={slow}"])
             steps = imbalance(config)
             late = steps[10:20]
             if not World.detect().is_main:

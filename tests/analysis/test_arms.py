@@ -182,7 +182,7 @@ def test_runs_without_losses_are_compared_all_the_same(tmp_path: Path, capsys: p
     assert found["arms"][1]["padding"] < found["arms"][0]["padding"]
     assert found["budget"] is None
     assert main([str(tmp_path / "nothing")]) == 1
-    assert "no finished run" in capsys.readouterr().err
+    assert "there is no such folder" in capsys.readouterr().err
 
 
 def test_command(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

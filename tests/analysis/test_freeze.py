@@ -133,4 +133,4 @@ def test_the_command(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture
     assert main([str(study.path), str(tmp_path / "frozen")]) == 0
     assert "9 runs, 1,080 rows" in capsys.readouterr().out
     assert main([str(tmp_path / "nothing"), str(tmp_path / "frozen")]) == 1
-    assert "no finished run" in capsys.readouterr().err
+    assert "there is no such folder" in capsys.readouterr().err

@@ -111,6 +111,20 @@ def test_simulated_runs_have_no_memory_to_draw(tmp_path: Path) -> None:
     assert (study / "figures" / "tables.json").exists()
 
 
+def test_a_lone_run_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "study", "static", steps=10)
+    with pytest.raises(DataError, match="static is the only arm of its study; name a run to compare with"):
+        compared(run)
+
+
+def test_what_is_no_run_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path / "study", "static", steps=10)
+    with pytest.raises(DataError, match=r"study: it has no status\.json; give a run's folder, outputs/STUDY/RUN"):
+        load_run(tmp_path / "study")
+    with pytest.raises(DataError, match="NOPE: there is no such folder; give a study's, outputs/STUDY"):
+        load_study(tmp_path / "NOPE")
+
+
 def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="NOPE: there is no such folder; give a run's, outputs/STUDY/RUN"):
         load_run(tmp_path / "NOPE")

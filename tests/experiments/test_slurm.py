@@ -176,6 +176,7 @@ def test_where_there_is_no_slurm_the_message_says_how_to_run_without(
         ("slrm", 1, [], "^--on 'slrm': give one of here, slurm, local$"),
         ("slurm", 1, [], "no time limit is given; .* --slurm time=120"),
         ("slurm", 1, ["time=1:00"], "time=1:00: give a whole number of minutes, from 1"),
+        ("slurm", 1, ["time"], "--slurm time: give a whole number of minutes, from 1"),
         ("slurm", 1, ["time=9", "array_parallelism=x"], "array_parallelism=x: give a whole number, from 1"),
         ("slurm", 1, ["time=9", "nodes=2"], "nodes follows from --nodes"),
         ("slurm", 1, ["time="], "as key=value, or a key alone"),

@@ -18,6 +18,7 @@ from analysis.compare_runs import compared
 from analysis.load import load_run, load_study
 from analysis.waits import load_timeline
 from ddpsched import BatchSampler, ConfigError, DataError, PoolStream, Recorder, RunExistsError, StepLoader, World
+from ddpsched.recovery.audit import audit
 from ddpsched.run_folder import read_status
 
 LENGTHS = np.random.default_rng(0).integers(1, 40, 70)
@@ -66,6 +67,8 @@ def loop(folder: str, kind: str, epochs: int = 2, fail_at: int = -1, overwrite: 
 def test_the_analysis_reads_it_as_a_run(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "outputs" / "mine" / kind
     run_ranks(loop, 2, str(folder), kind)
+    with pytest.raises(DataError, match="a loop of one's own wrote it, which keeps no ledger"):
+        audit(folder)
     run = load_run(folder)
     records = run.records
     assert read_status(folder)["state"] == "done"

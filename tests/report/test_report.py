@@ -160,7 +160,7 @@ def test_words_follow_the_numbers(tmp_path: Path) -> None:
 def test_sentences(results: Results) -> None:
     (virtual,) = results.of("virtual")
     (memory,), gloo = results.of("memory"), results.of("gloo-counts")
-    ends = r"is ([\d.]+ \(`.*`\)( to [\d.]+ \(`.*`\))? times|not told apart from) that of equal splitting"
+    ends = r"is ([\d.]+( to [\d.]+)? times that of equal splitting(, least)? with `.*`|not told apart from that of .*)"
     assert re.fullmatch(ends, memory_in_short(memory))
     assert re.match(r"Peaks of 20 steps are not final: from step 10 on they rose by [\d.]+ % \(`", still_rising(memory))
     r = tracking(gloo[0], "static")
@@ -282,7 +282,7 @@ def test_command(
     assert main([str(tmp_path / "study"), "--output", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "report.html")
     assert main([str(tmp_path / "nothing")]) == 1
-    assert "no finished run" in capsys.readouterr().err
+    assert "there is no such folder" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(build_module, "FROZEN", tmp_path / "absent")
     assert main([]) == 1

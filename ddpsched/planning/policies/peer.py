@@ -20,13 +20,13 @@ class PeerPolicy(Policy):
     Epochs may have more or fewer steps than ceil(N / B), and leave out or repeat samples where the peer does. A token
     budget is searched for once, in the first epoch. A run cannot resume within an epoch.
 
-    Options: ``peer``, a name as in ``ddpsched plan --peers``. ``max_microbatches``, M, the most micro-batches of a rank
+    Options: ``peer``, a name as in ``ddpsched plan --peer``. ``max_microbatches``, M, the most micro-batches of a rank
     in a step, of peers that take it. Source: the package itself.
     """
 
     kind: Literal["peer"] = "peer"
     peer: Text
-    """A name as in `ddpsched plan --peers`."""
+    """A name as in `ddpsched plan --peer`."""
     max_microbatches: Positive = 1
     """M, the most micro-batches of a rank in a step."""
 
