@@ -26,7 +26,7 @@ from ddpsched.own_folder import refuse_special
 from ddpsched.processes import Host, Place, Process, host_id
 
 LOCK = "lock"
-HELD = "is held by another run"  # in every refusal
+HELD = "is held by a run"  # in every refusal
 WAIT = "wait for it, or end it"  # where no other folder can be given
 OR_ANOTHER = "wait for it, end it, or give another name=..."
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

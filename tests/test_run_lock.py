@@ -51,7 +51,7 @@ def test_a_living_runs_folder_is_refused_and_untouched(tmp_path: Path, neighbour
     run(config)
     write_lock(config.run_dir, replace(HERE, process=neighbour))
     before = contents(tmp_path)
-    words = rf"{config.run_dir} is held by another run \(process {neighbour.pid} on \S+, started 2026-01-01\); wait for"
+    words = rf"{config.run_dir} is held by a run \(process {neighbour.pid} on \S+, started 2026-01-01\); wait for"
     with pytest.raises(RunHeldError, match=words):
         run(config, overwrite=True)
     assert contents(tmp_path) == before

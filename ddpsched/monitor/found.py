@@ -14,6 +14,7 @@ from ddpsched.launcher_log import launcher_logs, never_began
 from ddpsched.record_lines import unsealed
 from ddpsched.regular_file import read_regular
 from ddpsched.run_folder import STATUS, About, read_status
+from ddpsched.run_lock import refusal
 
 LAST_BYTES = 4096  # in which a line of records ends; most have a thousand
 
@@ -84,6 +85,8 @@ def find_run(folder: Path) -> FoundRun:
     if status["state"] == "absent":
         if (why := never_began(folder)) is not None:
             return FoundRun(folder, "failed", why, began=False)
+        if refusal(folder) is not None:
+            raise DataError(f"{folder}: its run is starting, and has no {STATUS} yet; ask again in a moment")
         raise DataError(f"{folder} is no run: it has no {STATUS}; {remedy}")
     about, running = status.get("about"), status["state"] == "running"
     labels = _of_config(folder) if about is None else About.model_validate(about)

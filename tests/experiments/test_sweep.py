@@ -92,7 +92,7 @@ def test_a_run_whose_folder_is_held_is_reported(tmp_path: Path, capsys: Any) -> 
             patch.setattr("experiments.launching.refusal", look)
             assert sweep(study, words) == 1
         said = capsys.readouterr().out
-        assert f"static-seed0 is held by another run (process {os.getpid()}" in said
+        assert f"static-seed0 is held by a run (process {os.getpid()}" in said
         assert sorted(tmp_path.rglob("*")) == before
     lock.give_back()
     assert sweep(study, words) == 0

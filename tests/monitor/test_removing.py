@@ -43,7 +43,7 @@ def test_one_that_runs_is_refused_and_so_all_that_are_named(tmp_path: Path) -> N
     with going_on(tmp_path / "run") as (folder, _):
         result = remove(other, folder.path, "--yes")
     assert result.exit_code == 1
-    assert "is held by another run" in result.output
+    assert "is held by a run" in result.output
     assert result.output.endswith("; wait for it, or end it\n")
     assert other.exists()
 

@@ -17,8 +17,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from ddpsched.cli import app
+from ddpsched.errors import DataError
 from ddpsched.heartbeat import Heartbeat
 from ddpsched.monitor import follower, watching
+from ddpsched.monitor.found import find_run
 from ddpsched.monitor.summary import arrays_of, summarise
 from ddpsched.monitor.view import view
 from ddpsched.monitor.watching import Watched
@@ -192,6 +194,8 @@ def test_a_run_that_loads_its_model_is_waited_for(tmp_path: Path) -> None:
         watched.look()
         assert watched.heading(None).endswith("run: starting")
         assert not watched.ended
+        with pytest.raises(DataError, match=r"run: its run is starting, and has no status\.json yet; ask again"):
+            find_run(folder.path)
 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
