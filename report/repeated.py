@@ -50,17 +50,18 @@ def verdicts_again(reproduced: Sequence[Mapping[str, Any]], measured: Sequence[M
     if not reproduced:
         return "".join(apart).strip()
     frozen_on = {m.study: processor(str(m.table["device"])) for m in measured}
-    parts = [
-        f"{each['timed_same']} of {each['timed']} of {each['study']} ({frozen_on.get(each['study'], '?')}, then "
-        f"{listed([processor(device) for device in each['devices']])})"
-        for each in reproduced
-    ]
+    counts: dict[str, list[str]] = {}
+    for each in reproduced:
+        devices = listed([processor(device) for device in each["devices"]])
+        of = f"{each['study']} ({frozen_on.get(each['study'], '?')}, then {devices})"
+        counts.setdefault(of, []).append(f"{each['timed_same']} of {each['timed']}")
+    parts = [f"{' and '.join(found)} of {of}" for of, found in counts.items()]
     same, timed, words_same, words, computed_same, computed, undecided = (
         sum(each[name] for each in reproduced)
         for name in ("timed_same", "timed", "words_same", "words", "computed_same", "computed", "undecided")
     )
-    below = [each["study"] for each in reproduced if each["timed_same"] < ENOUGH * each["timed"]]
-    alone = f", of {listed(below)} alone less than {percent(ENOUGH, 0)}" if below else ""
+    below = dict.fromkeys(each["study"] for each in reproduced if each["timed_same"] < ENOUGH * each["timed"])
+    alone = f", of {listed(list(below))} alone less than {percent(ENOUGH, 0)}" if below else ""
     return (
         f"Of verdicts on what a clock measured the same fell in {', '.join(parts)}; in all {same} of {timed}, "
         f"{percent(same / timed)}{alone}. Of faster and slower on step times {words_same} of {words} were the same, "
@@ -79,7 +80,7 @@ def _by_means(reproduced: Sequence[Mapping[str, Any]]) -> str:
     same, timed = (sum(each[name] for each in every) for name in ("timed_same", "timed"))
     return (
         " That a wait for plans is undecided where its interval holds the threshold is a rule made after "
-        f"{listed([study for study, _ in before])} had been run again: by the mean alone, as it was before, {parts} "
+        f"{listed([study for study, _ in before])} had first been run again: by the mean alone, as it was before, {parts} "
         f"were the same, and {same} of {timed}, {percent(same / timed)}, of all that count."
     )
 
