@@ -8,7 +8,7 @@ import numpy as np
 
 from analysis.load import Run, Study, is_run, load_run, load_study
 from analysis.ratios import AA, ANOTHER, COMPUTED, baseline_of, compare, judged, refusal
-from analysis.settings import Setting, settings, work
+from analysis.settings import Setting, couples, settings, work
 from analysis.tables import plain
 from ddpsched.decode import shorter, shown
 from ddpsched.errors import DataError
@@ -144,11 +144,10 @@ def _difference(mine: Run, other: Run) -> str:
 
 
 def _check(setting: Setting, arm: str, first: str) -> None:
-    by_seed = {run.seed: run for run in setting.arms[first]}
-    couples = [(run, by_seed[run.seed]) for run in setting.arms[arm] if run.seed in by_seed]
-    if not couples:
+    both = couples(setting.arms[arm], setting.arms[first])
+    if not both:
         raise DataError(f"{arm} and {first} share no seed: not compared; run both in one launch")
-    for mine, other in couples:
+    for mine, other in both:
         why = refusal(mine, other)
         if why is not None and why != COMPUTED:
             raise DataError(

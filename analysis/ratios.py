@@ -14,7 +14,7 @@ import pandas as pd
 from analysis.batches import SUMS
 from analysis.load import Run
 from analysis.metrics import warmup_steps
-from analysis.settings import AA, LABELS, Setting, flatten, part
+from analysis.settings import AA, LABELS, Setting, couples, flatten, part
 from analysis.stats import Pairs, Ratio, Statistic, autocorrelation, effective_size, floor_verdicts, ratio, verdicts
 
 STATIC = "static"  # the baseline of a setting without an A/A run
@@ -122,14 +122,13 @@ def compare(setting: Setting, arm: str, baseline: str, column: str, rng: np.rand
 
     Where that is not allowed the ratio has no interval, and says why; the ratio of means is there all the same.
     """
-    runs = {run.seed: run for run in setting.arms[baseline]}
-    couples = [(run, runs[run.seed]) for run in setting.arms[arm] if run.seed in runs]
-    if not couples:
+    both = couples(setting.arms[arm], setting.arms[baseline])
+    if not both:
         missing = Ratio(float("nan"), reason="no seed that both ran")
         return Compared(arm, baseline, column, missing, missing, missing)
-    tables = [(mine.steps, other.steps) for mine, other in couples]
+    tables = [(mine.steps, other.steps) for mine, other in both]
     launches = [each for each in (pairs(*two, column) for two in tables) if each is not None]
-    refused = next((reason for reason in map(refusal, *zip(*couples, strict=True)) if reason), None)
+    refused = next((reason for reason in map(refusal, *zip(*both, strict=True)) if reason), None)
     if not launches or refused:
         mean, p95, p99 = (_without_interval(launches, each, refused or "not measured") for each in STATISTICS)
         return Compared(arm, baseline, column, mean, p95, p99)

@@ -149,7 +149,9 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
         *lines, rest = path.read_bytes().split(b"\n")
         if rest:
             raise DataError(f"{path}, line {len(lines) + 1}: it ends in the middle; {AGAIN}")
-    return read_lines(folder)
+    if not (rows := read_lines(folder)):
+        raise DataError(f"{folder}/records-rank*.jsonl: no record is in these files; {AGAIN}")
+    return rows
 
 
 def read_object_lines(path: Path, part: type[P], ended: bool) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ joined) and the learning rate that follows from them. No figure or table mixes
 settings.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,13 +201,30 @@ def _shown(key: str, value: Any) -> Any:
     return Path(value).stem if key.endswith(".path") and value else value
 
 
-def _arms(group: Sequence[Run]) -> dict[str, list[Run]]:
-    """Return runs by arm label: the policy, and its options where one policy has several arms.
+def couples(mine: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """Return runs of one arm, each with the run of another that shares its launch: one couple a launch and seed.
 
-    A launch is one observation, so another run of the same arm and seed is an arm of its own, in the order of names.
+    A launch is one observation, however many runs of an arm it has; the first by name counts. Of a seed that no launch
+    has of both arms the first runs are a couple, for whoever says why they are not compared.
     """
+    found: list[tuple[Run, Run]] = []
+    for seed in dict.fromkeys(run.seed for run in mine):
+        ours, theirs = ([run for run in runs if run.seed == seed] for runs in (mine, others))
+        both = dict[Any, tuple[Run, Run]]()
+        for run in ours:
+            for other in (other for other in theirs if _launch(other) == _launch(run)):
+                both.setdefault(_launch(run), (run, other))
+        found += list(both.values()) or list(zip(ours[:1], theirs[:1], strict=False))
+    return found
+
+
+def _launch(run: Run) -> Any:
+    return (run.environment.get("launch") or {}).get("id")
+
+
+def _arms(group: Sequence[Run]) -> dict[str, list[Run]]:
+    """Return runs by arm label: the policy, and its options where one policy has several arms."""
     arms: dict[str, list[Run]] = {}
-    num_runs = Counter[tuple[str, int]]()
     rivals = defaultdict[str, list[Run]](list)  # by policy
     for run in group:
         if not run.config.get("aa"):
@@ -217,23 +234,10 @@ def _arms(group: Sequence[Run]) -> dict[str, list[Run]]:
         # budgets mostly follow from the options; they are in the label where they alone distinguish two arms
         twins = [r for r in rivals[run.policy] if short[r] == short[run]]
         name = _label(run, rivals[run.policy], ()) if _differ(run, twins) else short[run]
-        num_runs[name, run.seed] += 1
-        arms.setdefault(_numbered(name, num_runs[name, run.seed]), []).append(run)
+        arms.setdefault(name, []).append(run)
     rank = {policy: place for place, policy in enumerate(POLICY_ORDER)}
     ordered = sorted(arms, key=lambda arm: (rank.get(arms[arm][0].policy, len(rank)), arm == AA, arm))
     return {arm: arms[arm] for arm in ordered}
-
-
-def _numbered(label: str, number: int) -> str:
-    """Return the label of an arm's run of that number, among those of one seed.
-
-    >>> _numbered("static", 1), _numbered("static", 2), _numbered("balanced (M = 4)", 2)
-    ('static', 'static (run 2)', 'balanced (M = 4, run 2)')
-    """
-    if number == 1:
-        return label
-    name, _, options = label.removesuffix(")").partition(" (")
-    return f"{name} ({', '.join(filter(None, (options, f'run {number}')))})"
 
 
 def _differ(run: Run, twins: Sequence[Run]) -> bool:

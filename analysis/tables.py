@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.load import Run
 from analysis.metrics import COUNTED, TIMED, length_distances, paired, ratio_of_means, summarise
 from analysis.ratios import baseline_of, between_steps, compare, judged
-from analysis.settings import AA, Setting, partner
+from analysis.settings import AA, Setting, couples, partner
 from ddpsched.records import write_json
 from ddpsched.visible_text import csv_cell
 
@@ -76,9 +76,8 @@ def ratio_table(setting: Setting, verdicts: Sequence[dict[str, Any]]) -> list[di
 
 
 def _same_seeds(mine: Sequence[Run], others: Sequence[Run]) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
-    by_seed = {run.seed: run for run in others}
-    pairs = [(run, by_seed[run.seed]) for run in mine if run.seed in by_seed]
-    return [a.steps for a, _ in pairs], [b.steps for _, b in pairs]
+    both = couples(mine, others)
+    return [a.steps for a, _ in both], [b.steps for _, b in both]
 
 
 def loss_distances(steps: pd.DataFrame, static: pd.DataFrame) -> dict[str, float]:

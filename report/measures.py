@@ -9,7 +9,7 @@ import numpy as np
 from analysis.load import Run
 from analysis.metrics import warmup_steps
 from analysis.ratios import compare, pairs
-from analysis.settings import AA
+from analysis.settings import AA, couples
 from analysis.stats import MIN_LAUNCHES, Ratio, from_interval, ratio, spread_interval, verdicts
 from analysis.step_parts import PARTS
 from analysis.style import STRONGEST
@@ -131,9 +131,9 @@ def within(measured: Measured, arm: str, steps: range, column: str = "step_s", b
     def part(run: Run) -> Any:
         return run.steps.loc[max(steps.start, warmup_steps(len(run.steps))) : steps.stop - 1]
 
-    base = {run.seed: run for run in measured.setting.arms[baseline or measured.table["baseline"]]}
-    couples = [(run, base[run.seed]) for run in measured.setting.arms[arm] if run.seed in base]
-    found = [each for mine, other in couples if (each := pairs(part(mine), part(other), column)) is not None]
+    base = measured.setting.arms[baseline or measured.table["baseline"]]
+    both = couples(measured.setting.arms[arm], base)
+    found = [each for mine, other in both if (each := pairs(part(mine), part(other), column)) is not None]
     return ratio(found, np.random.default_rng(0)).as_row() | _launches(len(found))
 
 

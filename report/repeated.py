@@ -80,8 +80,9 @@ def _by_means(reproduced: Sequence[Mapping[str, Any]]) -> str:
     same, timed = (sum(each[name] for each in every) for name in ("timed_same", "timed"))
     return (
         " That a wait for plans is undecided where its interval holds the threshold is a rule made after "
-        f"{listed([study for study, _ in before])} had first been run again: by the mean alone, as it was before, {parts} "
-        f"were the same, and {same} of {timed}, {percent(same / timed)}, of all that count."
+        f"{listed([study for study, _ in before])} had first been run again: by the mean alone, as it was before, "
+        f"{parts} were the same; with the later repeats, by the rule as it is, {same} of {timed}, "
+        f"{percent(same / timed)}."
     )
 
 

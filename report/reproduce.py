@@ -28,7 +28,7 @@ from report.conclusions import Conclusion, conclusions, undecided
 from report.measures import arms, speed
 from report.repeated import ENOUGH
 from report.results import REPRODUCED, Results, collect, read
-from report.same_work import check_same_work
+from report.same_work import check_same_work, check_whole
 from report.wording import file_name, significant, verdict
 
 EVIDENCE = Path("experiments/evidence")  # the files of frozen studies
@@ -114,6 +114,8 @@ def _compared(given: argparse.Namespace) -> int:
     folder = given.compare or run_study(given.study, given.overrides, given.force)
     fresh, alone = collect([folder]), frozen.only(given.study)  # as verdicts depend on how many a page has
     check_same_work(alone, fresh, folder)
+    if given.freeze:
+        check_whole(alone, fresh, folder)
     before = verdicts(alone)
     rows = compare(before, verdicts(fresh))
     found, out = outcome(rows) | {"undecided": len(undecided(before))}, console()

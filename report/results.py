@@ -108,7 +108,7 @@ class Measured:
     @property
     def is_timed(self) -> bool:
         """Whether times of its arms may be compared: not where they ran one after another, beside other launches."""
-        return not self.apart or self.most_at_once < 2
+        return self.table["mode"] == "simulated" or not self.apart or self.most_at_once < 2
 
     @property
     def num_launches(self) -> str:

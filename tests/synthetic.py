@@ -194,13 +194,13 @@ def greedy(lengths: list[int], budget: int) -> list[list[int]]:
     return groups
 
 
-def write_virtual(folder: Path, slower: float = 1.0) -> Path:
-    """Write a study like the report's on virtual ranks; ``slower``: balanced and packed by so much."""
+def write_virtual(folder: Path, slower: float = 1.0, packed: bool = True) -> Path:
+    """Write a study like the report's on virtual ranks; ``slower``: balanced and ``packed``, if there, by so much."""
     virtual: dict[str, Any] = {"mode": "virtual", "world_size": 4, "steps": 40}
     write_arm(folder, "static", aa=True, **virtual)
     write_arm(folder, "minmax", **virtual)
     write_arm(folder, "peer", options={"policy.peer": "batch_rebalance"}, **virtual)
-    for policy in ("balanced", "packed"):
+    for policy in ("balanced", *["packed"] * packed):
         write_arm(folder, policy, slower=slower, **virtual)
     return folder
 

@@ -58,19 +58,29 @@ def test_a_run_that_chose_its_policy_is_read(tmp_path: Path) -> None:
     assert list(settings(found.runs)[0].arms) == ["static", "auto"]
 
 
-def test_a_launch_is_one_observation_of_an_arm(tmp_path: Path) -> None:
-    """Two runs of one arm and seed are two arms, and neither is compared by twice its launches."""
+def test_a_launch_is_one_observation(tmp_path: Path) -> None:
+    """However many runs of an arm it has: two of one seed are not two launches, and its A/A stays what it is."""
     study = tmp_path / "study"
     for seed in (0, 1):
         write_run(study, "balanced", seed=seed)
         for name in ("one", "two"):
             write_run(study, "static", seed=seed, name=f"{name}-{seed}")
-    (setting,) = settings(load_study(study).runs)
-    assert {arm: [run.name for run in runs] for arm, runs in setting.arms.items() if arm != "balanced"} == {
-        "static": ["one-0", "one-1"], "static (run 2)": ["two-0", "two-1"],
-    }  # fmt: skip
+            write_run(study, "static", seed=seed, name=f"{name}-{seed}-aa", options={"aa": True})
     (table,) = compared(study)
-    assert {row["num_launches"] for row in table["ratios"]} == {2}
+    assert table["baseline"] == "static"
+    assert {row["arm"]: row["num_launches"] for row in table["ratios"]} == {"A/A": 2, "balanced": 2}
+
+
+def test_launches_of_one_seed_are_observations_each(tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    for launch in ("first", "second"):
+        about = {"launch": {"how": "interleaved", "id": launch, "margin": 0.02}}
+        for policy in ("static", "balanced"):
+            write_run(study, policy, name=f"{policy}-{launch}", environment=about)
+        write_run(study, "static", name=f"static-{launch}-aa", options={"aa": True}, environment=about)
+    (table,) = compared(study)
+    assert {row["arm"]: row["num_launches"] for row in table["ratios"]} == {"A/A": 2, "balanced": 2}
+    assert all(row["reason"] is None for row in table["ratios"])
 
 
 def test_json_lines_stand_in_for_a_lost_parquet(tmp_path: Path) -> None:

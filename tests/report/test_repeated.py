@@ -50,7 +50,10 @@ def test_a_repeat_of_other_runs_is_not_counted() -> None:
 def test_what_the_rule_before_gave_is_told() -> None:
     found = [repeat("one", 20) | {"by_means": {"timed": 22, "timed_same": 19}}, repeat("two", 20)]
     said = verdicts_again(found, MEASURED)
-    assert "a rule made after one had first been run again: by the mean alone, as it was before, 19 of 22 of one were" in said
+    assert (
+        "a rule made after one had first been run again: by the mean alone, as it was before, 19 of 22 of one were"
+        in said
+    )
     assert "rule" not in verdicts_again([repeat("two", 20)], MEASURED)
 
 

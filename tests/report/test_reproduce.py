@@ -104,7 +104,12 @@ def test_reproduce_compares_a_finished_study(frozen: Path, tmp_path: Path, capsy
     assert "at least 95% are asked for" in capsys.readouterr().out
     assert reproduce(["virtual", "--compare", str(frozen / "studies" / "unequal"), *again]) == 1
     assert "did other work than the frozen study: world_size = 2 there and 4 here" in capsys.readouterr().err
-    assert not (frozen / "reproduced").exists(), "nothing is kept of it"
+    assert (
+        reproduce(["virtual", "--compare", str(write_virtual(tmp_path / "part" / "virtual", packed=False)), *again])
+        == 1
+    )
+    assert "arms of the frozen study are not there (packed); run it whole to freeze it" in capsys.readouterr().err
+    assert not (frozen / "reproduced").exists(), "nothing is kept of these"
     assert reproduce(["absent", *where]) == 1
     assert "study absent: is none of the frozen ones, unequal" in capsys.readouterr().err
     assert reproduce(["virtual", "--compare", str(other), *where, "a=1"]) == 1

@@ -1,0 +1,43 @@
+"""Which runs did the work of a frozen study: the same data and model, wherever they lie."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from synthetic import write_run
+
+from analysis.load import load_run
+from ddpsched.errors import DataError
+from report.same_work import check_same_work
+
+FOUND = {"contents": {"data": "file ab", "tokenizer": "cd"}, "num_samples": 7, "num_parameters": 9}
+
+
+def results(folder: Path, environment: dict[str, Any], **options: Any) -> Any:
+    run = load_run(write_run(folder, "static", steps=4, environment=environment, options=options))
+    return SimpleNamespace(measured=[SimpleNamespace(setting=SimpleNamespace(runs=[run]))])
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "differs"),
+    [
+        ({}, {"model.name": "nreimers/MiniLM-L6-H384-uncased", "data.tokenizer": "elsewhere"}, None),
+        ({"contents": {"data": "datasets ef of 7 rows"}}, {}, None),
+        ({"contents": None}, {}, None),
+        ({"contents": {"data": "file ef"}}, {}, "content of data = 'file ef' there and 'file ab' here"),
+        ({"contents": {"data": "file ab", "tokenizer": "ef"}}, {}, "content of tokenizer = 'ef' there"),
+        ({"num_samples": 8}, {}, "samples = 8 there and 7 here"),
+        ({"num_parameters": 8}, {}, "parameters = 8 there and 9 here"),
+        ({}, {"global_batch": 64}, "global_batch = 64 there and 32 here"),
+    ],
+)
+def test_other_work_is_refused(
+    tmp_path: Path, changed: dict[str, Any], options: dict[str, Any], differs: str | None
+) -> None:
+    frozen, fresh = results(tmp_path / "a", FOUND), results(tmp_path / "b", FOUND | changed, **options)
+    if differs is None:
+        check_same_work(frozen, fresh, tmp_path)
+        return
+    with pytest.raises(DataError, match=f"did other work than the frozen study: {differs}"):
+        check_same_work(frozen, fresh, tmp_path)
