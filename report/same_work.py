@@ -25,7 +25,7 @@ def check_same_work(frozen: Results, fresh: Results, folder: Path) -> None:
     for run in (each.setting.runs[0] for each in fresh.measured):
         if differing := min((_differing(run, other) for other in known), key=len):
             values = ", ".join(f"{key} = {shown(now)} there and {shown(then)} here" for key, now, then in differing)
-            raise DataError(f"{folder} did other work than the frozen study: {values}; run the study with the same")
+            raise DataError(f"{folder} did other work than the frozen study: {values}; run it with the frozen values")
 
 
 def check_whole(frozen: Results, fresh: Results, folder: Path) -> None:

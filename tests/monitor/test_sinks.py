@@ -187,7 +187,7 @@ def test_a_missing_package_is_named_before_anything_begins(tmp_path: Path, monke
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
         if (spec := find_spec(name)) is not None and spec.origin is not None:
-            pytest.skip(f"{name} is installed here")  # so there is no missing package to name
+            pytest.skip(f"{name} is installed here, so there is no missing package to name")
     for name in names:
         config = config_of(tmp_path, "simulated", log={"sinks": [name]})
         with pytest.raises(ConfigError, match=f"log.sinks names '{name}', which is not installed: pip install {name}"):
