@@ -6,6 +6,7 @@
     freeze.py            `python -m analysis.freeze`: a study in two files, to be committed
     run_files.py         a run's files, checked as they are read
     settings.py          which runs are compared: settings, arms, static partners
+    launches.py          when launches ran, and whether their times can be compared
     metrics.py           records to numbers: a row per step, per run, per ratio of arms
     stats.py             intervals of ratios over launches, Holm's correction, verdicts
     ratios.py            which times are compared, in which pairs, above which noise

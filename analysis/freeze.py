@@ -28,8 +28,8 @@ from ddpsched.records import RECORDS, write_json
 
 RUNS = "runs.json"
 FROZEN = Path("report/results/studies")
-# of status.json; hosts and processes are of no use to a reader
-STATUS = ("state", "started", "finished", "wall_s", "about")
+# of status.json; boot tells machines apart, whose names and processes are of no use to a reader
+STATUS = ("state", "started", "finished", "wall_s", "boot", "about")
 DIGITS = 7  # of seconds; clocks tell no more, and what is beyond them does not compress
 
 # A path from the root or from folders above, but not the tail of a URL: the place of files on one

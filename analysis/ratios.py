@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.batches import SUMS
+from analysis.launches import BESIDE, is_timed
 from analysis.load import Run
 from analysis.metrics import warmup_steps
 from analysis.settings import AA, LABELS, Setting, couples, flatten, part
@@ -129,6 +130,7 @@ def compare(setting: Setting, arm: str, baseline: str, column: str, rng: np.rand
     tables = [(mine.steps, other.steps) for mine, other in both]
     launches = [each for each in (pairs(*two, column) for two in tables) if each is not None]
     refused = next((reason for reason in map(refusal, *zip(*both, strict=True)) if reason), None)
+    refused = refused or (None if is_timed(setting) else BESIDE)
     if not launches or refused:
         mean, p95, p99 = (_without_interval(launches, each, refused or "not measured") for each in STATISTICS)
         return Compared(arm, baseline, column, mean, p95, p99)

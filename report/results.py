@@ -12,6 +12,7 @@ import pandas as pd
 
 from analysis import compiled
 from analysis.freeze import open_study, portable
+from analysis.launches import is_timed, most_at_once, spans
 from analysis.load import Study
 from analysis.settings import Setting, settings
 from analysis.step_parts import step_parts
@@ -72,17 +73,6 @@ class Measured:
         return not self.setting.took_turns
 
     @property
-    def launches(self) -> list[tuple[str, str]]:
-        """When each launch began and ended, ISO 8601 in UTC."""
-        spans = dict[str, tuple[str, str]]()
-        for run in self.setting.runs:
-            begin, end = run.status.get("started") or "", run.status.get("finished") or ""
-            name = str((run.environment.get("launch") or {}).get("id") or run.name)
-            low, high = spans.get(name, (begin, end))
-            spans[name] = min(low, begin), max(high, end)
-        return list(spans.values())
-
-    @property
     def run_length(self) -> str:
         """The steps of its runs, by seed where these differ; empty where epochs are set."""
         steps: dict[int, list[int]] = {}
@@ -97,18 +87,18 @@ class Measured:
     @property
     def hours(self) -> float:
         """The hours that its launches took, one after another."""
-        spans = [[datetime.fromisoformat(at) for at in span] for span in self.launches if all(span)]
-        return sum((end - begin).total_seconds() for begin, end in spans) / 3600
+        times = [[datetime.fromisoformat(at) for at in span] for span in spans(self.setting.runs) if all(span)]
+        return sum((end - begin).total_seconds() for begin, end in times) / 3600
 
     @property
     def most_at_once(self) -> int:
         """How many launches ran at one time."""
-        return max((sum(begin <= at < end for begin, end in self.launches) for at, _ in self.launches), default=0)
+        return most_at_once(self.setting)
 
     @property
     def is_timed(self) -> bool:
-        """Whether times of its arms may be compared: not where they ran one after another, beside other launches."""
-        return self.table["mode"] == "simulated" or not self.apart or self.most_at_once < 2
+        """Whether times of its arms may be compared."""
+        return is_timed(self.setting)
 
     @property
     def num_launches(self) -> str:
@@ -117,7 +107,7 @@ class Measured:
         These share a machine's memory and caches, if not its cores.
         """
         most = self.most_at_once
-        return f"{len(self.launches)}, {f'up to {most} at one time' if most > 1 else 'one after another'}"
+        return f"{len(spans(self.setting.runs))}, {f'up to {most} at one time' if most > 1 else 'one after another'}"
 
     @property
     def view(self) -> dict[str, Any]:

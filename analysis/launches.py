@@ -1,0 +1,41 @@
+"""When the launches of a setting ran, and whether their times can be compared."""
+
+from collections.abc import Iterable
+
+from analysis.load import Run
+from analysis.settings import Setting
+
+Span = tuple[str, str]  # when a launch began and ended, ISO 8601 in UTC
+BESIDE = "its arms ran one after another, beside other launches"
+
+
+def spans(runs: Iterable[Run]) -> list[Span]:
+    """Return when each launch of these runs began and ended."""
+    found = dict[str, Span]()
+    for run in runs:
+        begin, end = run.status.get("started") or "", run.status.get("finished") or ""
+        name = str((run.environment.get("launch") or {}).get("id") or run.name)
+        low, high = found.get(name, (begin, end))
+        found[name] = min(low, begin), max(high, end)
+    return list(found.values())
+
+
+def most_at_once(setting: Setting) -> int:
+    """Return how many launches of a setting ran at one time on one machine, as far as runs tell machines apart."""
+    machines: dict[str | None, list[Run]] = {}
+    for run in setting.runs:
+        machines.setdefault(run.status.get("boot"), []).append(run)
+    return max(
+        sum(begin <= at < end for begin, end in launches)
+        for launches in map(spans, machines.values())
+        for at, _ in launches
+    )
+
+
+def is_timed(setting: Setting) -> bool:
+    """Return whether times of its arms may be compared.
+
+    Arms that take turns, step by step, meet the same neighbours. Those that ran one after another did so only where no
+    other launch ran beside them. Simulated times are computed.
+    """
+    return setting.runs[0].mode == "simulated" or setting.took_turns or most_at_once(setting) < 2

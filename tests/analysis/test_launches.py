@@ -1,0 +1,67 @@
+"""Launches that ran at one time: whether times of their arms are compared."""
+
+import json
+from pathlib import Path
+
+import pytest
+from synthetic import SEEDS, write_run
+
+from analysis.freeze import freeze, read_frozen
+from analysis.launches import BESIDE, most_at_once
+from analysis.load import load_study
+from analysis.ratios import judged
+from analysis.settings import Setting, settings
+
+
+def launched(study: Path, how: str, boots: tuple[str, ...], same_hour: bool = True) -> Path:
+    """Write a launch for each seed, static for an hour and then balanced, all at one time or one after another."""
+    for place, seed in enumerate(SEEDS):
+        first = 0 if same_hour else 2 * place
+        for turn, policy in enumerate(("static", "balanced"), first):
+            launch = {"how": how, "id": f"launch {seed}", "margin": 0.02}
+            run = write_run(study, policy, seed=seed, steps=20, environment={"launch": launch})
+            status = json.loads((run / "status.json").read_text())
+            span = {"started": f"2026-01-01T0{turn}:00:00", "finished": f"2026-01-01T0{turn + 1}:00:00"}
+            (run / "status.json").write_text(json.dumps(status | span | {"boot": boots[place]}))
+    return study
+
+
+def setting_of(study: Path) -> Setting:
+    (found,) = settings(load_study(study).runs)
+    return found
+
+
+HERE = ("here",) * 3
+
+
+@pytest.mark.parametrize(
+    ("how", "boots", "same_hour", "at_once"),
+    [
+        ("processes", HERE, True, 3),
+        ("processes", ("a", "b", "a"), True, 2),
+        ("processes", ("a", "b", "c"), True, 1),
+        ("processes", HERE, False, 1),
+        ("interleaved", HERE, True, 3),
+    ],
+)
+def test_times_beside_other_launches_of_the_machine_have_no_interval(
+    tmp_path: Path, how: str, boots: tuple[str, ...], same_hour: bool, at_once: int
+) -> None:
+    found = setting_of(launched(tmp_path / "m", how, boots, same_hour))
+    assert most_at_once(found) == at_once
+    (row,) = judged([found], "step_s")[0]
+    compared = how == "interleaved" or at_once == 1
+    assert (row["low"] is not None and row["low"] == row["low"]) == compared
+    assert row["ratio"] > 0
+    if compared:
+        assert row["reason"] is None
+    else:
+        assert row["reason"] == BESIDE
+        assert row["verdict"] == f"no interval: {BESIDE}"
+
+
+def test_a_frozen_study_still_tells_machines_apart(tmp_path: Path) -> None:
+    study = load_study(launched(tmp_path / "m", "processes", ("a", "b", "c")))
+    freeze(study, tmp_path / "frozen")
+    (found,) = settings(read_frozen(tmp_path / "frozen").runs)
+    assert most_at_once(found) == 1
