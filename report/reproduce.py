@@ -3,7 +3,7 @@
 The fresh runs are in ``outputs/STUDY-again``; cut off, the same command goes on. Exit code 0 when at least 95 % of the
 frozen verdicts on times and memory fall as they did, and all of those that no clock has a say in; else 1. With
 ``--compare FOLDER`` nothing is run: a finished study that did the same work is compared as it is. ``--freeze`` keeps
-the outcome for the report, one for each study and device.
+the outcome for the report, beside those of earlier repeats.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from analysis.launches import spans
 from analysis.settings import AA
 from analysis.terminal import console
 from ddpsched.cli import guarded
@@ -28,7 +29,7 @@ from report.conclusions import Conclusion, conclusions, undecided
 from report.measures import arms, speed
 from report.repeated import ENOUGH
 from report.results import REPRODUCED, Results, collect, read
-from report.same_work import check_same_work, check_whole
+from report.same_work import check_planned, check_same_work, check_whole
 from report.wording import file_name, significant, verdict
 
 EVIDENCE = Path("experiments/evidence")  # the files of frozen studies
@@ -36,14 +37,17 @@ SAME, OTHER, UNSHOWN, NEW = "the same", "another", "not shown", "new"
 STYLES = {SAME: "green", OTHER: "red", UNSHOWN: "red"}
 
 
-def run_study(name: str, overrides: Sequence[str], force: bool = False) -> Path:
+def run_study(name: str, overrides: Sequence[str], frozen: Results, force: bool = False, whole: bool = False) -> Path:
     """Run a study anew; return the folder of its runs. Raises RunError where it fails.
 
+    Raises DataError, before hours of running, where it would do other work than ``frozen``, or with ``whole`` less.
     Its name is another than the frozen one's, so that finished runs that were frozen are not taken for fresh ones.
     """
     file = str(EVIDENCE / f"{name}.toml")
     words = [f"study={name}-again", *overrides]
-    folder = load_study(file, words).runs[0].run_dir.parent
+    runs = load_study(file, words).runs
+    check_planned(frozen, [run.model_dump(exclude_none=True) for run in runs], file, whole)
+    folder = runs[0].run_dir.parent
     command = [sys.executable, "-m", "experiments.sweep", file, *words, *["--force"] * force]
     code = subprocess.run(command, check=False).returncode
     if code:
@@ -111,8 +115,9 @@ def _compared(given: argparse.Namespace) -> int:
     frozen = read(given.frozen)  # before hours of running
     if given.study not in frozen.studies:
         raise DataError(f"study {given.study}: is none of the frozen ones, {', '.join(frozen.studies)}; name one")
-    folder = given.compare or run_study(given.study, given.overrides, given.force)
-    fresh, alone = collect([folder]), frozen.only(given.study)  # as verdicts depend on how many a page has
+    alone = frozen.only(given.study)  # as verdicts depend on how many a page has
+    folder = given.compare or run_study(given.study, given.overrides, alone, given.force, whole=given.freeze)
+    fresh = collect([folder])
     check_same_work(alone, fresh, folder)
     if given.freeze:
         check_whole(alone, fresh, folder)
@@ -127,9 +132,11 @@ def _compared(given: argparse.Namespace) -> int:
         return 1
     if given.freeze:
         devices = sorted({each.table["device"] for each in fresh.measured})
+        began = min(at for each in fresh.measured for at, _ in spans(each.setting.runs))
+        name = file_name(f"{given.study} {' '.join(devices)} {began[:16]}")  # another repeat has a file of its own
         (given.frozen / REPRODUCED).mkdir(exist_ok=True)
         about = {"study": given.study, "devices": devices, "throughputs": throughputs(fresh)}
-        write_json(given.frozen / REPRODUCED / f"{given.study}-{file_name(' '.join(devices))}.json", about | found)
+        write_json(given.frozen / REPRODUCED / f"{name}.json", about | found)
     share = found["timed_same"] / found["timed"]
     out.print(f"{share:.1%} of {found['timed']} timed verdicts are the same; at least {ENOUGH:.0%} are asked for")
     out.print(f"{found['words_same']} of {found['words']} of them, words on a step time, are the same words")

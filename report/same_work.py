@@ -1,5 +1,6 @@
-"""Whether a study that ran again did the work of the frozen one, so that their verdicts can be compared."""
+"""Whether a study that runs again does the work of the frozen one, so that their verdicts can be compared."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,19 @@ VARIED = ("seed", "steps", "epochs")  # of launches, of which there may be more 
 RECORDED = ("content of data", "content of tokenizer", "samples", "parameters")  # as the run found them
 MOST_KEYS = 3  # that a message names
 
+Config = Mapping[str, Any]
+
+
+def check_planned(frozen: Results, planned: Sequence[dict[str, Any]], file: str, whole: bool) -> None:
+    """Raise DataError where a study, before it runs, is to do other work, as far as the configs of its runs tell.
+
+    ``whole``: whether it is to have all seeds and steps of the frozen study, too.
+    """
+    if values := _differing([_told(each) for each in planned], [_told(run.config) for run in _firsts(frozen)]):
+        raise DataError(f"{file} would do other work than the frozen study: {values}; leave these overrides out")
+    if whole:
+        _check_there("seeds and steps", _steps(_configs(frozen)), _steps(planned), file)
+
 
 def check_same_work(frozen: Results, fresh: Results, folder: Path) -> None:
     """Raise DataError where a setting of ``fresh``, read from ``folder``, is none of the frozen study's.
@@ -21,36 +35,51 @@ def check_same_work(frozen: Results, fresh: Results, folder: Path) -> None:
     Both have the same data and model, by their content and size where both recorded them, ranks, global batch and
     training.
     """
-    known = [each.setting.runs[0] for each in frozen.measured]
-    for run in (each.setting.runs[0] for each in fresh.measured):
-        if differing := min((_differing(run, other) for other in known), key=len):
-            values = ", ".join(f"{key} = {shown(now)} there and {shown(then)} here" for key, now, then in differing)
-            raise DataError(f"{folder} did other work than the frozen study: {values}; run it with the frozen values")
+    if values := _differing([_work(run) for run in _firsts(fresh)], [_work(run) for run in _firsts(frozen)]):
+        raise DataError(f"{folder} did other work than the frozen study: {values}; run it with the frozen values")
 
 
 def check_whole(frozen: Results, fresh: Results, folder: Path) -> None:
     """Raise DataError where arms of the frozen study, or steps of its seeds, are not in ``fresh``."""
-    for what, of in (("arms", _arms), ("seeds and steps", _steps)):
-        if missing := of(frozen) - of(fresh):
-            named = ", ".join(sorted(missing))
-            raise DataError(f"{folder}: {what} of the frozen study are not there ({named}); run it whole to freeze it")
+    _check_there("arms", _arms(frozen), _arms(fresh), str(folder))
+    _check_there("seeds and steps", _steps(_configs(frozen)), _steps(_configs(fresh)), str(folder))
+
+
+def _check_there(what: str, wanted: set[str], there: set[str], where: str) -> None:
+    if missing := wanted - there:
+        named = ", ".join(sorted(missing))
+        raise DataError(f"{where}: {what} of the frozen study are not there ({named}); run it whole to freeze it")
 
 
 def _arms(results: Results) -> set[str]:
     return {arm for each in results.measured for arm in each.setting.arms}
 
 
-def _steps(results: Results) -> set[str]:
-    runs = (run for each in results.measured for run in each.setting.runs)
-    return {f"seed {run.seed}: {run.config.get('steps')}" for run in runs}
+def _steps(configs: Sequence[Config]) -> set[str]:
+    return {f"seed {config['seed']}: {config.get('steps')}" for config in configs}
 
 
-def _differing(mine: Run, frozen: Run) -> list[tuple[str, Any, Any]]:
-    """Return the first keys in which two runs did other work, with both values."""
-    now, then = _work(mine), _work(frozen)
-    keys = [key for key in now | then if now.get(key) != then.get(key)]
-    keys = [key for key in keys if key not in RECORDED or _comparable(now[key], then[key])]
-    return [(key, now.get(key), then.get(key)) for key in keys][:MOST_KEYS]
+def _configs(results: Results) -> list[Config]:
+    return [run.config for each in results.measured for run in each.setting.runs]
+
+
+def _firsts(results: Results) -> list[Run]:
+    return [each.setting.runs[0] for each in results.measured]
+
+
+def _differing(now: Sequence[Config], then: Sequence[Config]) -> str:
+    """Return the first keys in which one of ``now`` is none of ``then``, with both values; "" where each is one."""
+    for mine in now:
+        keys, other = min(((_keys(mine, each), each) for each in then), key=lambda found: len(found[0]))
+        if keys:
+            values = [f"{key} = {shown(mine.get(key))} (frozen: {shown(other.get(key))})" for key in keys[:MOST_KEYS]]
+            return ", ".join(values)
+    return ""
+
+
+def _keys(now: Config, then: Config) -> list[str]:
+    keys = [key for key in {**now, **then} if now.get(key) != then.get(key)]
+    return [key for key in keys if key not in RECORDED or _comparable(now.get(key), then.get(key))]
 
 
 def _comparable(now: Any, then: Any) -> bool:
@@ -59,10 +88,15 @@ def _comparable(now: Any, then: Any) -> bool:
     return None not in (now, then) and len(kinds) == 1
 
 
+def _told(config: dict[str, Any]) -> dict[str, Any]:
+    """Return what a config tells of the work."""
+    return {key: value for key, value in work(config).items() if key not in (*SPELLED, *VARIED)}
+
+
 def _work(run: Run) -> dict[str, Any]:
-    environment, told = run.environment, work(run.config)
+    environment = run.environment
     contents = environment.get("contents") or {}
-    return {key: value for key, value in told.items() if key not in (*SPELLED, *VARIED)} | {
+    return _told(run.config) | {
         "content of data": contents.get("data"),
         "content of tokenizer": contents.get("tokenizer"),
         "samples": environment.get("num_samples"),

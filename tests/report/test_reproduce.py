@@ -10,10 +10,12 @@ from synthetic import write_unequal, write_virtual
 
 from analysis.freeze import freeze
 from analysis.load import load_study
+from ddpsched.errors import DataError
+from report.build import FROZEN
 from report.render import report
 from report.reproduce import compare, outcome, run_study
 from report.reproduce import main as reproduce
-from report.results import read
+from report.results import collect, read
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +80,18 @@ def test_a_study_runs_again_under_another_name(monkeypatch: pytest.MonkeyPatch) 
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr("report.reproduce.subprocess.run", start)
-    folder = run_study("memory", ["outputs=out"], force=True)
+    known = collect([FROZEN / "studies" / "memory"])
+    folder = run_study("memory", ["outputs=out"], known, force=True)
     assert folder == Path("out/memory-again")
     assert commands[0][-3:] == ["study=memory-again", "outputs=out", "--force"]
+    with pytest.raises(
+        DataError, match=r"memory.toml would do other work .*: global_batch = 64 .frozen: 32.; leave"
+    ):
+        run_study("memory", ["outputs=out", "global_batch=64"], known)
+    run_study("memory", ["outputs=out", "steps=20"], known)
+    with pytest.raises(DataError, match=r"memory.toml: seeds and steps of the frozen study are not there .seed 0: 60"):
+        run_study("memory", ["outputs=out", "steps=20"], known, whole=True)
+    assert len(commands) == 2
 
 
 @pytest.mark.slow
@@ -103,7 +114,7 @@ def test_reproduce_compares_a_finished_study(frozen: Path, tmp_path: Path, capsy
     assert reproduce(["virtual", "--compare", str(other), *where]) == 1
     assert "at least 95% are asked for" in capsys.readouterr().out
     assert reproduce(["virtual", "--compare", str(frozen / "studies" / "unequal"), *again]) == 1
-    assert "did other work than the frozen study: world_size = 2 there and 4 here" in capsys.readouterr().err
+    assert "did other work than the frozen study: world_size = 2 (frozen: 4)" in capsys.readouterr().err
     assert (
         reproduce(["virtual", "--compare", str(write_virtual(tmp_path / "part" / "virtual", packed=False)), *again])
         == 1

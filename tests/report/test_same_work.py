@@ -1,5 +1,6 @@
 """Which runs did the work of a frozen study: the same data and model, wherever they lie."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,11 +26,11 @@ def results(folder: Path, environment: dict[str, Any], **options: Any) -> Any:
         ({}, {"model.name": "nreimers/MiniLM-L6-H384-uncased", "data.tokenizer": "elsewhere"}, None),
         ({"contents": {"data": "datasets ef of 7 rows"}}, {}, None),
         ({"contents": None}, {}, None),
-        ({"contents": {"data": "file ef"}}, {}, "content of data = 'file ef' there and 'file ab' here"),
-        ({"contents": {"data": "file ab", "tokenizer": "ef"}}, {}, "content of tokenizer = 'ef' there"),
-        ({"num_samples": 8}, {}, "samples = 8 there and 7 here"),
-        ({"num_parameters": 8}, {}, "parameters = 8 there and 9 here"),
-        ({}, {"global_batch": 64}, "global_batch = 64 there and 32 here"),
+        ({"contents": {"data": "file ef"}}, {}, "content of data = 'file ef' (frozen: 'file ab')"),
+        ({"contents": {"data": "file ab", "tokenizer": "ef"}}, {}, "content of tokenizer = 'ef' (frozen: 'cd')"),
+        ({"num_samples": 8}, {}, "samples = 8 (frozen: 7)"),
+        ({"num_parameters": 8}, {}, "parameters = 8 (frozen: 9)"),
+        ({}, {"global_batch": 64}, "global_batch = 64 (frozen: 32)"),
     ],
 )
 def test_other_work_is_refused(
@@ -39,5 +40,5 @@ def test_other_work_is_refused(
     if differs is None:
         check_same_work(frozen, fresh, tmp_path)
         return
-    with pytest.raises(DataError, match=f"did other work than the frozen study: {differs}"):
+    with pytest.raises(DataError, match=re.escape(f"did other work than the frozen study: {differs}")):
         check_same_work(frozen, fresh, tmp_path)
