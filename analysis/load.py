@@ -139,7 +139,7 @@ def load_run(path: Path) -> Run:
     _check_agreement(path, config, records.iloc[0])
     if "loop" not in environment:  # what a loop of one's own measures is up to it, and so is when it ends
         _check_measured(path, records)
-        _check_length(path, config, records)
+        _check_length(path, status.get("total_steps") or config.get("steps"), records)
     _check_ranks(path, config, records)
     return Run(path, config, environment, status, records, read_evaluations(path))
 
@@ -161,9 +161,9 @@ def _check_measured(path: Path, records: pd.DataFrame) -> None:
             raise DataError(f"{path / RECORDS}: {name} is missing in {absent} of {len(records)} records; {AGAIN}")
 
 
-def _check_length(path: Path, config: dict[str, Any], records: pd.DataFrame) -> None:
+def _check_length(path: Path, wanted: int | None, records: pd.DataFrame) -> None:
     """Raise DataError where the last steps are missing, as nothing else tells that they are."""
-    wanted, steps = config.get("steps"), records["step"].nunique()
+    steps = records["step"].nunique()
     if wanted and steps < wanted:
         raise DataError(f"{path / RECORDS}: it has {steps} of {wanted} steps; {AGAIN}")
 

@@ -1,5 +1,6 @@
 """Runs whose records are not whole, and runs of data that changed under their path, are not used unsaid."""
 
+import json
 import re
 from pathlib import Path
 
@@ -24,6 +25,25 @@ def test_records_that_end_early_are_left_out(tmp_path: Path, kept: int, says: st
     pd.read_parquet(file).sort_values(["step", "rank"]).iloc[:kept].to_parquet(file)
     left_out = load_study(study).left_out
     assert [says in why for why in left_out.values()] == [True] * bool(says)
+
+
+def test_a_run_by_epochs_is_as_long_as_it_was_to_be(tmp_path: Path) -> None:
+    """Of its JSON lines, which stand in for lost records, whole ones can be missing at the end of each rank's."""
+    folder = write_run(tmp_path / "study", "static", steps=10)
+    config = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(config.replace("steps = 10\n", "epochs = 2\n"))
+    status = json.loads((folder / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps(status | {"total_steps": 10}))
+    records = pd.read_parquet(folder / "records.parquet")
+    (folder / "records.parquet").unlink()
+    for steps, says in ((10, None), (9, "it has 9 of 10 steps")):
+        for rank, mine in records[records["step"] < steps].groupby("rank"):
+            mine.to_json(folder / f"records-rank{rank}.jsonl", orient="records", lines=True)
+        if says is None:
+            assert load_run(folder).records["step"].nunique() == steps
+        else:
+            with pytest.raises(DataError, match=says):
+                load_run(folder)
 
 
 @pytest.mark.parametrize(
