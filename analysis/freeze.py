@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from analysis.load import Run, Study, load_study
 from analysis.run_files import EVALUATION_COLUMNS, clean, read_records
 from ddpsched.decode import decode_json
-from ddpsched.errors import DataError, DdpschedError
+from ddpsched.errors import AGAIN, DataError, DdpschedError
 from ddpsched.own_folder import refuse_special, remove
 from ddpsched.records import RECORDS, write_json
 
@@ -104,6 +104,8 @@ def read_frozen(folder: Path) -> Study:
         rows = dict(list(read_records(folder).groupby("run")))
         runs = [_run(folder / one["name"], one, rows[one["name"]]) for one in content["runs"]]
         return Study(folder, tuple(runs), content["left_out"])
+    except DataError as error:  # which has the remedy of a run
+        raise DataError(f"{str(error).removesuffix(f'; {AGAIN}')}; freeze the study again") from None
     except OSError as error:
         raise DataError(f"{folder / RUNS}: cannot be read ({error.strerror}); freeze the study again") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -46,6 +46,7 @@ class About(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     policy: str | None = None
+    peer: str | None = None
     mode: str | None = None
     seed: int | None = None
     world_size: int | None = None

@@ -130,8 +130,9 @@ def _run(
         sending = _sending(config, folder, environment["starts"])
         guard.resources.callback(sending.close, failed=True)
         start.rewind()
-        ranks = {"world_size": config.world_size, "global_batch": config.global_batch}
-        folder.begin(environment, start.goes_on, about=config.labels | ranks, total_steps=total_steps)
+        sizes = {"world_size": config.world_size, "global_batch": config.global_batch}
+        about = config.labels | sizes | {"peer": getattr(config.policy, "peer", None)}
+        folder.begin(environment, start.goes_on, about=about, total_steps=total_steps)
         sending.begin()
     exchange.barrier()
     guard.begun(start.goes_on)

@@ -31,6 +31,7 @@ class FoundRun:
     state: str
     reason: str | None
     policy: str | None = None
+    peer: str | None = None
     mode: str | None = None
     world_size: int | None = None
     seed: int | None = None
@@ -45,6 +46,11 @@ class FoundRun:
     def name(self) -> str:
         """STUDY/RUN."""
         return name_of(self.folder)
+
+    @property
+    def plans_by(self) -> str:
+        """The policy, or the package whose batching it runs; - where it is not known."""
+        return self.peer or self.policy or "-"
 
 
 def name_of(folder: Path) -> str:
@@ -95,6 +101,7 @@ def find_run(folder: Path) -> FoundRun:
         state=status["state"],
         reason=status.get("reason"),
         policy=labels.policy,
+        peer=labels.peer,
         mode=labels.mode,
         world_size=labels.world_size,
         seed=labels.seed,
@@ -141,8 +148,9 @@ def _of_config(folder: Path) -> About:
     """Return the labels of a run whose status, of an earlier version, has none: those of its config, if it is there."""
     try:
         config = decode_toml(read_regular(folder / "config.toml").decode())
-        policy, mode = config["policy"]["kind"], config["executor"]["kind"]
-        return About(policy=policy, mode=mode, seed=config["seed"], world_size=config["world_size"])
+        policy, mode = config["policy"], config["executor"]["kind"]
+        sizes = {name: config[name] for name in ("seed", "world_size")}
+        return About(policy=policy["kind"], peer=policy.get("peer"), mode=mode, **sizes)
     except (OSError, ValueError, KeyError, TypeError):  # what reads a config to use it says what is wrong with it
         return About()
 

@@ -56,7 +56,7 @@ def _cells(run: FoundRun) -> tuple[str, ...]:
     if run.total_steps is not None and run.state != "done":
         steps += f"/{run.total_steps}"
     cells = (
-        run.name, run.state if run.began else "never began", steps, run.policy or "-", str(run.world_size or "-"),
+        run.name, run.state if run.began else "never began", steps, run.plans_by, str(run.world_size or "-"),
         local_time(run.started), clock(run.wall_s),
     )  # fmt: skip
     return tuple(visible(cell) for cell in cells)

@@ -48,7 +48,7 @@ def _lines(run: FoundRun, facts: dict[str, Any], evaluation: dict[str, Any] | No
     if run.reason:
         yield visible(run.reason)
     seed = "-" if run.seed is None else run.seed
-    yield f"policy {run.policy or '-'}, {run.mode or '-'}, {run.world_size or '-'} ranks, seed {seed}"
+    yield f"policy {run.plans_by}, {run.mode or '-'}, {run.world_size or '-'} ranks, seed {seed}"
     yield visible(f"on {facts['device'] or '-'}; data: {facts['data'] or '-'}")
     yield f"started {local_time(run.started)}, took {clock(run.wall_s)}"
     if evaluation is not None:

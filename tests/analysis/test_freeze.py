@@ -15,7 +15,7 @@ from analysis.freeze import RUNS, freeze, main, open_study, read_frozen
 from analysis.load import Study, load_study
 from analysis.settings import settings
 from analysis.tables import study_tables
-from ddpsched.errors import DataError
+from ddpsched.errors import AGAIN, DataError
 from ddpsched.records import RECORDS
 
 
@@ -116,8 +116,9 @@ def test_a_file_that_cannot_be_removed_costs_no_copy(
 def test_a_damaged_one_is_refused(study: Study, tmp_path: Path, file: str, content: bytes) -> None:
     freeze(study, tmp_path / "frozen")
     (tmp_path / "frozen" / file).write_bytes(content)
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="freeze the study again") as refused:
         read_frozen(tmp_path / "frozen")
+    assert AGAIN not in str(refused.value), "a run's remedy is none of a frozen study's"
 
 
 def test_runs_without_records_are_refused(study: Study, tmp_path: Path) -> None:

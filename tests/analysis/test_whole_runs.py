@@ -28,7 +28,7 @@ def test_records_that_end_early_are_left_out(tmp_path: Path, kept: int, says: st
 
 
 def test_a_run_by_epochs_is_as_long_as_it_was_to_be(tmp_path: Path) -> None:
-    """Of its JSON lines, which stand in for lost records, whole ones can be missing at the end of each rank's."""
+    """Its JSON lines stand in for lost records, and whole ones can be missing at the end of each rank's."""
     folder = write_run(tmp_path / "study", "static", steps=10)
     config = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(config.replace("steps = 10\n", "epochs = 2\n"))

@@ -39,7 +39,7 @@ def outputs(tmp_path: Path) -> Path:
     early = finished(tmp_path / "two" / "early")
     status = json.loads((early / "status.json").read_text())
     (early / "status.json").write_text(json.dumps({key: status[key] for key in ("state", "started", "wall_s")}))
-    tables = '[policy]\nkind = "bins"\n[executor]\nkind = "virtual"\n'
+    tables = '[policy]\nkind = "peer"\npeer = "karmarkar_karp"\n[executor]\nkind = "virtual"\n'
     (early / "config.toml").write_text(f"seed = 3\nworld_size = 2\n{tables}")
     finished(tmp_path / "two" / "damaged")
     (tmp_path / "two" / "damaged" / "status.json").write_text('{"state": "do')
@@ -55,7 +55,7 @@ def test_each_run_has_a_line(outputs: Path) -> None:
     assert rows["one/done"][1:5] == ["done", "20", "static", "2"]
     assert rows["one/failed"][1:3] == ["failed", "3/400"]
     assert rows["two/killed"][1:3] == ["failed", "-/400"]
-    assert rows["two/early"][1:4] == ["done", "20", "bins"]
+    assert rows["two/early"][1:4] == ["done", "20", "karmarkar_karp"], "a peer has the name of its package"
     assert "left out: 1\n" in result.output
     assert re.search(r"two/damaged: .*cannot be read as the status of a run \(not JSON", result.output)
 
