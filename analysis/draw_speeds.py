@@ -15,7 +15,7 @@ from ddpsched.visible_text import figure_label
 
 NOT_APART = "not told apart from A/A"
 SHOWN = ("faster", "slower", "", NOT_APART)  # verdicts that a bar shows by itself
-ROW_CM, FRAME_CM = 0.55, 1.7  # of a bar, and of a panel's heading and axis
+ROW_CM, FRAME_CM = 0.48, 1.6  # of a bar, and of a panel's heading and axis
 ROOM = 1.34  # of the longest bar, for the words beside it
 
 
