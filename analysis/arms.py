@@ -136,7 +136,7 @@ def against(arm: Arm, baseline: Arm, row: dict[str, Any]) -> dict[str, Any]:
 
 def in_turn(setting: Setting) -> bool:
     """Return whether times of all arms may be held against each other: every seed's runs are of one launch."""
-    launches = [(run.seed, (run.environment.get("launch") or {}).get("id")) for run in setting.runs]
+    launches = [run.observation for run in setting.runs]
     same = len(set(launches)) == len({seed for seed, _ in launches}) and all(found for _, found in launches)
     return same or setting.runs[0].mode == "simulated"
 

@@ -2,6 +2,7 @@
 
 import textwrap
 from io import BytesIO
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -67,12 +68,13 @@ def draw_run(run: Run, static: Run | None) -> list[Path]:
 
 
 def lowest_seed(setting: Setting) -> dict[str, Run]:
-    """Return each arm's run of the lowest seed that all arms have, or its first."""
-    common = set.intersection(*({run.seed for run in runs} for runs in setting.arms.values()))
-    return {
-        arm: next((run for run in runs if run.seed in common and run.seed == min(common)), runs[0])
-        for arm, runs in setting.arms.items()
-    }
+    """Return each arm's run of the lowest seed that all arms have, of one launch where there is one, or its first."""
+    for key in (attrgetter("observation"), attrgetter("seed")):
+        common = set.intersection(*({key(run) for run in runs} for runs in setting.arms.values()))
+        if common:
+            lowest = next(key(run) for run in setting.runs if key(run) in common)
+            return {arm: next(run for run in runs if key(run) == lowest) for arm, runs in setting.arms.items()}
+    return {arm: runs[0] for arm, runs in setting.arms.items()}
 
 
 def draw_setting(setting: Setting, folder: Path) -> list[Path]:

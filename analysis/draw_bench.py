@@ -57,18 +57,16 @@ def draw_drift(setting: Setting, title: str) -> Figure | None:
 
     None where no run has the moments of its steps. Lines that rise and fall together show a machine that drifts.
     """
-    seeds = sorted({run.seed for run in setting.runs})
-    steps = {
-        seed: {arm: run.steps for arm, runs in setting.arms.items() for run in runs if run.seed == seed}
-        for seed in seeds
-    }
-    measured = {seed: arms for seed, arms in steps.items() if any(t["unix_s"].notna().any() for t in arms.values())}
+    launches = sorted({run.observation for run in setting.runs}, key=lambda each: (each[0], str(each[1])))
+    every = [(arm, run) for arm, runs in setting.arms.items() for run in runs]
+    steps = [(each[0], {arm: run.steps for arm, run in every if run.observation == each}) for each in launches]
+    measured = [(seed, arms) for seed, arms in steps if any(t["unix_s"].notna().any() for t in arms.values())]
     if not measured:
         return None
     figure = Figure(figsize=(7.6, 1.2 + 2.0 * len(measured)), layout="constrained")
     figure.suptitle(textwrap.fill(visible(title, LONGEST_TITLE), 100), fontsize=10, x=0.01, ha="left", parse_math=False)
     panels = figure.subplots(len(measured), 1, squeeze=False)[:, 0]
-    for ax, (seed, arms) in zip(panels, measured.items(), strict=True):
+    for ax, (seed, arms) in zip(panels, measured, strict=True):
         _drift(ax, seed, arms)
     panels[-1].set_xlabel("minutes since the launch's first step")
     handles, labels = panels[0].get_legend_handles_labels()

@@ -14,7 +14,7 @@ def spans(runs: Iterable[Run]) -> list[Span]:
     found = dict[str, Span]()
     for run in runs:
         begin, end = run.status.get("started") or "", run.status.get("finished") or ""
-        name = str((run.environment.get("launch") or {}).get("id") or run.name)
+        name = run.launch.get("id") or run.name
         low, high = found.get(name, (begin, end))
         found[name] = min(low, begin), max(high, end)
     return list(found.values())

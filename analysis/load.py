@@ -71,9 +71,19 @@ class Run:
         return "num_targets" if self.config["train"].get("target") in (None, "token_mean") else "num_samples"
 
     @property
+    def launch(self) -> dict[str, Any]:
+        """What its launch recorded: its id, how the arms ran in it, the margin. Empty of a run that ran alone."""
+        return self.environment.get("launch") or {}
+
+    @property
+    def observation(self) -> tuple[int, str | None]:
+        """Its seed and launch; runs of several arms that share both are one observation."""
+        return self.seed, self.launch.get("id")
+
+    @property
     def took_turns(self) -> bool:
         """Whether it shared its processes with other arms, step by step."""
-        return (self.environment.get("launch") or {}).get("how") == "interleaved"
+        return self.launch.get("how") == "interleaved"
 
     @property
     def content(self) -> str | None:

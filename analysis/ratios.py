@@ -96,7 +96,7 @@ def _identity(run: Run) -> dict[str, Any]:
 
 def margin_of(setting: Setting) -> float:
     """Return the margin for "the same" that the study stated before it ran."""
-    stated = [(run.environment.get("launch") or {}).get("margin") for run in setting.runs]
+    stated = [run.launch.get("margin") for run in setting.runs]
     return next((float(margin) for margin in stated if margin is not None), MARGIN)
 
 
@@ -108,7 +108,7 @@ def refusal(mine: Run, other: Run) -> str | None:
         keys = [key for key in ours | theirs if ours.get(key) != theirs.get(key)]
         if keys:
             return f"{ANOTHER}{name}: {keys[0]} = {ours.get(keys[0])!r} and {theirs.get(keys[0])!r}"
-    launches = [run.environment.get("launch") or {} for run in (mine, other)]
+    launches = [run.launch for run in (mine, other)]
     if mine.mode == "simulated":
         return COMPUTED
     if not all(launches):
@@ -116,6 +116,12 @@ def refusal(mine: Run, other: Run) -> str | None:
     if launches[0]["id"] != launches[1]["id"]:
         return "of two launches"
     return None
+
+
+def refused(setting: Setting, both: Sequence[tuple[Run, Run]]) -> str | None:
+    """Return why the times of couples of runs of a setting are not compared; None where they are."""
+    reasons = [reason for two in both if (reason := refusal(*two)) is not None]
+    return next(iter(reasons), None if is_timed(setting) else BESIDE)
 
 
 def compare(setting: Setting, arm: str, baseline: str, column: str, rng: np.random.Generator) -> Compared:
@@ -129,10 +135,9 @@ def compare(setting: Setting, arm: str, baseline: str, column: str, rng: np.rand
         return Compared(arm, baseline, column, missing, missing, missing)
     tables = [(mine.steps, other.steps) for mine, other in both]
     launches = [each for each in (pairs(*two, column) for two in tables) if each is not None]
-    refused = next((reason for reason in map(refusal, *zip(*both, strict=True)) if reason), None)
-    refused = refused or (None if is_timed(setting) else BESIDE)
-    if not launches or refused:
-        mean, p95, p99 = (_without_interval(launches, each, refused or "not measured") for each in STATISTICS)
+    why = refused(setting, both)
+    if not launches or why:
+        mean, p95, p99 = (_without_interval(launches, each, why or "not measured") for each in STATISTICS)
         return Compared(arm, baseline, column, mean, p95, p99)
     differences = [np.log(each.x / each.y) for each in launches]
     mean, p95, p99 = (ratio(launches, rng, statistic=each) for each in STATISTICS)
@@ -185,11 +190,11 @@ def between_steps(setting: Setting) -> tuple[float, float] | None:
     Medians over all launches; the share is of a step. None where runs did not take turns, or the moments of their steps
     are not known. It holds the writing of records, which a run alone has as well, and a barrier over ranks.
     """
-    if not all((run.environment.get("launch") or {}).get("how") == "interleaved" for run in setting.runs):
+    if not all(run.took_turns for run in setting.runs):
         return None
     gaps, steps = list[float](), list[float]()
-    for seed in {run.seed for run in setting.runs}:
-        turns = pd.concat([_turns(run) for run in setting.runs if run.seed == seed]).sort_values("begin")
+    for launch in {run.observation for run in setting.runs}:
+        turns = pd.concat([_turns(run) for run in setting.runs if run.observation == launch]).sort_values("begin")
         gaps += (turns["begin"].shift(-1) - turns["begin"] - turns["took"]).dropna().tolist()
         steps += turns["took"].tolist()
     if not gaps:

@@ -212,14 +212,10 @@ def couples(mine: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]
         ours, theirs = ([run for run in runs if run.seed == seed] for runs in (mine, others))
         both = dict[Any, tuple[Run, Run]]()
         for run in ours:
-            for other in (other for other in theirs if _launch(other) == _launch(run)):
-                both.setdefault(_launch(run), (run, other))
+            for other in (other for other in theirs if other.observation == run.observation):
+                both.setdefault(run.observation, (run, other))
         found += list(both.values()) or list(zip(ours[:1], theirs[:1], strict=False))
     return found
-
-
-def _launch(run: Run) -> Any:
-    return (run.environment.get("launch") or {}).get("id")
 
 
 def _arms(group: Sequence[Run]) -> dict[str, list[Run]]:

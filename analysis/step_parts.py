@@ -38,13 +38,13 @@ def step_parts(setting: Setting) -> pd.DataFrame:
     """Return a row per arm: its name, ``PARTS`` in seconds, their sum ``step_s``, and samples a step.
 
     Means over all steps of all runs but the first steps, as in all timing metrics; arms without compute times are left
-    out. A part that was not measured is 0, and its time is in the rest; without a baseline of the same seed no part is
+    out. A part that was not measured is 0, and its time is in the rest; without a baseline in a launch no part of it is
     fixed.
     """
     rows = []
-    base = {run.seed: _fixed_s(run) for run in setting.arms.get(baseline_of(setting) or "", [])}
+    base = {run.observation: _fixed_s(run) for run in setting.arms.get(baseline_of(setting) or "", [])}
     for arm, runs in setting.arms.items():
-        tables = [each for run in runs if (each := run_parts(run, base.get(run.seed, 0.0))) is not None]
+        tables = [each for run in runs if (each := run_parts(run, base.get(run.observation, 0.0))) is not None]
         if tables and arm != AA:
             rows.append({"arm": arm, **pd.concat(tables).mean().to_dict()})
     return pd.DataFrame(rows, columns=["arm", *PARTS, "step_s", "num_samples"])

@@ -89,8 +89,9 @@ def judged(measured: Measured, claim: Claim) -> Conclusion:
     holds = None
     if claim.value is not None and not claim.undecided:
         holds = bool(claim.value > claim.threshold if claim.above else claim.value < claim.threshold)
+    study = measured.setting.runs[0].study  # as its runs name it, whatever its folder is called now
     return {
-        "id": f"{claim.name}@{measured.table['slug'].removeprefix(measured.study + '-')}",
+        "id": f"{claim.name}@{measured.table['slug'].removeprefix(f'{study}-')}",
         "setting": measured.name,
         "statement": named(claim.statement) if calibrations(measured) else claim.statement,
         "timed": claim.timed,

@@ -8,7 +8,7 @@ import numpy as np
 
 from analysis.load import Run
 from analysis.metrics import warmup_steps
-from analysis.ratios import compare, pairs
+from analysis.ratios import compare, pairs, refused
 from analysis.settings import AA, couples
 from analysis.stats import MIN_LAUNCHES, Ratio, from_interval, ratio, spread_interval, verdicts
 from analysis.step_parts import PARTS
@@ -70,8 +70,8 @@ def p95(measured: Measured, arm: str) -> Row:
 
 def peak(measured: Measured, arm: str) -> Row:
     """Return an arm's peak memory, of the rank and step that need most, over the baseline's in the same launch."""
-    mine, base = (_by_seed(measured, each, "memory_max_bytes") for each in (arm, measured.table["baseline"]))
-    logs = [math.log(mine[seed] / base[seed]) for seed in mine if base.get(seed) and mine[seed]]
+    mine, base = (_by_launch(measured, each, "memory_max_bytes") for each in (arm, measured.table["baseline"]))
+    logs = [math.log(mine[each] / base[each]) for each in mine if base.get(each) and mine[each]]
     return ratio_over_launches(logs) | _launches(len(logs))
 
 
@@ -106,12 +106,14 @@ def ratio_over_launches(logs: Sequence[float]) -> Row:
     return {name: None if value is None else math.exp(value) for name, value in over_launches(logs).items()}
 
 
-def _by_seed(measured: Measured, arm: str, column: str) -> dict[int, Any]:
-    return {row["seed"]: row[column] for row in measured.table["runs"] if row["arm"] == arm}
+def _by_launch(measured: Measured, arm: str, column: str) -> dict[Any, Any]:
+    """Return a column of an arm's runs by launch and seed, of which a launch has one observation."""
+    values = {row["run"]: row[column] for row in measured.table["runs"]}
+    return {run.observation: values[run.name] for run in reversed(measured.setting.arms[arm])}
 
 
 def _known(measured: Measured, arm: str, column: str) -> list[float]:
-    return [each for each in _by_seed(measured, arm, column).values() if each is not None]
+    return [each for each in _by_launch(measured, arm, column).values() if each is not None]
 
 
 def against(measured: Measured, arm: str, other: str, column: str = "step_s") -> Row:
@@ -125,7 +127,8 @@ def against(measured: Measured, arm: str, other: str, column: str = "step_s") ->
 def within(measured: Measured, arm: str, steps: range, column: str = "step_s", baseline: str | None = None) -> Row:
     """Return an arm's time over another's, by default the baseline's, in some of the steps.
 
-    The run's first steps, in which caches fill, are left out, and the first of these steps.
+    The run's first steps, in which caches fill, are left out, and the first of these steps. Empty where times of the
+    two are not compared.
     """
 
     def part(run: Run) -> Any:
@@ -133,6 +136,8 @@ def within(measured: Measured, arm: str, steps: range, column: str = "step_s", b
 
     base = measured.setting.arms[baseline or measured.table["baseline"]]
     both = couples(measured.setting.arms[arm], base)
+    if refused(measured.setting, both):
+        return {}
     found = [each for mine, other in both if (each := pairs(part(mine), part(other), column)) is not None]
     return ratio(found, np.random.default_rng(0)).as_row() | _launches(len(found))
 

@@ -3,7 +3,7 @@
 The fresh runs are in ``outputs/STUDY-again``; cut off, the same command goes on. Exit code 0 when at least 95 % of the
 frozen verdicts on times and memory fall as they did, and all of those that no clock has a say in; else 1. With
 ``--compare FOLDER`` nothing is run: a finished study that did the same work is compared as it is. ``--freeze`` keeps
-the outcome for the report, beside those of earlier repeats.
+the records and the outcome for the report, beside those of earlier repeats.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from analysis.freeze import freeze
 from analysis.launches import spans
 from analysis.settings import AA
 from analysis.terminal import console
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("overrides", nargs="*", metavar="key=value", help="overrides of the study, as for a sweep")
     add("--compare", type=Path, metavar="FOLDER", help="compare this finished study, run nothing")
     add("--force", action="store_true", help="use calibrations of another model or device, as for a sweep")
-    add("--freeze", action="store_true", help="keep the outcome in the frozen results, for the report")
+    add("--freeze", action="store_true", help="keep records and outcome in the frozen results, for the report")
     add("--frozen", type=Path, default=FROZEN, help="frozen results to compare with (report/results)")
     given = parser.parse_intermixed_args(arguments)
     return guarded(lambda: _compared(given))
@@ -134,7 +135,8 @@ def _compared(given: argparse.Namespace) -> int:
         devices = sorted({each.table["device"] for each in fresh.measured})
         began = min(at for each in fresh.measured for at, _ in spans(each.setting.runs))
         name = file_name(f"{given.study} {' '.join(devices)} {began[:16]}")  # another repeat has a file of its own
-        (given.frozen / REPRODUCED).mkdir(exist_ok=True)
+        (study,) = fresh.studies.values()
+        freeze(study, given.frozen / REPRODUCED / name)
         about = {"study": given.study, "devices": devices, "throughputs": throughputs(fresh)}
         write_json(given.frozen / REPRODUCED / f"{name}.json", about | found)
     share = found["timed_same"] / found["timed"]

@@ -5,80 +5,70 @@ from pathlib import Path
 from typing import Any
 
 from analysis.load import Run
-from analysis.settings import work
+from analysis.settings import flatten
 from ddpsched.decode import shown
 from ddpsched.errors import DataError
 from report.results import Results
 
-SPELLED = ("data.path", "data.name", "data.subset", "data.tokenizer", "model.name")  # what they name lies elsewhere
+# what these name lies elsewhere
+SPELLED = ("data.path", "data.name", "data.subset", "data.tokenizer", "model.name", "cost.path")
+CALLED = ("name", "study", "outputs", "log")
 VARIED = ("seed", "steps", "epochs")  # of launches, of which there may be more or fewer
 RECORDED = ("content of data", "content of tokenizer", "samples", "parameters")  # as the run found them
-MOST_KEYS = 3  # that a message names
+MOST = 3  # keys or runs that a message names
 
-Config = Mapping[str, Any]
+Work = Mapping[str, Any]  # a run's config by dotted keys, and what it recorded
 
 
 def check_planned(frozen: Results, planned: Sequence[dict[str, Any]], file: str, whole: bool) -> None:
     """Raise DataError where a study, before it runs, is to do other work, as far as the configs of its runs tell.
 
-    ``whole``: whether it is to have all seeds and steps of the frozen study, too.
+    ``whole``: whether all runs of the frozen study have to be in it, too.
     """
-    if values := _differing([_told(each) for each in planned], [_told(run.config) for run in _firsts(frozen)]):
+    mine = [_told(config) for config in planned]
+    if values := _differing(mine, [_told(run.config) for run in _runs(frozen)]):
         raise DataError(f"{file} would do other work than the frozen study: {values}; leave these overrides out")
     if whole:
-        _check_there("seeds and steps", _steps(_configs(frozen)), _steps(planned), file)
+        _check_whole(frozen, mine, file)
 
 
 def check_same_work(frozen: Results, fresh: Results, folder: Path) -> None:
-    """Raise DataError where a setting of ``fresh``, read from ``folder``, is none of the frozen study's.
+    """Raise DataError where a run of ``fresh``, read from ``folder``, did the work of none of the frozen study's.
 
-    Both have the same data and model, by their content and size where both recorded them, ranks, global batch and
-    training.
+    Both have the same config, but for seeds, steps and where data and models lie, and the same data and model by their
+    content and size where both recorded them.
     """
-    if values := _differing([_work(run) for run in _firsts(fresh)], [_work(run) for run in _firsts(frozen)]):
+    if values := _differing(*([_work(run) for run in _runs(each)] for each in (fresh, frozen))):
         raise DataError(f"{folder} did other work than the frozen study: {values}; run it with the frozen values")
 
 
 def check_whole(frozen: Results, fresh: Results, folder: Path) -> None:
-    """Raise DataError where arms of the frozen study, or steps of its seeds, are not in ``fresh``."""
-    _check_there("arms", _arms(frozen), _arms(fresh), str(folder))
-    _check_there("seeds and steps", _steps(_configs(frozen)), _steps(_configs(fresh)), str(folder))
+    """Raise DataError where a run of the frozen study, of its arm, seed and steps, is not in ``fresh``."""
+    _check_whole(frozen, [_told(run.config) for run in _runs(fresh)], str(folder))
 
 
-def _check_there(what: str, wanted: set[str], there: set[str], where: str) -> None:
-    if missing := wanted - there:
-        named = ", ".join(sorted(missing))
-        raise DataError(f"{where}: {what} of the frozen study are not there ({named}); run it whole to freeze it")
+def _check_whole(frozen: Results, fresh: Sequence[Work], where: str) -> None:
+    if missing := [run.name for run in _runs(frozen) if _told(run.config) not in fresh]:
+        named = ", ".join(missing[:MOST]) + (f" and {len(missing) - MOST} more" if len(missing) > MOST else "")
+        raise DataError(f"{where}: runs of the frozen study are not there ({named}); run it whole to freeze it")
 
 
-def _arms(results: Results) -> set[str]:
-    return {arm for each in results.measured for arm in each.setting.arms}
+def _runs(results: Results) -> list[Run]:
+    return [run for each in results.measured for run in each.setting.runs]
 
 
-def _steps(configs: Sequence[Config]) -> set[str]:
-    return {f"seed {config['seed']}: {config.get('steps')}" for config in configs}
-
-
-def _configs(results: Results) -> list[Config]:
-    return [run.config for each in results.measured for run in each.setting.runs]
-
-
-def _firsts(results: Results) -> list[Run]:
-    return [each.setting.runs[0] for each in results.measured]
-
-
-def _differing(now: Sequence[Config], then: Sequence[Config]) -> str:
+def _differing(now: Sequence[Work], then: Sequence[Work]) -> str:
     """Return the first keys in which one of ``now`` is none of ``then``, with both values; "" where each is one."""
     for mine in now:
         keys, other = min(((_keys(mine, each), each) for each in then), key=lambda found: len(found[0]))
         if keys:
-            values = [f"{key} = {shown(mine.get(key))} (frozen: {shown(other.get(key))})" for key in keys[:MOST_KEYS]]
+            values = [f"{key} = {shown(mine.get(key))} (frozen: {shown(other.get(key))})" for key in keys[:MOST]]
             return ", ".join(values)
     return ""
 
 
-def _keys(now: Config, then: Config) -> list[str]:
-    keys = [key for key in {**now, **then} if now.get(key) != then.get(key)]
+def _keys(now: Work, then: Work) -> list[str]:
+    keys = [key for key in {**now, **then} if key not in VARIED and now.get(key) != then.get(key)]
     return [key for key in keys if key not in RECORDED or _comparable(now.get(key), then.get(key))]
 
 
@@ -88,15 +78,16 @@ def _comparable(now: Any, then: Any) -> bool:
     return None not in (now, then) and len(kinds) == 1
 
 
-def _told(config: dict[str, Any]) -> dict[str, Any]:
+def _told(config: dict[str, Any]) -> Work:
     """Return what a config tells of the work."""
-    return {key: value for key, value in work(config).items() if key not in (*SPELLED, *VARIED)}
+    return {key: value for key, value in flatten(config).items() if key not in (*SPELLED, *CALLED)}
 
 
-def _work(run: Run) -> dict[str, Any]:
+def _work(run: Run) -> Work:
     environment = run.environment
     contents = environment.get("contents") or {}
-    return _told(run.config) | {
+    return {
+        **_told(run.config),
         "content of data": contents.get("data"),
         "content of tokenizer": contents.get("tokenizer"),
         "samples": environment.get("num_samples"),

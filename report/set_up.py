@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from analysis.launches import spans
 from report.results import Measured
 from report.wording import ABSENT, listed, processor, size
 
@@ -111,5 +112,5 @@ def by_device(measured: Sequence[Measured]) -> str:
 
 def in_brief(m: Measured) -> str:
     """Return model, batch and number of launches of a study."""
-    model, seeds = m.view["config"]["model"], {run.seed for run in m.setting.runs}
-    return f"{model['name']}, {model['weights']} weights, B = {m.table['global_batch']}, {len(seeds)} launches"
+    model, launches = m.view["config"]["model"], spans(m.setting.runs)
+    return f"{model['name']}, {model['weights']} weights, B = {m.table['global_batch']}, {len(launches)} launches"

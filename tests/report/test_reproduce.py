@@ -87,7 +87,7 @@ def test_a_study_runs_again_under_another_name(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(DataError, match=r"memory.toml would do other work .*: global_batch = 64 .frozen: 32.; leave"):
         run_study("memory", ["outputs=out", "global_batch=64"], known)
     run_study("memory", ["outputs=out", "steps=20"], known)
-    with pytest.raises(DataError, match=r"memory.toml: seeds and steps of the frozen study are not there .seed 0: 60"):
+    with pytest.raises(DataError, match=r"memory.toml: runs of the frozen study are not there .*and 32 more"):
         run_study("memory", ["outputs=out", "steps=20"], known, whole=True)
     assert len(commands) == 2
 
@@ -106,7 +106,9 @@ def test_reproduce_compares_a_finished_study(frozen: Path, tmp_path: Path, capsy
     assert f" of {kept['timed']} of unequal (cpu, then cpu); in all" in report(read(frozen), {})
     assert all(row["ratio"] > 0 for row in kept["throughputs"])
     assert "balanced" in {row["arm"] for row in kept["throughputs"]}
-    assert [path.name for path in (frozen / "reproduced").iterdir()] == ["unequal-cpu.json"]
+    assert {path.name for path in (frozen / "reproduced").iterdir()} == {"unequal-cpu.json", "unequal-cpu"}
+    assert reproduce(["unequal", "--compare", str(frozen / "reproduced" / "unequal-cpu"), *where]) == 0
+    assert len(read(frozen).reproduced) == 1
     shutil.rmtree(frozen / "reproduced")
     other = write_virtual(tmp_path / "virtual", slower=4.0)
     assert reproduce(["virtual", "--compare", str(other), *where]) == 1
@@ -117,7 +119,7 @@ def test_reproduce_compares_a_finished_study(frozen: Path, tmp_path: Path, capsy
         reproduce(["virtual", "--compare", str(write_virtual(tmp_path / "part" / "virtual", packed=False)), *again])
         == 1
     )
-    assert "arms of the frozen study are not there (packed); run it whole to freeze it" in capsys.readouterr().err
+    assert "runs of the frozen study are not there (packed-virtual-g4-s0, " in capsys.readouterr().err
     assert not (frozen / "reproduced").exists(), "nothing is kept of these"
     assert reproduce(["absent", *where]) == 1
     assert "study absent: is none of the frozen ones, unequal" in capsys.readouterr().err
