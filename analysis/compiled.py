@@ -119,7 +119,7 @@ def _is_compiled(row: Mapping[str, Any]) -> bool:
 
 def _floor(rows: Sequence[Mapping[str, Any]]) -> Ratio:
     pair: Ratio | None = next((row["to_static"] for row in rows if row["kind"] == AGAIN), None)
-    return pair or Ratio(math.nan, reason="no A/A pair")
+    return pair or Ratio(math.nan, reason="it did not run")
 
 
 def _with_ratios(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Row:

@@ -16,6 +16,7 @@ from ddpsched.visible_text import figure_label
 NOT_APART = "not told apart from A/A"
 SHOWN = ("faster", "slower", "", NOT_APART)  # verdicts that a bar shows by itself
 ROW_CM, FRAME_CM = 0.48, 1.6  # of a bar, and of a panel's heading and axis
+CLOSE = 0.25  # to the band from below, so that a number reaches into it
 ROOM = 1.34  # of the longest bar, for the words beside it
 
 
@@ -39,6 +40,8 @@ def bars_of_speed(found: pd.DataFrame, ax: Axes) -> Axes:
         if np.isfinite([row["low"], row["high"]]).all() and row["low"] < row["high"]:
             ax.plot([row["low"], row["high"]], [place, place], color="black", lw=1.2, solid_capstyle="butt")
             end = row["high"]
+        if limits is not None and limits[0] - CLOSE < end < limits[1]:
+            end = max(limits[1], 1.0)  # a number beside the band and its line, not on them
         ax.annotate(_words(row), (end, place), (4, 0), textcoords="offset points", va="center", fontsize=SMALL)
     ax.set_yticks(range(len(arms)), [figure_label(name) for name in names])
     ax.tick_params(axis="y", length=0)

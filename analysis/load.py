@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 
 from analysis.metrics import per_step
-from analysis.run_files import clean, read_config, read_environment, read_evaluations, read_records
+from analysis.run_files import clean, read_config, read_environment, read_evaluations, read_records, records_of
 from ddpsched.errors import AGAIN, DataError
 from ddpsched.launcher_log import LAUNCHER_LOGS, never_began
 from ddpsched.own_folder import refuse_special
-from ddpsched.records import RECORDS, StepRecord
+from ddpsched.records import StepRecord
 from ddpsched.run_folder import STATUS, read_status
 
 EVER = tuple(each.name for each in fields(StepRecord) if each.default is MISSING)  # columns that each record has
@@ -142,45 +142,45 @@ def load_run(path: Path) -> Run:
     if status["state"] != "done":
         raise DataError(": ".join(filter(None, (status["state"], status.get("reason")))))
     config, environment = read_config(path), read_environment(path)
-    table = read_records(path)
+    table, source = read_records(path), records_of(path)
     if missing := [name for name in EVER if name not in table]:
-        raise DataError(f"{path / RECORDS}: records lack {', '.join(missing)}; {AGAIN}")
-    records = clean(table, path / RECORDS)
-    _check_agreement(path, config, records.iloc[0])
+        raise DataError(f"{source}: records lack {', '.join(missing)}; {AGAIN}")
+    records = clean(table, source)
+    _check_agreement(source, config, records.iloc[0])
     if "loop" not in environment:  # what a loop of one's own measures is up to it, and so is when it ends
-        _check_measured(path, records)
-        _check_length(path, status.get("total_steps") or config.get("steps"), records)
-    _check_ranks(path, config, records)
+        _check_measured(source, records)
+        _check_length(source, status.get("total_steps") or config.get("steps"), records)
+    _check_ranks(source, config, records)
     return Run(path, config, environment, status, records, read_evaluations(path))
 
 
-def _check_agreement(path: Path, config: dict[str, Any], record: Any) -> None:
+def _check_agreement(source: Path, config: dict[str, Any], record: Any) -> None:
     """Raise DataError where the records are not of this config. Those of policy auto are of the one that it took."""
     labels = {"world_size": config["world_size"], "seed": config["seed"], "mode": config["executor"]["kind"]}
     if config["policy"]["kind"] != "auto":
         labels["policy"] = config["policy"]["kind"]
     for name, wanted in labels.items():
         if record[name] != wanted and not pd.isna(record[name]):
-            raise DataError(f"{path}: {name} = {wanted} in config.toml, {record[name]} in {RECORDS}; {AGAIN}")
+            raise DataError(f"{source}: {name} = {record[name]}, and {wanted} in config.toml; {AGAIN}")
 
 
-def _check_measured(path: Path, records: pd.DataFrame) -> None:
+def _check_measured(source: Path, records: pd.DataFrame) -> None:
     """Raise DataError where a time is missing that every run has, as in records of another version."""
     for name in MEASURED:
         if absent := int(records[name].isna().sum()):
-            raise DataError(f"{path / RECORDS}: {name} is missing in {absent} of {len(records)} records; {AGAIN}")
+            raise DataError(f"{source}: {name} is missing in {absent} of {len(records)} records; {AGAIN}")
 
 
-def _check_length(path: Path, wanted: int | None, records: pd.DataFrame) -> None:
+def _check_length(source: Path, wanted: int | None, records: pd.DataFrame) -> None:
     """Raise DataError where the last steps are missing, as nothing else tells that they are."""
     steps = records["step"].nunique()
     if wanted and steps < wanted:
-        raise DataError(f"{path / RECORDS}: it has {steps} of {wanted} steps; {AGAIN}")
+        raise DataError(f"{source}: it has {steps} of {wanted} steps; {AGAIN}")
 
 
-def _check_ranks(path: Path, config: dict[str, Any], records: pd.DataFrame) -> None:
+def _check_ranks(source: Path, config: dict[str, Any], records: pd.DataFrame) -> None:
     """Raise DataError where records of some ranks are missing."""
     ranks = records.groupby("step").size()
     if (few := ranks[ranks < config["world_size"]]).size:
         step, size = few.index[0], config["world_size"]
-        raise DataError(f"{path / RECORDS}: step {step} has records of {few.iloc[0]} of {size} ranks; {AGAIN}")
+        raise DataError(f"{source}: step {step} has records of {few.iloc[0]} of {size} ranks; {AGAIN}")

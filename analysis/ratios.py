@@ -233,7 +233,7 @@ def judged(
         floor = next((each.ratio for each in compared[-1] if each.arm == AA), None)
         if floor is None and AA in setting.arms and again:
             floor = compare(setting, AA, again, column, rng).ratio
-        floors.append(floor or Ratio(float("nan"), reason="no A/A run"))
+        floors.append(floor or Ratio(float("nan"), reason="it did not run"))
     measured = [
         (each.ratio, floor) for rows, floor in zip(compared, floors, strict=True) for each in rows if each.arm != AA
     ]

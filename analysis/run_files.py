@@ -21,6 +21,7 @@ from ddpsched.table import FolderName, Positive, first_fault
 REQUIRED = ("step", "rank", "world_size", "num_samples", "global_batch", "num_tokens", "padded_tokens")
 WHOLE, REAL = np.dtype("int64"), np.dtype("float64")
 TEXT = ("run", "mode", "policy", "plan_hash")
+LINES = "records-rank*.jsonl"  # of all ranks
 EVALUATION_COLUMNS = ("step", "loss", "accuracy", "perplexity", "num_samples", "majority")
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -137,12 +138,20 @@ def read_records(folder: Path) -> pd.DataFrame:
     except FileNotFoundError:
         return pd.DataFrame(_lines(folder))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
-        raise DataError(f"{path}: cannot be read ({_brief(error)}); {AGAIN}") from None
+        lines = any(folder.glob(LINES))
+        remedy = f"remove it, and {folder / LINES} stand in for it" if lines else AGAIN
+        raise DataError(f"{path}: cannot be read ({_brief(error)}); {remedy}") from None
+
+
+def records_of(folder: Path) -> Path:
+    """Return the path that ``read_records`` reads, for messages."""
+    path = folder / RECORDS
+    return path if path.exists() else folder / LINES
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
     """Return the lines that were to become records.parquet, of a run that was done with them. Raises DataError."""
-    paths = sorted(folder.glob("records-rank*.jsonl"))
+    paths = sorted(folder.glob(LINES))
     if not paths:
         raise DataError(f"{folder / RECORDS}: no such file, and no JSON lines of its ranks; {AGAIN}")
     for path in paths:
@@ -150,7 +159,7 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
         if rest:
             raise DataError(f"{path}, line {len(lines) + 1}: it ends in the middle; {AGAIN}")
     if not (rows := read_lines(folder)):
-        raise DataError(f"{folder}/records-rank*.jsonl: no record is in these files; {AGAIN}")
+        raise DataError(f"{folder / LINES}: no record is in these files; {AGAIN}")
     return rows
 
 

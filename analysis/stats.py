@@ -301,7 +301,7 @@ def verdicts(measured: Sequence[tuple[Ratio, Ratio]], margin: float | None = Non
     "faster" or "slower": Holm's p-value over all ratios of the page is below 0.05, and the ratio is farther from 1
     than the farther limit of its floor. "the same within m %": two one-sided tests at a margin that was stated
     beforehand, each at 0.05, and the floor's own interval lies within the margin. Else "not told apart from A/A",
-    or "no interval: " and why.
+    or "no interval: " and why, or "no interval of A/A: " and why where only the floor has none.
     ``measured``: each ratio, arm over baseline, with the floor of its setting: the baseline over itself (A/A).
 
     Raises ValueError for a margin outside 0 to 1.
@@ -312,7 +312,7 @@ def verdicts(measured: Sequence[tuple[Ratio, Ratio]], margin: float | None = Non
     words = []
     for each, floor in measured:
         if each.reason or floor.reason:
-            words.append(f"no interval: {each.reason or floor.reason}")
+            words.append(f"no interval: {each.reason}" if each.reason else f"no interval of A/A: {floor.reason}")
         else:
             words.append(_verdict(each, floor, next(adjusted) < LEVEL, margin))
     return words

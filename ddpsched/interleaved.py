@@ -20,6 +20,7 @@ from ddpsched.exchange import Exchange, LocalExchange
 from ddpsched.monitor.sinks import ONE_AT_A_TIME
 from ddpsched.run_folder import RunFolder
 from ddpsched.run_loop import run_steps, watched, world_of
+from ddpsched.shortage import system_fault
 from ddpsched.watch import Watch
 from ddpsched.world import World
 
@@ -151,7 +152,7 @@ def _advance(name: str, going: dict[str, Steps], failed: dict[str, str]) -> None
         del going[name]
     except Exception as error:
         del going[name]
-        failed[name] = str(error) or repr(error)
+        failed[name] = system_fault(error) if isinstance(error, OSError) else str(error) or repr(error)
         log.warning("%s failed, the other runs go on: %s", name, failed[name])
     except BaseException:
         del going[name]  # it has written why

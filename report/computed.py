@@ -161,9 +161,9 @@ class Computed:
         spans = [f"{_span(values)} on {device}" for device, values in off.items()]
         every = [each for values in off.values() for errors in values.values() for each in errors]
         more = min(every) > -CLOSE and max(every) > CLOSE
-        promise = f" Where they are off by more than {percent(CLOSE, 0)}, the curves promise too much." if more else ""
+        promise = f" The curves promise too much where this is more than {percent(CLOSE, 0)}." if more else ""
         device = processor(self.results.what_if["device"])
-        return Markup(f"What is computed, from a calibration on {device}, is off by {listed(spans)}.{promise}")
+        return Markup(f"Computed from a calibration on {device}, the throughput is off by {listed(spans)}.{promise}")
 
     def _both(self) -> list[tuple[dict[str, Any], float]]:
         """Return each measured throughput of a policy that was computed for as many ranks, with what was computed."""

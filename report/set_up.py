@@ -113,4 +113,5 @@ def by_device(measured: Sequence[Measured]) -> str:
 def in_brief(m: Measured) -> str:
     """Return model, batch and number of launches of a study."""
     model, launches = m.view["config"]["model"], spans(m.setting.runs)
-    return f"{model['name']}, {model['weights']} weights, B = {m.table['global_batch']}, {len(launches)} launches"
+    name = "MiniLM" if "minilm" in model["name"].lower() else model["name"]  # its path is in the appendix
+    return f"{name}, {model['weights']} weights, B = {m.table['global_batch']}, {len(launches)} launches"

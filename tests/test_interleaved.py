@@ -170,6 +170,17 @@ def test_a_failure_of_one_run_is_named_and_leaves_the_others(tmp_path: Path) -> 
     assert [read_status(config.run_dir)["state"] for config in configs] == ["absent", "done", "done"]
 
 
+def test_a_disk_that_is_full_before_a_run_begins_is_named_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "a"))
+
+    monkeypatch.setattr("ddpsched.guard.Guard.begun", full)
+    failed = run_interleaved(configs_of(tmp_path)[:1])
+    assert failed["static-virtual"].startswith(f"no space left for {tmp_path / 'a'}; free some, or write to another")
+
+
 def test_an_interruption_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ddpsched.training.virtual import VirtualExecutor
 

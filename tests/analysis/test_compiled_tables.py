@@ -93,7 +93,7 @@ def test_without_a_baseline_the_policys_own_is_left() -> None:
     own, compiled = policy["rows"]
     assert own["to_static"] is compiled["to_static"] is compiled["to_dynamic"] is None
     assert compiled["to_eager"]["ratio"] == pytest.approx(0.5, rel=0.01)
-    assert compiled["step_is"] == "no interval: no A/A pair"
+    assert compiled["step_is"] == "no interval of A/A: it did not run"
 
 
 def test_verdicts_of_all_policies_are_one_family() -> None:

@@ -161,7 +161,7 @@ def test_without_a_second_run_of_the_baseline_there_is_no_verdict(tmp_path: Path
     for policy in ("static", "balanced"):
         write_arm(tmp_path / "study", policy)
     (row,) = judged([setting_of(tmp_path / "study")], "step_s")[0]
-    assert row["verdict"] == "no interval: no A/A run"
+    assert row["verdict"] == "no interval of A/A: it did not run"
     assert row["low"] < row["high"], "the interval of the ratio itself is there"
 
 

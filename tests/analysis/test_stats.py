@@ -271,7 +271,7 @@ def around(value: float, error: float, freedom: float = 20) -> Ratio:
         (around(1.001, 0.005), around(1.015, 0.0025), "not told apart from A/A"),
         (around(1.001, 0.005), around(1 / 1.015, 0.0025), "not told apart from A/A"),
         (Ratio(0.5, reason="1 launch"), EXACT, "no interval: 1 launch"),
-        (around(0.5, 0.01), Ratio(1.0, reason="no A/A run"), "no interval: no A/A run"),
+        (around(0.5, 0.01), Ratio(1.0, reason="1 launch"), "no interval of A/A: 1 launch"),
     ],
 )
 def test_verdicts(measured: Ratio, floor: Ratio, words: str) -> None:
