@@ -67,7 +67,18 @@ def verdicts_again(reproduced: Sequence[Mapping[str, Any]], measured: Sequence[M
         f"{percent(same / timed)}{alone}. Of faster and slower on step times {words_same} of {words} were the same, "
         f"and {computed_same} of {computed} that no clock has a say in. The appendix names those that fell otherwise. "
         f"{undecided} were undecided when they were frozen, and do not count.{_by_means(reproduced)}{''.join(apart)}"
+        f"{_recorded(every)}"
     )
+
+
+def _recorded(reproduced: Sequence[Mapping[str, Any]]) -> str:
+    """Return of how many repeats the records are there, from which the numbers follow, and of which they are not."""
+    bare = [each["study"] for each in reproduced if not each.get("records")]
+    kept = len(reproduced) - len(bare)
+    if not kept:
+        return ""
+    others = f" Of the others ({listed(sorted(set(bare)))}) the outcome alone was kept." if bare else ""
+    return f" The records of {kept} of these {len(reproduced)} repeats are frozen, too.{others}"
 
 
 def _by_means(reproduced: Sequence[Mapping[str, Any]]) -> str:

@@ -221,7 +221,6 @@ def read(folder: Path) -> Results:
     studies = {path.parent.name: open_study(path.parent) for path in sorted((folder / STUDIES).glob("*/runs.json"))}
     if not studies:
         raise DataError(f"no frozen results in {folder}; freeze a study: python -m analysis.freeze outputs/STUDY")
-    rooms = {name: read_tables(folder / name) for name in (SIMULATOR, REPRODUCED)}
     hosts = [
         {**table, "links": [_with_ratios(link) for link in table["links"]]} for table in read_tables(folder / TWO_HOSTS)
     ]
@@ -236,8 +235,16 @@ def read(folder: Path) -> Results:
         compiled=read_compiled(folder / COMPILED),
         synchronisers=[_with_ratios(table) for table in read_tables(folder / SYNCHRONISERS)],
         two_hosts=hosts,
-        **rooms,
+        simulator=read_tables(folder / SIMULATOR),
+        reproduced=read_repeats(folder / REPRODUCED),
     )
+
+
+def read_repeats(folder: Path) -> Tables:
+    """Return what ``report.reproduce`` found of each repeat, and the folder of its records where they were kept."""
+    paths = sorted(folder.glob("*.json"))
+    records = [path.with_suffix("") if path.with_suffix("").is_dir() else None for path in paths]
+    return [{**read_json(path), "records": each} for path, each in zip(paths, records, strict=True)]
 
 
 def read_compiled(folder: Path) -> Tables:

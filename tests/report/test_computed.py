@@ -54,7 +54,10 @@ def test_what_is_computed_is_held_beside_what_was_measured() -> None:
     assert Computed(found).beside_measured() == [["4, a processor", "2.00 (2.40)"], ["4, another", "1.60 (2.40)"]]
     said = Computed(found).off_by()
     assert said.endswith(" The curves promise too much where this is more than 5 %.")
-    assert "on another, the throughput is off by +20.0 % to +20.0 % (farthest with `packed`) on a processor and +50.0 % to" in said
+    assert (
+        "on another, the throughput is off by +20.0 % to +20.0 % (farthest with `packed`) on a processor and +50.0 % to"
+        in said
+    )
 
 
 def test_the_simulator_s_errors_are_told_by_model_and_kind_of_ranks() -> None:

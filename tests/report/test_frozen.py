@@ -7,8 +7,9 @@ import pytest
 from report import front
 from report.build import build
 from report.pdf import num_pages
-from report.reproduce import verdicts
-from report.results import Measured, Results, read
+from report.reproduce import compare, outcome, throughputs, verdicts
+from report.results import Measured, Results, collect, read
+from report.same_work import check_same_work, check_whole
 
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "report"
@@ -48,3 +49,18 @@ def test_frozen_comparisons_have_five_launches(results: Results) -> None:
     assert all(len(row["launches_s"]) >= LEAST for row in timed if not row.get("failed"))
     assert all(row["repeats"] >= LEAST for table in results.simulator for row in table["rows"])
     assert all(len(file.launches) >= LEAST for file in results.trainers.values() if hasattr(file, "launches"))
+
+
+@pytest.mark.slow
+def test_repeats_are_what_their_records_give(results: Results) -> None:
+    """Each outcome whose records were kept, computed anew."""
+    kept = [each for each in results.reproduced if each["records"]]
+    assert kept
+    for told in kept:
+        alone, fresh = results.only(told["study"]), collect([told["records"]])
+        check_same_work(alone, fresh, told["records"])
+        check_whole(alone, fresh, told["records"])
+        found = outcome(compare(verdicts(alone), verdicts(fresh)))
+        assert found == {name: told[name] for name in found}
+        for row, before in zip(throughputs(fresh), told["throughputs"], strict=True):
+            assert row == before | {end: pytest.approx(before[end]) for end in ("ratio", "low", "high")}

@@ -60,3 +60,11 @@ def test_what_the_rule_before_gave_is_told() -> None:
 def test_how_many_were_run_again() -> None:
     assert how_many([repeat("one", 20), repeat("one", 19)], MEASURED) == "1 of 3 studies were run again (one)."
     assert how_many([], MEASURED) == "0 of 3 studies were run again."
+
+
+def test_it_is_told_whose_records_are_kept() -> None:
+    found = [repeat("one", 20) | {"records": "one-again"}, repeat("two", 20), repeat("two", 20)]
+    told = " The records of 1 of these 3 repeats are frozen, too. Of the others (two) the outcome alone was kept."
+    assert verdicts_again(found, MEASURED).endswith(told)
+    assert verdicts_again(found[:1], MEASURED).endswith("1 of these 1 repeats are frozen, too.")
+    assert "records" not in verdicts_again(found[1:], MEASURED)
