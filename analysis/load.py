@@ -72,7 +72,7 @@ class Run:
 
     @property
     def launch(self) -> dict[str, Any]:
-        """What its launch recorded: its id, how the arms ran in it, the margin. Empty of a run that ran alone."""
+        """Its launch: the id, how the arms ran in it, and the margin. Empty of a run that ran alone."""
         return self.environment.get("launch") or {}
 
     @property

@@ -170,15 +170,17 @@ def test_a_failure_of_one_run_is_named_and_leaves_the_others(tmp_path: Path) -> 
     assert [read_status(config.run_dir)["state"] for config in configs] == ["absent", "done", "done"]
 
 
-def test_a_disk_that_is_full_before_a_run_begins_is_named_with_a_remedy(
+def test_a_disk_too_full_for_a_run_to_begin_is_named_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*args: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "a"))
+    def full(config: RunConfig, *args: Any, **options: Any) -> Iterator[None]:
+        raise OSError(errno.ENOSPC, "No space left on device", str(config.run_dir))
+        yield
 
-    monkeypatch.setattr("ddpsched.guard.Guard.begun", full)
-    failed = run_interleaved(configs_of(tmp_path)[:1])
-    assert failed["static-virtual"].startswith(f"no space left for {tmp_path / 'a'}; free some, or write to another")
+    monkeypatch.setattr(interleaved, "run_steps", full)
+    configs = configs_of(tmp_path)[:1]
+    says = f"no space left for {configs[0].run_dir}; free some, or write to another disk"
+    assert run_interleaved(configs)["static-virtual"].startswith(says)
 
 
 def test_an_interruption_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
