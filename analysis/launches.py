@@ -21,10 +21,13 @@ def spans(runs: Iterable[Run]) -> list[Span]:
 
 
 def most_at_once(setting: Setting) -> int:
-    """Return how many launches of a setting ran at one time on one machine, as far as runs tell machines apart."""
-    machines: dict[str | None, list[Run]] = {}
-    for run in setting.runs:
-        machines.setdefault(run.status.get("boot"), []).append(run)
+    """Return how many launches of a setting's study ran at one time on a machine that ran some of the setting's.
+
+    Machines are told apart by their boots, as far as runs recorded them.
+    """
+    machines: dict[str | None, list[Run]] = {run.status.get("boot"): [] for run in setting.runs}
+    for run in (run for run in (*setting.runs, *setting.beside) if run.status.get("boot") in machines):
+        machines[run.status.get("boot")].append(run)
     return max(
         sum(begin <= at < end for begin, end in launches)
         for launches in map(spans, machines.values())
@@ -36,6 +39,7 @@ def is_timed(setting: Setting) -> bool:
     """Return whether times of its arms may be compared.
 
     Arms that take turns, step by step, meet the same neighbours. Those that ran one after another did so only where no
-    other launch ran beside them. Simulated times are computed.
+    other launch of the study ran beside them. Simulated times are computed.
     """
-    return setting.runs[0].mode == "simulated" or setting.took_turns or most_at_once(setting) < 2
+    took_turns = all(run.took_turns for run in setting.runs)
+    return setting.runs[0].mode == "simulated" or took_turns or most_at_once(setting) < 2

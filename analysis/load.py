@@ -149,7 +149,7 @@ def load_run(path: Path) -> Run:
     _check_agreement(source, config, records.iloc[0])
     if "loop" not in environment:  # what a loop of one's own measures is up to it, and so is when it ends
         _check_measured(source, records)
-        _check_length(source, status.get("total_steps") or config.get("steps"), records)
+        _check_length(source, status.get("num_steps") or config.get("steps"), records)
     _check_ranks(source, config, records)
     return Run(path, config, environment, status, records, read_evaluations(path))
 

@@ -45,11 +45,12 @@ POLICY_ORDER = ("static", "peer", "minmax", "balanced", "packed", "token_budget"
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Runs of one setting by arm, static first; each arm's runs in order of seed."""
+    """Runs of one setting by arm, static first; an arm's runs in order of seed. ``beside``: its study's other runs."""
 
     slug: str
     label: str
     arms: dict[str, list[Run]]
+    beside: Sequence[Run] = ()
 
     @property
     def runs(self) -> list[Run]:
@@ -156,7 +157,7 @@ def settings(runs: Sequence[Run]) -> list[Setting]:
         device = [] if mode == "simulated" else [group[0].device]
         label = ", ".join([f"G = {world_size}", f"B = {batch}", mode, *device, *extra])
         slug = f"{group[0].study}-{mode}-g{world_size}-b{batch}{number}"
-        result.append(Setting(slug, label, _arms(group)))
+        result.append(Setting(slug, label, _arms(group), [run for run in runs if run not in group]))
     return result
 
 

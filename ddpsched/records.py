@@ -172,14 +172,15 @@ def unlikely(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def compact(directory: Path) -> Path:
-    """Write a run's JSON lines as one Parquet file, aside and then renamed; return its path."""
+def compact(directory: Path) -> int:
+    """Write a run's JSON lines as one Parquet file, aside and then renamed; return how many steps they are of."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     arrow = {int: pa.int64(), float: pa.float64(), str: pa.string()}
     schema = pa.schema([(each.name, arrow[(*get_args(each.type), each.type)[0]]) for each in fields(StepRecord)])
-    table = pa.Table.from_pylist(read_lines(directory), schema=schema)
+    rows = read_lines(directory)
+    table = pa.Table.from_pylist(rows, schema=schema)
     path, aside = directory / RECORDS, directory / (RECORDS + ".part")
     try:
         with aside.open("wb") as file:
@@ -190,7 +191,7 @@ def compact(directory: Path) -> Path:
     except OSError:
         aside.unlink(missing_ok=True)
         raise
-    return path
+    return len({row["step"] for row in rows})
 
 
 def read_json(path: Path, remedy: str = "") -> dict[str, Any]:

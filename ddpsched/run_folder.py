@@ -33,7 +33,7 @@ STATUS = "status.json"
 RESTART = "TORCHELASTIC_RESTART_COUNT"  # may differ between machines, so it counts only until the attempt is known
 LONGEST_REASON = 20_000  # characters: of a traceback
 START_SKEW_S = 5.0  # the ranks of one attempt do not start at the same moment
-NOTES = ("about", "total_steps", "sinks")  # keys of status.json that stay what they are as the state changes
+NOTES = ("about", "total_steps", "num_steps", "sinks")  # keys of status.json that stay as the state changes
 OUTPUTS = (
     "records-rank*.jsonl", "timeline-rank*.jsonl", "*.part", RECORDS, "evaluations.jsonl", "environment.json",
     "ledger.jsonl", "quarantine.jsonl", "checkpoints", "model", "figures", "tensorboard",
@@ -71,6 +71,7 @@ class Status(BaseModel):
     uptime_s: float | None = None
     about: About | None = None
     total_steps: int | None = None
+    num_steps: int | None = None
     sinks: dict[str, str] | None = None
 
 
@@ -235,8 +236,9 @@ class RunFolder:
         self._notes["sinks"] = states
         write_json(self.path / STATUS, {**self._stored(), "sinks": states})
 
-    def done(self) -> None:
-        """Write that the run is done, after all else."""
+    def done(self, num_steps: int) -> None:
+        """Write that the run is done, after all else, and how many steps it has."""
+        self._notes["num_steps"] = num_steps
         self._write_status("done")
 
     def is_done(self) -> bool:

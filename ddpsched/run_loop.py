@@ -194,8 +194,7 @@ def _run(
             if config.data.lengths == "online":  # each rank knows its windows alone
                 environment["num_truncated"] = int(truncated)
             folder.write_environment(environment)
-            compact(folder.path)
-            folder.done()
+            folder.done(compact(folder.path))
             sending.close(failed=False)  # only now: whatever a sink waits for, the run is done
             folder.lock.give_back()  # before any rank ends: its caller may begin another run in this folder at once
     exchange.part(guard.is_done)  # until then the other ranks can report a failure of rank 0

@@ -8,7 +8,7 @@ from report.figures import FURTHER, GLOO, VIRTUAL
 from report.measures import arms
 from report.over_others import near_strongest, packing_in_short
 from report.render import as_text
-from report.repeated import in_short, repeats_of
+from report.repeated import elsewhere, in_short
 from report.results import Results
 from report.sentences import code, gains
 from report.wording import listed, processor
@@ -34,7 +34,7 @@ def block(results: Results) -> str:
             )
     for m in results.of(FURTHER)[:1]:
         said.append(f"{packing_in_short(m)} ({_processor(m.table['device'])}).")
-    for each in repeats_of(VIRTUAL, results.reproduced)[:1]:
+    for each in elsewhere(VIRTUAL, results):
         said.append(f"On another processor ({listed(list(map(_processor, each['devices'])))}): {in_short(each)}.")
     if gloo := results.of(*GLOO):
         said.append(f"On four processes that share two cores: {gains(gloo)}.")

@@ -62,6 +62,7 @@ def report(results: Results, figures: Mapping[str, bytes]) -> str:
         laws=LAWS.values(),
         named=named,
         reproduced=results.reproduced,
+        elsewhere=lambda study: repeated.elsewhere(study, results),
         measured=results.measured,
         by_device=by_device,
         in_brief=in_brief,

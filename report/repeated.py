@@ -6,7 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from analysis.settings import AA
-from report.results import Measured
+from report.results import Measured, Results
 from report.sentences import NAMED, code
 from report.wording import interval, listed, number, percent, processor
 
@@ -16,6 +16,12 @@ ENOUGH = 0.95  # of a study's verdicts on what was measured
 def repeats_of(study: str, reproduced: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the repeats of a study that have the throughputs of its arms."""
     return [each for each in reproduced if each["study"] == study and each.get("throughputs")]
+
+
+def elsewhere(study: str, results: Results) -> list[Mapping[str, Any]]:
+    """Return the first of these repeats that ran on another device than what is frozen; none where none did."""
+    here = {m.table["device"] for m in results.of(study)}
+    return [each for each in repeats_of(study, results.reproduced) if not here & {*each["devices"]}][:1]
 
 
 def again(repeat: Mapping[str, Any]) -> Markup:

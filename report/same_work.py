@@ -11,7 +11,7 @@ from ddpsched.errors import DataError
 from report.results import Results
 
 # what these name lies elsewhere
-SPELLED = ("data.path", "data.name", "data.subset", "data.tokenizer", "model.name", "cost.path")
+SPELLED = ("data.path", "data.name", "data.subset", "data.tokenizer", "model.name")
 CALLED = ("name", "study", "outputs", "log")
 VARIED = ("seed", "steps", "epochs")  # of launches, of which there may be more or fewer
 RECORDED = ("content of data", "content of tokenizer", "samples", "parameters")  # as the run found them
@@ -27,7 +27,10 @@ def check_planned(frozen: Results, planned: Sequence[dict[str, Any]], file: str,
     """
     mine = [_told(config) for config in planned]
     if values := _differing(mine, [_told(run.config) for run in _runs(frozen)]):
-        raise DataError(f"{file} would do other work than the frozen study: {values}; leave these overrides out")
+        raise DataError(
+            f"{file} would do other work than the frozen study: {values}; give the frozen values, or freeze "
+            "it again where its file has changed since"
+        )
     if whole:
         _check_whole(frozen, mine, file)
 
@@ -48,7 +51,13 @@ def check_whole(frozen: Results, fresh: Results, folder: Path) -> None:
 
 
 def _check_whole(frozen: Results, fresh: Sequence[Work], where: str) -> None:
-    if missing := [run.name for run in _runs(frozen) if _told(run.config) not in fresh]:
+    there, missing = list(fresh), list[str]()
+    for run in _runs(frozen):
+        if (told := _told(run.config)) in there:
+            there.remove(told)
+        else:
+            missing.append(run.name)
+    if missing:
         named = ", ".join(missing[:MOST]) + (f" and {len(missing) - MOST} more" if len(missing) > MOST else "")
         raise DataError(f"{where}: runs of the frozen study are not there ({named}); run it whole to freeze it")
 
@@ -79,8 +88,9 @@ def _comparable(now: Any, then: Any) -> bool:
 
 
 def _told(config: dict[str, Any]) -> Work:
-    """Return what a config tells of the work."""
-    return {key: value for key, value in flatten(config).items() if key not in (*SPELLED, *CALLED)}
+    """Return what a config tells of the work; of a calibration's path its name, by which arms are told apart."""
+    told = {key: value for key, value in flatten(config).items() if key not in (*SPELLED, *CALLED)}
+    return told | {key: Path(path).name for key, path in told.items() if key == "cost.path"}
 
 
 def _work(run: Run) -> Work:

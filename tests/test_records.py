@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ddpsched.errors import DataError
 from ddpsched.record_lines import sealed
-from ddpsched.records import RecordWriter, StepRecord, compact, read_lines, write_all
+from ddpsched.records import RECORDS, RecordWriter, StepRecord, compact, read_lines, write_all
 
 RECORD: dict[str, Any] = {
     "run": "r", "mode": "virtual", "policy": "static", "seed": 0, "epoch": 0, "step": 0, "rank": 0, "world_size": 2,
@@ -110,7 +110,8 @@ def test_pages_of_the_parquet_file_have_checksums(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     written(tmp_path)
-    path = compact(tmp_path)
+    assert compact(tmp_path) == len({each["step"] for each in read_lines(tmp_path)})
+    path = tmp_path / RECORDS
     data = bytearray(path.read_bytes())
     value = data.index(b"static")
     data[value] ^= 1

@@ -189,5 +189,4 @@ class Recorder:
                 return
             self._summed(1, self._world)  # all ranks have written their records
             if self._world.is_main:
-                compact(self.path)
-                folder.done()
+                folder.done(compact(self.path))

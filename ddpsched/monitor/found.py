@@ -105,7 +105,7 @@ def find_run(folder: Path) -> FoundRun:
         mode=labels.mode,
         world_size=labels.world_size,
         seed=labels.seed,
-        steps=_steps(folder) or (status.get("total_steps") if status["state"] == "done" else None),
+        steps=_steps(folder) or status.get("num_steps"),
         total_steps=status.get("total_steps"),
         started=status.get("started"),
         wall_s=None if running else status.get("wall_s"),

@@ -7,7 +7,7 @@ import pytest
 from synthetic import SEEDS, write_run
 
 from analysis.freeze import freeze, read_frozen
-from analysis.launches import BESIDE, most_at_once
+from analysis.launches import BESIDE, is_timed, most_at_once
 from analysis.load import load_study
 from analysis.ratios import judged
 from analysis.settings import Setting, settings
@@ -20,10 +20,14 @@ def launched(study: Path, how: str, boots: tuple[str, ...], same_hour: bool = Tr
         for turn, policy in enumerate(("static", "balanced"), first):
             launch = {"how": how, "id": f"launch {seed}", "margin": 0.02}
             run = write_run(study, policy, seed=seed, steps=20, environment={"launch": launch})
-            status = json.loads((run / "status.json").read_text())
-            span = {"started": f"2026-01-01T0{turn}:00:00", "finished": f"2026-01-01T0{turn + 1}:00:00"}
-            (run / "status.json").write_text(json.dumps(status | span | {"boot": boots[place]}))
+            began(run, turn, boots[place])
     return study
+
+
+def began(run: Path, hour: int, boot: str) -> None:
+    status = json.loads((run / "status.json").read_text())
+    span = {"started": f"2026-01-01T0{hour}:00:00", "finished": f"2026-01-01T0{hour + 1}:00:00"}
+    (run / "status.json").write_text(json.dumps(status | span | {"boot": boot}))
 
 
 def setting_of(study: Path) -> Setting:
@@ -65,3 +69,20 @@ def test_a_frozen_study_still_tells_machines_apart(tmp_path: Path) -> None:
     freeze(study, tmp_path / "frozen")
     (found,) = settings(read_frozen(tmp_path / "frozen").runs)
     assert most_at_once(found) == 1
+
+
+def test_launches_of_the_study_s_other_settings_ran_beside_these(tmp_path: Path) -> None:
+    """And one seed whose arms took turns does not make up for others whose arms did not."""
+    study = tmp_path / "m"
+    for world_size in (2, 4):
+        for turn, policy in enumerate(("static", "balanced")):
+            launch = {"how": "processes", "id": f"launch {world_size}", "margin": 0.02}
+            run = write_run(study, policy, world_size=world_size, steps=20, environment={"launch": launch})
+            began(run, turn, "here")
+    assert [most_at_once(each) for each in settings(load_study(study).runs)] == [2, 2]
+    assert [is_timed(each) for each in settings(load_study(study).runs)] == [False, False]
+    mixed = launched(tmp_path / "n", "processes", HERE)
+    for policy in ("static", "balanced"):
+        environment = mixed / f"{policy}-distributed-g2-s0" / "environment.json"
+        environment.write_text(environment.read_text().replace('"processes"', '"interleaved"'))
+    assert not is_timed(setting_of(mixed))

@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from runs import config_of
 from synthetic import write_run
 
 from analysis.__main__ import main
 from analysis.compare_runs import compared
 from analysis.load import load_run, load_study
 from analysis.settings import settings
+from ddpsched.config import parse
 from ddpsched.errors import AGAIN, DataError
+from ddpsched.run_folder import read_status
+from ddpsched.run_loop import run
 
 
 @pytest.mark.parametrize(
@@ -33,7 +37,7 @@ def test_a_run_by_epochs_is_as_long_as_it_was_to_be(tmp_path: Path) -> None:
     config = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(config.replace("steps = 10\n", "epochs = 2\n"))
     status = json.loads((folder / "status.json").read_text())
-    (folder / "status.json").write_text(json.dumps(status | {"total_steps": 10}))
+    (folder / "status.json").write_text(json.dumps(status | {"total_steps": 11, "num_steps": 10}))
     records = pd.read_parquet(folder / "records.parquet")
     (folder / "records.parquet").unlink()
     for steps, says in ((10, None), (9, "it has 9 of 10 steps")):
@@ -44,6 +48,15 @@ def test_a_run_by_epochs_is_as_long_as_it_was_to_be(tmp_path: Path) -> None:
         else:
             with pytest.raises(DataError, match=says):
                 load_run(folder)
+
+
+def test_a_run_of_fewer_steps_than_were_estimated_is_whole(tmp_path: Path) -> None:
+    plain = config_of(tmp_path, "simulated", "static").model_dump(exclude={"steps"}, exclude_none=True)
+    config = parse(plain | {"name": "fairseq", "policy": {"kind": "peer", "peer": "fairseq"}, "epochs": 1})
+    run(config)
+    status = read_status(config.run_dir)
+    assert status["num_steps"] < status["total_steps"]
+    assert load_run(config.run_dir).records["step"].nunique() == status["num_steps"]
 
 
 @pytest.mark.parametrize(

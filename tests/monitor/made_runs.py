@@ -62,7 +62,7 @@ def never_begun(path: Path, printed: str = "error: a mistake\n") -> Path:
 def damaged(path: Path, lines: int, steps: int) -> Path:
     """Return the folder of a run of one rank that is done, whose records begin with lines that are none."""
     with going_on(path, steps) as (folder, (writer, _)):
-        folder.done()
+        folder.done(steps)
     text = "".join(line(record(step, world_size=1)) for step in range(steps))
     writer.path.write_text("{\n" * lines + text)
     return path
@@ -72,5 +72,5 @@ def finished(path: Path, steps: int = 20) -> Path:
     """Return the folder of a run that is done."""
     with going_on(path, steps) as (folder, writers):
         write(writers, 0, steps)
-        folder.done()
+        folder.done(steps)
     return path

@@ -53,7 +53,7 @@ def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path) -> None:
         assert watched.heading(summary) == "study/run: running, step 100 of about 400, epoch 0, 0:01:00 left"
         assert not watched.notes()
         assert not watched.ended
-        folder.done()
+        folder.done(100)
     watched.look()
     assert watched.ended
     assert watched.heading(watched.summary()).startswith("study/run: done, step 100 of 400, epoch 0, took 0:00:0")
@@ -154,7 +154,7 @@ def test_a_killed_run(tmp_path: Path) -> None:
 def test_lines_that_are_no_records_are_counted(tmp_path: Path) -> None:
     with going_on(tmp_path / "run") as (folder, writers):
         write(writers, 0, 3)
-        folder.done()
+        folder.done(3)
     old = {name: value for name, value in vars(record(3)).items() if name != "global_batch"}
     with (folder.path / "records-rank0.jsonl").open("a") as file:
         file.write(json.dumps(old) + "\n" + line(record(4))[:-20])

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from report.repeated import again, how_many, in_short, repeats_of, verdicts_again
+from report.repeated import again, elsewhere, how_many, in_short, repeats_of, verdicts_again
 
 
 def repeat(study: str, same: int, *others: str, **throughputs: float) -> dict[str, Any]:
@@ -68,3 +68,11 @@ def test_it_is_told_whose_records_are_kept() -> None:
     assert verdicts_again(found, MEASURED).endswith(told)
     assert verdicts_again(found[:1], MEASURED).endswith("1 of these 1 repeats are frozen, too.")
     assert "records" not in verdicts_again(found[1:], MEASURED)
+
+
+def test_a_repeat_on_another_device_is_named_so() -> None:
+    here, there = repeat("one", 20, balanced=1.5) | {"devices": ["a processor"]}, repeat("one", 20, balanced=1.6)
+    results: Any = SimpleNamespace(of=lambda study: MEASURED[:1], reproduced=[here, there])
+    assert elsewhere("one", results) == [there]
+    results.reproduced = [here]
+    assert elsewhere("one", results) == []

@@ -84,7 +84,7 @@ def test_a_study_runs_again_under_another_name(monkeypatch: pytest.MonkeyPatch) 
     folder = run_study("memory", ["outputs=out"], known, force=True)
     assert folder == Path("out/memory-again")
     assert commands[0][-3:] == ["study=memory-again", "outputs=out", "--force"]
-    with pytest.raises(DataError, match=r"memory.toml would do other work .*: global_batch = 64 .frozen: 32.; leave"):
+    with pytest.raises(DataError, match=r"memory.toml would do other work .*: global_batch = 64 .frozen: 32.; give"):
         run_study("memory", ["outputs=out", "global_batch=64"], known)
     run_study("memory", ["outputs=out", "steps=20"], known)
     with pytest.raises(DataError, match=r"memory.toml: runs of the frozen study are not there .*and 32 more"):

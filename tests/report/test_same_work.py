@@ -1,6 +1,7 @@
 """Which runs did the work of a frozen study: the same data and model, wherever they lie."""
 
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,6 +57,13 @@ def test_a_repetition_is_whole_by_its_runs(tmp_path: Path) -> None:
                 write_run(tmp_path / study, policy, seed=seed, steps=steps, name=f"{policy}-s{seed}")
     frozen, part, long = (collect([tmp_path / study]) for study in ("frozen", "part", "long"))
     check_whole(frozen, frozen, tmp_path)
+    for name in ("stale", "refitted"):
+        options = {"cost.kind": "calibrated", "cost.path": f"outputs/{name}.json"}
+        write_run(tmp_path / "shift", "balanced", steps=4, name=f"balanced-{name}", options=options)
+    both = collect([tmp_path / "shift"])
+    shutil.rmtree(tmp_path / "shift" / "balanced-refitted")
+    with pytest.raises(DataError, match=r"not there \(balanced-refitted\); run it whole"):
+        check_whole(both, collect([tmp_path / "shift"]), tmp_path)
     check_same_work(frozen, part, tmp_path)
     check_same_work(frozen, long, tmp_path)
     with pytest.raises(DataError, match=r"runs of the frozen study are not there \(balanced-s1\); run it whole"):
