@@ -109,7 +109,7 @@ def ratio_over_launches(logs: Sequence[float]) -> Row:
 def _by_launch(measured: Measured, arm: str, column: str) -> dict[Any, Any]:
     """Return a column of an arm's runs by launch and seed, of which a launch has one observation."""
     values = {row["run"]: row[column] for row in measured.table["runs"]}
-    return {run.observation: values[run.name] for run in reversed(measured.setting.arms[arm])}
+    return {run.observation: values[run.name] for run in reversed(measured.setting.arms.get(arm, []))}
 
 
 def _known(measured: Measured, arm: str, column: str) -> list[float]:

@@ -59,9 +59,8 @@ def test_times_of_arms_that_ran_apart_are_undecided_within_their_noise() -> None
 
     def held(apart: bool, found: dict[str, Any], floor: dict[str, Any] | None = None) -> bool | None:
         table = {"slug": "memory-virtual-g4-b32"}
-        measured = SimpleNamespace(
-            apart=apart, table=table, study="memory", name="memory", setting=SimpleNamespace(arms={})
-        )
+        setting = SimpleNamespace(arms={}, runs=[SimpleNamespace(study="memory")])
+        measured = SimpleNamespace(apart=apart, table=table, study="memory", name="memory", setting=setting)
         return judged(measured, claim_of_less(measured, "packed-step", "packed is faster", found, floor))["holds"]  # type: ignore[arg-type]
 
     within, below = row(0.9, 0.8, 0.99), row(0.5, 0.4, 0.6)
