@@ -189,7 +189,9 @@ def lengths_of(folder: Path, trace: str) -> Int:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Draw the figure, or print the tables where a folder is given."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.batches", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, nargs="?", metavar="DIR")
     parser.add_argument("--output", type=Path, default=FIGURES)
     parser.add_argument("--trace", choices=TRACES, action="append")

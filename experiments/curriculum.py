@@ -198,7 +198,11 @@ def draw(folder: Path) -> Path:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Draw the figure, or print the table where a folder is given."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.curriculum",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--output", type=Path, default=FIGURES)
     parser.add_argument("folder", type=Path, nargs="?", metavar="DIR")
     options = parser.parse_args(words)

@@ -44,7 +44,9 @@ SIZES = (4, 16, 64, 256, 1024, 4096)
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """Return the options."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.what_if", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--calibration", help="file of `ddpsched calibrate`")
     parser.add_argument("--network", help="file of `ddpsched calibrate --network`")
     parser.add_argument("--gradient-bytes", type=float, help="of a step's one all-reduce, in place of the file's")

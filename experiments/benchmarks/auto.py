@@ -133,7 +133,9 @@ def measure(setting: Setting, folder: Path) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Print the table, and freeze its rows; return the exit code."""
-    parser = argparse.ArgumentParser(description="Policy auto against the best of its candidates.")
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.auto", description="Policy auto against the best of its candidates."
+    )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--models", nargs="+", default=["tiny", "distilbert-base-uncased"])

@@ -143,7 +143,11 @@ def measure(size: int, ranks: int, seeds: int) -> Iterator[tuple[str, str, float
 
 def main() -> None:
     """Print a table for each batch."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.balance",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--seeds", type=int, default=20, help="batches of each size")
     seeds = parser.parse_args().seeds
     for size, ranks in BATCHES:

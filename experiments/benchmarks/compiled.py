@@ -154,7 +154,10 @@ def markdown(model: str, policy: dict[str, Any]) -> str:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the launches, print the table of each policy and freeze it; return the exit code."""
-    parser = argparse.ArgumentParser(description="Step times of a compiled model beside the eager one.")
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.compiled",
+        description="Step times of a compiled model beside the eager one.",
+    )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--policies", nargs="+", default=["static"])
     parser.add_argument("--shapes", type=int, nargs="+", default=[4, 8, 16])

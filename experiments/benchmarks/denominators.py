@@ -100,7 +100,9 @@ def worst_error(target: str, partitions: int) -> float:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.denominators", description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("--partitions", type=int, default=200, help="random divisions of each target")
     partitions = parser.parse_args().partitions
     print(f"| target | largest relative error, {partitions} divisions |\n|:--|--:|")

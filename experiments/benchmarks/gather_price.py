@@ -132,7 +132,11 @@ def show(times: Times, config: RunConfig) -> tuple[Table, str]:
 
 def main(words: Sequence[str]) -> int:
     """Measure, and print the table and the lines; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.gather_price",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("config")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--ranks", type=int, help="started on this machine (2); not under torchrun")

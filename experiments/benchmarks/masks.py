@@ -191,7 +191,11 @@ def configs(words: Sequence[str]) -> Iterator[RunConfig]:
 
 def main(words: Sequence[str]) -> int:
     """Measure, and print the table; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.masks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("words", nargs="*", metavar="CONFIG, shape=COUNTxLONGEST or key=value")
     add_options(parser)
     options = parser.parse_intermixed_args(words)

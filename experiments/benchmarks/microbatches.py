@@ -98,7 +98,11 @@ def table(costs: Costs, proved: dict[str, float], dearer: dict[str, int], before
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.microbatches",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("folder", nargs="?", type=Path, metavar="DIR")
     parser.add_argument("--save", type=Path, help="write each batch's cost here, as JSON")
     parser.add_argument("--against", type=Path, help="compare with costs written by --save")

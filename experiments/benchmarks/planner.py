@@ -164,7 +164,11 @@ def growth(sizes: Sequence[int], seconds: npt.NDArray[np.float64]) -> tuple[str,
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.planner",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="largest number of ranks")
     add_options(parser, rounds=MOST_ROUNDS)
     options = parser.parse_args()

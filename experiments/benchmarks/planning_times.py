@@ -156,7 +156,11 @@ def usable(peers: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, and print the tables; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.planning_times",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--peer", action="append", default=[], help="a peer's name, or all")
     add_options(parser)

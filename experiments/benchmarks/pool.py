@@ -143,7 +143,11 @@ def report(lengths: Int, launches: Sequence[Sequence[Seconds]]) -> Table:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.pool",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--samples", type=int, default=67_349, help="drawn where no folder is given")
     add_options(parser)

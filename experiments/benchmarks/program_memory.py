@@ -62,7 +62,9 @@ def main() -> None:
     if sys.argv[1:2] == ["--one"]:
         print(json.dumps(measured(json.loads(sys.argv[2]))))
         return
-    parser = argparse.ArgumentParser(description="Memory of compiled programs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.program_memory", description="Memory of compiled programs."
+    )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--shapes", type=int, default=16)
     parser.add_argument("--live", type=int, nargs="+", default=[2, 4])

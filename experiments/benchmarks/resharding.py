@@ -163,7 +163,9 @@ def seconds_on_rank(folder: Path, rounds: int, seed: int) -> Seconds:
 
 def main() -> int:
     """Print both parts."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.resharding", description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("--plans", type=int, default=1000, help="random steps whose gradient is compared")
     add_options(parser)
     options = parser.parse_args()

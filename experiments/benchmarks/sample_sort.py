@@ -194,7 +194,11 @@ def growth(launches: int) -> Table:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.sample_sort",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--rows", type=int, default=2 * 10**6)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--growth", action="store_true", help="print the growth of time with rows and ranks instead")

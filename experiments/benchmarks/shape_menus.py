@@ -92,7 +92,9 @@ def everything(steps: Steps, cost: CostModel) -> int:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="The price of a menu of few shapes, by policy.")
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.shape_menus", description="The price of a menu of few shapes, by policy."
+    )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()

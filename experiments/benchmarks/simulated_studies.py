@@ -198,7 +198,11 @@ def verdict_table(options: argparse.Namespace) -> Table:
 
 def main() -> None:
     """Simulate, and print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.simulated_studies",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--studies", type=int, default=2000)
     parser.add_argument("--launches", type=int, nargs="+", default=[2, 3, 5])
     parser.add_argument("--pages", type=int, default=200)

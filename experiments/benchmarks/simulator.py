@@ -305,7 +305,11 @@ def settings(given: argparse.Namespace, folder: Path) -> Iterator[Row]:
 
 def main(words: Sequence[str]) -> int:
     """Print the table; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.simulator",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--data", type=Path, help="DIR, for real SST-2")
     parser.add_argument("--models", nargs="+", default=["tiny", "distilbert-base-uncased"])
     parser.add_argument("--policies", nargs="+", default=["static", "balanced"])

@@ -93,7 +93,11 @@ def measure(world_size: int, batch_size: int, window: int, tables: int, pulp_tab
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.solvers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--pulp-limit", type=float, default=20.0, help="seconds per PuLP call (default 20)")
     limit_s = parser.parse_args().pulp_limit
     table = Table(title="solve(): median milliseconds a call, and ratios to threshold")

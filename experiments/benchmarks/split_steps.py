@@ -132,7 +132,11 @@ def show(launches: Sequence[Sequence[tuple[Seconds, list[tuple[float, int]]]]]) 
 
 def main(words: Sequence[str]) -> int:
     """Measure, and print the table; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.split_steps",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--long", type=int, default=4096)
     parser.add_argument("--short", type=int, default=128)
     parser.add_argument("--samples", type=int, default=16)

@@ -129,7 +129,11 @@ def _count(text: str) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Measure and print; return 1 where the overhead is larger than ``LIMIT_S``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.sweeps",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--runs", type=_count, default=20)
     found = measure(parser.parse_args(words).runs)
     plain_console().print(report(found))

@@ -204,7 +204,11 @@ def measure(config: RunConfig, kinds: Sequence[str], launches: int = LAUNCHES) -
 
 def main(words: Sequence[str]) -> int:
     """Measure, print the table and write it where --output is given; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.syncs",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("config", metavar="CONFIG")
     parser.add_argument("words", nargs="*", metavar="kind=KIND[,key=value ...] or key=value")
     parser.add_argument("--output", type=Path)

@@ -205,7 +205,11 @@ def report(rate: str, found: Sequence[Mapping[str, Any]]) -> Table:
 
 def main(words: Sequence[str]) -> int:
     """Measure, print a table for each rate, and write them where --output is given; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.two_hosts",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("words", nargs="*", metavar="CONFIG, key=value or rate=RATE")
     parser.add_argument("--output", type=Path)
     add_launches(parser)

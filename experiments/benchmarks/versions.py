@@ -89,7 +89,11 @@ def spread(values: npt.NDArray[np.float64]) -> str:
 
 def main() -> None:
     """Measure in rounds, and print a row for each policy."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.versions",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("other", type=Path)
     parser.add_argument("--lengths", type=Path)
     parser.add_argument("--world-size", type=int, default=4)

@@ -84,7 +84,11 @@ def _mean(texts: list[str]) -> str:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.yardstick",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--alpha", type=float, default=0.0, help="fixed cost of a micro-batch, in padded tokens")
     parser.add_argument("--lookahead", type=int, default=1)

@@ -41,7 +41,11 @@ def shifted(sst2: Path, gsm8k: Path, samples: int) -> pd.DataFrame:
 
 def main(words: Sequence[str]) -> int:
     """Write the file, and print where it is; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.evidence.shifted_texts",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--sst2", type=Path, required=True)
     parser.add_argument("--gsm8k", type=Path, required=True)
