@@ -37,7 +37,7 @@ def over_rivals(m: Measured) -> Markup:
     """Return how plans stand against others' with the same kind of rows, in the same launches; empty where none ran."""
     said = _said_over(m, RIVALS).items()
     parts = [f"{code(arm)} over {code(other)} {words}" for (arm, other), words in said]
-    return Markup(f"Throughput of one over the other: {'; '.join(parts)}." if parts else "")
+    return Markup(f"{'; '.join(parts)}." if parts else "")
 
 
 def packing_in_short(m: Measured) -> Markup:

@@ -63,6 +63,7 @@ def report(results: Results, figures: Mapping[str, bytes]) -> str:
         named=named,
         reproduced=results.reproduced,
         elsewhere=lambda study: repeated.elsewhere(study, results),
+        measured_again=lambda study: repeated.measured_again(study, results),
         measured=results.measured,
         by_device=by_device,
         in_brief=in_brief,

@@ -6,7 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from analysis.settings import AA
-from report.results import Measured, Results
+from report.results import Measured, Results, collect
 from report.sentences import NAMED, code
 from report.wording import interval, listed, number, percent, processor
 
@@ -16,6 +16,11 @@ ENOUGH = 0.95  # of a study's verdicts on what was measured
 def repeats_of(study: str, reproduced: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the repeats of a study that have the throughputs of its arms."""
     return [each for each in reproduced if each["study"] == study and each.get("throughputs")]
+
+
+def measured_again(study: str, results: Results) -> list[Measured]:
+    """Return the settings of a study's repeats whose records were kept."""
+    return collect([each["records"] for each in repeats_of(study, results.reproduced) if each.get("records")]).measured
 
 
 def elsewhere(study: str, results: Results) -> list[Mapping[str, Any]]:

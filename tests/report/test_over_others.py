@@ -36,7 +36,7 @@ def test_over_rivals(virtual: Measured, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("report.over_others.RIVALS", (("balanced", "minmax"), ("packed", "flattening")))
     said = str(over_rivals(virtual))
     found = against(virtual, "minmax", "balanced")
-    assert f"Throughput of one over the other: `balanced` over `minmax` {found['ratio']:.2f} (" in said
+    assert f"`balanced` over `minmax` {found['ratio']:.2f} (" in said
     assert "flattening" not in said
     assert packing_in_short(virtual) == "", "random rows without padding did not run"
     monkeypatch.setattr("report.over_others.PACKED_AND_RANDOM", ("balanced", "minmax"))

@@ -1,9 +1,12 @@
 """Sentences on studies that were run again."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from report.repeated import again, elsewhere, how_many, in_short, repeats_of, verdicts_again
+from synthetic import write_arm
+
+from report.repeated import again, elsewhere, how_many, in_short, measured_again, repeats_of, verdicts_again
 
 
 def repeat(study: str, same: int, *others: str, **throughputs: float) -> dict[str, Any]:
@@ -76,3 +79,12 @@ def test_a_repeat_on_another_device_is_named_so() -> None:
     assert elsewhere("one", results) == [there]
     results.reproduced = [here]
     assert elsewhere("one", results) == []
+
+
+def test_a_repeat_is_measured_anew_from_its_records(tmp_path: Path) -> None:
+    write_arm(tmp_path / "one", "static", aa=True)
+    results: Any = SimpleNamespace(
+        reproduced=[repeat("one", 20, balanced=1.5) | {"records": tmp_path / "one"}, repeat("one", 20, balanced=1.6)]
+    )
+    assert [list(each.setting.arms) for each in measured_again("one", results)] == [["static", "A/A"]]
+    assert measured_again("two", results) == []
