@@ -28,11 +28,12 @@ def most_at_once(setting: Setting) -> int:
     machines: dict[str | None, list[Run]] = {run.status.get("boot"): [] for run in setting.runs}
     for run in (run for run in (*setting.runs, *setting.beside) if run.status.get("boot") in machines):
         machines[run.status.get("boot")].append(run)
-    return max(
-        sum(begin <= at < end for begin, end in launches)
-        for launches in map(spans, machines.values())
-        for at, _ in launches
-    )
+    most = 0
+    for boot, runs in machines.items():
+        every, own = spans(runs), spans(run for run in setting.runs if run.status.get("boot") == boot)
+        while_own = [at for at, _ in every if any(begin <= at < end for begin, end in own)]
+        most = max(most, *(sum(begin <= at < end for begin, end in every) for at in while_own), 0)
+    return most
 
 
 def is_timed(setting: Setting) -> bool:
@@ -41,5 +42,5 @@ def is_timed(setting: Setting) -> bool:
     Arms that take turns, step by step, meet the same neighbours. Those that ran one after another did so only where no
     other launch of the study ran beside them. Simulated times are computed.
     """
-    took_turns = all(run.took_turns for run in setting.runs)
-    return setting.runs[0].mode == "simulated" or took_turns or most_at_once(setting) < 2
+    one_by_one = any(run.launch.get("how") == "processes" for run in setting.runs)
+    return not one_by_one or setting.runs[0].mode == "simulated" or most_at_once(setting) < 2

@@ -86,3 +86,18 @@ def test_launches_of_the_study_s_other_settings_ran_beside_these(tmp_path: Path)
         environment = mixed / f"{policy}-distributed-g2-s0" / "environment.json"
         environment.write_text(environment.read_text().replace('"processes"', '"interleaved"'))
     assert not is_timed(setting_of(mixed))
+
+
+def test_launches_of_other_hours_are_no_neighbours(tmp_path: Path) -> None:
+    """Two others at one time, when this setting's had ended; and a run of no launch changes nothing."""
+    study = tmp_path / "m"
+    for world_size, seed, hour in ((2, 0, 0), (4, 0, 4), (4, 1, 4)):
+        for turn, policy in enumerate(("static", "balanced"), hour):
+            launch = {"how": "processes", "id": f"launch {world_size} {seed}", "margin": 0.02}
+            run = write_run(study, policy, seed, world_size=world_size, steps=20, environment={"launch": launch})
+            began(run, turn, "here")
+    two, four = settings(load_study(study).runs)
+    assert [(most_at_once(each), is_timed(each)) for each in (two, four)] == [(1, True), (2, False)]
+    turns = launched(tmp_path / "n", "interleaved", HERE)
+    write_run(turns, "static", steps=20, name="alone", environment={"launch": None})
+    assert is_timed(setting_of(turns))
