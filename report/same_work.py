@@ -98,7 +98,7 @@ def _work(run: Run) -> Work:
     contents = environment.get("contents") or {}
     return {
         **_told(run.config),
-        "content of data": contents.get("data"),
+        "content of data": run.content,
         "content of tokenizer": contents.get("tokenizer"),
         "samples": environment.get("num_samples"),
         "parameters": environment.get("num_parameters"),

@@ -19,7 +19,7 @@ ALONE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
 
 def run_with(sink: str, folder: Path) -> Path:
     """Run three steps in a process of their own, as a tracker has one run in it; return the run's folder."""
-    if (spec := find_spec(sink)) is None or spec.origin is None:  # a folder of this name is no package
+    if (spec := find_spec(sink)) is None or spec.origin is None:  # an optional package; a folder of its name is none
         pytest.skip(f"{sink} is not installed: pip install {sink}")
     config = config_of(folder, policy="balanced", steps=3, log={"sinks": [sink]})
     (folder / "run.toml").write_text(dump(config))
